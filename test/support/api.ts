@@ -15,7 +15,7 @@ import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
 
-/** What the bodies of operations are, where a test reads them. */
+/** The types of the replies that tests read. */
 type Bodies = {
   readonly list_sandboxes: Static<typeof SandboxPage>
   readonly list_events: Static<typeof EventPage>
@@ -37,7 +37,7 @@ export type Answer<Body> = { readonly status: number; readonly headers: Headers;
   { readonly isRefusal: false; readonly body: Body } | { readonly isRefusal: true; readonly body: ErrorBody }
 )
 
-/** Calls an operation over HTTP and asserts that the reply is one that both contracts allow. */
+/** Calls an operation over HTTP and asserts that both contracts allow the reply. */
 export async function call<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,
@@ -52,7 +52,7 @@ export async function call<Id extends OperationId>(
     : { status, headers, text, isRefusal: false, body: JSON.parse(text) }
 }
 
-/** The same for a call that must succeed: its body. */
+/** As `call`, for a call that must succeed. Resolves with the body. */
 export async function mustCall<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,
@@ -63,7 +63,7 @@ export async function mustCall<Id extends OperationId>(
   return answer.body
 }
 
-/** Every sandbox of the organization, page by page. */
+/** Lists every sandbox of the organization, page by page. */
 export async function listAll(server: Pick<RealServer, 'url' | 'key'>): Promise<readonly SandboxBody[]> {
   const all: SandboxBody[] = []
   for (let cursor: string | null | undefined = ''; typeof cursor === 'string';) {

@@ -1,9 +1,9 @@
-/** What a hostile client does to a server, each over and over until it is told to stop. Used by tests and benchmarks. */
+/** Hostile clients, which attack a server until they are stopped. Tests and benchmarks use them. */
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../src/contract/volumes/volume-protocol.ts'
 
-/** Whom it is done to, by whom: with a key of an organization or without one, from an address of its own. */
+/** The server under attack, and what the attacker uses: a key, an IP address and a volume. */
 export type AttackTarget = {
   readonly port: number
   readonly key: string
@@ -13,27 +13,27 @@ export type AttackTarget = {
 
 export type Attack = {
   readonly what: string
-  /** Whether it takes a valid key. */
+  /** Whether the attack uses a valid key. */
   readonly hasKey: boolean
   readonly connections: number
-  /** What one connection does: `next` gives what it sends, or null for nothing more. */
+  /** What one connection does. `next` returns what to send, or null to stop. */
   readonly makeScript: (target: AttackTarget, nth: number) => ConnectionScript
 }
 
 type ConnectionScript = {
   readonly next: (sent: number) => string | Buffer | null
-  /** Sends the next one this long after the one before, in milliseconds; `answered`: once there is a reply. */
+  /** The pause before the next message, in milliseconds. `answered` means: as soon as there is a reply. */
   readonly pace: number | 'answered'
   readonly readsReplies: boolean
 }
 
-/** How often it was tried: connections opened, and requests or pieces sent. */
+/** How much was attempted: connections opened, and requests or pieces sent. */
 export type AttackTally = { readonly connections: number; readonly sent: number }
 
-/** How long it rests before it connects anew, in milliseconds. */
+/** The pause before a new connection, in milliseconds. */
 const RECONNECT_MS = 20
 
-/** Attacks until the signal comes. What the server does to it, it takes for granted: it comes again. */
+/** Attacks until the signal. Whatever the server does, the attacker connects again. */
 export async function runAttack(attack: Attack, target: AttackTarget, signal: AbortSignal): Promise<AttackTally> {
   let connections = 0
   let sent = 0
@@ -49,7 +49,7 @@ export async function runAttack(attack: Attack, target: AttackTarget, signal: Ab
   return { connections, sent }
 }
 
-/** Resolves with what was sent once the connection is over. */
+/** Resolves with the number of messages sent when the connection has ended. */
 function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, signal: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
     const socket: Socket = connect({ port, host: '127.0.0.1', localAddress: address })
@@ -76,7 +76,7 @@ function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, 
   })
 }
 
-/** Whether a reply begins in this piece: near enough, for one that only wants to send the next request. */
+/** Whether a reply begins in this piece. A rough check is enough to send the next request. */
 function endsReply(piece: Buffer): boolean {
   return piece.subarray(0, 9).toString('latin1') === 'HTTP/1.1 '
 }

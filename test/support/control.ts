@@ -15,7 +15,7 @@ import { openDatabase } from '../../src/store/postgres/database.ts'
 import { openNotifications } from '../../src/store/postgres/notifications.ts'
 import { makeTestDatabase } from './postgres.ts'
 
-/** A control plane over a real database of its own, with its first organization. */
+/** The dependencies of a control plane on a database of its own, with its first organization. */
 export type TestControl = {
   readonly deps: ControlDeps
   readonly caller: Caller

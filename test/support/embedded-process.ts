@@ -1,4 +1,4 @@
-/** Runs an embedded PostgreSQL on the folder in argv until it is killed; says where in one line of JSON. */
+/** Runs an embedded PostgreSQL on the folder in argv until it is killed. Prints its address as one line of JSON. */
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'

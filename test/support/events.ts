@@ -1,4 +1,4 @@
-/** A Server-Sent Event as it arrived; a comment has the type `:`. */
+/** A Server-Sent Event. A comment has the type `:`. */
 export type ServerEvent = { readonly id: string | null; readonly type: string; readonly data: string }
 
 /** An event `log` of a sandbox's log. */
@@ -9,17 +9,17 @@ export type LogEvent = {
   readonly text: string
 }
 
-/** A reply that is a stream of events, or a refusal in JSON. */
+/** A reply: a stream of events, or a refusal in JSON. */
 export type EventsReply = {
   readonly status: number
   readonly headers: Headers
-  /** The events, comments included, until the stream ends in whatever clean way; rejects for one that breaks off. */
+  /** The events, comments included, until the stream ends. Rejects when the connection breaks. */
   readonly events: AsyncIterable<ServerEvent>
   /** The refusal's `error`. */
   readonly refusal: () => Promise<{ readonly code: string; readonly message: string; readonly details: unknown }>
 }
 
-/** Asks for events with a key. */
+/** Requests a stream of events with a key. */
 export async function openEvents(
   url: string,
   key: string,
@@ -37,10 +37,10 @@ export async function openEvents(
   }
 }
 
-/** A log that is being read: its lines so far, and how it ended in the end; `plain`: without saying that it is the end. */
+/** A log that is being read: its lines so far and, at the end, whether the stream sent an `end` event (`plain`: it did not). */
 export type FollowedLog = { readonly lines: readonly LogEvent[]; readonly ended: Promise<'end' | 'plain'> }
 
-/** Reads the events of a log as they come. */
+/** Reads the events of a log as they arrive. */
 export function followLog({ events }: EventsReply): FollowedLog {
   const lines: LogEvent[] = []
   const read = async (): Promise<'end' | 'plain'> => {
@@ -54,7 +54,7 @@ export function followLog({ events }: EventsReply): FollowedLog {
   return { lines, ended: read() }
 }
 
-/** All of a log that a stream gives until it ends, and whether it said that this is the end. */
+/** Reads a log until the stream ends. Tells whether the stream sent an `end` event. */
 export async function readLog(
   url: string,
   key: string,

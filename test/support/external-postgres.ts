@@ -16,27 +16,27 @@ import { startPostmaster, type Postmaster } from '../../src/store/embedded/postm
 import { freePort } from './free-port.ts'
 import { childrenOf, isRunning, sendSignal, readCommandLine } from './process-tree.ts'
 
-/** A PostgreSQL of an operator's own: it listens on TCP, syncs to its disk, and nobody starts it again but the test. */
+/** An external PostgreSQL: it listens on TCP, syncs to its disk, and only the test restarts it. */
 export type ExternalPostgres = {
-  /** As `DATABASE_URL` names it; the role is bound by row-level security. */
+  /** The value for `DATABASE_URL`. Row-level security binds its role. */
   readonly url: string
-  /** The superuser's, of the same database. */
+  /** The URL of the superuser, for the same database. */
   readonly adminUrl: string
   readonly port: number
   pid(): number
   start(settings?: Readonly<Record<string, string>>): Promise<void>
-  /** Ends it: SIGTERM waits for clients, SIGINT cuts them (fast), SIGQUIT writes nothing (immediate), SIGKILL asks nobody. */
+  /** Ends it. SIGTERM waits for clients, SIGINT disconnects them (fast), SIGQUIT writes nothing (immediate), SIGKILL kills it. */
   end(signal: 'SIGTERM' | 'SIGINT' | 'SIGQUIT' | 'SIGKILL'): Promise<void>
   close(): Promise<void>
 }
 
 export type ExternalOptions = {
   readonly settings?: Readonly<Record<string, string>>
-  /** Where the cluster is made; a folder of its own in /tmp, on this machine's disk, unless it is named. */
+  /** The folder for the cluster; by default a new one in /tmp. */
   readonly dataDir?: string
 }
 
-/** Makes a cluster by the embedded server's binaries and starts it. Close it, whatever happens. */
+/** Creates a cluster with the binaries of the embedded server and starts it. Always close it. */
 export async function startExternalPostgres(options: ExternalOptions = {}): Promise<ExternalPostgres> {
   const dataDir = options.dataDir ?? (await mkdtemp('/tmp/sandyard-external-'))
   await mkdir(dataDir, { recursive: true })
@@ -100,7 +100,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   }
 }
 
-/** The sessions of a server that serve clients, by the title that PostgreSQL gives its processes. */
+/** Finds the sessions that serve clients, by the titles that PostgreSQL gives its processes. */
 export function sessionsOf(pid: number): readonly number[] {
   return childrenOf(pid).filter((child) => readCommandLine(child).includes(`postgres: ${APP_NAME} `))
 }

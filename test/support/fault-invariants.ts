@@ -1,4 +1,4 @@
-/** What must be so after PostgreSQL failed, and how soon. */
+/** The invariants after a failure of PostgreSQL, and the time limits of the recovery. */
 import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
@@ -13,17 +13,17 @@ import { waitUntil } from './wait.ts'
 
 type Api = Pick<RealServer, 'url' | 'key'>
 
-/** All goes on within this, in milliseconds, once the database is back. Measured in 2026-11: 0.1 to 3 s. */
+/** The limit of the recovery, in milliseconds after the return of the database. Measured: 0.1 to 3 s (2026-11). */
 export const RECOVERY_LIMIT_MS = 15_000
 const CONVERGENCE_LIMIT_MS = 30_000
 const STEP_MS = 20
 
-/** How a server comes through a fault of its database: see `waitForRecovery` and `assertConsistentAfterFault`. */
+/** How a server survived a fault of its database: see `waitForRecovery` and `assertConsistentAfterFault`. */
 export type SurvivalResult = Recovery & ConsistencyCounts & { readonly load: FaultLoad; readonly refused: number }
 
 /**
- * Has clients work, injects a fault, waits until all goes on and lets it, and asserts the laws. `inject` resolves when the
- * database is as it was.
+ * Runs clients, injects a fault, waits for the recovery and asserts the invariants. `inject` must resolve when the database is
+ * back.
  */
 export async function assertSurvivesFault(
   server: Api,
@@ -43,17 +43,17 @@ export async function assertSurvivesFault(
   }
 }
 
-/** Until so many more requests were served. */
+/** Waits until this many more requests were served. */
 export async function waitForServedRequests(load: FaultLoad, count: number): Promise<void> {
   const served = (): number => [200, 201, 202, 204].reduce((sum, status) => sum + (load.answers.get(status) ?? 0), 0)
   const from = served()
   await waitUntil(() => load.hasFailed || served() - from >= count, CONVERGENCE_LIMIT_MS)
 }
 
-/** What it took after the database's return, in milliseconds. */
+/** The times since the return of the database, in milliseconds. */
 export type Recovery = { readonly firstAnswerMs: number; readonly readyMs: number; readonly runningMs: number }
 
-/** Waits until requests, readyz, and with them loops, waits and workers go on: a sandbox is created, placed, started and waited for. */
+/** Waits until requests, `/readyz`, loops, waits and workers work again: a sandbox is created, placed, started and awaited. */
 export async function waitForRecovery(server: Api, limitMs = RECOVERY_LIMIT_MS): Promise<Recovery> {
   const fromMs = systemClock.monotonicMs()
   const since = (): number => Math.round(systemClock.monotonicMs() - fromMs)
@@ -89,12 +89,12 @@ async function runsOne(server: Api): Promise<boolean> {
 
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 
-/** What is looked at after each fault: counts for the report. */
+/** What was checked after a fault, counted for the report. */
 export type ConsistencyCounts = { readonly sandboxes: number; readonly asAcknowledged: number; readonly unsure: number }
 
 /**
- * Ends the load and asserts that all came to rest as it was acknowledged: nothing lost, nothing doubled, each run opened,
- * moved and ended once. What nobody can be sure of is asked for again by its name, and is there once then.
+ * Ends the load and asserts that every sandbox is as it was acknowledged: nothing is lost or doubled, and each run opened,
+ * moved and ended once. A create with an unknown result is repeated by name; then the sandbox must exist once.
  */
 export async function assertConsistentAfterFault(
   server: Api,
@@ -141,7 +141,7 @@ function isOneOf(seen: string, possible: ReadonlySet<ExpectedState>): boolean {
   return false
 }
 
-/** Events that are there more than once of one run, channels left out, and creations that are there more than once of one sandbox. */
+/** Finds events that exist more than once for a run, except those of channels, and repeated creations of a sandbox. */
 async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
   const { rows } = await onServer(adminUrl, (admin) =>
     admin.query<{ event_type: string; of: string; times: string }>(
@@ -156,7 +156,7 @@ async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
   return rows
 }
 
-/** Notes for the report how a server came through a fault that was injected so often. */
+/** Notes for the report how a server survived a fault that was injected `injected` times. */
 export function noteSurvival(fault: string, survivals: readonly SurvivalResult[], injected: number): void {
   const most = (of: (one: SurvivalResult) => number): string => String(Math.round(Math.max(...survivals.map(of))))
   const sum = (of: (one: SurvivalResult) => number): string => String(survivals.reduce((all, one) => all + of(one), 0))

@@ -1,4 +1,4 @@
-/** Clients of a server whose database fails: they note what was acknowledged, and what may have been done. */
+/** Clients of a server whose database fails. They record what was acknowledged, and what may have been done. */
 import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
@@ -7,36 +7,36 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { DEMO_IMAGE } from './sdk.ts'
 import type { RealServer } from './server.ts'
 
-/** What a sandbox may be as far as its client knows: one state, or several after an answer that says nothing of it. */
+/** The state of a sandbox as its client knows it. After a reply that leaves it open, several states are possible. */
 export type ExpectedState = 'absent' | 'created' | 'running' | 'stopped'
 export type ExpectedSandbox = { readonly name: string; id: string | null; possible: ReadonlySet<ExpectedState> }
 
 export type FaultLoad = {
   readonly expected: readonly ExpectedSandbox[]
-  /** How many requests were answered, by status. */
+  /** The answered requests, by status. */
   readonly answers: ReadonlyMap<number, number>
-  /** The longest that a request took, in milliseconds, its own wait for a sandbox left out. */
+  /** The longest request in milliseconds, without its wait for a sandbox. */
   readonly slowestMs: number
-  /** Whether a client met what none should: `stop` tells it. */
+  /** Whether a client got an answer that no client should get. `stop` rejects with it. */
   readonly hasFailed: boolean
-  /** Lets each client end the request that it is in, and rejects with the first answer that no client should get. */
+  /** Lets each client finish its request. Rejects with the first answer that no client should get. */
   stop(): Promise<void>
 }
 
 /**
- * What a request may take whatever the database does, in milliseconds: 5 s for a connection, 10 s for a statement that nobody
- * answers, and as much for a busy machine.
+ * The limit of a request in milliseconds, whatever the database does: 5 s for a connection, 10 s for a blocked statement, and
+ * as much for a busy machine.
  */
 const REQUEST_LIMIT_MS = 30_000 * TIMEOUT_FACTOR
 const WAIT_SECS = 2
-/** How many live sandboxes one client keeps at most. */
+/** The most live sandboxes of one client. */
 const MAX_LIVE_SANDBOXES = 6
-/** After a refusal a client rests a little: it does as `Retry-After` says, in a hurry. */
+/** The pause of a client after a refusal; shorter than `Retry-After` asks for. */
 const REST_MS = 20
 
 /**
- * Starts clients that create, start with and without waiting, stop, delete, get and list until they are told to end. `send`
- * sends a request; where none is given, to the server.
+ * Starts clients that create, start with and without waiting, stop, delete, get and list until they are stopped. `send` sends a
+ * request; by default, to the server.
  */
 export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): FaultLoad {
   const expected: ExpectedSandbox[] = []
@@ -82,7 +82,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
   }
 }
 
-/** 503 with its code and its header, and 409 where a client's own earlier request may have been done; nothing else. */
+/** Asserts that a refusal is 503 with its code and header, or 409 where an earlier request of the client may have succeeded. */
 async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
   const told = `${id} was answered ${String(answer.status)} ${answer.text}`
   if (answer.status === 503) {
@@ -111,7 +111,7 @@ const create: Act = async ({ server, ask, own, expected }) => {
   await createNamed(server, ask, one)
 }
 
-/** Creates a sandbox by its name; one that may be there already meets itself. */
+/** Creates a sandbox by name. If it may exist already, a conflict with itself is accepted. */
 export async function createNamed(
   server: Pick<RealServer, 'url' | 'key'>,
   ask: typeof call,
@@ -169,12 +169,12 @@ const list: Act = async ({ server, ask }) => void (await ask(server, 'list_sandb
 
 const ACTS: readonly Act[] = [create, create, change, change, get, get, list]
 
-/** Whether a state is all that a sandbox can be in. */
+/** Whether this is the only possible state of a sandbox. */
 export function isOnly(possible: ReadonlySet<ExpectedState>, state: ExpectedState): boolean {
   return possible.size === 1 && possible.has(state)
 }
 
-/** What a settled sandbox is, in a client's words. */
+/** The state of a sandbox in a reply, as clients name it. */
 export function observedState(found: SandboxBody | undefined): string {
   return found?.status ?? 'absent'
 }

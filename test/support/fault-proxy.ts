@@ -1,20 +1,20 @@
 import { connect, createServer, type Socket } from 'node:net'
 
-/** What happens to bytes between a client and a server. `swallow`: they are lost, and nobody hears of it. */
+/** What happens to bytes between client and server. With `swallow`, they are lost without an error. */
 export type ProxyMode = 'pass' | 'swallow'
 
-/** A TCP proxy on loopback between a program and its database, which does what networks do. */
+/** A TCP proxy on loopback between a program and its database, which imitates network faults. */
 export type FaultProxy = {
   readonly port: number
-  /** For new bytes on all connections, and for new connections. */
+  /** Applies to new bytes on all connections, and to new connections. */
   setMode(mode: ProxyMode): void
-  /** Each direction takes so much longer. */
+  /** The additional delay of each direction. */
   setDelay(delayMs: number): void
-  /** Ends all connections by a reset; answers how many. */
+  /** Resets all connections. Returns their number. */
   resetAll(): number
   /**
-   * The answer to the next bytes of a client with this text in them is lost together with its connection: it is reset once
-   * the server has answered. `lost` counts how often.
+   * Loses the answer to the next bytes of a client that contain this text: the connection is reset once the server has
+   * answered. `lost` counts these.
    */
   loseAnswersTo(text: string | null): void
   readonly lost: number
@@ -23,7 +23,7 @@ export type FaultProxy = {
 
 type Link = { readonly client: Socket; readonly server: Socket; isAnswerLost: boolean }
 
-/** Starts one in front of `targetPort`. */
+/** Starts a proxy in front of `targetPort`. */
 export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
   const links = new Set<Link>()
   let mode: ProxyMode = 'pass'
@@ -37,7 +37,7 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
     link.server.resetAndDestroy()
   }
 
-  /** Gives bytes on, late; in their order, for timers of the same length keep it. */
+  /** Forwards bytes after the delay. They stay in order, because timers of the same length do. */
   const give = (to: Socket, bytes: Buffer): void => {
     const write = (): void => {
       if (mode === 'pass' && to.writable) to.write(bytes)

@@ -7,8 +7,8 @@ const COUNT = 12_000
 const TRIES = 100
 
 /**
- * A port of loopback on which nobody listens. No connection takes it by chance while a server that listened on it is away,
- * to be started again.
+ * Finds a port of loopback on which nobody listens. No outgoing connection takes it by chance while a server that used it
+ * restarts.
  */
 export async function freePort(): Promise<number> {
   for (let tries = 0; tries < TRIES; tries += 1) {

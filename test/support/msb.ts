@@ -9,7 +9,7 @@ import { waitUntil } from './wait.ts'
 const MSB = join(import.meta.dirname, '../../node_modules/.bin/msb')
 const LIMIT_MS = 60_000
 
-/** Runs `msb` against a server; without `input` its standard input is empty. A bad exit is a result. */
+/** Runs `msb` against a server. Without `input`, its standard input is empty. A failure is a result, not an error. */
 export function runMsb(
   server: Pick<RealServer, 'clientEnv'>,
   args: readonly string[],
@@ -22,11 +22,11 @@ export function runMsb(
   })
 }
 
-/** `msb` as a person has it before them: in a terminal. */
+/** `msb` in a terminal. */
 export type MsbTerminal = {
   write(text: string): void
   resize(rows: number, cols: number): void
-  /** All that was shown, once it matches. */
+  /** Resolves with the whole output when it matches. */
   shown(pattern: RegExp): Promise<string>
   /** The exit code. */
   ended(): Promise<number>

@@ -17,7 +17,7 @@ export type OpenSsh = {
   ssh(options: readonly string[], command?: readonly string[], input?: string | Buffer): Promise<CommandResult>
   /** `sftp -b -` with these commands. */
   sftp(commands: readonly string[]): Promise<CommandResult>
-  /** As `ssh`, for what stays open; end it by its streams or by a signal. */
+  /** As `ssh`, for a process that stays open. Close its streams or send a signal to end it. */
   start(options: readonly string[]): ChildProcess
   remove(): void
 }
@@ -31,7 +31,7 @@ export function whyNoOpenSsh(): string | false {
   return missing === undefined ? false : `${missing} is not installed (Debian: openssh-client)`
 }
 
-/** Makes the keys and settings with which `ssh` reaches the sandbox of a name. */
+/** Creates the keys and settings with which `ssh` reaches a sandbox. */
 export async function makeOpenSsh(server: RealServer, sandbox: string): Promise<OpenSsh> {
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-ssh-'))
   const keygen = (name: string): Promise<unknown> =>

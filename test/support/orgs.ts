@@ -6,7 +6,7 @@ import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
 import * as apiKeys from '../../src/store/orgs/api-keys.ts'
 import * as orgs from '../../src/store/orgs/orgs.ts'
 
-/** Adds another organization with one key; answers who that key is. */
+/** Adds an organization with one key. Resolves with the caller of that key. */
 export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
   const org_id = asId<OrgId>(deps.uuids.next())
   const now = deps.clock.now()
@@ -16,7 +16,7 @@ export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
   return caller
 }
 
-/** Adds a key to an organization, of every scope unless some are named; answers its text. */
+/** Adds a key to an organization, with all scopes unless some are given. Resolves with its text. */
 export async function addKey(
   deps: ControlDeps,
   org_id: OrgId,

@@ -11,13 +11,13 @@ import { startEmbedded } from '../../src/store/embedded/embedded-server.ts'
 import { migrate, readMigrations } from '../../src/store/postgres/migrate.ts'
 import { stopOrphans } from '../../src/store/embedded/postmaster.ts'
 
-/** A database of a test's own, with all migrations, whose role is bound by row-level security. */
+/** A database for one test, with all migrations. Row-level security binds its role. */
 export type TestDatabase = { readonly url: string; readonly adminUrl: string; close(): Promise<void> }
 
 /** A server for tests; `adminUrl` is its superuser. */
 export type TestServer = { readonly adminUrl: string; stop(): Promise<void> }
 
-/** The variable by which the test runner tells each test file which server to use: its superuser's URL. */
+/** The variable with the superuser URL of the server that test files share. */
 export const TEST_SERVER_VARIABLE = 'SANDYARD_TEST_DATABASE_URL'
 
 const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
@@ -26,7 +26,7 @@ const ROLE = 'sandyard_test'
 const TEMPORARY_PREFIX = '/tmp/sandyard-test-'
 const LEFT_BEHIND_AFTER_MS = 600_000
 
-/** Starts a server in a temporary folder. It doesn't sync to disk: what a test needs of durability it tests on its own server. */
+/** Starts a server in a temporary folder. It doesn't sync to disk; tests of durability start a server of their own. */
 export async function startTestServer(): Promise<TestServer> {
   const { server, dataDir } = await startTemporary()
   return {
@@ -39,8 +39,8 @@ export async function startTestServer(): Promise<TestServer> {
 }
 
 /**
- * Makes a database for one test: a copy of a template that has the migrations, made once for each server. Uses the
- * runner's server, or starts one for this process that ends with it.
+ * Creates a database for one test, as a copy of a template that has the migrations. The template is created once per server.
+ * Uses the server of the test run, or starts one that ends with this process.
  */
 export async function makeTestDatabase(): Promise<TestDatabase> {
   return copyDatabase(await ensureTemplate(await findServer()))
@@ -64,7 +64,7 @@ export async function onServer<T>(adminUrl: string, fn: (admin: Client) => Promi
   }
 }
 
-/** Whether a test process has its own server already; one is enough for all its tests. */
+/** The server of this process, if it has started one. All its tests share it. */
 let ownServer: Promise<string> | null = null
 let templates: Promise<Template> | null = null
 let databasesMade = 0
@@ -77,7 +77,7 @@ function findServer(): Promise<string> {
   return (ownServer ??= startOwnServer())
 }
 
-/** A test file has no last moment in which it could wait: the server is ended at once, with nothing to keep. */
+/** Starts a server for this process. A process that exits can’t wait, so the server is stopped at once and keeps nothing. */
 async function startOwnServer(): Promise<string> {
   const { server, dataDir } = await startTemporary()
   process.once('exit', () => {
@@ -102,7 +102,7 @@ async function startTemporary() {
   return { server, dataDir }
 }
 
-/** Removes what a test process that was killed left behind. */
+/** Removes the folders that killed test processes left behind. */
 async function sweep(): Promise<void> {
   const names = (await readdir('/tmp')).filter((name) => join('/tmp', name).startsWith(TEMPORARY_PREFIX))
   for (const dir of names.map((name) => join('/tmp', name))) {
@@ -162,7 +162,7 @@ async function copyDatabase({ adminUrl, template }: Template): Promise<TestDatab
   }
 }
 
-/** The same server, another database; with a role, that role, whose password is its name. */
+/** The URL of another database on the same server; with a role, for that role, whose password is its name. */
 function urlFor(adminUrl: string, database: string, role: string | null): string {
   const url = new URL(adminUrl)
   url.pathname = `/${database}`
@@ -173,7 +173,7 @@ function urlFor(adminUrl: string, database: string, role: string | null): string
   return url.href
 }
 
-/** A process that ended but that nobody asked about yet is in state Z. */
+/** A process in state Z has ended. */
 function isRunning(pid: number): boolean {
   if (!existsSync(`/proc/${String(pid)}/stat`)) return false
   return !/\) [ZX] /.test(readFileSync(`/proc/${String(pid)}/stat`, 'utf8'))

@@ -4,18 +4,18 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { spawnProgram } from './server.ts'
 import { waitUntil } from './wait.ts'
 
-/** The program as a process that a test ends, freezes and starts again. */
+/** The program as a process that a test can kill, freeze and restart. */
 export type ProgramProcess = {
-  /** Of the process now; 0 when there is none. */
+  /** The id of the current process; 0 when there is none. */
   pid(): number
-  /** All that it printed and logged, over all its starts. */
+  /** Everything that it printed and logged, over all its starts. */
   output(): string
-  /** Starts it and waits until it printed what `isReady` asks for; the answer is the match. */
+  /** Starts it and waits until its output matches `isReady`. Resolves with the match. */
   start(): Promise<RegExpExecArray>
-  /** Ends it in order. */
+  /** Stops it with SIGTERM. */
   stop(): Promise<void>
   kill9(): Promise<void>
-  /** Stops it as a debugger would, until `thaw`. */
+  /** Freezes it with SIGSTOP, until `thaw`. */
   freeze(): void
   thaw(): void
 }
@@ -23,7 +23,7 @@ export type ProgramProcess = {
 const READY_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 40_000
 
-/** Describes a process; it is not started. */
+/** Makes the program without starting it. */
 export function makeProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,

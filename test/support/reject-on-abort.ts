@@ -1,4 +1,4 @@
-/** The `standBy` of a control plane that only leaves tickets. */
+/** A `standBy` for tests without streams: it waits until the signal, then rejects. */
 export function rejectOnAbort(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     const end = (): void => {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 /** The chapters of `docs/reliability.md`. */
 export const AREAS = ['replicas', 'workers', 'postgresql', 'schedules', 'clients', 'soak'] as const
 
-/** What one test did to the program and what came of it: a row of `docs/reliability.md`. */
+/** One fault that a test injected, and the result: a row of `docs/reliability.md`. */
 export type FaultNote = {
   readonly area: (typeof AREAS)[number]
   /** What was done, such as `kill -9 of a replica under load`. */
@@ -17,10 +17,10 @@ export type FaultNote = {
   readonly found: string
 }
 
-/** The folder that the notes of a run go to; without it nothing is noted. */
+/** The variable with the folder for the notes of a run. Without it, nothing is noted. */
 export const NOTES_VARIABLE = 'SANDYARD_RELIABILITY_NOTES'
 
-/** Notes a fault for the report; call it once the test has seen that all holds. Does nothing outside of `npm run reliability`. */
+/** Notes a fault for the report, after the test has checked everything. Does nothing outside of `npm run reliability`. */
 export function noteFault(note: FaultNote): void {
   const folder = process.env[NOTES_VARIABLE]
   if (folder === undefined || folder === '') return

@@ -8,36 +8,36 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import type { ReplicaProcess } from './replica-world.ts'
 import { waitUntil } from './wait.ts'
 
-/** Clients that spread their requests over all server processes, those included that a test has just ended or stopped. */
+/** Clients that spread their requests over all server processes, also over those that a test has just killed or frozen. */
 export type ReplicaLoad = FaultLoad & {
-  /** How many requests got no answer from a process that was down, and how many got one from one that was not. */
+  /** Counts requests without an answer: those to a process that was down, and those to one that was up. */
   readonly unanswered: number
   readonly answered: number
-  /** From here on requests to it may stay without an answer. */
+  /** From now on, requests to this process may stay unanswered. */
   noteDown(replica: ReplicaProcess): void
   /**
-   * The same for one that will be stopped and go on. What it is asked now it does later, whatever happened meanwhile; so it is
-   * asked to change no more sandboxes that are there, and this resolves once it changes none.
+   * As `down`, for a process that will be frozen. After it continues, it would carry out requests that it received before. So
+   * the load sends it no more changes of existing sandboxes, and this resolves when none is under way.
    */
   noteFrozen(replica: ReplicaProcess): Promise<void>
   noteUp(replica: ReplicaProcess): void
 }
 
-/** How long a client waits for an answer beyond its own wait for a sandbox: a proxy before it would do alike. */
+/** How long a client waits for an answer, in addition to its wait for a sandbox. A proxy has a similar limit. */
 const PATIENCE_MS = 4_000
-/** The same where nothing is down. */
+/** The same limit while all processes are up. */
 const LIMIT_MS = 30_000
 
 const CHANGES: ReadonlySet<OperationId> = new Set(['start_sandbox', 'stop_sandbox', 'delete_sandbox'])
 
-/** Starts the load. It fails by the first request to a process which is not down that gets no answer. */
+/** Starts the load. It fails at the first unanswered request to a process that is up. */
 export function startReplicaLoad(replicas: readonly ReplicaProcess[], clients: number): ReplicaLoad {
   const [first] = replicas
   assert.ok(first)
   const down = new Set<ReplicaProcess>()
-  /** How often each was down: what was under way as one went down may have stayed without an answer as well. */
+  /** How often each process went down: a request that was under way then may stay unanswered. */
   const downs = new Map<ReplicaProcess, number>()
-  /** What changes sandboxes that are there: how many such requests are under way at each. */
+  /** The requests under way at each process that change existing sandboxes. */
   const changing = new Map(replicas.map((replica) => [replica, 0]))
   const frozen = new Set<ReplicaProcess>()
   let unanswered = 0
@@ -104,7 +104,7 @@ export function startReplicaLoad(replicas: readonly ReplicaProcess[], clients: n
   }
 }
 
-/** What such a client knows then is what it knows after a 503: nothing. */
+/** An unanswered request leaves the result open, as a 503 does. */
 const ERROR = { code: 'unavailable', message: 'no answer', details: null } as const
 const NO_ANSWER = {
   status: 503,

@@ -10,26 +10,26 @@ import { makeTestDatabase, onServer } from './postgres.ts'
 import { makeProgram, type ProgramProcess } from './program.ts'
 import type { RealServer } from './server.ts'
 
-/** A server process on a fixed port; its URL stays the same over its starts. */
+/** A server process on a fixed port. Its URL stays the same when it restarts. */
 export type ReplicaProcess = ProgramProcess & Pick<RealServer, 'url' | 'key' | 'clientEnv'>
 
-/** Server processes on one PostgreSQL, and one worker that was given the URL of the first. */
+/** Several server processes on one PostgreSQL, and a worker that joined through the first one. */
 export type ReplicaWorld = {
   readonly replicas: readonly ReplicaProcess[]
   readonly worker: ProgramProcess
   /** The superuser's URL of the database. */
   readonly adminUrl: string
-  /** The one that leads the loops now, or null. */
+  /** The process that runs the loops now, or null. */
   leader(): Promise<ReplicaProcess | null>
   rows<Row extends QueryResultRow>(text: string): Promise<readonly Row[]>
-  /** Ends all of it; the answer is what the worker left on this machine. */
+  /** Stops everything. Resolves with what the worker left on this machine. */
   close(): Promise<readonly string[]>
 }
 
 const COMMAND_LIMIT_MS = 60_000
 const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 
-/** Starts `count` server processes and a worker that runs real sandboxes. Close it, whatever happens. */
+/** Starts `count` server processes and a worker with real sandboxes. Always close it. */
 export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-replicas-'))
   chmodSync(root, 0o711) // sandboxes' users, strangers to this machine, pass through it

@@ -4,11 +4,11 @@ import type { RealServer } from './server.ts'
 /** The unmodified public SDK (npm `microsandbox`). */
 export type Sdk = typeof microsandbox
 
-/** Loads the SDK with a server as its backend: it takes its settings from the variables of this process. */
+/** Loads the SDK with a server as its backend. The SDK reads its settings from the variables of this process. */
 export async function loadSdk(server: RealServer): Promise<Sdk> {
   Object.assign(process.env, server.clientEnv)
   return import('microsandbox')
 }
 
-/** The image that the set-up makes of this machine's own programs. */
+/** The demo image, which the server builds from programs of this machine. */
 export const DEMO_IMAGE = 'localhost/demo'

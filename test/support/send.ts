@@ -6,19 +6,19 @@ export type RequestParts = {
   /** JSON, or the bytes of a body as they are to be sent. */
   readonly body?: object | Buffer
   readonly headers?: Readonly<Record<string, string>>
-  /** Gives the request up. */
+  /** Aborts the request. */
   readonly signal?: AbortSignal
 }
 
-/** A reply as it came; `code` and `message` are empty for one that is no refusal. */
+/** A reply. `code` and `message` are empty unless it is a refusal. */
 export type ProblemReply = Reply & { readonly code: string; readonly message: string }
 
 export type Reply = { readonly status: number; readonly headers: Headers; readonly text: string }
 
-/** A request of an operation, with a key or with none. */
+/** A request of an operation, with or without a key. */
 export type Request = { readonly id: OperationId; readonly key: string | null; readonly asking: RequestParts }
 
-/** Sends a request over HTTP and gives the reply as it came. */
+/** Sends a request over HTTP. Resolves with the reply. */
 export async function exchange(url: string, { id, key, asking }: Request): Promise<Reply> {
   const { method, path } = OPERATIONS[id]
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(asking.params?.[name] ?? ''))
@@ -37,7 +37,7 @@ export async function exchange(url: string, { id, key, asking }: Request): Promi
   return { status: response.status, headers: response.headers, text: await response.text() }
 }
 
-/** The same with what a refusal says; asserts nothing of the reply. */
+/** As `exchange`, with the code and message of a refusal. Asserts nothing. */
 export async function send(url: string, request: Request): Promise<ProblemReply> {
   const reply = await exchange(url, request)
   const { code = '', message = '' } = reply.status < 400 ? {} : JSON.parse(reply.text).error

@@ -4,13 +4,13 @@ import type { Client, QueryResultRow } from 'pg'
 import type { RealServer } from './server.ts'
 import { onServer } from './postgres.ts'
 
-/** Reads the embedded PostgreSQL of a running server as its superuser, whom row-level security does not bind. */
+/** Queries the embedded PostgreSQL of a running server as its superuser, whom row-level security doesn’t bind. */
 export async function readRows<Row extends QueryResultRow>(server: RealServer, text: string): Promise<readonly Row[]> {
   const { rows } = await onServer(superuserUrl(server), (client: Client) => client.query<Row>(text))
   return rows
 }
 
-/** Every row of every table, as text. */
+/** Reads every row of every table as text. */
 export async function dumpTables(server: RealServer): Promise<string> {
   const tables = await readRows<{ name: string }>(
     server,
@@ -25,7 +25,7 @@ export async function dumpTables(server: RealServer): Promise<string> {
   return dumps.join('\n')
 }
 
-/** How its superuser reaches the embedded PostgreSQL of a running server. */
+/** The connection settings of the superuser of the embedded PostgreSQL. */
 export function superuserUrl({ dataDir }: Pick<RealServer, 'dataDir'>): string {
   const url = new URL(readFileSync(join(dataDir, 'database.url'), 'utf8'))
   const passwords: { readonly admin: string } = JSON.parse(

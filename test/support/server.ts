@@ -10,42 +10,47 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 
-/** The program as its users start it. */
+/** The program that users start. */
 const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
-/** A first start makes the database cluster and the demo image: 3 s here, 2026-11; a busy machine takes its time. */
+/**
+ * The limit of a start. A first start creates the database cluster and the demo image: 3 s (2026-11), longer on a busy machine.
+ */
 const READY_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 30_000
 
-/** `sandyard up` as a process of its own, with real sandboxes, on a data folder that goes when it is closed. */
+/** `sandyard up` as a process with real sandboxes. Its data folder is deleted when it is closed. */
 export type RealServer = {
-  /** Stays the same over restarts. */
+  /** The URL, which restarts keep. */
   readonly url: string
   readonly key: string
   readonly dataDir: string
-  /** What the public client needs to find it, and a home folder that is its own. */
+  /** The variables that the public client needs, with a home folder of its own. */
   readonly clientEnv: Readonly<Record<string, string>>
-  /** Of the process now. */
+  /** The id of the current process. */
   pid(): number
-  /** All that it printed and logged, over all its starts. */
+  /** Everything that it printed and logged, over all its starts. */
   output(): string
-  /** Ends it by SIGTERM; its sandboxes end with it unless `shutdown` is `keep`. Answers what it took, in milliseconds. */
+  /**
+   * Stops it with SIGTERM, and its sandboxes with it unless `shutdown` is `keep`. Resolves with the time it took, in
+   * milliseconds.
+   */
   stop(): Promise<number>
-  /** Ends it by SIGKILL, and its PostgreSQL with it, as a power cut would. */
+  /** Kills it and its PostgreSQL with SIGKILL, as a power cut would. */
   kill9(): Promise<void>
-  /** Starts it again on its folder and waits until it is ready. */
+  /** Starts it again on the same folder and waits until it is ready. */
   start(env?: Readonly<Record<string, string>>): Promise<void>
-  /** Stops it, asserts that nothing of it is left on the machine, and removes its folder. */
+  /** Stops it, asserts that it left nothing on the machine, and deletes its folder. */
   close(): Promise<void>
 }
 
-/** Why no real server with real sandboxes can run here, or false when it can. For `{ skip }`. */
+/** Returns the reason why no server with real sandboxes can run here, or false. For `{ skip }`. */
 export function whyNoServer(): string | false {
   const folders = (process.env['PATH'] ?? '').split(delimiter)
   const lacksFilter = !['/usr/sbin', '/sbin', ...folders].some((folder) => existsSync(join(folder, 'nft')))
   return whyNoOci() ?? (lacksFilter ? 'nft is not installed' : false)
 }
 
-/** Starts a server with settings of its own and waits until it is ready. Close it, whatever happens. */
+/** Starts a server with these settings and waits until it is ready. Always close it. */
 export async function startServer(env: Readonly<Record<string, string>> = {}): Promise<RealServer> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-e2e-'))
   chmodSync(root, 0o711) // sandboxes' users, strangers to this machine, pass through it
@@ -136,8 +141,8 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
 }
 
 /**
- * Starts the program with these settings, in a network namespace if that is named; it gets SIGTERM when this test process
- * ends before it, in whatever way.
+ * Starts the program with these settings, optionally in a network namespace. It gets SIGTERM when this test process ends,
+ * however that happens.
  */
 export function spawnProgram(
   args: readonly string[],
@@ -155,7 +160,7 @@ export function spawnProgram(
     stdio: ['pipe', 'pipe', 'pipe'],
     env: { ...Object.fromEntries(own), ...settings },
   })
-  // The pipe closes when this process ends in any way, kill -9 included: the server must not outlive its test.
+  // The pipe closes when this process ends, even by SIGKILL. So the server never outlives its test.
   const watchdog = spawn('sh', ['-c', 'cat > /dev/null; kill -TERM "$0"', String(child.pid)], {
     stdio: ['pipe', 'ignore', 'ignore'],
   })
@@ -172,7 +177,7 @@ async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<
   await waitUntil(() => child.exitCode !== null || child.signalCode !== null, STOP_LIMIT_MS)
 }
 
-/** The first process of the embedded PostgreSQL on a data folder, or null. */
+/** Reads the id of the first process of the embedded PostgreSQL on a data folder, or null. */
 export function readPostmasterPid(dataDir: string): number | null {
   const path = join(dataDir, 'database/postgres/data/postmaster.pid')
   return existsSync(path) ? Number(readFileSync(path, 'utf8').split('\n')[0]) : null

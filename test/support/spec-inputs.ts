@@ -10,10 +10,10 @@ import type {
   HostPatternInput,
 } from '../../src/domain/spec/spec-input.ts'
 
-/** Create bodies that are right, with every field sometimes there and sometimes not, in either spelling. */
+/** Valid create bodies. Each field is sometimes present, in either spelling. */
 export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()
 
-/** A stored specification as the create body that asks for it. */
+/** Turns a stored specification into the create body that requests it. */
 export function asInput(stored: spec.SandboxSpec): unknown {
   return {
     ...stored,

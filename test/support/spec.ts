@@ -1,6 +1,6 @@
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 
-/** A spec that asks for nothing special. */
+/** A spec without special requests. */
 export const DEFAULT_SPEC_FOR_TESTS: SandboxSpec = {
   image: 'registry.example/box:1',
   pull_policy: 'if_missing',
@@ -28,7 +28,7 @@ export const DEFAULT_SPEC_FOR_TESTS: SandboxSpec = {
   lifecycle: { ephemeral: false, idle_timeout_secs: null, max_duration_secs: null },
 }
 
-/** A spec that every worker can enforce, so that it is accepted while there is none yet. */
+/** A spec that every worker can enforce, so a create is accepted even without a worker. */
 export const PLAIN_SPEC: SandboxSpec = {
   ...DEFAULT_SPEC_FOR_TESTS,
   network: { ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true },

@@ -1,10 +1,10 @@
 import type { Clock } from '../../src/lib/clock.ts'
 
-/** A clock that stands still until a test turns it. */
+/** A clock that only the test advances. */
 export type TestClock = Clock & {
-  /** Lets time pass; what slept until then wakes, the earliest first. */
+  /** Advances the clock and wakes the sleepers in order of their time. */
   advance(ms: number): void
-  /** How many sleep now. */
+  /** The number of sleepers. */
   readonly sleepers: number
 }
 

@@ -1,5 +1,5 @@
 /**
- * What the limits of the tests' waits are multiplied by, 1 unless SANDYARD_TEST_PACE says more. The guest of
- * `npm run test:microvm` emulates its processor and takes ten times as long.
+ * The factor for the time limits of tests: 1 unless SANDYARD_TEST_PACE sets it. In the emulated guest of `npm run test:microvm`
+ * everything takes ten times as long.
  */
 export const TIMEOUT_FACTOR = Math.max(1, Number(process.env['SANDYARD_TEST_PACE'] ?? 1))

@@ -3,7 +3,7 @@ import { asId } from '../../src/domain/ids.ts'
 import type { Queryable } from '../../src/store/postgres/database.ts'
 import type { TestControl } from './control.ts'
 
-/** A run as a test lays it into the ledger; `ended_at` null: open. */
+/** A run that a test inserts. `ended_at` null means that it is open. */
 export type LedgerRun = {
   readonly sandbox_id: SandboxId
   readonly vcpus: number
@@ -13,7 +13,7 @@ export type LedgerRun = {
   readonly ended_at: Date | null
 }
 
-/** Puts sandboxes of an organization into the database, without any run. */
+/** Inserts sandboxes of an organization without runs. */
 export async function insertSandboxes(
   { deps }: Pick<TestControl, 'deps'>,
   org_id: OrgId,
@@ -33,7 +33,7 @@ export async function insertSandboxes(
   return rows.map(({ id }) => id)
 }
 
-/** Puts runs into the ledger as they are, without any transition. */
+/** Inserts runs directly, without transitions. */
 export async function insertRuns(
   { deps }: Pick<TestControl, 'deps'>,
   org_id: OrgId,
@@ -51,7 +51,7 @@ export async function insertRuns(
   )
 }
 
-/** Forgets every run and what was rolled up or accrued. */
+/** Deletes every run, rollup and accrual. */
 export async function clearLedger(q: Queryable): Promise<void> {
   for (const table of ['runs', 'usage_days', 'usage_org_days', 'storage_accruals'])
     await q.query({ text: `DELETE FROM ${table}` })

@@ -5,7 +5,7 @@ const STEP_MS = 5
 
 type Answer<T> = T | undefined | false
 
-/** Resolves with the first answer that is not undefined or false; rejects when there is none within `limitMs` (times PACE). */
+/** Resolves with the first result that is neither undefined nor false. Rejects after `limitMs` times TIMEOUT_FACTOR. */
 export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, limitMs = 10_000): Promise<T> {
   const from = systemClock.monotonicMs()
   for (;;) {
@@ -17,10 +17,10 @@ export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, li
   }
 }
 
-/** Long enough for what moves at all to have moved on a busy machine. */
+/** How long a count must stay the same on a busy machine. */
 const STILL_MS = 200
 
-/** Resolves once a count that has begun to grow grows no more; rejects when it has not stopped within `limitMs`. */
+/** Resolves when a count that has begun to grow no longer grows. Rejects after `limitMs`. */
 export async function waitUntilUnchanged(count: () => number, limitMs = 30_000): Promise<void> {
   let before = 0
   await waitUntil(async () => {

@@ -1,17 +1,17 @@
 import { Agent, request } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** What a well-behaved client saw: how long its requests took, in ms, and what went wrong. */
+/** The latencies of a client in ms, and its failures. */
 export type ClientResult = { readonly latenciesMs: readonly number[]; readonly failures: readonly string[] }
 
-/** How long it rests between two requests, in milliseconds. */
+/** The pause between two requests, in milliseconds. */
 const REST_MS = 25
-/** One request in so many is a create. */
+/** One request in this many is a create. */
 const CREATE_EACH = 8
-/** A reply that takes longer is a failure, in milliseconds. */
+/** The limit of a reply in milliseconds. A slower one is a failure. */
 const REPLY_TIMEOUT_MS = 60_000
 
-/** Reads and creates sandboxes at a modest rate over one connection until the signal comes, `prefix` making its names its own. */
+/** Reads and creates sandboxes at a modest rate over one connection until the signal. Their names begin with `prefix`. */
 export async function runWellBehavedClient(
   server: { readonly url: string; readonly key: string },
   prefix: string,

@@ -26,22 +26,22 @@ import { makeTestControl, type TestControl } from './control.ts'
 import { PLAIN_SPEC } from './spec.ts'
 import { makeFolderStorage, TEST_UID_SHIFT } from './volume-storage.ts'
 
-/** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
+/** A control plane that places runs and serves HTTP, with workers that a test adds. */
 export type WorkerWorld = {
   readonly control: TestControl
   readonly relay: Relay<StreamPurpose, WebSocket>
   readonly worker_id: WorkerId
   readonly url: string
   readonly credential: string
-  /** Ends and brings back the HTTP server, on the same port. */
+  /** Stops and restarts the HTTP server on the same port. */
   goAway(): Promise<void>
   comeBack(): Promise<void>
   /** The worker's way to this control plane. */
   connect(): ControlPlane
-  /** Lets the worker live with a driver; the answer ends that life, leaving its driver open. */
+  /** Runs the agent of the worker with a driver. The result stops that agent and leaves the driver open. */
   runWorker(driver: Driver, options?: RunWorkerOptions): () => Promise<void>
   create(spec?: Partial<SandboxSpec>): Promise<Sandbox>
-  /** The sandbox as its row is, hidden or not. */
+  /** Reads the row of a sandbox, hidden or not. */
   statusOf(id: SandboxId): Promise<{ readonly status: string; readonly last_failure_message: string | null }>
   close(): Promise<void>
 }
@@ -56,7 +56,7 @@ export type RunWorkerOptions = {
 
 const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
 
-/** Makes a world with its own database and one registered worker that has not lived yet. */
+/** Creates a world with its own database and one registered worker that has not run yet. */
 export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),

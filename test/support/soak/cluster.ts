@@ -16,19 +16,19 @@ import { waitUntil } from '../wait.ts'
 
 /** A cloud of several processes over a PostgreSQL that syncs to disk. */
 export type SoakCluster = {
-  /** Where the server processes are reached. */
+  /** The URLs of the server processes. */
   readonly urls: readonly string[]
   readonly key: string
-  /** Whether its workers run real sandboxes, and why not otherwise. */
+  /** Whether the workers run real sandboxes, and the reason if not. */
   readonly areReal: boolean
   readonly why: string
-  /** The processes that no fault is done to. */
+  /** The processes that no fault hits. */
   readonly steady: readonly { readonly name: string; readonly program: Pick<ProgramProcess, 'pid'> }[]
-  /** Each resolves once what it did is over. */
+  /** The faults. Each resolves when it is over. */
   readonly faults: readonly { readonly name: string; readonly inject: () => Promise<void> }[]
   /** Waits until no run is open. */
   settle(): Promise<void>
-  /** What the workers left on the machine; they are ended by it. */
+  /** Stops the workers. Resolves with what they left on the machine. */
   leftovers(): Promise<readonly string[]>
   output(): string
 } & AsyncDisposable
@@ -39,7 +39,7 @@ const WORKERS = 2
 const SETTLE_LIMIT_MS = 60_000
 const FROZEN_MS = 5_000
 
-/** Starts PostgreSQL, two server processes and two workers. Dispose of it, whatever happens. */
+/** Starts PostgreSQL, two server processes and two workers. Always dispose of it. */
 export async function openSoakCluster(): Promise<SoakCluster> {
   const lacks = whyNoServer()
   const root = mkdtempSync(join(tmpdir(), 'sandyard-soak-'))
@@ -144,7 +144,7 @@ export async function openSoakCluster(): Promise<SoakCluster> {
   }
 }
 
-/** The program's database as the server's superuser, whom row-level security does not bind. */
+/** Queries the database as the superuser, whom row-level security doesn’t bind. */
 function asSuperuser(database: { readonly connectionString: string; readonly adminConnectionString: string }): string {
   const url = new URL(database.adminConnectionString)
   url.pathname = new URL(database.connectionString).pathname

@@ -1,15 +1,15 @@
 import { residentMib } from '../process-memory.ts'
 import type { ProgramProcess } from '../program.ts'
 
-/** What a process held over time, in MiB. */
+/** The memory of a process over time, in MiB. */
 export type MemoryWatch = {
   readonly name: string
   sample(): void
-  /** The medians of the second and of the last quarter of the samples: the first is the warming up. */
+  /** The medians of the second and the last quarter of the samples. The first quarter is the warm-up. */
   trend(): { readonly earlierMib: number; readonly laterMib: number; readonly samples: number }
 }
 
-/** Watches a process that lives through the whole soak. */
+/** Watches the memory of a process that runs during the whole soak. */
 export function watchMemory(name: string, program: Pick<ProgramProcess, 'pid'>): MemoryWatch {
   const samples: number[] = []
   return {

@@ -5,24 +5,24 @@ import { exchange, type RequestParts, type Reply } from '../send.ts'
 import type { OperationId } from '../../../src/contract/operations.ts'
 import type { SoakTally } from './tally.ts'
 
-/** How the clients of a soak reach the cloud: any of its processes, any of which may be away. */
+/** Sends requests of a soak to any of the server processes, any of which may be down. */
 export type SoakClient = {
   /**
-   * Asks one of the processes. Null: no answer, or one that says that something is away just now, so that nobody knows what
-   * was done. Every other answer is one that the contract allows, and no 500.
+   * Sends a request to one of the processes. Resolves with null when there is no answer, or one that leaves open what was done
+   * because something is down. Asserts that the contract allows every other answer.
    */
   tryRequest(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply | null>
-  /** The same again and again until there is an answer; it must be harmless to repeat. Rejects after `REPLY_TIMEOUT_MS`. */
+  /** Repeats a request until there is an answer. The request must be safe to repeat. Rejects after `REPLY_TIMEOUT_MS`. */
   requestUntilAnswered(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply>
   readonly urls: readonly string[]
   readonly key: string
 }
 
-/** Longer than any fault of a soak lasts, the recovery with it. */
+/** Longer than any fault of a soak with its recovery. */
 const PATIENCE_MS = 90_000
 const PAUSE_MS = 100
 
-/** Asks `urls` at random. */
+/** Makes a client that chooses among `urls` at random. */
 export function makeSoakClient(urls: readonly string[], key: string, tally: SoakTally): SoakClient {
   const asker: SoakClient = {
     urls,
@@ -60,7 +60,7 @@ function isJson({ headers }: Reply): boolean {
   return headers.get('content-type')?.startsWith('application/json') === true
 }
 
-/** `fetch` rejects with a TypeError when a connection can't be had or breaks. */
+/** `fetch` rejects with a TypeError when it gets no connection, or when the connection breaks. */
 async function answerOf(asked: Promise<Reply>): Promise<Reply | null> {
   try {
     return await asked

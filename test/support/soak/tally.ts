@@ -1,8 +1,8 @@
-/** What the clients of a soak met, counted. */
+/** Counts what the clients of a soak did and saw. */
 export type SoakTally = {
-  /** Adds one to a count. */
+  /** Increments a counter. */
   count(what: Counted): void
-  /** Notes what must never be; the soak fails with it. */
+  /** Records a breach of the contract, which fails the soak. */
   breach(text: string): void
   readonly counts: Readonly<Record<Counted, number>>
   readonly breaches: readonly string[]
@@ -22,10 +22,10 @@ export const COUNTER_NAMES = [
 ] as const
 type Counted = (typeof COUNTER_NAMES)[number]
 
-/** The most breaches that are kept: the first say why. */
+/** The most breaches that are kept. The first ones tell the cause. */
 const BREACHES_KEPT = 20
 
-/** An empty tally. */
+/** Makes an empty tally. */
 export function makeTally(): SoakTally {
   const counts: Record<Counted, number> = Object.assign(
     Object.create(null),

@@ -1,4 +1,4 @@
-/** The clients of a soak: each lives until the signal, meets whatever is away with patience, and checks what it is told. */
+/** The clients of a soak. Each runs until the signal, waits patiently for what is down, and checks what it gets. */
 import { connect } from 'node:net'
 import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-protocol.ts'
 import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
@@ -11,16 +11,16 @@ import type { SoakTally } from './tally.ts'
 export type SoakDeps = {
   readonly client: SoakClient
   readonly tally: SoakTally
-  /** Whether the sandboxes are real: then commands run in them. */
+  /** Whether the sandboxes are real, so that commands can run in them. */
   readonly areReal: boolean
   readonly signal: AbortSignal
 }
 
 const SIZE = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
-/** A start that meets a dying worker ends as failed, "worker lost"; it is tried again so often. */
+/** How often a start is repeated that failed because its worker died. */
 const STARTS_MOST = 8
 
-/** Creates, starts, uses, stops and deletes sandboxes, each of them acknowledged and exactly once. */
+/** Creates, starts, uses, stops and deletes sandboxes, and checks that each happens exactly once. */
 export async function runSandboxLifecycles(deps: SoakDeps): Promise<void> {
   for (let n = 0; !deps.signal.aborted; n++) {
     const name = `soak-${systemRandom.bytes(6).toString('hex')}`
@@ -31,7 +31,7 @@ export async function runSandboxLifecycles(deps: SoakDeps): Promise<void> {
   }
 }
 
-/** The key makes it one sandbox, however often the request has to be sent. */
+/** Creates one sandbox with an idempotency key, however often the request is repeated. */
 async function createOnce({ client, tally }: SoakDeps, name: string, n: number): Promise<string> {
   const asking = {
     query: { start: 'true', wait_for: 'running', wait_timeout: '20' },
@@ -52,7 +52,7 @@ async function statusOf({ client }: SoakDeps, id: string): Promise<string> {
   return status === 404 ? 'gone' : String(JSON.parse(text).status)
 }
 
-/** Runs a command in it; what breaks a channel is a process that died, and says nothing of the sandbox. */
+/** Runs a command in it. A broken channel means that a process died, and says nothing about the sandbox. */
 async function useIt(deps: SoakDeps, id: string): Promise<void> {
   const { client, tally, signal } = deps
   for (let starts = 0; starts < STARTS_MOST && !signal.aborted;) {
@@ -114,7 +114,7 @@ export async function readListPages({ client, tally, signal }: SoakDeps): Promis
   }
 }
 
-/** Makes keys, uses them, revokes them, and sees that no process takes them any more. */
+/** Creates, uses and revokes keys, and checks that every process refuses a revoked one. */
 export async function rotateKeys({ client, tally, signal }: SoakDeps): Promise<void> {
   while (!signal.aborted) {
     const made = await client.requestUntilAnswered('create_api_key', { body: { name: 'soak' } })
@@ -132,10 +132,10 @@ export async function rotateKeys({ client, tally, signal }: SoakDeps): Promise<v
   }
 }
 
-/** Longer than any process remembers a key (docs/replicas.md). */
+/** Longer than any process caches a key (docs/replicas.md). */
 const KEY_MEMORY_MS = 5_000
 
-/** Writes files into the organization's volume and reads them back; nobody else writes them. */
+/** Writes files into the volume of the organization and reads them back. Nobody else writes them. */
 export async function rewriteFiles({ client, tally, signal }: SoakDeps): Promise<void> {
   const volume = await client.requestUntilAnswered('get_default_volume')
   const params = { id: String(JSON.parse(volume.text).id) }
@@ -155,7 +155,7 @@ export async function rewriteFiles({ client, tally, signal }: SoakDeps): Promise
 const FILES = 10
 const FILE_BYTES = 32 * 1024
 
-/** Opens connections that say nothing, half a request or nonsense, and keeps them. */
+/** Opens connections that send nothing, half a request or nonsense, and keeps them open. */
 export async function sendHostileTraffic({ client, tally, signal }: SoakDeps): Promise<void> {
   const nonsense = [
     '',
