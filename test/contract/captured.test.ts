@@ -22,7 +22,7 @@ test('every create body that the public client was seen to send is accepted in s
   for (const { name, body } of bodies) assert.doesNotThrow(() => specOf(body), name)
 })
 
-test('what of the recorded bodies needs an ability is named with the field that asks for it', () => {
+test('every ability that a recorded body needs is found, with the field that asks for it', () => {
   const needs = new Map(capturedBodies().map(({ name, body }) => [name, requiredAbilities(specOf(body))]))
   const asked = (name: string): string[] => (needs.get(name) ?? []).map(({ ability, field }) => `${ability} ${field}`)
   assert.deepEqual(asked('sdk-minimal'), [])
@@ -54,7 +54,7 @@ test('no secret value of a recorded body is left in the specification that would
   }
 })
 
-test('the next client gives the same specification as this one for the same wishes', () => {
+test('the next client version sends other bodies that give the same specification', () => {
   const bodies = new Map(capturedBodies().map(({ name, body }) => [name, body]))
   assert.deepEqual(specOf(bodies.get('next-client-0.7.2/sdk-minimal')), specOf(bodies.get('sdk-minimal')))
 })

@@ -14,7 +14,7 @@ import { RLIMIT_RESOURCES } from '../../src/domain/spec/spec.ts'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../src/domain/sandboxes/lifecycle.ts'
 
-test('every made slug is a slug, and made from other numbers it is another one', () => {
+test('every generated slug is valid, and other random numbers give another one', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(), { minLength: 6, maxLength: 6 }), (numbers) => {
       const queue = [...numbers]
@@ -39,7 +39,7 @@ test('a slug has 3 to 63 lowercase letters, digits and single hyphens inside', (
     assert.ok(!isSlug(slug), slug)
 })
 
-test('labels with a reserved prefix are refused, and searched for without a word', () => {
+test('labels with a reserved prefix can’t be set, but can be searched for', () => {
   for (const key of ['sandbox.a', 'microsandbox.b', 'service.c']) {
     assert.equal(findLabelRefusal({ [key]: '1' }, 'labels')?.code, 'invalid_request')
     assert.deepEqual(parseLabelFilter(JSON.stringify({ [key]: '1' })), { labels: { [key]: '1' } })
@@ -49,7 +49,7 @@ test('labels with a reserved prefix are refused, and searched for without a word
     assert.ok('refusal' in parseLabelFilter(text), text)
 })
 
-test('a cursor gives back its place to the list that made it, and any other text is refused as a problem', () => {
+test('a cursor decodes in the list that encoded it, and any other text is refused as a problem', () => {
   fc.assert(
     fc.property(fc.uuid(), (id) => {
       assert.equal(decodeCursor('sandboxes', encodeCursor('sandboxes', id)), id)
@@ -85,7 +85,7 @@ test('the table of abilities has a row for every ability', () => {
   for (const { fields, meaning } of ABILITIES_TABLE) assert.ok(fields !== '' && meaning !== '')
 })
 
-test('a rendered sandbox is JSON of the same sandbox, whatever its name and its failure say', () => {
+test('a rendered sandbox is JSON of the same sandbox, whatever its name and its failure contain', () => {
   const date = fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) })
   const sandboxes: fc.Arbitrary<Omit<Sandbox, 'id' | 'org_id'>> = fc.record({
     name: fc.string({ unit: 'binary' }),

@@ -17,7 +17,7 @@ function makeTestRelay(): { readonly relay: Relay<Asked, PassThrough>; readonly 
   return { relay, told }
 }
 
-test('a ticket is told to its worker and joins that worker’s stream with whoever waits, once', async () => {
+test('a ticket is shown to its worker and connects that worker’s stream with whoever waits, once', async () => {
   const { relay, told } = makeTestRelay()
   const opened = relay.open('w1', { run: 'run-1' }, never)
   assert.deepEqual(told, ['w1'])
@@ -32,7 +32,7 @@ test('a ticket is told to its worker and joins that worker’s stream with whoev
   assert.equal(relay.openTicketCount, 0)
 })
 
-test('a worker that stands by is told at once what for, once, and needs no ticket', async () => {
+test('a standby connection is used at once, only once, and needs no ticket', async () => {
   const { relay, told } = makeTestRelay()
   const stream = new PassThrough()
   const asked: Asked[] = []
@@ -50,7 +50,7 @@ test('a worker that stands by is told at once what for, once, and needs no ticke
   assert.equal(asked.length, 1)
 })
 
-test('a connection that broke, was withdrawn or is another worker’s is not waited for', async () => {
+test('a standby connection that broke, was withdrawn or belongs to another worker is not used', async () => {
   const { relay } = makeTestRelay()
   const mistaken = (): Promise<PassThrough> => Promise.reject(new Error('this one must not be asked'))
   relay.addStandby('w2', mistaken)
@@ -86,7 +86,7 @@ test('a ticket is shown again until it is used, for an answer may have been lost
   await opened
 })
 
-test('a client that leaves takes its ticket along, and nothing stays', async () => {
+test('a client that disconnects closes its ticket, and nothing is left', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
   const opened = relay.open('w1', { run: 'run-1' }, leaving.signal)
@@ -98,7 +98,7 @@ test('a client that leaves takes its ticket along, and nothing stays', async () 
   assert.equal(relay.openTicketCount, 0)
 })
 
-test('a client that leaves in the moment of the worker’s arrival is counted once', async () => {
+test('a client that disconnects at the moment when the worker dials in is counted once', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
   const opened = relay.open('w1', { run: 'run-1' }, leaving.signal)
@@ -109,7 +109,7 @@ test('a client that leaves in the moment of the worker’s arrival is counted on
   assert.equal(relay.openTicketCount, 0)
 })
 
-test('beyond the limit nobody waits: the answer is null at once, and room that comes free is used', async () => {
+test('above the limit of tickets the result is null at once, and a freed ticket can be used', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
   const waiting = Array.from({ length: TICKET_LIMIT }, () => relay.open('w1', { run: 'run' }, leaving.signal))

@@ -43,8 +43,8 @@ function readFixture(name: string): ReturnType<typeof JSON.parse> {
 }
 
 /**
- * Asserts that a reply is one that the contract allows for an operation: its status and code are of the operation's, its
- * body fits our own schema without a field beside it, and fits the published document where that has the operation.
+ * Asserts that a reply is one that its operation allows: the operation lists its status and code, its body fits our schema without
+ * any other field, and it fits the published document if that has the operation.
  */
 export function assertReplyMatchesContract(id: OperationId, status: number, body: unknown): void {
   const operation: Operation = OPERATIONS[id]
@@ -88,7 +88,7 @@ function ownValidator(schema: TSchema): ValidateFunction {
   return made
 }
 
-/** The schema with every object closed, so that a field which the contract lacks is found. */
+/** The schema with every object closed, so that a field outside the schema is found. */
 function closed(schema: unknown): object {
   const result = walk(schema)
   assert.ok(typeof result === 'object' && result !== null)

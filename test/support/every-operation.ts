@@ -20,9 +20,9 @@ import { makeWorkerWorld, type WorkerWorld } from './worker-world.ts'
 /** The operations that need a key. */
 export type KeyedOperation = Exclude<OperationId, keyof typeof SERVICE_OPERATIONS>
 
-/** What an organization has that requests can be about. */
+/** Objects of an organization that the example requests use. */
 export type ExampleObjects = {
-  /** In the name of each of them, and in that of no others. */
+  /** A part of the names of these objects, and of no others. */
   readonly mark: string
   /** Never started. */
   readonly idle: { readonly id: string; readonly name: string }
@@ -34,9 +34,9 @@ export type ExampleObjects = {
 }
 
 type Example = {
-  /** A request that succeeds for whoever the things belong to. */
+  /** A request that succeeds for the organization that owns the objects. */
   readonly ask: (things: ExampleObjects) => RequestParts
-  /** The events that it leaves by its caller, in order; none for one that reads. */
+  /** The events of the caller that it records, in order. None for a read. */
   readonly leaves: readonly EventType[]
 }
 
@@ -50,12 +50,12 @@ const onRunningName: Example['ask'] = ({ running }) => ({ params: { name: runnin
 const onVolume: Example['ask'] = ({ volume }) => ({ params: { id: volume.id } })
 const onFile: Example['ask'] = ({ volume }) => ({ params: { id: volume.id }, headers: filePath('kept.txt') })
 
-/** A path as the public client sends it (client traffic, section 2). */
+/** The header with a path, as the public client sends it: base64url without padding. */
 export function filePath(path: string): Readonly<Record<string, string>> {
   return { 'x-msb-file-path': Buffer.from(path).toString('base64url') }
 }
 
-/** One request of each operation; the compiler asks for those of new ones. */
+/** One request of each operation. The compiler demands one for new operations. */
 export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   create_sandbox: changes(['sandbox_created', 'sandbox_starting'], ({ mark }) => ({
     query: { start: 'true' },
@@ -131,7 +131,7 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   })),
 }
 
-/** A world whose worker runs simulated sandboxes, those of images named `fails` badly, and holds volumes for real. */
+/** A world whose worker runs simulated sandboxes and has real volumes. Starts of images named `fails` fail. */
 export async function makeBusyWorld(): Promise<WorkerWorld> {
   const world = await makeWorkerWorld()
   const failing = {
@@ -142,7 +142,7 @@ export async function makeBusyWorld(): Promise<WorkerWorld> {
   return world
 }
 
-/** A busy world for the tests of one file, which is closed after them, with its first organization and a key of it. */
+/** A busy world for the tests of one file, with a caller and a key of its first organization. It is closed after them. */
 export async function openBusyWorld(): Promise<{
   readonly world: WorkerWorld
   readonly caller: Caller
@@ -156,7 +156,7 @@ export async function openBusyWorld(): Promise<{
 
 let made = 0
 
-/** Makes an organization's things anew, under names that nobody else has. */
+/** Creates objects of an organization under new names. */
 export async function createExampleObjects(world: WorkerWorld, caller: Caller): Promise<ExampleObjects> {
   const { deps } = world.control
   const mark = String(++made)
@@ -200,7 +200,7 @@ async function latestEvent(world: WorkerWorld, org: OrgId): Promise<string> {
   return rows[0]?.id ?? ''
 }
 
-/** A key of an organization that is no good: expired, or revoked. */
+/** Creates a key that was revoked or has expired. */
 export async function createUnusableKey(world: WorkerWorld, org: OrgId, why: 'expired' | 'revoked'): Promise<string> {
   const { deps } = world.control
   const past = new Date(deps.clock.now().getTime() - 60_000)

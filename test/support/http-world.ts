@@ -23,13 +23,13 @@ export const KEY = 'msb_test_world'
 export const SANDBOX_ID = '01890a5d-ac96-774b-bcce-b302099a8057'
 const ORG = asId<OrgId>('01890a5d-ac96-774b-bcce-b302099a8000')
 
-/** What a test may change of the server that it asks questions of. */
+/** What a test may replace in the server. */
 export type WorldOptions = {
   readonly useCases?: Partial<UseCases>
   readonly server?: Partial<ServerDeps>
 }
 
-/** A server of the API over use cases that hold one sandbox, for what the transport alone decides. */
+/** An API server whose use cases hold one sandbox, for tests of the transport alone. */
 export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   const uuids = makeUuids(systemClock, systemRandom)
   return makeServer({
@@ -43,7 +43,7 @@ export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   })
 }
 
-/** The headers of a caller that the world knows. */
+/** The headers of a known caller. */
 export const asCaller = { authorization: `Bearer ${KEY}` }
 
 /** The sandbox that the world holds. */

@@ -1,18 +1,18 @@
 import { connect, type Socket } from 'node:net'
 import { waitUntil } from './wait.ts'
 
-/** A connection on which a test writes bytes as it likes, from an address of its own of this machine. */
+/** A connection on which a test writes any bytes, from an address of this machine that it chooses. */
 export type RawConnection = {
   readonly socket: Socket
-  /** All that came, as latin1; the test may stop reading by `socket.pause()`. */
+  /** Everything received, as latin1. `socket.pause()` stops reading. */
   readonly received: () => string
   readonly isClosed: () => boolean
 }
 
-/** A reply as it came over a raw connection. */
+/** A reply from a raw connection. */
 export type RawReply = { readonly status: number; readonly head: string; readonly body: string }
 
-/** Opens a connection; errors of it count as its end. */
+/** Opens a connection. An error counts as its end. */
 export function openConnection(port: number, localAddress = '127.0.0.1'): RawConnection {
   const socket = connect({ port, host: '127.0.0.1', localAddress })
   let text = ''
@@ -28,7 +28,7 @@ export function openConnection(port: number, localAddress = '127.0.0.1'): RawCon
   return { socket, received: () => text, isClosed: () => closed }
 }
 
-/** The first whole reply in a text that begins with one, 1xx replies left out; null while it is not all there. */
+/** The first reply in a text, without 1xx replies. Null while it is not complete. */
 export function firstReply(text: string): RawReply | null {
   const end = text.indexOf('\r\n\r\n')
   if (end === -1) return null
@@ -39,7 +39,7 @@ export function firstReply(text: string): RawReply | null {
   return text.length < end + 4 + length ? null : { status, head, body: text.slice(end + 4, end + 4 + length) }
 }
 
-/** Sends bytes and waits for a reply, or for the end of the connection, which is null. The connection is closed. */
+/** Sends bytes and waits for a reply, then closes the connection. Null if the connection ends without one. */
 export async function exchangeRaw(
   port: number,
   bytes: string | Buffer,

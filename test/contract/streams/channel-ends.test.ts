@@ -8,7 +8,7 @@ import {
   channelEndOfWorkerCode,
 } from '../../../src/contract/sandboxes/channel-ends.ts'
 
-test('every end of a channel stands in the documentation and in the contract, and its reason fits a close frame', () => {
+test('every end of a channel is in the documentation and in openapi.json, and its reason fits a close frame', () => {
   const page = readFileSync(join(import.meta.dirname, '../../../docs/channels.md'), 'utf8').replaceAll(/ +/g, ' ')
   for (const [why, { code, reason }] of Object.entries(CHANNEL_ENDS)) {
     assert.ok(page.includes(`| ${String(code)} | ${reason} | \`${why}\` |`), why)
@@ -17,7 +17,7 @@ test('every end of a channel stands in the documentation and in the contract, an
   }
 })
 
-test('a worker’s code is told as what it means, and any other as a lost worker', () => {
+test('every close code of a worker has its end, and any other code is a lost worker', () => {
   const ends = ['agent_done', 'client_broke_framing', 'channel_failed', 'worker_closing'] as const
   for (const end of ends) assert.equal(channelEndOfWorkerCode(CHANNEL_ENDS[end].code), end)
   assert.equal(channelEndOfWorkerCode(1006), 'worker_lost')

@@ -3,11 +3,11 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { decodeLogCursor, encodeLogCursor } from '../../../src/contract/streams/operations.ts'
 
-test('a cursor is what the public client was seen to take', () => {
+test('a cursor has the format that the public client accepts', () => {
   assert.equal(encodeLogCursor({ generation: 1, offset: 2 }), 'AQEAAAAAAAAAAgAAAAAAAAA=')
 })
 
-test('every position has one cursor and comes back from it', () => {
+test('every position has one cursor, which decodes to it', () => {
   const count = fc.maxSafeNat()
   fc.assert(
     fc.property(count, count, (generation, offset) => {

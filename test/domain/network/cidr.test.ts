@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { cidr, contains, dropContained, formatIpv4Cidr, parseCidr } from '../../../src/domain/cidr.ts'
 
-test('an address block that is malformed or too wide is none', () => {
+test('a malformed address block does not parse', () => {
   for (const block of [
     '10.0.0.0/33',
     '10.0.0',
@@ -16,7 +16,7 @@ test('an address block that is malformed or too wide is none', () => {
     assert.equal(parseCidr(block), null, block)
 })
 
-test('addresses are read in every form that people write, with host bits cleared', () => {
+test('addresses parse in every form that people write, with host bits cleared', () => {
   assert.deepEqual(cidr('10.1.2.3/8'), cidr('10.0.0.0/8'))
   assert.equal(formatIpv4Cidr(cidr('192.168.7.9/20')), '192.168.0.0/20')
   assert.deepEqual(cidr('FD00::0:1'), cidr('fd00:0:0:0:0:0:0:1/128'))

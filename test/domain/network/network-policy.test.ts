@@ -58,7 +58,7 @@ const packet: fc.Arbitrary<Packet> = fc
   .record({ peer: fc.constantFrom(...ADDRESSES).map(cidr), protocol: fc.constantFrom(...PROTOCOLS), port })
   .map((made) => ({ ...made, port: made.protocol === 'tcp' || made.protocol === 'udp' ? made.port : null }))
 
-test('a compiled policy decides every packet as the rules read one by one do', () => {
+test('a compiled policy decides every packet as the rules do one by one', () => {
   fc.assert(
     fc.property(policy, packet, fc.constantFrom('egress', 'ingress'), (given, seen, direction) => {
       assert.equal(decidePacket(compilePolicy(given, place)[direction], seen), readOneByOne(given, seen, direction))
@@ -77,7 +77,7 @@ test('no policy reaches what the operator denies, nor the gateway but for DNS', 
   )
 })
 
-test('no policy reaches a metadata address without naming it', () => {
+test('no policy allows a metadata address without naming it', () => {
   fc.assert(
     fc.property(policy, packet, (given, seen) => {
       fc.pre(
@@ -118,13 +118,13 @@ test('without a policy, public addresses and DNS are open and all else is closed
   assert.equal(decidePacket(egress, { peer: place.gateway, protocol: 'udp', port: 53 }), 'allow')
 })
 
-test('a rule that names a domain is never compiled, and asks for the ability to resolve it', () => {
+test('a rule that names a domain is never compiled, and needs the ability to resolve it', () => {
   const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
   assert.throws(() => compilePolicy(spec.policy, place), /names a domain/)
   assert.deepEqual(abilitiesOf(spec), ['network_policy', 'network_domains'])
 })
 
-test('a network asks for exactly the abilities that it needs, and strict alone for none', () => {
+test('a network needs exactly the abilities of its fields, and strict alone needs none', () => {
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, strict: true }), [])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, max_connections: 3 }), ['network_max_connections'])

@@ -37,7 +37,7 @@ const TABLE: readonly (readonly [SandboxStatus, 'placed' | 'waiting' | 'either',
   ['stopping', 'placed', 'worker_lost', 'failed'],
 ]
 
-test('the lifecycle is the table of the design, and everything else does not apply', () => {
+test('the lifecycle is this table, and no other event applies', () => {
   for (const status of SANDBOX_STATUSES)
     for (const isPlaced of [false, true])
       for (const event of TRANSITION_EVENTS) {
@@ -58,7 +58,7 @@ test('a status is active, terminal, or that of a sandbox that never started', ()
     assert.equal([isActive(status), isTerminal(status), status === 'created'].filter(Boolean).length, 1, status)
 })
 
-test('an end is a failure exactly when somebody is to be told what failed', () => {
+test('an outcome has a message exactly if it is a failure', () => {
   const outcomes: fc.Arbitrary<RunOutcome> = fc.oneof(
     fc.record({ kind: fc.constant('exited' as const), code: fc.integer({ min: 0, max: 255 }) }),
     fc.record({ kind: fc.constant('signalled' as const), signal: fc.constant('SIGKILL') }),

@@ -39,7 +39,7 @@ test('every usual way to write a reference has one canonical spelling', () => {
   for (const [text, canonical] of Object.entries(spellings)) assert.equal(canonicalReference(parsed(text)), canonical)
 })
 
-test('a reference without a host is of the default registry, which adds no folder unless it is the public hub', () => {
+test('a reference without a host is in the default registry, which adds a folder only if it is the public hub', () => {
   assert.equal(canonicalReference(parsed('python', 'registry.example:5000')), 'registry.example:5000/python:latest')
 })
 
@@ -48,7 +48,7 @@ test('a digest decides what is pulled, even beside a tag', () => {
   assert.equal(manifestKey(parsed('a:1')), '1')
 })
 
-test('only this machine is spoken to in plain HTTP, and localhost without a port is never spoken to', () => {
+test('only registries on this machine are called by plain HTTP, and localhost without a port never', () => {
   assert.equal(registryUrl('127.0.0.1:5000'), 'http://127.0.0.1:5000')
   assert.equal(registryUrl('[::1]:5000'), 'http://[::1]:5000')
   assert.equal(registryUrl('registry.example:5000'), 'https://registry.example:5000')
@@ -59,7 +59,7 @@ test('only this machine is spoken to in plain HTTP, and localhost without a port
   assert.equal(isLocalOnly(parsed('localhost:5000/demo')), false)
 })
 
-test('what the grammar does not allow is refused with words, never guessed at', () => {
+test('a reference outside the grammar is refused with an explanation', () => {
   const wrong = [
     '',
     'UPPER',

@@ -51,7 +51,7 @@ test('the projection of any accepted specification fits our reply schema and the
   )
 })
 
-test('both texts of a specification are JSON of it and of what replies show of it, the latter to the letter', () => {
+test('the stored text of a specification is its JSON, and the text for replies is exactly the JSON of its projection', () => {
   fc.assert(
     fc.property(specInputs, (input) => {
       const { spec } = normalized(input)
@@ -62,7 +62,7 @@ test('both texts of a specification are JSON of it and of what replies show of i
   )
 })
 
-test('the least a client can say gives the defaults of the service description', () => {
+test('a create body with only an image gets the documented defaults', () => {
   const { spec, name, slug, registry } = normalized(IMAGE)
   assert.deepEqual({ name, slug, registry }, { name: null, slug: null, registry: { mode: 'auto' } })
   assert.deepEqual(spec.resources, { memory_mib: 512, vcpus: 1, disk_size_mib: null })
@@ -87,7 +87,7 @@ test('the PascalCase spellings of replies mean the same as the snake_case ones',
   assert.deepEqual(spec.network.policy?.rules[0]?.destination, { group: 'link_local' })
 })
 
-test('the network of a reply may be sent back, and what no driver has is refused by name', () => {
+test('the network of a reply can be sent back, and fields that no driver supports are refused by name', () => {
   assert.deepEqual(
     normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,
     normalized(IMAGE).spec.network,

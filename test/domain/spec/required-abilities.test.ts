@@ -22,7 +22,7 @@ test('a mount asks for no more than its kind, unless it sets what few drivers ca
   ])
 })
 
-test('a quota of a folder and the owners of the machine are asked for by the name of their field', () => {
+test('a quota of a folder and the machine’s own owners are abilities that name their field', () => {
   assert.deepEqual(asked([{ ...bind('x', '/b'), quota_mib: 5 }]), [
     'bind_mounts: mounts[0]',
     'bind_quota: mounts[0].quota_mib',

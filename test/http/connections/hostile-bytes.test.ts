@@ -81,7 +81,7 @@ const ATTACKS: readonly (readonly [what: string, bytes: string | Buffer, statuse
   ['a body for no route', `POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000000\r\n\r\n`, [404]],
 ] // prettier-ignore
 
-test('what is not a request of this API is refused in the error envelope, before its body is there, and others are served', async (t) => {
+test('a request that this API does not serve is refused in the error envelope before its body arrives, and others are served meanwhile', async (t) => {
   const { port, isServing } = await listen(t)
   for (const [what, bytes, statuses] of ATTACKS) {
     const reply = await exchangeRaw(port, bytes)
@@ -103,7 +103,7 @@ test('the body of one request is never read as another request', async (t) => {
   }
 })
 
-test('HTTP/1.0 is answered and its connection closed, and who waits for 100-continue gets it before the reply', async (t) => {
+test('HTTP/1.0 is answered and its connection closed, and a client that waits for 100-continue gets it before the reply', async (t) => {
   const { port } = await listen(t)
   const old = openConnection(port)
   old.socket.write(`GET /v1/sandboxes/${SANDBOX_ID} HTTP/1.0\r\nauthorization: Bearer ${KEY}\r\n\r\n`)
@@ -117,7 +117,7 @@ test('HTTP/1.0 is answered and its connection closed, and who waits for 100-cont
   asking.socket.destroy()
 })
 
-test('a connection that sends nothing, its head or its body too slowly is closed in time, with a refusal where it can be', async (t) => {
+test('a connection that sends nothing, or its head or body too slowly, is closed in time, with a refusal if possible', async (t) => {
   const { port, isServing } = await listen(t, { headTimeoutMs: 300, requestTimeoutMs: 600 })
   const slow: readonly (readonly [string, string])[] = [
     ['', ''],
@@ -141,7 +141,7 @@ test('a connection that sends nothing, its head or its body too slowly is closed
   assert.ok(await isServing())
 })
 
-test('a refused client that keeps its side open is closed all the same', async (t) => {
+test('the connection of a refused client is closed even if the client keeps its side open', async (t) => {
   const { port } = await listen(t)
   const connection = openConnection(port)
   connection.socket.pause() // it never reads that the other side has ended
@@ -153,7 +153,7 @@ test('a refused client that keeps its side open is closed all the same', async (
   })
 })
 
-test('who sends requests and reads no replies is soon not read any more, and its connection is cut', async (t) => {
+test('a client that sends requests and reads no replies is soon not read any more, and its connection is closed', async (t) => {
   const spec_json = JSON.stringify({ padding: 'x'.repeat(100_000) })
   let served = 0
   const getSandbox: UseCases['getSandbox'] = () => {
@@ -176,7 +176,7 @@ test('who sends requests and reads no replies is soon not read any more, and its
   assert.ok(await isServing())
 })
 
-test('requests that one connection sends at once are served one after the other, in their order, and too many of them end it', async (t) => {
+test('pipelined requests are served one after the other, in order, and too many of them close the connection', async (t) => {
   let atOnce = 0
   let most = 0
   const getSandbox: UseCases['getSandbox'] = async (_caller, ref) => {
@@ -199,7 +199,7 @@ test('requests that one connection sends at once are served one after the other,
   await waitUntil(() => many.isClosed())
 })
 
-test('no address has more connections than it may, nor all together, and the others get theirs', async (t) => {
+test('connections are limited for each address and in all, and other addresses still get theirs', async (t) => {
   const connections = { ...DEFAULT_SERVER_SETTINGS.connections, capacity: 6, perAddress: 3 }
   const { port } = await listen(t, { connections })
   const open = ['127.0.0.2', '127.0.0.2', '127.0.0.2', '127.0.0.3'].map((address) => openConnection(port, address))

@@ -75,7 +75,7 @@ for (const id of keyed) {
   })
 }
 
-test('what operators, loops and workers do leaves its event too: every type of the catalogue is left by something', async () => {
+test('operators, loops and workers record events too: something records every type of the catalogue', async () => {
   const { deps } = world.control
   const signal = new AbortController().signal
   const { id } = await createOrg(deps, { name: 'audited', slug: 'audited', owner: 'o@example.org', plan: null })
@@ -104,7 +104,7 @@ test('what operators, loops and workers do leaves its event too: every type of t
   assert.deepEqual(missing, NEVER_SEEN)
 })
 
-test('every event that was left has its category, who did it, and the facts that the catalogue says of its type, no others', async () => {
+test('every recorded event has its category, its actor, and exactly the facts that the catalogue lists for its type', async () => {
   for (const { event_type, category, payload, actor } of await allEvents()) {
     const { category: expected, facts } = EVENT_TYPES[event_type]
     const kinds = new Map<string, string>(Object.entries(facts))

@@ -52,7 +52,7 @@ async function ask(operation: OperationId, { key = admin, id = '', query = '', b
   return { status: reply.statusCode, text: reply.body, json: Object(json), code: Object(json).error?.code }
 }
 
-test('a key is made, read, listed, used and revoked, and its secret is in the first reply alone', async () => {
+test('a key is created, read, listed, used and revoked, and only the first reply shows its secret', async () => {
   const expires_at = '2027-01-31T12:00:00.000Z'
   const made = await ask('create_api_key', { body: { name: 'ci', scopes: ['write', 'read'], expires_at } })
   assert.equal(made.status, 200)
@@ -70,7 +70,7 @@ test('a key is made, read, listed, used and revoked, and its secret is in the fi
   assert.equal((await ask('get_api_key', { id })).json.revoked_at, clock.now().toISOString())
 })
 
-test('without scopes and expiry a key may do everything for ever, and may end itself', async () => {
+test('a key without scopes and expiry can do everything, never expires, and can revoke itself', async () => {
   const made = await ask('create_api_key', { body: { name: 'all' } })
   const { key, id } = made.json
   assert.deepEqual(made.json.scopes, ['read', 'write', 'admin'])

@@ -46,7 +46,7 @@ test('no operation is left out', () => {
   assert.deepEqual(NOT_COVERED, [])
 })
 
-test('nobody, a made-up key, an expired and a revoked one are refused by every operation alike', async () => {
+test('every operation refuses a missing, an unknown, an expired and a revoked key alike', async () => {
   const keys = [
     null,
     'msb_live_made_up',
@@ -62,7 +62,7 @@ test('nobody, a made-up key, an expired and a revoked one are refused by every o
   assert.deepEqual(await rowsOf(owner), before)
 })
 
-test('a key without the scope is refused by every operation that needs it, which names it, and nothing is done', async () => {
+test('every operation refuses a key without its scope, names the scope, and does nothing', async () => {
   const held: Readonly<Record<'write' | 'admin', readonly Scope[]>> = { write: ['read'], admin: ['read', 'write'] }
   const before = await rowsOf(owner)
   for (const id of covered) {
@@ -79,7 +79,7 @@ test('a key without the scope is refused by every operation that needs it, which
   assert.deepEqual({ ...after, api_keys: [] }, { ...before, api_keys: [] })
 })
 
-test('a stranger meets nothing of another organization: what is named is not there, what is listed is not shown', async () => {
+test('another organization’s objects are 404 by name and id, and in no list', async () => {
   const before = await rowsOf(owner)
   for (const id of covered) {
     const { status, text, code } = await ask(id, strangersKey)
@@ -92,7 +92,7 @@ test('a stranger meets nothing of another organization: what is named is not the
   assert.deepEqual(await rowsOf(owner), before)
 })
 
-test('what is open to everybody tells nothing of any organization', async () => {
+test('routes without a key show nothing of any organization', async () => {
   for (const id of operationIds.filter((one) => OPERATIONS[one].access === 'none')) {
     const text = await (await fetch(`${world.url}${OPERATIONS[id].path}`)).text()
     for (const secret of [owner.org_id, ...secretsOf(things)])
@@ -116,7 +116,7 @@ test('a query that forgets its filter sees one organization, in every table that
     }
 })
 
-test('the key of a stranger stays good, so that none of this was about the key', async () => {
+test('the key of the other organization still works, so no refusal was about the key', async () => {
   assert.equal((await authenticate(world.control.deps, strangersKey))?.org_id, stranger.org_id)
 })
 

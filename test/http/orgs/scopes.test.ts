@@ -50,7 +50,7 @@ test('every operation is refused to a key without its scope, by the scope’s na
   )
 })
 
-test('a key with just the scope of an operation is let in', async (t) => {
+test('a key with only the scope of an operation is accepted', async (t) => {
   const app = makeHttpWorld({ useCases })
   t.after(() => app.close())
   for (const id of guarded) {

@@ -32,7 +32,7 @@ function ask(
   return send(world.url, { id, key, asking: { ...asking, headers: { ...asking.headers, ...headers } } })
 }
 
-test('every reply of one object has a tag, no list has one, and a client that has the object gets 304 without it', async () => {
+test('every reply of one object has an ETag, no list has one, and a client that has the object gets 304', async () => {
   for (const id of keyed.filter((one) => OPERATIONS[one].method === 'GET' && OPERATIONS[one].reply.kind === 'json')) {
     const asking = EXAMPLE_REQUESTS[id].ask(await createExampleObjects(world, caller))
     const first = await ask(id, asking)
@@ -50,7 +50,7 @@ test('every reply of one object has a tag, no list has one, and a client that ha
   }
 })
 
-test('what an object is changed by is refused with 412 where the object is another, and done where it is the one', async () => {
+test('a change with If-Match gets 412 if the object has changed, and is done if it has not', async () => {
   const reads: Partial<Record<KeyedOperation, KeyedOperation>> = {
     update_volume: 'get_volume',
     delete_volume: 'get_volume',
@@ -71,7 +71,7 @@ test('what an object is changed by is refused with 412 where the object is anoth
   }
 })
 
-test('a demand that nobody would look at is refused, and so is one that is no tag', async () => {
+test('If-Match on an operation that does not check it is refused, and so is a malformed one', async () => {
   const things = await createExampleObjects(world, caller)
   for (const id of keyed) {
     const { method, reply } = OPERATIONS[id]
@@ -84,7 +84,7 @@ test('a demand that nobody would look at is refused, and so is one that is no ta
   assert.equal(status, 400)
 })
 
-test('of many changes at once that demand the same object exactly one is done', async () => {
+test('of many changes at once with the same If-Match exactly one is done', async () => {
   const things = await createExampleObjects(world, caller)
   const sandbox = { params: { sandbox_id: things.idle.id } }
   const volume = { params: { id: things.volume.id } }
@@ -105,7 +105,7 @@ test('of many changes at once that demand the same object exactly one is done', 
   assert.deepEqual(new Set((await Promise.all(starts)).map(({ status }) => status)).has(412), false)
 })
 
-test('equal texts have equal tags, others differ, and a list of tags is read as it is written', () => {
+test('equal texts have equal ETags, others differ, and lists of ETags are parsed', () => {
   assert.equal(etagOf('a'), etagOf('a'))
   assert.notEqual(etagOf('a'), etagOf('b'))
   assert.deepEqual(parseEtags(`"a", W/"b"`), ['"a"', 'W/"b"'])

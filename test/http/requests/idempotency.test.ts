@@ -65,7 +65,7 @@ async function prepare(): Promise<ExampleObjects> {
   return things
 }
 
-test('every POST that comes again with its key is answered as before and leaves no second event', async () => {
+test('every POST that is repeated with its key gets the stored reply and records no second event', async () => {
   for (const id of posts) {
     const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
     const idempotencyKey = newKey()
@@ -81,7 +81,7 @@ test('every POST that comes again with its key is answered as before and leaves 
   }
 })
 
-test('a POST whose server died before it could remember the reply is not done again, and answers for what was done', async () => {
+test('a POST whose server died before it stored the reply is not executed again, and the retry replies with what was done', async () => {
   const dying = await makeDyingServer()
   try {
     for (const id of posts) {
@@ -106,7 +106,7 @@ test('a POST whose server died before it could remember the reply is not done ag
   }
 })
 
-test('a POST whose server died before it did anything is served by the retry, where it can be told', async () => {
+test('a POST whose server died before it did anything is served by the retry, if that is certain', async () => {
   for (const id of posts) {
     const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
     const idempotencyKey = newKey()
@@ -144,7 +144,7 @@ test('a start that was done before its server died is not done again once the ru
   await dying.close()
 })
 
-test('a create that was refused for the crowd of its organization after it was done is not done again', async (t) => {
+test('a create that was refused by the organization’s queue after it was done is not executed again', async (t) => {
   const { deps } = world.control
   let isCrowded = false
   const db: Database = {
@@ -175,7 +175,7 @@ test('a create that was refused for the crowd of its organization after it was d
   assert.deepEqual([retried.status, await count('sandboxes')], [200, before + 1])
 })
 
-test('a try that was taken for dead does nothing any more', async () => {
+test('an attempt whose claim was lost does nothing any more', async () => {
   const { deps } = world.control
   const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
   const first = await claimIdempotencyKey(deps, caller, request)
@@ -195,7 +195,7 @@ test('a try that was taken for dead does nothing any more', async () => {
   assert.deepEqual(third, { kind: 'replay', reply })
 })
 
-test('a stop whose first try never came to its demand is refused once the sandbox is not as demanded any more', async (t) => {
+test('the retry of a stop whose If-Match was never checked is refused once the sandbox has changed', async (t) => {
   const { deps } = world.control
   const { running } = await prepare()
   const db: Database = {
@@ -218,7 +218,7 @@ test('a stop whose first try never came to its demand is refused once the sandbo
   assert.equal((await world.statusOf(asId<SandboxId>(running.id))).status, 'running')
 })
 
-test('a reply and a note that were sealed with a key that is lost are refused as lost, told once, and hold no claim', async (t) => {
+test('a reply and a note that were sealed with a lost key give idempotency_reply_lost, are logged once, and hold no claim', async (t) => {
   const { deps } = world.control
   const warnings: string[] = []
   const log = { ...deps.log, warn: (_: object, message: string) => void warnings.push(message) }
@@ -251,7 +251,7 @@ test('a reply and a note that were sealed with a key that is lost are refused as
   assert.equal((await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted)).status, 200)
 })
 
-test('a key that is over is a new one, and the loop forgets it', async () => {
+test('an expired key counts as a new one, and the loop deletes it', async () => {
   const { deps } = world.control
   const idempotencyKey = newKey()
   const first = await ask('create_volume', { body: { name: 'first-of-a-day' } }, idempotencyKey)
@@ -311,7 +311,7 @@ async function countTold(): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-test('a key that comes with another body, query, path or demand is refused, and nothing is done', async () => {
+test('a key that is reused with another body, query, path or If-Match is refused, and nothing is done', async () => {
   const idempotencyKey = newKey()
   const body = { name: 'keyed', image: 'registry.example/box:1' }
   assert.equal((await ask('create_sandbox', { body }, idempotencyKey)).status, 200)
@@ -330,7 +330,7 @@ test('a key that comes with another body, query, path or demand is refused, and 
   assert.equal(await count('sandboxes'), before)
 })
 
-test('a refusal is remembered as well: what would be served later is refused as before', async () => {
+test('a refusal is stored too: the retry is refused even if it could be served now', async () => {
   const idempotencyKey = newKey()
   const taken = { name: 'taken', image: 'registry.example/box:1' }
   const holder = await ask('create_sandbox', { body: taken }, newKey())
@@ -346,7 +346,7 @@ test('a refusal is remembered as well: what would be served later is refused as 
   assert.equal(again.headers.get('idempotency-replayed'), 'true')
 })
 
-test('the key of one organization is another key in another', async () => {
+test('a key is separate for each organization', async () => {
   const stranger = await addOrg(world.control.deps, 'with-keys')
   const strangersKey = await addKey(world.control.deps, stranger.org_id)
   const idempotencyKey = newKey()
@@ -358,7 +358,7 @@ test('the key of one organization is another key in another', async () => {
   assert.notEqual(JSON.parse(ours.text).id, JSON.parse(theirs.text).id)
 })
 
-test('fifty of one key at once make one sandbox and have one answer', async () => {
+test('fifty requests with one key at once create one sandbox and get one reply', async () => {
   const idempotencyKey = newKey()
   const before = await count('sandboxes')
   const asking = { body: { image: 'registry.example/box:1' }, query: { start: 'true' } }
@@ -371,7 +371,7 @@ test('fifty of one key at once make one sandbox and have one answer', async () =
   assert.equal(await count('sandboxes'), before + 1)
 })
 
-test('a key is 1 to 255 printable characters and one, and no other method than POST takes it', async () => {
+test('a key is one header of 1 to 255 printable characters, and only POST takes it', async () => {
   const body = { name: 'unfit' }
   for (const unfit of ['', 'x'.repeat(256), 'tab\there']) {
     const { status, code } = await ask('create_volume', { body }, unfit)
@@ -389,7 +389,7 @@ test('a key is 1 to 255 printable characters and one, and no other method than P
   }
 })
 
-test('the secret of a key that is made is in no row, though its reply is remembered', async () => {
+test('no row holds the secret of a new API key, although its reply is stored', async () => {
   const idempotencyKey = newKey()
   const body = { name: 'secret', scopes: ['read'] }
   const first = await ask('create_api_key', { body }, idempotencyKey)

@@ -69,7 +69,7 @@ async function listen(
   return { app, clock, url, port: Number(new URL(url).port), get }
 }
 
-test('a key may send its burst at once and its rate from then on; every reply says what is left, and no other key is refused for it', async (t) => {
+test('a key may send its burst at once and then its rate; every reply says what is left, and other keys are not affected', async (t) => {
   const { clock, get } = await listen(t, { rates: { ...NO_RATES, key: { perSec: 2, burst: 3 } } })
   const left: unknown[] = []
   for (let sent = 0; sent < 3; sent++) {
@@ -97,7 +97,7 @@ test('a key may send its burst at once and its rate from then on; every reply sa
   )
 })
 
-test('all keys of an organization share its rate, a refusal of another operation says the same, and no other organization meets it', async (t) => {
+test('all keys of an organization share its rate, refusals of all operations say so, and other organizations are not affected', async (t) => {
   const { get } = await listen(t, { rates: { ...NO_RATES, org: { perSec: 1, burst: 2 } } })
   assert.deepEqual([(await get('one-a')).status, (await get('one-b', '/v1/nothing')).status], [200, 404])
   const { status, refusal } = await get('one-b', '/v1/me/org')
@@ -105,7 +105,7 @@ test('all keys of an organization share its rate, a refusal of another operation
   assert.equal((await get('two')).status, 200)
 })
 
-test('without limits no reply speaks of them', async (t) => {
+test('without limits no reply has their headers', async (t) => {
   const { get } = await listen(t, {})
   const { status, headers } = await get('one-a')
   assert.deepEqual([status, headers.get('ratelimit-limit')], [200, null])
@@ -119,7 +119,7 @@ test('a large body counts as many requests', async (t) => {
   assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2') // 1 and 6 for the body, 1 for this one
 })
 
-test('of an organization no more requests are answered at once than may be, and a place is free again once its reply is out', async (t) => {
+test('an organization’s concurrent requests are limited, and a permit is free again once its reply is sent', async (t) => {
   const held = Promise.withResolvers<void>()
   const getSandbox: UseCases['getSandbox'] = async () => {
     await held.promise
@@ -141,7 +141,7 @@ test('of an organization no more requests are answered at once than may be, and 
   await waitUntil(async () => (await get('one-a', '/v1/me/org')).status === 200)
 })
 
-test('a client that leaves while its key is looked up keeps no place', async (t) => {
+test('a client that disconnects while its key is looked up keeps no permit', async (t) => {
   const lookUp = Promise.withResolvers<void>()
   let isAsked = false
   const authenticate = async (key: string): Promise<Caller | null> => {
@@ -162,7 +162,7 @@ test('a client that leaves while its key is looked up keeps no place', async (t)
   assert.equal((await get('one-b')).status, 200)
 })
 
-test('bodies that are under way take no more than an organization may, and an upload that is given up frees its place', async (t) => {
+test('the bytes of an organization’s bodies are limited, and an aborted upload frees its share', async (t) => {
   const { port, get } = await listen(t, { orgBodiesMib: 8 })
   const head = (key: string, length: string): string =>
     `POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\ncontent-type: application/json\r\n${length}\r\n\r\n`
@@ -189,7 +189,7 @@ test('bodies that are under way take no more than an organization may, and an up
   await waitUntil(async () => (await ask('one-a')).status === 400)
 })
 
-test('an organization has one turn for its large bodies, however its keys are spelled', async (t) => {
+test('large bodies of one organization queue together, whichever keys they come with', async (t) => {
   const order: OrgId[] = []
   const createSandbox: UseCases['createSandbox'] = ({ org_id }) => {
     order.push(org_id)
@@ -208,7 +208,7 @@ test('an organization has one turn for its large bodies, however its keys are sp
   assert.ok(turn > 0 && turn < 5, `its turn came after ${String(turn)} others`)
 })
 
-test('who guesses keys is refused without a look-up after a while, and a known key from the same address is served all along', async (t) => {
+test('an address that guesses keys is refused without a look-up after a while, and a known key from it is still served', async (t) => {
   const control = await makeTestControl()
   t.after(() => control.close())
   let lookUps = 0
@@ -237,7 +237,7 @@ test('who guesses keys is refused without a look-up after a while, and a known k
   assert.equal((await get('another guess', '/v1/me/org')).status, 401)
 })
 
-test('who guesses the credentials or join tokens of workers is refused after a while as well', async (t) => {
+test('an address that guesses credentials or join tokens of workers is refused after a while too', async (t) => {
   const control = await makeTestControl()
   t.after(() => control.close())
   const { deps } = control

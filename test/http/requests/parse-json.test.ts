@@ -14,7 +14,7 @@ test('no JSON text without a double key, __proto__ or deep nesting is refused, h
   )
 })
 
-test('a key that stands twice in an object is found whatever stands between and around, and in two objects it is not', () => {
+test('a key that is twice in one object is found whatever is between and around, and one in two objects is accepted', () => {
   fc.assert(
     fc.property(fc.string(), fc.json({ maxDepth: 3 }), (key, between) => {
       if (key === '__proto__' || between.includes('__proto__')) return
@@ -25,13 +25,13 @@ test('a key that stands twice in an object is found whatever stands between and 
   )
 })
 
-test('nesting up to the limit is taken and one more is not', () => {
+test('nesting up to the limit is accepted and one level more is not', () => {
   const nested = (depth: number): string => '['.repeat(depth) + ']'.repeat(depth)
   assert.equal(findBadStructure(nested(DEPTH_MAX)), null)
   assert.equal(findBadStructure(nested(DEPTH_MAX + 1))?.field, 'body')
 })
 
-test('text that is not JSON ends without an error of its own', () => {
+test('text that is not JSON causes no error here', () => {
   fc.assert(fc.property(fc.string(), (text) => void findBadStructure(text)))
   for (const text of ['"', '"\\', '{"', '{"a', '{"\\u12":', ']]]', '{"a\\x":1,"a\\x":1}']) findBadStructure(text)
 })

@@ -24,7 +24,7 @@ async function things(): Promise<ExampleObjects> {
   return await createExampleObjects(world, caller)
 }
 
-test('a wait ends with the sandbox as soon as it has one of the statuses, whoever brings it there', async () => {
+test('a wait ends as soon as the sandbox has one of the statuses, whatever changed it', async () => {
   const { idle } = await things()
   const running = wait(idle.id, { for: 'running', timeout: '60' })
   const byName = ask('wait_for_sandbox_by_name', { params: { name: idle.name }, query: { for: 'failed,running' } })
@@ -42,7 +42,7 @@ test('a wait ends with the sandbox as soon as it has one of the statuses, whoeve
   assert.equal(waiting(), 0)
 })
 
-test('a wait for what is so already ends at once, and one whose time is over answers the sandbox as it is', async () => {
+test('a wait for the present status ends at once, and one that times out replies with the sandbox as it is', async () => {
   const { idle, running } = await things()
   assert.equal(JSON.parse((await wait(running.id, { for: 'running' })).text).status, 'running')
   const late = await wait(idle.id, { for: 'running', timeout: '0' })
@@ -52,7 +52,7 @@ test('a wait for what is so already ends at once, and one whose time is over ans
   assert.equal(later.headers.get('etag'), late.headers.get('etag'))
 })
 
-test('a sandbox that is deleted while it is waited for is not there any more', async () => {
+test('a wait for a sandbox that is deleted ends with 404', async () => {
   const { idle } = await things()
   const deleted = wait(idle.id, { for: 'running', timeout: '60' })
   await waitUntil(() => waiting() === 1)
@@ -61,7 +61,7 @@ test('a sandbox that is deleted while it is waited for is not there any more', a
   assert.deepEqual([status, code], [404, 'sandbox_not_found'])
 })
 
-test('a wait that is pinned to a run ends when that run can come to it no more', async () => {
+test('a wait for one run ends with 409 when that run can no longer reach the status', async () => {
   const { running } = await things()
   const { run_id } = JSON.parse((await ask('get_sandbox', { params: { sandbox_id: running.id } })).text)
   const pinned = wait(running.id, { for: 'created', run: run_id, timeout: '60' })
@@ -79,7 +79,7 @@ test('a wait that is pinned to a run ends when that run can come to it no more',
   assert.equal((await wait(running.id, { for: 'running', run: accepted, timeout: '60' })).status, 200)
 })
 
-test('a word that is no status is refused', async () => {
+test('a wait for an unknown status is refused', async () => {
   const { idle } = await things()
   for (const bad of ['', 'gone', 'running,', 'running, stopped'])
     assert.equal((await wait(idle.id, { for: bad })).status, 400, bad)

@@ -42,7 +42,7 @@ async function refusal(operation: OperationId, request: Ask, [status, code]: rea
 const BY_ID = `/v1/sandboxes/${SANDBOX_ID}`
 const IMAGE = { image: 'registry.example/box:1' }
 
-test('every operation that needs a key answers 401 to who has none, has a wrong one, or spells it wrongly, and says nothing else', async () => {
+test('every operation that needs a key answers 401, and nothing else, without a key, with a wrong one, and with a malformed one', async () => {
   const wrong: Record<string, string>[] = [
     {},
     { authorization: 'Bearer nobody' },
@@ -74,7 +74,7 @@ test('a create body that the public client was seen to send is never refused for
   }
 })
 
-test('an unknown field is refused with its path, wherever it stands', async () => {
+test('an unknown field is refused with its path, at any depth', async () => {
   const cases: readonly (readonly [unknown, string])[] = [
     [{ ...IMAGE, imag: 1 }, 'imag'],
     [{ ...IMAGE, network: { enabled: true, proxy: 1 } }, 'network.proxy'],
@@ -139,7 +139,7 @@ test('no refusal repeats a value that may be a secret', async () => {
   }
 })
 
-test('what JSON would drop without a word is refused: double keys, __proto__, deep nesting, NUL, half characters, bad UTF-8', async () => {
+test('what JSON.parse would silently drop or change is refused: double keys, __proto__, deep nesting, NUL, half characters, bad UTF-8', async () => {
   const cases: readonly (readonly [string | Buffer, string])[] = [
     ['{"image":"a","image":"b"}', 'image'],
     ['{"image":"a","im\\u0061ge":"b"}', 'image'],
@@ -188,7 +188,7 @@ test('query parameters are taken literally: unknown, doubled, malformed and out-
   assert.equal((await ask({ url: '/v1/events?since=2026-01-01T00:00:00%2B02:00' })).status, 200)
 })
 
-test('waiting follows its rules: only with wait_for, only for running, 30 s unless said, at most 300 s', async () => {
+test('wait_timeout needs wait_for=running, is 30 s by default, and is at most 300 s', async () => {
   const cases: readonly (readonly [OperationId, string, string])[] = [
     ['start_sandbox', 'wait_timeout=5', 'query.wait_timeout'],
     ['start_sandbox', 'wait_for=stopped', 'query.wait_for'],
@@ -287,7 +287,7 @@ test('bodies of another type, charset or encoding are 415, and bodies above the 
   await refusal('create_sandbox', { method: 'POST', url, body: large }, [413, 'payload_too_large'])
 })
 
-test('an unknown path is 404 and a wrong method 405 with Allow, below /v1 only for who has a key', async () => {
+test('an unknown path is 404 and a wrong method 405 with Allow; below /v1 only callers with a key are told', async () => {
   const unknown = await ask({ url: '/v1/nothing' })
   assert.deepEqual([unknown.status, unknown.json().error.code], [404, 'not_found'])
   const wrong = await ask({ method: 'PUT', url: BY_ID })
@@ -301,7 +301,7 @@ test('an unknown path is 404 and a wrong method 405 with Allow, below /v1 only f
   assert.equal((await ask({ url: `${BY_ID}/agent` })).status, 400)
 })
 
-test('a refusal of a use case goes out with its code, details and Retry-After; a bug as 500 with nothing but the request id', async () => {
+test('a refusal of a use case is sent with its code, details and Retry-After; a bug is sent as 500 with only the request id', async () => {
   const limited = {
     useCases: {
       getSandbox: () => Promise.reject(new Problem('rate_limited', { retryAfterSeconds: 7, details: { max: 1 } })),
@@ -319,12 +319,12 @@ test('a refusal of a use case goes out with its code, details and Retry-After; a
   assertReplyMatchesContract('get_sandbox', 500, broken.json())
 })
 
-test('the request id is the server’s own: an incoming one is not taken over', async () => {
+test('the server generates the request id and ignores an incoming one', async () => {
   const reply = await ask({ url: BY_ID, headers: { ...asCaller, 'x-request-id': 'mine' } })
   assert.ok(isUuid(String(reply.headers['x-request-id'])))
 })
 
-test('readiness says what is missing, and metrics count requests by operation and status', async () => {
+test('readiness gives the reasons, and metrics count requests by operation and status', async () => {
   const waiting = await ask(
     { url: '/readyz', headers: {} },
     { server: { unreadyReasons: () => Promise.resolve(['the database is away']) } },

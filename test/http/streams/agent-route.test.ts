@@ -89,7 +89,7 @@ test('a channel that ends closes the socket with 1000, one that fails with 1011,
   }
 })
 
-test('a channel that ends from outside tells its client why, is counted by that, and gives back what it holds', async (t) => {
+test('a channel that is ended from outside closes with the reason, is counted by it, and releases what it holds', async (t) => {
   const cases: readonly (readonly [(controls: Controls) => void, ChannelEnd])[] = [
     [({ end }) => end.abort(new CallerEnded('api_key_revoked')), 'api_key_revoked'],
     [({ end }) => end.abort(new CallerEnded('org_suspended')), 'org_suspended'],
@@ -116,7 +116,7 @@ test('a channel that ends from outside tells its client why, is counted by that,
   }
 })
 
-test('a client that reads slowly still gets what was said before the end', async (t) => {
+test('a client that reads slowly still gets everything that was sent before the end', async (t) => {
   const channel = new PassThrough({ highWaterMark: 4 * 1024 * 1024 })
   const said = Buffer.alloc(16 * 1024 * 1024, 'x')
   const port = await listen(t, withChannel(channel))
@@ -145,7 +145,7 @@ test('a message that is too large ends the channel with 1009', async (t) => {
   assert.equal(code, CHANNEL_ENDS.message_too_large.code)
 })
 
-test('a client that leaves ends its channel', async (t) => {
+test('a client that disconnects ends its channel', async (t) => {
   const channel = new PassThrough()
   const port = await listen(t, withChannel(channel))
   const socket = dial(port)
@@ -155,7 +155,7 @@ test('a client that leaves ends its channel', async (t) => {
   await closed
 })
 
-test('a channel that does not take bytes slows the client down instead of filling memory', async (t) => {
+test('a channel that reads nothing slows the client down instead of filling memory', async (t) => {
   const [ours, theirs] = duplexPair()
   const port = await listen(t, withChannel(ours))
   const socket = dial(port)
@@ -237,7 +237,7 @@ test('a method that no route has is answered like any other wrong method', async
   assert.match(reply, /^HTTP\/1\.1 405 [\s\S]*allow: GET, HEAD, POST/)
 })
 
-test('a body that announces too much is refused before it is sent, and a stranger before that', async (t) => {
+test('a body that announces too many bytes is refused before it is sent, and a caller without a key before that', async (t) => {
   const port = await listen(t, {})
   const post = (headers: string): string =>
     `POST /v1/sandboxes HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n${headers}\r\n\r\n`
@@ -252,7 +252,7 @@ test('bytes that are not HTTP get the error envelope', async (t) => {
   assert.match(await fetchRaw(port, 'nonsense\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"invalid_request"/)
 })
 
-test('a client that answers no ping is told so and dropped', async (t) => {
+test('a client that answers no ping is closed with that reason', async (t) => {
   const channel = new PassThrough()
   const port = await listen(t, {
     ...withChannel(channel),
@@ -265,7 +265,7 @@ test('a client that answers no ping is told so and dropped', async (t) => {
   await until(() => channel.destroyed)
 })
 
-test('closing the server says goodbye to every socket with 1001 and does not wait for the ones that stay silent', async () => {
+test('closing the server closes every WebSocket with 1001 and does not wait for silent ones', async () => {
   const app = makeHttpWorld(withChannel(new PassThrough()))
   await app.listen({ host: '127.0.0.1', port: 0 })
   const address = app.server.address()
@@ -300,7 +300,7 @@ function aborted(signal: AbortSignal): Promise<void> {
 
 const START = `POST /v1/sandboxes/${SANDBOX_ID}/start?wait_for=running HTTP/1.1\r\nhost: a\r\nauthorization: ${asCaller.authorization}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`
 
-test('a client that leaves while it waits aborts the signal of its request, and one that stays does not', async (t) => {
+test('a client that disconnects aborts the signal of its request, and one that stays does not', async (t) => {
   const { options, signal } = waitingStart()
   const port = await listen(t, options)
   const socket = connect(port, '127.0.0.1')
@@ -316,7 +316,7 @@ test('a client that leaves while it waits aborts the signal of its request, and 
   await until(() => waiting.aborted)
 })
 
-test('closing the server ends the waits, whose replies still go out, and the upgrades that nobody answered', async () => {
+test('closing the server ends the waits, whose replies are still sent, and the upgrades that were not answered', async () => {
   const { options, signal } = waitingStart()
   const opened = Promise.withResolvers<AbortSignal>()
   const openChannel: UseCases['openChannel'] = async (_caller, _id, gone) => {

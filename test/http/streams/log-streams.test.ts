@@ -93,7 +93,7 @@ test('a follower gets what was written, then what is written, as it comes, and t
   assert.deepEqual(await readLog(urlOf(box, '?follow=false'), key), again)
 })
 
-test('a stream that is gone on with from any of its lines repeats none and misses none', async () => {
+test('a stream that is resumed from any of its lines repeats none and misses none', async () => {
   const { box, out } = await runOne()
   const written = Array.from({ length: 40 }, (_, count) => `line ${String(count)}\n`)
   for (const text of written) out.write(Buffer.from(text))
@@ -105,7 +105,7 @@ test('a stream that is gone on with from any of its lines repeats none and misse
   }
 })
 
-test('a stream ends plainly when its time is over, and the next one goes on behind it', async () => {
+test('a stream ends without an error when its time is over, and the next one resumes after it', async () => {
   const { box, out } = await runOne()
   const written = Array.from({ length: 30 }, (_, count) => `line ${String(count)}\n`)
   const seen: LogEvent[] = []
@@ -130,7 +130,7 @@ test('a stream ends plainly when its time is over, and the next one goes on behi
   assert.ok(ends > 1, 'one stream saw all of it')
 })
 
-test('sources, instants and a tail each leave out what they say, alone and together', async () => {
+test('sources, instants and a tail each filter, alone and together', async () => {
   const { box, out, err } = await runOne()
   const writer = logs.writerOf(box.id)
   for (let count = 0; count < 6; count++) {
@@ -161,7 +161,7 @@ test('sources, instants and a tail each leave out what they say, alone and toget
   assert.deepEqual(bounded, { lines: program.filter(({ ts }) => ts < until), hasEnded: true })
 })
 
-test('a sandbox that does not run yet can’t be followed, which says how it stands; its log is read as empty', async () => {
+test('following a sandbox that does not run yet is refused with its status; reading its log gives nothing', async () => {
   const { deps, caller } = world.control
   const idle = await make(caller, { start: false })
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
@@ -186,7 +186,7 @@ test('a sandbox that is being started is followed to its end, whatever that is',
   assert.equal((await world.statusOf(box.id)).status, 'failed')
 })
 
-test('a worker that does not know of a run yet, or not any more, is asked again while the run is open', async () => {
+test('a worker that does not know a run yet, or not any more, is asked again while the run goes on', async () => {
   const { box, out } = await runOne()
   out.write(Buffer.from('one\n'))
   let asked = 0
@@ -211,7 +211,7 @@ async function placed(id: SandboxId): Promise<boolean> {
   return rows.length > 0
 }
 
-test('a key that is revoked ends what it follows, and a suspended organization may still read', async () => {
+test('revoking a key ends its streams, and a suspended organization may still read', async () => {
   const { deps, caller } = world.control
   const { box, out } = await runOne()
   out.write(Buffer.from('one\n'))
@@ -236,7 +236,7 @@ test('a key that is revoked ends what it follows, and a suspended organization m
   assert.equal((await openEvents(urlOf(theirs), key)).status, 404)
 })
 
-test('an organization has no more streams open than its share, all together no more than the setting says, and each gives its place back however it ends', async () => {
+test('open streams are limited for each organization and in all, and each releases its permit however it ends', async () => {
   const { deps, caller } = world.control
   const { logStreamLimit } = deps
   await waitUntil(() => logStreamLimit.permitsInUse === 0)
@@ -271,7 +271,7 @@ test('an organization has no more streams open than its share, all together no m
   await waitUntil(() => logStreamLimit.permitsInUse === 0)
 })
 
-test('a reader that does not read holds back all that is between it and the worker’s disk', async () => {
+test('a client that does not read slows down everything up to the worker’s disk', async () => {
   const { box } = await runOne()
   const text = 'x'.repeat(16 * 1024)
   let made = 0
@@ -292,7 +292,7 @@ test('a reader that does not read holds back all that is between it and the work
   endLife = live()
 })
 
-test('a worker that goes away ends the stream plainly; while it is gone its logs are unavailable, before anything is sent', async () => {
+test('a worker that goes away ends the stream without an error; while it is gone its logs are refused as unavailable', async () => {
   const { box, out } = await runOne()
   out.write(Buffer.from('one\n'))
   const { lines, ended } = follow(await openEvents(urlOf(box), key))

@@ -53,7 +53,7 @@ function entry(offset: number, text: string): LogBatch['entries'][number] {
   return { position: { generation: 1, offset }, source: 'stdout', ts: NOW, text }
 }
 
-test('lines go out as the public client needs them: cursor, type, and data on one line, then the end', async (t) => {
+test('lines are sent as the public client needs them: cursor, type, and data on one line, then the end', async (t) => {
   const batch: LogBatch = { entries: [entry(2, 'line0\n'), entry(9, 'a\r\nb\u2028"\0')], isLast: true }
   const { url } = await serve(t, only(batch))
   const { status, headers, events } = await openEvents(url, KEY)
@@ -72,7 +72,7 @@ test('lines go out as the public client needs them: cursor, type, and data on on
   ]) // prettier-ignore
 })
 
-test('what is not asked for has its default, and every parameter arrives as it was meant', async (t) => {
+test('absent parameters have their defaults, and all others reach the use case', async (t) => {
   const { url, asked } = await serve(t, only({ entries: [], isLast: true }))
   const cursor = encodeLogCursor({ generation: 3, offset: 40 })
   await readLog(url, KEY)
@@ -95,7 +95,7 @@ test('what is not asked for has its default, and every parameter arrives as it w
   )
 })
 
-test('what can’t be meant is refused before anything is read, by its name, with what would be accepted', async (t) => {
+test('a bad parameter is refused before anything is read, by its name, with what would be accepted', async (t) => {
   const { url, asked } = await serve(t, only())
   const cases: readonly (readonly [string, string, RegExp])[] = [
     ['?sources=stdout,stdin', 'query.sources', /"stdin"; accepted: stdout, stderr, output, system/],
@@ -125,7 +125,7 @@ test('what can’t be meant is refused before anything is read, by its name, wit
   assert.deepEqual(asked, [])
 })
 
-test('a stream that has nothing to tell says so from time to time', async (t) => {
+test('a silent stream sends comments from time to time', async (t) => {
   const { url } = await serve(t, silent, { keepAliveMs: 10 })
   const leaving = new AbortController()
   const { events } = await openEvents(url, KEY, { signal: leaving.signal })
@@ -137,7 +137,7 @@ test('a stream that has nothing to tell says so from time to time', async (t) =>
   leaving.abort()
 })
 
-test('a reader that does not read holds the log back instead of filling memory, and gets all of it in the end', async (t) => {
+test('a client that does not read slows the log down instead of filling memory, and gets all of it in the end', async (t) => {
   const text = 'x'.repeat(16 * 1024)
   const total = 4_000 // 64 MiB
   let made = 0
@@ -164,7 +164,7 @@ test('a reader that does not read holds the log back instead of filling memory, 
   assert.ok(arrived > total * text.length)
 })
 
-test('a reader that leaves is noticed, and nothing is read for it any more', async (t) => {
+test('a client that disconnects is noticed, and nothing is read for it any more', async (t) => {
   const { url, asked } = await serve(t, silent)
   const leaving = new AbortController()
   await openEvents(url, KEY, { signal: leaving.signal })
@@ -173,7 +173,7 @@ test('a reader that leaves is noticed, and nothing is read for it any more', asy
   await waitUntil(() => asked[0]?.signal.aborted === true)
 })
 
-test('closing the server ends the streams at once and cleanly, so that their readers come back', async (t) => {
+test('closing the server ends the streams at once and without errors, so that clients reconnect', async (t) => {
   const { url, close } = await serve(t, silent)
   const open = await Promise.all([openEvents(url, KEY), openEvents(url, KEY)])
   await close()

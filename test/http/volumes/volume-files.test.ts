@@ -45,7 +45,7 @@ test('a body of any type and length reaches the use case as the bytes that they 
   assert.deepEqual(got, [...types.map(() => 'a={x'), 'a='])
 })
 
-test('a path that is not base64url of UTF-8 without padding is refused before the use case is asked', async (t) => {
+test('a path that is not base64url of UTF-8 without padding is refused before the use case is called', async (t) => {
   const { url } = await listen(t, {
     useCases: { readVolumeFile: () => Promise.reject(new Error('it must not be asked')) },
   })
@@ -57,7 +57,7 @@ test('a path that is not base64url of UTF-8 without padding is refused before th
   }
 })
 
-test('a file is answered with its length, and a client that leaves destroys the stream', async (t) => {
+test('a file is sent with its length, and a client that disconnects destroys the stream', async (t) => {
   const endless = new Readable({
     read() {
       this.push(Buffer.alloc(64 * 1024))
@@ -83,7 +83,7 @@ test('a file is answered with its length, and a client that leaves destroys the 
   await waitUntil(() => endless.destroyed)
 })
 
-test('a client that leaves half-way breaks the content off with an error, so that nothing is taken for whole', async (t) => {
+test('a client that disconnects in the middle of an upload ends it with an error, so that no part is taken for the whole', async (t) => {
   const begun = Promise.withResolvers<undefined>()
   const broken = Promise.withResolvers<unknown>()
   const { port } = await listen(t, {
@@ -110,7 +110,7 @@ test('a client that leaves half-way breaks the content off with an error, so tha
   assert.ok((await broken.promise) instanceof Error)
 })
 
-test('a large body waits for whoever takes it, in memory that does not grow with it', async (t) => {
+test('a large body that nobody reads yet waits without filling memory', async (t) => {
   const { promise: taking, resolve: take } = Promise.withResolvers<void>()
   const { port } = await listen(t, {
     useCases: {
@@ -140,7 +140,7 @@ test('a large body waits for whoever takes it, in memory that does not grow with
   reply.resume()
 })
 
-test('an upload that moves may last longer than a request may, a JSON body may not', async (t) => {
+test('an upload that moves may take longer than the request timeout; a JSON body may not', async (t) => {
   const settings = { ...DEFAULT_SERVER_SETTINGS, requestTimeoutMs: 400 }
   const useCases: WorldOptions['useCases'] = {
     writeVolumeFile: async (_caller, { content }) => void (await textOf(content)),
