@@ -31,8 +31,8 @@ export const systemClock: Clock = {
 }
 
 /**
- * The abort reason of a sleep that ends early because of a notification. It is created once: an abort without a reason creates an
- * error with a stack each time, which takes 30 us, some forty times in each start of a sandbox (2026-11).
+ * The abort reason of a sleep that ends early because of a notification. It is created once, because an
+ * abort without a reason creates an error with a stack. That takes 30 us, some forty times per start of a sandbox (2026-11).
  */
 export const NOTIFIED = new Error('notified')
 

@@ -1,6 +1,6 @@
 /**
  * Pages of sandboxes. A page reads one range of one index, whatever the number of sandboxes and of matches. The exception is a filter
- * of three or more labels, if many sandboxes have any two of them but few have all: it is walked as far as one request may.
+ * of three or more labels. If many sandboxes have two of them but few have all, the page ends where one request may walk no further.
  */
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'

@@ -83,7 +83,7 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
 
 /**
  * Writes transitions of different sandboxes in one statement, which is prepared once. The LIMIT is only for PostgreSQL's
- * planner: with a parameter there, it plans for one row and uses indexes, however small the tables were when it made the plan.
+ * planner. With a parameter there it plans for one row and uses indexes, even if the tables are small when it makes the plan.
  */
 export async function write(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
   const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]

@@ -4,8 +4,7 @@ import type { RunId } from '../../../domain/ids.ts'
 import type { SandboxLogs, LogStream, LogWriter } from '../../logs/logs.ts'
 import { open, readdir, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../../lib/files.ts'
-import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
+import { isFileNotFound, readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /** Copies the captured output of all live runs into our own logs. */
 export type OutputCaptures = {
