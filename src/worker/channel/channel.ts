@@ -48,7 +48,7 @@ export interface Channel {
   /** Whether the client reads fast enough to send it more data. */
   readonly canSend: boolean
   /** Calls back once the client can take more data. Callbacks run in order, each only while `canSend` holds. */
-  whenCanSend(turn: () => void): void
+  whenCanSend(callback: () => void): void
   /** Stops reading from the client until the returned function is called. Several pauses may overlap. */
   pauseInput(): () => void
   /**

@@ -34,17 +34,17 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
   return {
     handlers: {
       'core.exec.request': ({ id, payload }) => {
-        const begin = (): ExecSession | null => {
+        const start = (): ExecSession | null => {
           const request = read(id, payload)
           if (request === null) return null
           const endUse = onProcess()
           const session = startExecSession(channel, id, request)
-          return { ...session, over: session.over.finally(endUse) }
+          return { ...session, ended: session.ended.finally(endUse) }
         }
         const refuse = (): void => {
           fail(id, new ExecFailure('other', 'too many open sessions', { errno: 11, errnoName: 'EAGAIN' }))
         }
-        sessions.open({ id, type: 'core.exec.request' }, { begin, refuse })
+        sessions.open({ id, type: 'core.exec.request' }, { start, refuse })
       },
       'core.exec.stdin': ({ id, payload }) => {
         sessions.get(id)?.write(decodeData(payload))
@@ -72,7 +72,7 @@ type ExecSession = {
   /** The client is gone: kills the process group and closes its streams. */
   kill(): void
   /** Resolves after the terminal message was queued, or after `kill` once the process was reaped. Never rejects. */
-  readonly over: Promise<void>
+  readonly ended: Promise<void>
 }
 
 const SIGKILL = 9
@@ -151,7 +151,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
   }
 
   return {
-    over: run(),
+    ended: run(),
     write(data) {
       inbox.deliver(data.length, (to) => {
         write(to, data)

@@ -25,7 +25,7 @@ type PendingRequest = {
   readonly resolve: (reply: Buffer) => void
   readonly reject: (failure: FileFailure) => void
 }
-type Reply = { readonly asked: PendingRequest; readonly isGood: boolean; readonly body: Buffer; filled: number }
+type Reply = { readonly request: PendingRequest; readonly isGood: boolean; readonly body: Buffer; filled: number }
 
 /** Connects to a process that runs `guest/files.pl`, which documents the message format. */
 export function connectFilesHelper(process: GuestProcess): FilesConnection {
@@ -36,27 +36,27 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
   let isLost = false
   let nextId = 0
 
-  const lose = (why: string): void => {
+  const fail = (why: string): void => {
     if (isLost) return
     isLost = true
     process.signal(SIGKILL)
     for (const stream of [process.stdin, process.stdout, process.stderr]) stream?.destroy()
-    const all = reply === null ? waiting.splice(0) : [reply.asked, ...waiting.splice(0)]
+    const all = reply === null ? waiting.splice(0) : [reply.request, ...waiting.splice(0)]
     reply = null
     for (const { reject } of all) reject(new FileFailure(`files: ${why}`))
   }
 
   /** The pending reply that a head announces; null when the head breaks the protocol. */
-  const begin = (): Reply | null => {
+  const parseHead = (): Reply | null => {
     const bodyBytes = head.readUInt32BE(0) - (HEADER_BYTES - 4)
     const status = head.readUInt8(8)
-    const asked = waiting[0]
-    if (asked === undefined || head.readUInt32BE(4) !== asked.id || status > 1 || bodyBytes < 0) return null
-    if (bodyBytes > (status === 0 ? asked.maxReplyBytes : MAX_ERROR_BYTES)) return null
+    const request = waiting[0]
+    if (request === undefined || head.readUInt32BE(4) !== request.id || status > 1 || bodyBytes < 0) return null
+    if (bodyBytes > (status === 0 ? request.maxReplyBytes : MAX_ERROR_BYTES)) return null
     waiting.shift()
-    return { asked, isGood: status === 0, body: Buffer.allocUnsafe(bodyBytes), filled: 0 }
+    return { request, isGood: status === 0, body: Buffer.allocUnsafe(bodyBytes), filled: 0 }
   }
-  const take = (piece: Buffer): void => {
+  const onData = (piece: Buffer): void => {
     let at = 0
     for (;;) {
       if (reply === null) {
@@ -65,9 +65,9 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
         headFilled += copied
         if (headFilled < HEADER_BYTES) return
         headFilled = 0
-        reply = begin()
+        reply = parseHead()
         if (reply === null) {
-          lose('the helper process in the sandbox broke its protocol')
+          fail('the helper process in the sandbox broke its protocol')
           return
         }
       }
@@ -75,17 +75,17 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
       at += copied
       reply.filled += copied
       if (reply.filled < reply.body.length) return
-      const { asked, isGood, body } = reply
+      const { request, isGood, body } = reply
       reply = null
-      if (isGood) asked.resolve(body)
-      else asked.reject(new FileFailure(body.toString('utf8')))
+      if (isGood) request.resolve(body)
+      else request.reject(new FileFailure(body.toString('utf8')))
     }
   }
 
   const end = (): void => {
-    lose('the helper process in the sandbox has ended')
+    fail('the helper process in the sandbox has ended')
   }
-  process.stdout.on('data', take).on('end', end).on('close', end).on('error', end)
+  process.stdout.on('data', onData).on('end', end).on('close', end).on('error', end)
   process.stdin.on('error', end)
   process.stderr?.on('error', end).resume()
   const gone = process.exited.then(end)
@@ -114,7 +114,7 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
       return isLost
     },
     async close() {
-      lose('the channel was closed')
+      fail('the channel was closed')
       await gone
     },
   }

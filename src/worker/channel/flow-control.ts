@@ -97,7 +97,7 @@ type Outbox = {
   send(buffers: readonly Buffer[]): void
   readonly canWrite: boolean
   readonly queuedBytes: number
-  whenCanWrite(turn: () => void): void
+  whenCanWrite(callback: () => void): void
   /** Drops the waiting callbacks and sends nothing more. */
   close(): void
 }
@@ -106,13 +106,13 @@ type Outbox = {
 export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   let waiting: (() => void)[] = []
   let isOpen = true
-  const hasRoom = (): boolean => isOpen && !stream.writableNeedDrain
+  const isWritable = (): boolean => isOpen && !stream.writableNeedDrain
   stream.on('drain', () => {
     onDrain()
-    while (hasRoom()) {
-      const turn = waiting.shift()
-      if (turn === undefined) return
-      turn()
+    while (isWritable()) {
+      const callback = waiting.shift()
+      if (callback === undefined) return
+      callback()
     }
   })
   return {
@@ -123,14 +123,14 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
       stream.uncork()
     },
     get canWrite() {
-      return hasRoom()
+      return isWritable()
     },
     get queuedBytes() {
       return stream.writableLength
     },
-    whenCanWrite(turn) {
-      if (hasRoom()) turn()
-      else if (isOpen) waiting.push(turn)
+    whenCanWrite(callback) {
+      if (isWritable()) callback()
+      else if (isOpen) waiting.push(callback)
     },
     close() {
       isOpen = false
@@ -180,18 +180,18 @@ export function makeInputBudget(hold: () => () => void, maxBytes: number): Input
 export function sendStream(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
   return new Promise((resolve) => {
     let isWaiting = false
-    const turn = (): void => {
+    const sendPending = (): void => {
       isWaiting = false
       const data: unknown = stream.read()
       if (data instanceof Buffer) send(data)
     }
-    const takeTurn = (): void => {
-      channel.whenCanSend(turn)
+    const waitForTurn = (): void => {
+      channel.whenCanSend(sendPending)
     }
     stream.on('readable', () => {
       if (isWaiting) return
       isWaiting = true
-      setImmediate(takeTurn)
+      setImmediate(waitForTurn)
     })
     stream.on('error', (error) => {
       channel.log.debug({ err: error }, 'a stream of a command channel broke')

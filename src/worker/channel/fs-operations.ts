@@ -20,81 +20,83 @@ export type FsContext = {
 type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
 
 /** Runs an operation and returns what its reply carries. Rejects with `FileFailure`. */
-export async function runOperation(client: FsContext, asked: SingleReplyOperation): Promise<FsResult> {
-  switch (asked.op) {
+export async function runOperation(client: FsContext, operation: SingleReplyOperation): Promise<FsResult> {
+  switch (operation.op) {
     case 'List':
-      return { List: await listFolder(client, asked.path) }
+      return { List: await listFolder(client, operation.path) }
     case 'OpenFile':
-      return { Handle: await openFile(client, asked.path, asked.options) }
+      return { Handle: await openFile(client, operation.path, operation.options) }
     case 'OpenDir':
-      return { Handle: await openFolder(client, asked.path) }
+      return { Handle: await openFolder(client, operation.path) }
     case 'ReadDir':
     case 'FStat':
     case 'FSetStat':
     case 'CloseHandle':
-      return await withHandle(client.handles, asked)
+      return await withHandle(client.handles, operation)
     default:
-      return await withPath(await client.files(), client.handles, asked)
+      return await withPath(await client.files(), client.handles, operation)
   }
 }
 
 type HandleOperation = Extract<FsOperation, { readonly op: 'ReadDir' | 'FStat' | 'FSetStat' | 'CloseHandle' }>
 type PathOperation = Exclude<SingleReplyOperation, HandleOperation | { readonly op: 'List' | 'OpenFile' | 'OpenDir' }>
 
-async function withPath(files: GuestFiles, handles: HandleTable, asked: PathOperation): Promise<FsResult> {
-  switch (asked.op) {
+async function withPath(files: GuestFiles, handles: HandleTable, operation: PathOperation): Promise<FsResult> {
+  switch (operation.op) {
     case 'RealPath':
-      return { Path: await files.realPath(asked.path) }
+      return { Path: await files.realPath(operation.path) }
     case 'ReadLink':
-      return { Path: await files.readLink(asked.path) }
+      return { Path: await files.readLink(operation.path) }
     case 'Stat':
-      return { Stat: entryPayload(asked.path, await files.stat(asked.path, { follow: asked.follow })) }
+      return { Stat: entryPayload(operation.path, await files.stat(operation.path, { follow: operation.follow })) }
     case 'SetStat':
-      await files.setStat(asked.path, asked.attrs, { follow: asked.follow })
+      await files.setStat(operation.path, operation.attrs, { follow: operation.follow })
       return null
     case 'Symlink':
-      await files.symlink(asked.target, asked.path)
+      await files.symlink(operation.target, operation.path)
       return null
     case 'Mkdir':
-      await files.makeFolder(asked.path, asked.mode)
+      await files.makeFolder(operation.path, operation.mode)
       return null
     case 'Remove':
-      await files.remove(asked.path)
+      await files.remove(operation.path)
       return null
     case 'RemoveDir':
-      await (asked.recursive ? files.removeTree(handles.newSlot(), asked.path) : files.removeFolder(asked.path))
+      await (operation.recursive
+        ? files.removeTree(handles.newSlot(), operation.path)
+        : files.removeFolder(operation.path))
       return null
     case 'Copy':
-      await files.copy(handles.newSlot(), asked.from, asked.to)
+      await files.copy(handles.newSlot(), operation.from, operation.to)
       return null
     case 'Rename':
-      await files.rename(asked.from, asked.to)
+      await files.rename(operation.from, operation.to)
       return null
   }
 }
 
-async function withHandle(handles: HandleTable, asked: HandleOperation): Promise<FsResult> {
-  switch (asked.op) {
+async function withHandle(handles: HandleTable, operation: HandleOperation): Promise<FsResult> {
+  switch (operation.op) {
     case 'ReadDir': {
-      const { files, slot, path, kind } = handles.get('readdir', asked.handle)
-      if (kind === 'file') throw new FileFailure(`readdir: handle ${String(asked.handle)} is a file`)
+      const { files, slot, path, kind } = handles.get('readdir', operation.handle)
+      if (kind === 'file') throw new FileFailure(`readdir: handle ${String(operation.handle)} is a file`)
       // Returning fewer entries than the client's limit is fine; only an empty list means the end. This many fit into
       // one frame even with the longest paths.
-      const items = await files.readFolder(slot, Math.max(1, asked.limit ?? DEFAULT_LIMIT))
+      const items = await files.readFolder(slot, Math.max(1, operation.limit ?? DEFAULT_LIMIT))
       return { List: items.map(({ name, stat }) => entryPayload(join(path, name), stat)) }
     }
     case 'FStat': {
-      const { files, slot, path } = handles.get('fstat', asked.handle)
+      const { files, slot, path } = handles.get('fstat', operation.handle)
       return { Stat: entryPayload(path, await files.statSlot(slot)) }
     }
     case 'FSetStat': {
-      const { files, slot } = handles.file('fsetstat', asked.handle)
-      await files.setStatSlot(slot, asked.attrs)
+      const { files, slot } = handles.file('fsetstat', operation.handle)
+      await files.setStatSlot(slot, operation.attrs)
       return null
     }
     case 'CloseHandle': {
-      const { files, slot } = handles.get('close', asked.handle)
-      handles.forget(asked.handle)
+      const { files, slot } = handles.get('close', operation.handle)
+      handles.forget(operation.handle)
       await files.closeSlot(slot)
       return null
     }

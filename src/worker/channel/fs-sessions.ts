@@ -26,23 +26,23 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   const respond = (id: number, payload: Readonly<Record<string, unknown>>): void => {
     channel.send(id, 'core.fs.response', payload)
   }
-  const tell = (error: unknown): string => {
+  const describeError = (error: unknown): string => {
     if (error instanceof FileFailure) return error.message
     if (error instanceof CborError) return `the request can't be read: ${error.message}`
     channel.log.error({ err: error }, 'a file operation failed unexpectedly')
     return 'the sandbox could not do the operation'
   }
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {
-    const answer = await work.then(okPayload, (error: unknown) => errorPayload(tell(error)))
+    const answer = await work.then(okPayload, (error: unknown) => errorPayload(describeError(error)))
     // The client may reuse the id as soon as it has the response.
     channel.releaseId(id)
     respond(id, answer)
   }
   /** Runs synchronously up to its first wait, because the data of a write may follow in the same piece. */
-  const begin = async (id: number, payload: Uint8Array): Promise<FsResult> => {
-    const asked = readFsRequest(payload)
-    if (asked.op !== 'Read' && asked.op !== 'Write') return await runOperation(client, asked)
-    await (asked.op === 'Read' ? read(id, asked) : write(id, asked))
+  const runRequest = async (id: number, payload: Uint8Array): Promise<FsResult> => {
+    const operation = readFsRequest(payload)
+    if (operation.op !== 'Read' && operation.op !== 'Write') return await runOperation(client, operation)
+    await (operation.op === 'Read' ? read(id, operation) : write(id, operation))
     return null
   }
   const read = async (id: number, { handle, offset, length }: FileRange): Promise<void> => {
@@ -55,14 +55,14 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
     if (!file.canWrite) throw new FileFailure(`write: handle ${String(handle)} is not open for writing`)
     const session = receiveFile(flow, file, { offset, length })
     writes.set(id, session)
-    await session.over.finally(() => writes.delete(id))
+    await session.ended.finally(() => writes.delete(id))
   }
 
   return {
     handlers: {
       'core.fs.request': ({ id, payload }) => {
         const claim = channel.claimId(id)
-        if (claim === 'claimed') channel.supervise(serve(id, begin(id, payload)))
+        if (claim === 'claimed') channel.supervise(serve(id, runRequest(id, payload)))
         else respond(id, errorPayload(claim === 'live' ? 'this id has a session' : TOO_MANY))
       },
       'core.fs.data': ({ id, payload }) => {

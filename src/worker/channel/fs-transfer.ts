@@ -27,20 +27,20 @@ export async function sendFile(
   const end = wanted.length === null ? Infinity : wanted.offset + wanted.length
   let at = wanted.offset
   let ahead = AHEAD
-  let asked: Piece[] = []
+  let pending: Piece[] = []
 
-  const ask = (permit: ReleasePermit): void => {
+  const request = (permit: ReleasePermit): void => {
     const bytes = Math.min(PIECE_BYTES, end - at)
     const answer = file.files.read(file.slot, at, bytes).then(
       (data) => ({ data }),
       (error: unknown) => ({ error }),
     )
-    asked.push({ offset: at, bytes, answer, permit })
+    pending.push({ offset: at, bytes, answer, permit })
     at += bytes
   }
   const drop = async (): Promise<void> => {
-    const dropped = asked
-    asked = []
+    const dropped = pending
+    pending = []
     for (const { answer, permit } of dropped) {
       await answer
       permit()
@@ -49,19 +49,19 @@ export async function sendFile(
 
   try {
     for (;;) {
-      while (at < end && asked.length < ahead) {
-        const permit = asked.length === 0 ? await flow.acquire() : flow.tryAcquire()
+      while (at < end && pending.length < ahead) {
+        const permit = pending.length === 0 ? await flow.acquire() : flow.tryAcquire()
         if (permit === null) break
-        ask(permit)
+        request(permit)
       }
-      const [piece] = asked
+      const [piece] = pending
       if (piece === undefined) return
       const answer = await piece.answer
       if ('error' in answer) throw answer.error
       const { data } = answer
       if (data.length === 0) return
       await flow.send(wanted.id, data)
-      asked.shift()
+      pending.shift()
       piece.permit()
       if (data.length === piece.bytes) continue
       // Fewer bytes than requested: the end of a file, or a device that returned what it has. Pieces requested beyond
@@ -87,7 +87,7 @@ export type FileUpload = {
    * Resolves when everything was written, or when the client is gone. Rejects with `FileFailure`, possibly before the
    * end.
    */
-  readonly over: Promise<void>
+  readonly ended: Promise<void>
 }
 
 /** Starts a write at an offset, or at the end of the file for a handle that appends. */
@@ -96,7 +96,7 @@ export function receiveFile(
   file: OpenFileHandle,
   wanted: { readonly offset: number; readonly length: number | null },
 ): FileUpload {
-  const { resolve, reject, promise: over } = Promise.withResolvers<undefined>()
+  const { resolve, reject, promise: ended } = Promise.withResolvers<undefined>()
   let written = 0
   let last: Promise<void> = Promise.resolve()
   let isOver = false
@@ -129,6 +129,6 @@ export function receiveFile(
     cancel() {
       finish(null)
     },
-    over,
+    ended,
   }
 }

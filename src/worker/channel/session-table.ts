@@ -4,22 +4,22 @@ import type { ClientMessageType } from './messages.ts'
 /** The sessions of one kind, by their ids. */
 type SessionTable<S> = {
   /**
-   * Opens a session for a request. `begin` returns null after it told the client why there is none; `refuse` tells the
+   * Opens a session for a request. `start` returns null after it told the client why there is none; `refuse` tells the
    * client that too many are open. The id is free again once the session is over.
    */
   open(
     message: Pick<IncomingMessage, 'id'> & { readonly type: ClientMessageType },
-    how: { readonly begin: () => S | null; readonly refuse: () => void },
+    callbacks: { readonly start: () => S | null; readonly refuse: () => void },
   ): void
   get(id: number): S | undefined
   all(): Iterable<S>
 }
 
 /** Makes an empty table. */
-export function makeSessionTable<S extends { readonly over: Promise<void> }>(channel: Channel): SessionTable<S> {
+export function makeSessionTable<S extends { readonly ended: Promise<void> }>(channel: Channel): SessionTable<S> {
   const sessions = new Map<number, S>()
   return {
-    open({ id, type }, { begin, refuse }) {
+    open({ id, type }, { start, refuse }) {
       const claim = channel.claimId(id)
       if (claim === 'live') {
         channel.sendError(id, 'invalid_session', { message: 'this id has a session', type })
@@ -29,14 +29,14 @@ export function makeSessionTable<S extends { readonly over: Promise<void> }>(cha
         refuse()
         return
       }
-      const session = begin()
+      const session = start()
       if (session === null) {
         channel.releaseId(id)
         return
       }
       sessions.set(id, session)
       channel.supervise(
-        session.over.finally(() => {
+        session.ended.finally(() => {
           sessions.delete(id)
           channel.releaseId(id)
         }),

@@ -33,14 +33,14 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
   return {
     handlers: {
       'core.tcp.connect': ({ id, payload }) => {
-        const begin = (): TcpSession | null => {
+        const start = (): TcpSession | null => {
           const target = read(id, payload)
           return target === null ? null : startTcpSession(channel, id, target)
         }
         const refuse = (): void => {
           fail(id, 'connect: too many open sessions: Resource temporarily unavailable (os error 11)')
         }
-        sessions.open({ id, type: 'core.tcp.connect' }, { begin, refuse })
+        sessions.open({ id, type: 'core.tcp.connect' }, { start, refuse })
       },
       'core.tcp.data': ({ id, payload }) => {
         const data = decodeData(payload)
@@ -72,7 +72,7 @@ type TcpSession = {
   /** Cuts the connection because the client closed it or is gone. No further message is sent. */
   abort(): void
   /** Resolves after the terminal message was queued, or after `abort` once the connection is closed. Never rejects. */
-  readonly over: Promise<void>
+  readonly ended: Promise<void>
 }
 
 /** The time limit for connecting, name look-up included; the same as in microsandbox's agent. */
@@ -115,7 +115,7 @@ function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSe
   }
 
   return {
-    over: run(),
+    ended: run(),
     write(data) {
       inbox.deliver(data.length, (stream) => {
         if (!stream.destroyed && !stream.writableEnded) inbox.write(stream, data)
@@ -135,19 +135,19 @@ function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSe
 
 async function connect(channel: Channel, target: TcpTarget, signal: AbortSignal): Promise<Duplex> {
   const limit = new AbortController()
-  const over = new AbortController()
-  const timer = channel.clock.sleep(CONNECT_LIMIT_MS, over.signal).then(
+  const settled = new AbortController()
+  const timer = channel.clock.sleep(CONNECT_LIMIT_MS, settled.signal).then(
     () => {
       limit.abort(new TcpFailure(`connect ${target.host}:${String(target.port)} timed out`))
     },
     (error: unknown) => {
-      if (!over.signal.aborted) throw error
+      if (!settled.signal.aborted) throw error
     },
   )
   try {
     return await channel.guest.connect(target, AbortSignal.any([signal, limit.signal]))
   } finally {
-    over.abort()
+    settled.abort()
     await timer
   }
 }

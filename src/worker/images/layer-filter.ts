@@ -67,11 +67,11 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
   }
 
   function shiftedOwner(id: number, paxId: string | undefined, name: string): string {
-    const wanted = paxId === undefined ? id : Number(paxId)
-    if (Number.isInteger(wanted) && wanted >= 0 && wanted < MAPPED_IDS) return String(wanted + uidShift)
+    const ownerId = paxId === undefined ? id : Number(paxId)
+    if (Number.isInteger(ownerId) && ownerId >= 0 && ownerId < MAPPED_IDS) return String(ownerId + uidShift)
     throw new StartError(
       'image',
-      `'${name}' in a layer is owned by id ${String(wanted)}; sandboxes have the ids 0 to ${String(MAPPED_IDS - 1)}`,
+      `'${name}' in a layer is owned by id ${String(ownerId)}; sandboxes have the ids 0 to ${String(MAPPED_IDS - 1)}`,
     )
   }
 

@@ -45,7 +45,7 @@ export async function openLogFolder(
   /**
    * Starts a file. Generations follow the seconds since 1970, so they never repeat, even after all files were deleted.
    */
-  const begin = async (): Promise<void> => {
+  const startFile = async (): Promise<void> => {
     await closeFile()
     await mkdir(path, { recursive: true, mode: 0o700 })
     await deleteOldest()
@@ -61,7 +61,7 @@ export async function openLogFolder(
     }
   }
   const write = async (data: Buffer): Promise<void> => {
-    if (current === null || (current.sizeBytes > 0 && current.sizeBytes + data.length > segmentBytes)) await begin()
+    if (current === null || (current.sizeBytes > 0 && current.sizeBytes + data.length > segmentBytes)) await startFile()
     if (current === null) throw new Error('a log file was not opened')
     const { generation, sizeBytes } = current
     const file = current.file ?? (await openAgain(generation))
@@ -123,19 +123,19 @@ export async function openLogFolder(
 
 /** Joins records up to the size of one write. */
 function* batchRecords(records: readonly string[], limitBytes: number): Generator<Buffer> {
-  let gathered: string[] = []
+  let batch: string[] = []
   let bytes = 0
   for (const record of records) {
     const size = Buffer.byteLength(record)
     if (bytes > 0 && bytes + size > limitBytes) {
-      yield Buffer.from(gathered.join(''))
-      gathered = []
+      yield Buffer.from(batch.join(''))
+      batch = []
       bytes = 0
     }
-    gathered.push(record)
+    batch.push(record)
     bytes += size
   }
-  if (bytes > 0) yield Buffer.from(gathered.join(''))
+  if (bytes > 0) yield Buffer.from(batch.join(''))
 }
 
 async function writeWhole(file: FileHandle, data: Buffer): Promise<void> {

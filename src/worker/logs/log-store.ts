@@ -78,11 +78,11 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
     writerOf: (sandbox) => reopeningWriter(() => get(sandbox)),
     async *read(sandbox, query, signal) {
       const one = get(sandbox)
-      const letGo = one.addReader()
+      const removeReader = one.addReader()
       try {
         yield* readLog(one, query, { clock, signal })
       } finally {
-        letGo()
+        removeReader()
       }
     },
     isLive: (sandbox) => open.get(sandbox)?.isLive ?? false,

@@ -88,7 +88,7 @@ const NOTHING = Buffer.alloc(0)
 export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter {
   let held: Buffer = NOTHING
 
-  const giveUpTo = (end: number): number => {
+  const emitUpTo = (end: number): number => {
     const isKept = end === 0 || keep(held.toString('utf8', 0, end))
     held = held.subarray(end)
     return isKept ? 0 : end
@@ -109,8 +109,8 @@ export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter 
       held = Buffer.from(data.subarray(from)) // a copy, because the chunk may be part of a large buffer
       return 0
     },
-    flush: () => giveUpTo(endOfCharacters(held, 0, held.length)),
-    end: () => giveUpTo(held.length),
+    flush: () => emitUpTo(endOfCharacters(held, 0, held.length)),
+    end: () => emitUpTo(held.length),
     get holdsText() {
       return endOfCharacters(held, 0, held.length) > 0
     },

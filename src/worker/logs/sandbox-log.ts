@@ -49,7 +49,7 @@ type SandboxLogDeps = {
 /** The pause between two writes. */
 const WRITE_PAUSE_MS = 20
 /** The most bytes that may be pending when the disk is slow. */
-const MAX_HELD_BYTES = 4 * 1024 * 1024
+const MAX_PENDING_BYTES = 4 * 1024 * 1024
 /** How long nothing is kept after too much output, or after a failed write. One line then reports all of the loss. */
 const RESUME_AFTER_MS = 1_000
 /** The least that a record takes besides its text. */
@@ -64,8 +64,8 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
   const streams = new Set<LogStream>()
   const closing = new AbortController()
   let folder: LogFolder | null = null
-  let held: PendingRecord[] = []
-  let heldBytes = 0
+  let pending: PendingRecord[] = []
+  let pendingBytes = 0
   let lostBytes = 0
   let isLosing = false
   let isFailing = false
@@ -85,10 +85,10 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     folder ??= await openLogFolder(path, { limitBytes, clock })
     return folder
   }
-  const hold = (record: PendingRecord): void => {
+  const enqueue = (record: PendingRecord): void => {
     if (closing.signal.aborted) return
-    held.push(record)
-    heldBytes += record.line.length
+    pending.push(record)
+    pendingBytes += record.line.length
     isUsed = true
     if (!isWriteDue) void keepWriting()
   }
@@ -98,7 +98,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     do {
       await flush()
       await interruptibleSleep(clock, WRITE_PAUSE_MS, closing.signal)
-    } while (held.length > 0)
+    } while (pending.length > 0)
     isWriteDue = false
   }
   /** Runs file work one after the other. A failure affects only its caller. */
@@ -116,9 +116,9 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     return serialize(writeHeld)
   }
   const writeHeld = async (): Promise<void> => {
-    const batch = held
-    held = []
-    heldBytes = 0
+    const batch = pending
+    pending = []
+    pendingBytes = 0
     try {
       const opened = await openFolder()
       if (batch.length > 0) await opened.append(batch.map(({ line }) => line))
@@ -147,7 +147,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     const outputBytes = lostBytes
     lostBytes = 0
     const text = `${String(outputBytes)} bytes of output were not kept: there was more than this log takes\n`
-    hold({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text }), outputBytes })
+    enqueue({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text }), outputBytes })
   }
 
   return {
@@ -163,17 +163,20 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     },
     system(text) {
       recordLoss()
-      hold({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text: `${text}\n` }), outputBytes: 0 })
+      enqueue({
+        line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text: `${text}\n` }),
+        outputBytes: 0,
+      })
     },
     stream(source) {
       const stream = makeOutputStream({
         clock,
-        mayKeep: () => !isLosing && heldBytes < MAX_HELD_BYTES && allowance.hasTokens(),
+        mayKeep: () => !isLosing && pendingBytes < MAX_PENDING_BYTES && allowance.hasTokens(),
         keep: (text) => {
           const line = formatRecord({ source, atMs: clock.now().getTime(), text })
           const outputBytes = Buffer.byteLength(text)
           allowance.spend(outputBytes + RECORD_OVERHEAD_BYTES)
-          hold({ line, outputBytes })
+          enqueue({ line, outputBytes })
         },
         lose,
         onEnd: () => streams.delete(stream),
@@ -191,7 +194,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     },
     pathOf: (generation) => folder?.pathOf(generation) ?? path,
     get isLive() {
-      return isRunOpen || held.length > 0 || writesDue > 0
+      return isRunOpen || pending.length > 0 || writesDue > 0
     },
     nextChange: () => change.promise,
     addReader() {
@@ -214,8 +217,8 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       for (const stream of streams) stream.end()
       isRunOpen = false
       await serialize(async () => {
-        held = []
-        heldBytes = 0
+        pending = []
+        pendingBytes = 0
         lostBytes = 0
         await (await openFolder()).delete()
         notifyReaders()
@@ -227,7 +230,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
         return false
       }
       await serialize(async () => await folder?.closeFile())
-      return !isRunOpen && readers === 0 && streams.size === 0 && held.length === 0 && !isLosing && !isWriteDue
+      return !isRunOpen && readers === 0 && streams.size === 0 && pending.length === 0 && !isLosing && !isWriteDue
     },
   }
 }

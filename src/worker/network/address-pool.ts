@@ -13,10 +13,10 @@ const FALLBACK_ADDRESS_POOLS: readonly string[] = [
 const LARGEST_PREFIX = 28
 
 /** The configured pool, or the first fallback that overlaps no route of this machine. Throws when all overlap. */
-export async function chooseAddressPool(wanted: string): Promise<Cidr> {
-  const first = parseCidr(wanted)
+export async function chooseAddressPool(configured: string): Promise<Cidr> {
+  const first = parseCidr(configured)
   if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
-    throw new Error(`an address pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${wanted}`)
+    throw new Error(`an address pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${configured}`)
   }
   const used = await routedBlocks()
   const free = [first, ...FALLBACK_ADDRESS_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))

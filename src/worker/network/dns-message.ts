@@ -24,19 +24,19 @@ export function readQuery(message: Buffer): DnsQuestion | null {
 
 /** Whether `answer` responds to `query`: it has the same id, and the same question regardless of case. */
 export function answersQuery(answer: Buffer, query: Buffer): boolean {
-  const asked = readQuery(query)
-  if (asked === null || answer.length < asked.end) return false
+  const question = readQuery(query)
+  if (question === null || answer.length < question.end) return false
   if (answer.readUInt16BE(0) !== query.readUInt16BE(0) || (answer.readUInt16BE(2) & FLAG_RESPONSE) === 0) return false
-  const type = query.subarray(asked.end - 4, asked.end)
-  return readQuestion(answer)?.name === asked.name && answer.subarray(asked.end - 4, asked.end).equals(type)
+  const type = query.subarray(question.end - 4, question.end)
+  return readQuestion(answer)?.name === question.name && answer.subarray(question.end - 4, question.end).equals(type)
 }
 
 /** An error reply to a query, with the question repeated. */
 export function errorReply(query: Buffer, rcode: number): Buffer {
   const end = readQuestion(query)?.end
   const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
-  const asked = query.readUInt16BE(2) & (OPCODE_MASK | FLAG_RECURSION_DESIRED)
-  reply.writeUInt16BE(FLAG_RESPONSE | FLAG_RECURSION_AVAILABLE | asked | rcode, 2)
+  const queryFlags = query.readUInt16BE(2) & (OPCODE_MASK | FLAG_RECURSION_DESIRED)
+  reply.writeUInt16BE(FLAG_RESPONSE | FLAG_RECURSION_AVAILABLE | queryFlags | rcode, 2)
   reply.writeUInt16BE(end === undefined ? 0 : 1, 4)
   reply.fill(0, 6, HEADER_BYTES)
   return reply

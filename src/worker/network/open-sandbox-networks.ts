@@ -120,15 +120,15 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
 
   async function attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork> {
-    const seen = await records.readRun(run)
-    if (seen !== null && (seen.network !== null) === spec.enabled && (await isNamespaceAlive(seen))) {
-      if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen)
-      const changed = { ...seen, network: { mark: newConnectionMark(options.random), policy: policyText(spec) } }
-      await router.apply(cutOffRules(seen.slot, seen.network.mark))
+    const existing = await records.readRun(run)
+    if (existing !== null && (existing.network !== null) === spec.enabled && (await isNamespaceAlive(existing))) {
+      if (existing.network === null || existing.network.policy === policyText(spec)) return apply(spec, existing)
+      const changed = { ...existing, network: { mark: newConnectionMark(options.random), policy: policyText(spec) } }
+      await router.apply(cutOffRules(existing.slot, existing.network.mark))
       await records.writeRun(run, changed)
       return apply(spec, changed)
     }
-    if (seen !== null) await detach(run)
+    if (existing !== null) await detach(run)
     return apply(spec, await newRecord(run, spec))
   }
 
@@ -192,11 +192,11 @@ async function ensureRouter(
 }
 
 /** The slots of runs whose namespace is alive. Cleans up after the other runs. */
-async function adoptRuns(held: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
+async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
     if (alive.has(run)) continue
-    await release(held, record)
+    await release(access, record)
     await records.removeRun(run)
   }
   return new Set([...alive.values()].map(({ slot }) => slot))

@@ -52,13 +52,13 @@ export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorage
       }),
     remove: (volume) =>
       mutex.run(volume.org_id, async () => {
-        const place = volumeSubpath(volume)
-        if (!(await pathExists(join(root, place)))) return
-        const mounted = await mountPointsOf(join(root, place))
-        if (mounted.length > 0) throw new Error(`volume ${place} is mounted: ${mounted.slice(0, 3).join(', ')}`)
-        const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${place}/`))
+        const subpath = volumeSubpath(volume)
+        if (!(await pathExists(join(root, subpath)))) return
+        const mounted = await mountPointsOf(join(root, subpath))
+        if (mounted.length > 0) throw new Error(`volume ${subpath} is mounted: ${mounted.slice(0, 3).join(', ')}`)
+        const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${subpath}/`))
         for (const path of within.toSorted((a, b) => b.length - a.length)) await btrfs.deleteSubvolume(path)
-        await btrfs.deleteSubvolume(place)
+        await btrfs.deleteSubvolume(subpath)
         await destroyOrphanGroups(btrfs)
       }),
     async measure() {
@@ -93,28 +93,28 @@ async function readState(btrfs: Btrfs): Promise<BtrfsState> {
  * state afterwards.
  */
 async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
-  const place = volumeSubpath(volume)
-  let sight = await readState(btrfs)
-  if (!sight.subvolumes.has(volume.org_id)) {
+  const subpath = volumeSubpath(volume)
+  let state = await readState(btrfs)
+  if (!state.subvolumes.has(volume.org_id)) {
     await btrfs.createSubvolume(volume.org_id, null)
-    sight = await readState(btrfs)
+    state = await readState(btrfs)
   }
   await chmod(join(btrfs.root, volume.org_id), 0o711) // others may pass through the folder, but not list it
-  const group = orgGroup(idOf(sight, volume.org_id))
-  if (!sight.groups.has(group)) await btrfs.createGroup(group)
-  if (!sight.subvolumes.has(place)) await btrfs.createSubvolume(place, group)
-  else if (sight.groups.has(group)) return sight
+  const group = orgGroup(idOf(state, volume.org_id))
+  if (!state.groups.has(group)) await btrfs.createGroup(group)
+  if (!state.subvolumes.has(subpath)) await btrfs.createSubvolume(subpath, group)
+  else if (state.groups.has(group)) return state
   return readState(btrfs)
 }
 
 /** Sets the caps that differ from the desired ones. */
-async function setCaps(btrfs: Btrfs, volume: DesiredVolume, sight: BtrfsState): Promise<void> {
-  const own = volumeGroup(idOf(sight, volumeSubpath(volume)))
-  const parent = orgGroup(idOf(sight, volume.org_id))
+async function setCaps(btrfs: Btrfs, volume: DesiredVolume, state: BtrfsState): Promise<void> {
+  const own = volumeGroup(idOf(state, volumeSubpath(volume)))
+  const parent = orgGroup(idOf(state, volume.org_id))
   const limit = async (group: string, bytes: number | null): Promise<void> => {
-    if ((sight.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.setLimit(group, bytes)
+    if ((state.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.setLimit(group, bytes)
   }
-  if (sight.groups.get(own)?.parents.includes(parent) !== true) await btrfs.assignGroup(own, parent)
+  if (state.groups.get(own)?.parents.includes(parent) !== true) await btrfs.assignGroup(own, parent)
   await limit(own, volume.capacity_bytes)
   await limit(parent, volume.org_capacity_bytes)
 }

@@ -27,22 +27,22 @@ export type StagedFile = AsyncDisposable & { finish(replaced: BigIntStats | null
  */
 export async function replaceAtomically(volume: VolumeRoot, options: ReplaceOptions): Promise<void> {
   const { names, path } = options
-  await using aim = await translateErrors(path, () =>
+  await using checked = await translateErrors(path, () =>
     resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'report' }),
   )
-  checkTarget(aim, options)
+  checkTarget(checked, options)
   const temporary = newTemporaryName(options.random)
   try {
-    await using made = await options.stage(aim.folder, temporary)
+    await using made = await options.stage(checked.folder, temporary)
     await translateErrors(path, async () => {
       await using target = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'parents' })
       checkTarget(target, options)
       await made.finish(target.found?.stats ?? null)
-      await rename(descriptorPath(aim.folder, temporary), descriptorPath(target.folder, target.name ?? '.'))
+      await rename(descriptorPath(checked.folder, temporary), descriptorPath(target.folder, target.name ?? '.'))
       await syncFolder(target.folder)
     })
   } catch (error) {
-    await deleteTemporary(aim.folder, temporary)
+    await deleteTemporary(checked.folder, temporary)
     throw error
   }
 }

@@ -54,8 +54,8 @@ export async function statThroughSymlink(
   } as const
   try {
     return await translateErrors(path, async () => {
-      await using place = await resolveBeneath(volume, names, options)
-      return place.found !== null && isVisible(place.found.stats) ? place.found.stats : null
+      await using resolved = await resolveBeneath(volume, names, options)
+      return resolved.found !== null && isVisible(resolved.found.stats) ? resolved.found.stats : null
     })
   } catch (error) {
     if (error instanceof VolumeFileError) return null

@@ -27,8 +27,8 @@ export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): Volu
     list: (path) =>
       translateErrors(path, async () => {
         const names = parsePath(path)
-        await using place = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'refuse' })
-        return await listFolder(volume, requireEntry(place, path), { names, path })
+        await using resolved = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'refuse' })
+        return await listFolder(volume, requireEntry(resolved, path), { names, path })
       }),
     stat: (path) => statOf(volume, path),
     exists: (path) => existsAt(volume, path),
@@ -36,12 +36,12 @@ export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): Volu
     write: (path, content) => write(volume, path, { random, content }),
     mkdir: (path) =>
       translateErrors(path, async () => {
-        await using place = await resolveBeneath(volume, parsePath(path), {
+        await using resolved = await resolveBeneath(volume, parsePath(path), {
           path,
           lastSymlink: 'follow',
           ifMissing: 'all',
         })
-        if (place.found?.stats.isDirectory() !== true) throw conflictError(path, 'exists and is not a folder')
+        if (resolved.found?.stats.isDirectory() !== true) throw conflictError(path, 'exists and is not a folder')
       }),
     copy: (from, to) => copy(volume, { from, to, random }),
     rename: (from, to) => move(volume, from, to),
@@ -66,8 +66,8 @@ function requireEntry({ found }: ResolvedPath, path: string): OpenEntry {
 async function statOf(volume: VolumeRoot, path: string): Promise<VolumeFile> {
   const names = parsePath(path)
   const stats = await translateErrors(path, async () => {
-    await using place = await resolveBeneath(volume, names, { path, lastSymlink: 'keep', ifMissing: 'refuse' })
-    const found = requireEntry(place, path)
+    await using resolved = await resolveBeneath(volume, names, { path, lastSymlink: 'keep', ifMissing: 'refuse' })
+    const found = requireEntry(resolved, path)
     return found.stats.isSymbolicLink() ? await statThroughSymlink(volume, names) : found.stats
   })
   if (stats === null || !isVisible(stats)) throw notFoundError(path)
@@ -85,12 +85,12 @@ async function existsAt(volume: VolumeRoot, path: string): Promise<boolean> {
 }
 
 async function read(volume: VolumeRoot, path: string): Promise<{ sizeBytes: number; content: Readable }> {
-  await using place = await resolveBeneath(volume, parsePath(path), {
+  await using resolved = await resolveBeneath(volume, parsePath(path), {
     path,
     lastSymlink: 'follow',
     ifMissing: 'refuse',
   })
-  const { handle, stats } = requireEntry(place, path)
+  const { handle, stats } = requireEntry(resolved, path)
   if (stats.isDirectory()) throw conflictError(path, 'is a folder')
   if (!stats.isFile()) throw notFoundError(path)
   const file = await reopenForReading(handle)
@@ -122,10 +122,10 @@ async function copy(
   { from, to, random }: { readonly from: string; readonly to: string; readonly random: Random },
 ): Promise<void> {
   const names = parsePath(to)
-  await using place = await translateErrors(from, () =>
+  await using resolved = await translateErrors(from, () =>
     resolveBeneath(volume, parsePath(from), { path: from, lastSymlink: 'follow', ifMissing: 'refuse' }),
   )
-  const source = requireEntry(place, from)
+  const source = requireEntry(resolved, from)
   if (!isVisible(source.stats)) throw notFoundError(from)
   await replaceAtomically(volume, {
     names,
@@ -141,17 +141,21 @@ async function copy(
 
 async function move(volume: VolumeRoot, from: string, to: string): Promise<void> {
   const [fromNames, toNames] = [parsePath(from), parsePath(to)]
-  await using place = await translateErrors(from, () =>
+  await using resolved = await translateErrors(from, () =>
     resolveBeneath(volume, fromNames, { path: from, lastSymlink: 'keep', ifMissing: 'refuse' }),
   )
-  const { name } = place
+  const { name } = resolved
   if (name === null) throw invalidPathError(from, 'the root of a volume cannot be moved')
   await translateErrors(to, async () => {
-    await using aim = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'report' })
+    await using destination = await resolveBeneath(volume, toNames, {
+      path: to,
+      lastSymlink: 'keep',
+      ifMissing: 'report',
+    })
     if (toNames.length === 0) throw conflictError(to, 'is the root of the volume')
-    refuseOwnDescendant(requireEntry(place, from), aim, { from, to })
+    refuseOwnDescendant(requireEntry(resolved, from), destination, { from, to })
     await using target = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'parents' })
-    await rename(descriptorPath(place.folder, name), descriptorPath(target.folder, target.name ?? '.'))
+    await rename(descriptorPath(resolved.folder, name), descriptorPath(target.folder, target.name ?? '.'))
     await syncFolder(target.folder)
   })
 }
@@ -171,10 +175,14 @@ async function remove(
   path: string,
   { isRecursive }: { readonly isRecursive: boolean },
 ): Promise<void> {
-  await using place = await resolveBeneath(volume, parsePath(path), { path, lastSymlink: 'keep', ifMissing: 'refuse' })
-  const { folder, name } = place
+  await using resolved = await resolveBeneath(volume, parsePath(path), {
+    path,
+    lastSymlink: 'keep',
+    ifMissing: 'refuse',
+  })
+  const { folder, name } = resolved
   if (name === null) throw invalidPathError(path, 'the root of a volume cannot be removed')
-  if (!requireEntry(place, path).stats.isDirectory()) return await unlink(descriptorPath(folder, name))
+  if (!requireEntry(resolved, path).stats.isDirectory()) return await unlink(descriptorPath(folder, name))
   if (!isRecursive) throw conflictError(path, 'is a folder: request a recursive removal to delete it with its contents')
   if (!(await deleteTree(folder, name)))
     throw conflictError(path, 'could not be removed completely: part of it is in use')

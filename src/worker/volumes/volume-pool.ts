@@ -129,8 +129,8 @@ async function mountAt(point: string): Promise<MountInfo | undefined> {
 
 /** Whether a loop device is backed by this very file. The kernel marks a deleted file. */
 async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
-  const told = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
-  return told?.trimEnd() === file
+  const backingFile = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
+  return backingFile?.trimEnd() === file
 }
 
 /** Grows the file to the configured size, and the file system with it. Returns the size. */

@@ -39,8 +39,8 @@ export function volumeSubpath({ org_id, volume_id }: VolumeKey): string {
 }
 
 /** The volume at a path. Null when the path isn't a volume's. */
-export function parseVolumeSubpath(place: string): VolumeKey | null {
-  const [org = '', volume = '', ...rest] = place.split('/')
+export function parseVolumeSubpath(subpath: string): VolumeKey | null {
+  const [org = '', volume = '', ...rest] = subpath.split('/')
   if (rest.length > 0 || !UUID.test(org) || !UUID.test(volume)) return null
   return { org_id: asId<OrgId>(org), volume_id: asId<VolumeId>(volume) }
 }
