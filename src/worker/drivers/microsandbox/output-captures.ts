@@ -199,7 +199,7 @@ function writeEntry(line: string, streams: Streams): void {
 
 function parseEntry(line: string): Entry | null {
   try {
-    const { s, d, id } = JSON.parse(line) as Readonly<Record<string, unknown>> // written by the runtime; each field is checked below
+    const { s, d, id } = JSON.parse(line) as Readonly<Record<string, unknown>> // each field is checked below
     return typeof s === 'string' && typeof d === 'string' ? { s, d, id: typeof id === 'number' ? id : 0 } : null
   } catch (error) {
     if (error instanceof SyntaxError) return null // cut short by a crash

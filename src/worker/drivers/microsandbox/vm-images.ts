@@ -11,7 +11,10 @@ import type { MsbCli } from './msb-cli.ts'
 
 /** The images of our store in the runtime's own store. */
 export type VmImages = {
-  /** Imports an image unless the runtime has it, and returns the runtime's reference. Rejects with `StartError` of kind `image` or `host`. */
+  /**
+   * Imports an image unless the runtime has it, and returns the runtime's reference. Rejects with `StartError` of kind
+   * `host`, or with the signal's reason.
+   */
   importImage(image: Image, signal: AbortSignal): Promise<string>
   /** Deletes the imported images that none of these digests names. No sandbox's disk may need them. */
   deleteExcept(digests: ReadonlySet<string>): Promise<void>

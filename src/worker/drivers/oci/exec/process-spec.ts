@@ -120,7 +120,7 @@ function makeEnv(container: Container, request: GuestExec, home: string): Readon
   return env
 }
 
-/** The limits of a requested process: its own override the container's. One that can't be set fails the start, as with setrlimit. */
+/** The limits of a requested process: its own override the container's. A limit that can't be set fails the start. */
 function mergeRlimits(container: Container, base: ProcessDefaults, request: GuestExec): readonly OciRlimit[] {
   const limits = new Map(base.rlimits.map((limit) => [limit.type, limit]))
   const ceilings = request.rlimits.length === 0 ? {} : readCeilings(container)
