@@ -54,7 +54,7 @@ async function refused(line: string, input = ''): Promise<string> {
   return err
 }
 
-test('key create prints a key that works with the scopes and for the time that were asked for; list and revoke know it', async () => {
+test('key create prints a key with the requested scopes and lifetime, and list and revoke know it', async () => {
   const key = (await printed('key create --name ci --scopes read,write --expires-in 30d')).trim()
   const caller = await authenticate(control.deps, key)
   assert.deepEqual([caller?.org_id, caller?.scope], [control.caller.org_id, 'write'])
@@ -84,7 +84,7 @@ test('members are added, listed, given roles and removed; the last owner stays, 
   )
 })
 
-test('a registry password goes from standard input into the seal and is said nowhere', async () => {
+test('a registry password is read from standard input, stored encrypted and printed nowhere', async () => {
   const login = 'registry login registry.example --username me --password-stdin'
   await printed(login, `${PASSWORD}\n`)
   assert.match(await printed('registry list'), /^registry\.example\tme\t/m)
@@ -103,7 +103,7 @@ test('the events of commands name the operator', async () => {
   assert.deepEqual(latest?.actor, OPERATOR_ACTOR)
 })
 
-test('with several organizations a command must name its own, and touches no other', async () => {
+test('with several organizations a command must name one, and touches no other', async () => {
   const other = await addOrg(control.deps, 'other')
   assert.match(await refused('key create'), /several organizations, so name one by --org: default, other/)
   assert.match(await refused('member list --org nobodys'), /no organization 'nobodys'; there is default, other/)

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { readConfig, SettingError, settingRows, SETTINGS } from '../../src/config.ts'
 
-test('a flag wins over its variable, that over the default, and an empty variable is none', () => {
+test('a flag wins over its variable, the variable over the default, and an empty variable counts as unset', () => {
   assert.equal(readConfig({}, {}).port, 8080)
   assert.equal(readConfig({ SANDYARD_PORT: '1' }, {}).port, 1)
   assert.equal(readConfig({ SANDYARD_PORT: '1' }, { port: '2' }).port, 2)
@@ -10,7 +10,7 @@ test('a flag wins over its variable, that over the default, and an empty variabl
   assert.equal(readConfig({}, {}).databaseUrl, null)
 })
 
-test('what can’t be read is refused with the place it was given in, what was seen, and what is accepted', () => {
+test('an invalid value is refused with its flag or variable, the value, and what is accepted', () => {
   const refused: readonly (readonly [NodeJS.ProcessEnv, Record<string, string>, RegExp])[] = [
     [{ SANDYARD_PORT: '65536' }, {}, /^SANDYARD_PORT is "65536"; accepted: a whole number from 0 to 65535$/],
     [{}, { port: '-1' }, /^--port is "-1"/],
@@ -27,7 +27,7 @@ test('what can’t be read is refused with the place it was given in, what was s
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore
 })
 
-test('a relative data folder is meant from where the program was started', () => {
+test('a relative data folder is relative to the folder in which the program starts', () => {
   assert.equal(readConfig({ SANDYARD_DATA_DIR: 'here' }, {}).dataDir, `${process.cwd()}/here`)
 })
 

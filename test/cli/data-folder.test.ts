@@ -12,7 +12,7 @@ before(async () => {
 })
 after(() => rm(dir, { recursive: true }))
 
-test('of many who open a folder at once all get the same keys, and so does everybody later', async () => {
+test('processes that open a folder at the same time get the same keys, and so do later ones', async () => {
   const path = join(dir, 'many', 'deep')
   const opened = await Promise.all(Array.from({ length: 10 }, () => openDataFolder(path, systemRandom, null)))
   const [first] = opened
@@ -22,7 +22,7 @@ test('of many who open a folder at once all get the same keys, and so does every
   assert.match(first.namePrefix, /^[a-z0-9]{6}$/)
 })
 
-test('the files are the owner’s alone, and none is left half made', async () => {
+test('only the owner can read the files, and none is left incomplete', async () => {
   const path = join(dir, 'closed')
   await openDataFolder(path, systemRandom, null)
   const names = await readdir(path)

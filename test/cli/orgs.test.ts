@@ -63,7 +63,7 @@ async function eventsOf(slug: string): Promise<readonly EventRow[]> {
   return rows
 }
 
-test('org create makes an organization with its owner and host volume, and says how to make a key but shows none', async () => {
+test('org create creates an organization with owner and host volume, and prints how to create a key', async () => {
   const said = await printed('org create Acme --owner Ann@acme.example --slug acme')
   assert.match(said, /sandyard key create --org acme/)
   assert.doesNotMatch(said, /sy_|msb_|[A-Za-z0-9]{32}/)
@@ -81,7 +81,7 @@ test('org create makes an organization with its owner and host volume, and says 
   )
 })
 
-test('org suspend and resume change its standing, with the reason in the event', async () => {
+test('org suspend and resume work, with the reason in the event', async () => {
   await printed('org create Sus --owner s@sus.example')
   await printed('org suspend sus --reason unpaid')
   const listed: unknown = JSON.parse(await printed('org list --json'))
@@ -99,7 +99,7 @@ test('org suspend and resume change its standing, with the reason in the event',
   assert.match(await refused('org suspend nobody'), /there is no organization 'nobody'; there is/)
 })
 
-test('a plan is set from a file, shown as it can be set again, and given to organizations', async () => {
+test('a plan is set from a file, shown in the same form, and assigned to organizations', async () => {
   const terms = { limits: { max_sandboxes: 3, included_vcpu_hours: null }, prices: { vcpu_hour_microcents: 4_000_000 } }
   await printed(`plan set team ${fileOf('team.json', terms)}`)
   assert.deepEqual(JSON.parse(await printed('plan show team')), terms)
@@ -145,7 +145,7 @@ test('quota set, show and clear change the limits in force of the organization t
   })
 })
 
-test('the help of these commands says what they take, and names every limit with its unit', async () => {
+test('the help of these commands shows their arguments and every limit', async () => {
   const [orgs, plans, quotas] = [
     await printed('org --help'),
     await printed('plan --help'),

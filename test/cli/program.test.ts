@@ -49,7 +49,7 @@ test('every command refuses a flag that it does not know', async () => {
   }
 })
 
-test('an argument too few or too many, and a required flag that is absent, are refused by name', async () => {
+test('a missing or surplus argument and a missing required flag are refused by name', async () => {
   assert.match(await refused('org suspend'), /missing required argument 'slug'/)
   assert.match(await refused('org list acme'), /too many arguments for 'list'/)
   assert.match(await refused('org create Acme'), /required option '--owner <email>' not specified/)

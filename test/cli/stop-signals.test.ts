@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { makeStopSignals } from '../../src/cli/stop-signals.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 
-test('a first signal asks for a clean stop, one within a second is the same wish, a later one forces the end', () => {
+test('the first signal asks for a clean stop, another within a second is ignored, and a later one forces the exit', () => {
   const clock = makeTestClock()
   const said: string[] = []
   const forced: string[] = []

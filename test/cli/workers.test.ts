@@ -34,7 +34,7 @@ async function sandyard(line: string, env: Readonly<Record<string, string>> = {}
   return { code: child.exitCode, out, err }
 }
 
-test('a join token is printed once, alone for a script and with its facts as JSON', async () => {
+test('a join token is printed alone for scripts, and with its name and times as JSON', async () => {
   const plain = await sandyard('worker token')
   assert.ok(isWorkerToken(plain.out.trim()), plain.err)
   const { out } = await sandyard('worker token --name w-1 --expires-in 2h --json')
@@ -49,7 +49,7 @@ test('a join token is printed once, alone for a script and with its facts as JSO
   assert.equal(Date.parse(made.expires_at) - Date.parse(made.created_at), 2 * 3_600_000)
 })
 
-test('workers are listed, drained, resumed and removed by name, and a word too few or too many is refused', async () => {
+test('workers are listed, drained, resumed and removed by name, and a missing or surplus argument is refused', async () => {
   const { deps } = control
   const id = deps.uuids.next()
   await deps.db.asSystem((q) =>
@@ -81,7 +81,7 @@ test('workers are listed, drained, resumed and removed by name, and a word too f
   }
 })
 
-test('a worker without an address or a token says which is missing, and a bad address is refused by name', async () => {
+test('a worker without a URL or a token says which is missing, and names an invalid URL', async () => {
   const dataDir = { SANDYARD_DATA_DIR: join(folder, 'new'), SANDYARD_DRIVER: 'simulated' }
   assert.match((await sandyard('worker', dataDir)).err, /--join URL \(or SANDYARD_JOIN\)/)
   assert.match((await sandyard('worker --join http://127.0.0.1:9', dataDir)).err, /a join token is needed/)
@@ -89,7 +89,7 @@ test('a worker without an address or a token says which is missing, and a bad ad
   assert.match((await sandyard('worker --join 127.0.0.1:9', dataDir)).err, /--join is "127.0.0.1:9"; accepted: http/)
 })
 
-test('a worker whose control plane is out of reach says so and tries again, with its token hidden and its credential kept', async () => {
+test('a worker whose control plane is unreachable says so and retries, with its token hidden and its credential stored', async () => {
   const dataDir = join(folder, 'waits')
   const args = ['worker', '--join', `http://127.0.0.1:${String(await freePort())}`, '--token', 'syw_secret']
   const child = spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, SANDYARD_DRIVER: 'simulated' })
@@ -111,7 +111,7 @@ test('a worker whose control plane is out of reach says so and tries again, with
   }
 })
 
-test('on a worker’s own machine the commands for operators make no empty database', async () => {
+test('on a worker’s machine the commands for operators create no empty database', async () => {
   const dataDir = join(folder, 'waits')
   const { code, err } = await sandyard('worker list', { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: '' })
   assert.equal(code, 2)

@@ -92,7 +92,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     await hangUp([writer, observer])
   })
 
-  test('one more channel than a sandbox or an organization may have is refused before the upgrade, and room that comes free is used', async () => {
+  test('a channel beyond the limit of a sandbox or an organization is refused before the upgrade, and accepted when another one closes', async () => {
     const other = await newSandbox('another')
     const open = await Promise.all([openRaw(server, id), openRaw(server, id), openRaw(server, id)])
     const full = await refusalOf(dialRaw(server, id))

@@ -132,7 +132,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
     await printed('rm', 'red')
   })
 
-  test('the reason of a refusal reaches who typed the command', async () => {
+  test('the user sees the reason of a refusal', async () => {
     const refusals = [
       [['create', '--name', 'no-image', 'localhost/not-made'], /localhost\/not-made/],
       [['create', '--name', 'no-mount', '--mount-dir', '/tmp:/data:quota=64', DEMO_IMAGE], /mounts\[0\]\.quota_mib/],

@@ -72,7 +72,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     await Promise.all((['get_health', 'get_readiness', 'get_document'] as const).map((id) => mustCall(server, id)))
   })
 
-  test('a sandbox that waits for room is told why, by itself and in no list', async () => {
+  test('a sandbox that waits for capacity shows the reason when it is read alone, and not in a list', async () => {
     const body = { name: 'large', image: DEMO_IMAGE, resources: { vcpus: 200, memory_mib: 256 } }
     const { id } = await mustCall(server, 'create_sandbox', { query: { start: 'true' }, body })
     const read = () => mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })
@@ -91,7 +91,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     await waitUntil(isThere)
   }
 
-  test('every body that the public client was seen to send is accepted, or refused for an ability that no worker has', async () => {
+  test('every recorded body of the public client is accepted, or refused for an ability that no worker has', async () => {
     const outcomes = new Map<string, number>()
     for (const { name, body } of capturedBodies()) {
       const answer = await call(server, 'create_sandbox', { body: { ...body, name: '' } })
@@ -103,7 +103,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     for (const { id } of await listAll(server)) await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
   })
 
-  test('who has no key, or a wrong one, is told 401 everywhere, before anything else is looked at', async () => {
+  test('a request without a valid key gets 401 from every operation, before any other check', async () => {
     for (const authorization of ['', 'Bearer ', 'Bearer wrong-key-of-nobody', `Basic ${server.key}`]) {
       const headers = { authorization }
       await assertRefused('list_sandboxes', { headers }, '401 invalid_api_key')
@@ -112,7 +112,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('a request that is wrong in its shape is 400 invalid_request and says where', async () => {
+  test('a malformed request gets 400 invalid_request with the place of the error', async () => {
     const image = DEMO_IMAGE
     const wrong = [
       ['list_sandboxes', { query: { limit: '0' } }, 'limit'],
@@ -155,7 +155,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     assert.deepEqual(await listAll(server), [], 'nothing was made')
   })
 
-  test('what is not there is 404, whoever it might belong to', async () => {
+  test('a missing object gets 404, whoever it might belong to', async () => {
     const params = { sandbox_id: ABSENT_ID, name: 'nobody', event_id: ABSENT_ID }
     const ids = [
       ...(['get_sandbox', 'delete_sandbox', 'start_sandbox', 'stop_sandbox'] as const),
@@ -167,7 +167,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     await assertRefused('get_event', { params }, '404 event_not_found')
   })
 
-  test('no such route, a method that it lacks, a body too large and another media type have codes of their own', async () => {
+  test('an unknown route, a wrong method, a body too large and another media type have codes of their own', async () => {
     const headers = { authorization: `Bearer ${server.key}` }
     const tries = [
       [404, 'not_found', '/v1/nothing-here', { headers }],
@@ -187,7 +187,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('a name or a slug that is taken is 409 and says which', async () => {
+  test('a taken name or slug gets 409, which names it', async () => {
     const body = { name: 'held', slug: 'held-slug', image: DEMO_IMAGE }
     await mustCall(server, 'create_sandbox', { body })
     const other = await makeOne('other')
@@ -209,7 +209,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     await Promise.all(['held', 'other'].map((name) => mustCall(server, 'delete_sandbox_by_name', { params: { name } })))
   })
 
-  test('an operation that the status does not allow is 409 with the status in its details', async () => {
+  test('an operation that the status doesn’t allow gets 409 with the status in its details', async () => {
     const params = { name: 'states' }
     await makeOne('states')
     const text = await assertRefused('stop_sandbox_by_name', { params }, '409 invalid_state_transition')

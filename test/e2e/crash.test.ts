@@ -49,7 +49,7 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
     assert.equal((await runMsb(server, ['rm', 'survivor'])).code, 0)
   })
 
-  test(`${String(ROUNDS)} times under load: no acknowledged sandbox is lost or doubled, no container is left over`, async () => {
+  test(`${String(ROUNDS)} times under load: no acknowledged sandbox is lost or duplicated, and no container is left over`, async () => {
     const known = Array.from({ length: CLIENTS }, (): Known[] => [])
     const pending = new Set<string>()
     for (let round = 1; round <= ROUNDS; round++) {

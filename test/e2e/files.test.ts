@@ -70,7 +70,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     assert.equal((await fs.read('/work/empty')).length, 0)
   })
 
-  test('what can not be done is refused in the words of the system', async () => {
+  test('an impossible operation is refused with the message of the operating system', async () => {
     const fs = box.fs()
     await assert.rejects(fs.read('/none'), /No such file or directory/)
     await assert.rejects(fs.list('/etc/passwd'), /Not a directory/)
@@ -133,7 +133,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     assert.equal(await shell('cmp /root/large /root/again && echo same'), 'same')
   })
 
-  test('a file of 1 GiB goes through a server that does not grow by it', async () => {
+  test('a file of 1 GiB passes through a server whose memory doesn’t grow', async () => {
     await shell('truncate -s 1G /root/huge')
     const before = residentMib(server.pid())
     let received = 0

@@ -29,7 +29,7 @@ before(async () => {
 after(() => server.close())
 
 for (const attack of ATTACKS) {
-  test(`${attack.what}: every request of another organization is answered meanwhile, and nothing of it stays`, async () => {
+  test(`${attack.what}: every request of another organization is answered meanwhile, and the attack leaves nothing behind`, async () => {
     const { url, key } = server
     const over = new AbortController()
     const target = { port: Number(new URL(url).port), key: attack.hasKey ? hostileKey : '', address: ADDRESS, volume }

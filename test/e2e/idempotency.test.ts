@@ -35,7 +35,7 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
     )
   })
 
-  test(`${String(ROUNDS)} times kill -9 under creates: each that is tried again makes one sandbox and answers for it`, async () => {
+  test(`${String(ROUNDS)} times kill -9 during creates: each retry creates one sandbox and returns it`, async () => {
     const before = (await listAll(server)).length
     const made: string[] = []
     let unanswered = 0

@@ -67,7 +67,7 @@ describe('logs', { skip: whyNoServer() }, () => {
     assert.deepEqual(await last, [])
   })
 
-  test('msb logs -f shows what is written and ends well by itself: at once with its sandbox, in time when nothing happens', async () => {
+  test('msb logs -f shows what is written and exits with 0 by itself: at once with its sandbox, or later when nothing happens', async () => {
     const [ends] = await Promise.all([run('ends', TALK), run('idles', TALK)])
     const ended: string[] = []
     const follow = async (name: string): Promise<string> => {
@@ -106,7 +106,7 @@ describe('logs', { skip: whyNoServer() }, () => {
     assert.deepEqual([...new Set(output.map(({ source }) => source))], ['output'])
   })
 
-  test('a sandbox that has ended shows all of its life, what its worker said of it too', async () => {
+  test('the log of an ended sandbox is complete, with the messages of its worker', async () => {
     const id = await run('lived', 'echo hello; sleep 2; exit 3') // `msb run` takes one that ends at once for one that never started
     await waitUntil(
       async () => (await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status === 'failed',

@@ -33,7 +33,7 @@ describe('an external PostgreSQL without connections', () => {
     await external.close()
   })
 
-  test('other clients take every connection that is free: those that the server has serve all requests, and its loops go on', async () => {
+  test('other clients take every free connection: the server keeps serving all requests and running its loops on those it has', async () => {
     let taken = 0
     const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       await takeAll(external, others)
@@ -46,7 +46,7 @@ describe('an external PostgreSQL without connections', () => {
     noteSurvival('other clients take every free connection for 10 s', [survival], taken)
   })
 
-  test('a restart after which other clients have every connection: requests are refused, and all goes on when there are some', async () => {
+  test('other clients take every connection after a restart: requests are refused, and everything recovers when there are some', async () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await external.end('SIGINT')
       await external.start({ superuser_reserved_connections: String(MAX_CONNECTIONS - 1) })

@@ -30,7 +30,7 @@ describe('the embedded PostgreSQL', () => {
     { signal: 'SIGKILL', fault: 'kill -9 of the postmaster' },
   ] as const
   for (const { signal, fault } of deaths) {
-    test(`${fault}: requests are refused and not lost, and all goes on once it was started again`, async () => {
+    test(`${fault}: requests are refused but not lost, and everything recovers after a restart`, async () => {
       const survivals: SurvivalResult[] = []
       for (let round = 0; round < ROUNDS; round++) {
         survivals.push(
@@ -45,7 +45,7 @@ describe('the embedded PostgreSQL', () => {
     })
   }
 
-  test('kill -9 of one session, after which PostgreSQL cuts all of them: requests are refused and not lost, and all goes on', async () => {
+  test('kill -9 of one session, after which PostgreSQL ends all sessions: requests are refused but not lost, and everything recovers', async () => {
     const survivals: SurvivalResult[] = []
     for (let round = 0; round < ROUNDS; round++) {
       survivals.push(
@@ -73,7 +73,7 @@ describe('the embedded PostgreSQL', () => {
     noteSurvival('pg_terminate_backend of each session, one by one', [survival], ended)
   })
 
-  test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their bound, and all goes on when it moves`, async () => {
+  test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their time limit, and everything recovers when it continues`, async () => {
     const survival = await assertSurvivesFault(server, adminUrl, () => freezeTree(postmasterOf(server), FREEZE_MS))
     noteSurvival('SIGSTOP of all of PostgreSQL for 30 s', [survival], 1)
   })

@@ -23,7 +23,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     for (const close of opened.splice(0).reverse()) await close()
   })
 
-  test('of an external PostgreSQL: writes are refused while it lasts, also when it can’t write its log and dies; all goes on when there is room', async () => {
+  test('an external PostgreSQL: writes are refused while its disk is full, even if it dies of that; everything recovers when there is space', async () => {
     const disk = openDisk()
     const external = await startExternalPostgres({ dataDir: disk.folder, settings: SMALL_LOG })
     opened.push(() => external.close())
@@ -40,7 +40,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     noteSurvival('an external PostgreSQL ends because the disk of its log is full', [log], 1)
   })
 
-  test('of the embedded PostgreSQL: writes are refused while it lasts, also when it can’t write its log and dies; all goes on when there is room', async () => {
+  test('the embedded PostgreSQL: writes are refused while its disk is full, even if it dies of that; everything recovers when there is space', async () => {
     const disk = openDisk()
     const server = await startOn(disk)
     opened.push(() => server.close())

@@ -33,7 +33,7 @@ describe('an external PostgreSQL', () => {
     ['SIGQUIT', 'immediate restart'],
     ['SIGKILL', 'kill -9'],
   ] as const) {
-    test(`${words}: requests are refused at once while it is away, and all goes on when it is back`, async () => {
+    test(`${words}: requests are refused at once while it is down, and everything recovers when it is back`, async () => {
       const survivals: SurvivalResult[] = []
       for (let round = 0; round < ROUNDS; round++) {
         survivals.push(
@@ -55,7 +55,7 @@ describe('an external PostgreSQL', () => {
     })
   }
 
-  test('it takes no writes for a while, as in a failover: reads are served, writes are refused, and all goes on', async () => {
+  test('it is read-only for a while, as in a failover: reads are served, writes are refused, and everything recovers', async () => {
     const setReadOnly = (value: 'on' | 'off') =>
       onServer(external.adminUrl, async (admin) => {
         await admin.query('SET default_transaction_read_only = off')

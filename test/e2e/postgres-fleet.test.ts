@@ -37,7 +37,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     await external.close()
   })
 
-  test(`for ${String(SHORT_MS / 1000)} s: the worker keeps its sandboxes, and both processes go on`, async () => {
+  test(`for ${String(SHORT_MS / 1000)} s: the worker keeps its sandboxes, and both processes continue`, async () => {
     const [first] = world.replicas
     assert.ok(first !== undefined)
     for (const name of SANDBOXES) {
@@ -56,7 +56,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     })
   })
 
-  test(`for ${String(LONG_MS / 1000)} s, longer than a lease: the worker destroys what it may not hold, says so, and what is started again runs once`, async () => {
+  test(`for ${String(LONG_MS / 1000)} s, longer than a lease: the worker destroys its sandboxes and reports it, and each restarted sandbox runs once`, async () => {
     const [first] = world.replicas
     assert.ok(first !== undefined)
     const runningMs = await goAway(LONG_MS)

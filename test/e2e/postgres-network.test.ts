@@ -39,7 +39,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     await external.close()
   })
 
-  test(`${String(DELAY_MS)} ms of delay each way: requests are slow and right, and none is refused for it`, async () => {
+  test(`${String(DELAY_MS)} ms of delay each way: requests are slow but correct, and none is refused`, async () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       proxy.setDelay(DELAY_MS)
       await systemClock.sleep(10_000)
@@ -61,7 +61,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     noteSurvival('reset of every connection to the database, ten times', [survival], reset)
   })
 
-  test(`a network that swallows everything for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their bound, most of them at once`, async () => {
+  test(`a network that swallows everything for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their time limit, most of them at once`, async () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       proxy.setMode('swallow')
       await systemClock.sleep(BLACK_HOLE_MS)
@@ -77,7 +77,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     noteSurvival('a network that drops all bytes for 22 s, without a FIN', [survival], 1)
   })
 
-  test(`a lock that another session holds on a hot table for ${String(LOCK_MS / 1000)} s: what needs it is answered 503, the rest is served`, async () => {
+  test(`a lock that another session holds on a hot table for ${String(LOCK_MS / 1000)} s: requests that need it get 503, the others are served`, async () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await onServer(external.adminUrl, async (admin) => {
         await admin.query('BEGIN')
@@ -93,7 +93,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     noteSurvival('another session locks the table of runs for 20 s', [survival], 1)
   })
 
-  test('a create whose commit was made and whose answer was lost is refused by its name when it is repeated, and is there once', async () => {
+  test('a repeated create whose first commit succeeded without an answer is refused by its name, and the sandbox exists once', async () => {
     for (let round = 0; round < LOST_CREATES; round++) {
       const name = `unsure-${systemRandom.bytes(6).toString('hex')}`
       const body = { name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
@@ -116,7 +116,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     })
   })
 
-  test('the answers to commits of transitions are lost under load: each transition is there once', async () => {
+  test('answers to commits of transitions are lost under load: each transition is recorded once', async () => {
     const lostBefore = proxy.lost
     const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       proxy.loseAnswersTo('commit\0')

@@ -27,7 +27,7 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
   })
   after(() => server.close())
 
-  test(`PostgreSQL stands still for ${String(FREEZE_MS / 1000)} s and is killed: sandboxes, their files, processes and commands go on`, async () => {
+  test(`PostgreSQL is frozen for ${String(FREEZE_MS / 1000)} s and is killed: sandboxes, their files, processes and commands are unaffected`, async () => {
     const names = Array.from({ length: SANDBOXES }, (_, index) => `steady-${String(index)}`)
     for (const name of names) {
       const body = { name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }

@@ -32,7 +32,7 @@ describe('limits met by the SDK', { skip: whyNoServer() }, () => {
     assert.deepEqual([body.max_sandboxes, body.included_vcpu_hours, body.total_sandboxes], [null, null, 0])
   })
 
-  test('the SDK meets a limit with its name, its value, its use and how to change it, and goes on once it is raised', async () => {
+  test('an exceeded limit tells the SDK its name, value, use and how to change it, and the SDK continues once it is raised', async () => {
     await sandyard('quota set max_concurrent_ephemeral_running 1')
     await sandyard('quota set max_vcpus_per_sandbox 2')
     const first = await sdk.Sandbox.builder('first').image(DEMO_IMAGE).ephemeral(true).create()
@@ -53,7 +53,7 @@ describe('limits met by the SDK', { skip: whyNoServer() }, () => {
     for (const box of [first, second]) await box.stop()
   })
 
-  test('a suspended organization finds its sandbox stopped and its starts refused until it is resumed', async () => {
+  test('suspending an organization stops its sandbox and refuses starts until it is resumed', async () => {
     await sdk.Sandbox.builder('stays').image(DEMO_IMAGE).create()
     const statusOf = async (): Promise<string> => {
       const { body, isRefusal } = await call(server, 'get_sandbox_by_name', { params: { name: 'stays' } })

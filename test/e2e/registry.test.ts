@@ -57,7 +57,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     return last_failure_message ?? ''
   }
 
-  test('a tag is pulled once for if_missing, asked for again for always, and never for never', async () => {
+  test('a tag is pulled once for if_missing, checked each time for always, and not pulled for never', async () => {
     const reference = `${open.address}/team/tool:latest`
     open.push('team/tool', 'latest', await imageOf('one'))
     assert.match(
@@ -75,7 +75,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     assert.equal(await versionIn(reference, 'if-missing'), 'two two\n')
   })
 
-  test('a digest names one image for ever, and layers that are there are not sent again', async () => {
+  test('a digest always names the same image, and existing layers are not pulled again', async () => {
     const first = await imageOf('digest one')
     open.push('team/pinned', 'latest', first)
     open.push('team/pinned', 'latest', await imageOf('digest two'))
@@ -93,7 +93,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     assert.deepEqual([result.code, result.stdout], [0, 'run'], result.stderr)
   })
 
-  test('what comes damaged is never run', async () => {
+  test('a damaged image never runs', async () => {
     const image = await makeTestImage({ layers: [[{ path: 'unique', content: 'x'.repeat(5000) }]] })
     open.push('team/damaged', 'latest', image)
     open.inject({ kind: 'corrupt' }, 20)

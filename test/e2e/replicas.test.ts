@@ -91,7 +91,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     for (const replica of world.replicas) await assertExec(replica)
   })
 
-  test('kill -9: requests go on at the others, streams to the dead one end, and the worker is reached though its first URL is dead', async () => {
+  test('kill -9: the others serve requests, streams to the dead process end, and the worker stays reachable though its first URL is dead', async () => {
     const channel = await openRaw(one(0), survivor.id)
     let placedMs = 0
     const load = await underLoad(async (load) => {
@@ -123,7 +123,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('SIGSTOP for longer than both leases, of the leader and another: the third goes on alone, and after SIGCONT the old leader writes nothing', async () => {
+  test('SIGSTOP of the leader and another for longer than both leases: the third continues alone, and the old leader writes nothing after SIGCONT', async () => {
     let placedMs = 0
     let [before, after] = [0, 0]
     const load = await underLoad(async (load) => {
@@ -162,7 +162,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('SIGSTOP of the one that the worker syncs with and that leads: the others go on', async () => {
+  test('SIGSTOP of the leader, with which the worker syncs: the others continue', async () => {
     let placedMs = 0
     const load = await underLoad(async (load) => {
       const old = await leader() // since the test before, the worker syncs with it, too
@@ -186,7 +186,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('an end in order of the leader, and a start: the lead is handed over, and no request to the others fails', async () => {
+  test('a clean stop and start of the leader: another process takes over, and no request to the others fails', async () => {
     let placedMs = 0
     const load = await underLoad(async (load) => {
       const old = await leader()
@@ -208,7 +208,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('a key that is revoked at one ends its channels at another, and opens nothing anywhere within about a second', async () => {
+  test('a key that is revoked at one process loses its channels at another, and opens nothing anywhere after about a second', async () => {
     const key = await mustCall(one(0), 'create_api_key', { body: { name: 'short', scopes: ['write'] } })
     assert.ok('key' in key && typeof key.key === 'string')
     const own = { url: one(1).url, key: key.key }
@@ -222,7 +222,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('processes under which a newer release changed the schema end, and say why', async () => {
+  test('processes exit with the reason when a newer release changes the schema', async () => {
     await world.rows(
       `INSERT INTO sandyard_migrations (id, name, sha256, breaking) VALUES (9999, '9999_split', '', 'sandboxes become two tables')`,
     )

@@ -31,7 +31,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('found')
   })
 
-  test('a sandbox that is not there, and a name that is taken, are errors of their own kind', async () => {
+  test('a missing sandbox and a taken name are errors of their own kinds', async () => {
     await assert.rejects(sdk.Sandbox.get('never-made'), sdk.SandboxNotFoundError)
     await assert.rejects(sdk.Sandbox.remove('never-made'), sdk.SandboxNotFoundError)
     const box = await builder('taken').create()
@@ -40,7 +40,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('taken')
   })
 
-  test('an image that is not there fails the start, and the reason reaches the caller', async () => {
+  test('a missing image fails the start, and the caller gets the reason', async () => {
     await assert.rejects(
       sdk.Sandbox.builder('no-image').image('localhost/not-made').create(),
       /failed to start.*localhost\/not-made/s,
@@ -48,7 +48,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('no-image')
   })
 
-  test('what was written before a stop is there after the start, and what ran is not', async () => {
+  test('files survive a stop and start, and processes don’t', async () => {
     const box = await builder('kept').create()
     await box.shell('echo kept > /root/file; sleep 1000 > /dev/null 2>&1 &')
     await box.stop()
@@ -126,7 +126,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('shared')
   })
 
-  test('environment, user and working folder hold for who reconnects by name', async () => {
+  test('environment, user and working folder also apply to a client that reconnects by name', async () => {
     await builder('settled').env('A', 'from sandbox').user('1000:1000').workdir('/var/tmp').create()
     const box = await (await sdk.Sandbox.get('settled')).connect()
     const output = await box.execWith('sh', (options) => options.args(['-c', 'echo $A $B; id -u']).env('B', 'mine'))
@@ -150,7 +150,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await waitUntilGone(sdk, 'brief', 10_000)
   })
 
-  test('a sandbox with an end to its life is stopped when it comes', async () => {
+  test('a sandbox with a maximum duration is stopped when it ends', async () => {
     const box = await builder('limited').maxDuration(1).create()
     const idle = await builder('idle').idleTimeout(1).create()
     const [ended] = await Promise.all([box.waitUntilStopped(), idle.waitUntilStopped()])
@@ -158,7 +158,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await Promise.all(['limited', 'idle'].map((name) => sdk.Sandbox.remove(name)))
   })
 
-  test('a workload that ends takes its sandbox with it, well or badly', async () => {
+  test('a workload that ends stops its sandbox, whether it succeeds or fails', async () => {
     const well = await builder('ends-well').cmd(['sh', '-c', 'sleep 0.3']).create()
     assert.equal((await well.waitUntilStopped()).status, 'stopped')
     const badly = await builder('ends-badly').cmd(['sh', '-c', 'sleep 0.3; exit 9']).create()

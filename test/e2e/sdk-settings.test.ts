@@ -96,7 +96,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.match(said, /^100\n200\n/)
   })
 
-  test('memory beyond the limit ends the process that asks for it, not the machine', async () => {
+  test('memory beyond the limit ends the process that requests it, not the machine', async () => {
     const said = await outputIn(
       'head -c 300000000 /dev/zero | tail > /dev/null; echo $?',
       settings((builder) => builder.memory(128)),
@@ -104,7 +104,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.match(said, /(137|Killed)/)
   })
 
-  test('the root disk is as big as asked and full when it is full', async () => {
+  test('the root disk has the requested size, and writes beyond it fail', async () => {
     const said = await outputIn(
       'dd if=/dev/zero of=/root/big bs=1M count=200 2>&1 | grep -o "No space left on device"',
       settings((builder) => builder.imageWith((image) => image.oci(DEMO_IMAGE).upperSize(64))),
@@ -128,7 +128,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(said.trim(), 'lo')
   })
 
-  test('a policy decides what is reached: names by default, nothing when all is denied, the host never', async () => {
+  test('the policy decides what is reachable: names by default, nothing when all is denied, the host never', async () => {
     const host = createServer((_, response) => response.end('reached'))
     const port = await listen(host)
     const connect = (address: string, at: number): string =>
@@ -166,7 +166,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('what no worker can enforce is refused by name, and nothing is made', async () => {
+  test('a setting that no worker can enforce is refused by name, and nothing is created', async () => {
     const refusals = [
       [(builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.named('data')), /mounts\[0\]/],
       [(builder: SandboxBuilder) => builder.init('/sbin/init'), /init/],

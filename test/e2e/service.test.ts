@@ -44,7 +44,7 @@ describe('the service', { skip: whyNoServer() }, () => {
   /** A sandbox that stays `starting`: no worker has so much room. */
   const tooBig = { resources: { vcpus: 16, memory_mib: 512 }, lifecycle: { ephemeral: false } }
 
-  test('a wait that ends before the sandbox runs is answered 200 with the sandbox as it is, and why it waits', async () => {
+  test('a wait that times out is answered 200 with the sandbox as it is and the reason why it waits', async () => {
     const filler = body('filler', { resources: { vcpus: 8, memory_mib: 64 } })
     await mustCall(server, 'create_sandbox', { query: wait, body: filler })
     const from = systemClock.monotonicMs()
@@ -56,7 +56,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     await until('waiting', (seen) => seen?.status_reason === 'insufficient_capacity')
   })
 
-  test('when all places to wait are taken, a waiting request is 429 with Retry-After and nothing is made', async () => {
+  test('when the limit of waiting requests is reached, another one gets 429 with Retry-After and creates nothing', async () => {
     const held = call(server, 'start_sandbox_by_name', {
       params: { name: 'waiting' },
       query: { wait_for: 'running', wait_timeout: '2' },
@@ -88,7 +88,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     assert.ok(causes.some(({ payload }) => JSON.stringify(payload).includes('max_duration')))
   })
 
-  test('idle_timeout_secs ends a sandbox that nobody uses, and none that somebody does', async () => {
+  test('idle_timeout_secs stops an unused sandbox, and no other', async () => {
     const lifecycle = { idle_timeout_secs: 2 }
     await mustCall(server, 'create_sandbox', { query: wait, body: body('busy', { lifecycle }) })
     const talking = await runMsb(server, [
@@ -133,7 +133,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('a registry password stands in no reply, event, log line or table but sealed', async () => {
+  test('a registry password appears in no reply, event, log line or table, except encrypted', async () => {
     const registry = { mode: 'inline', username: 'someone', password: SECRET }
     const image = '127.0.0.1:9/not/there:1'
     const asked = { name: 'secret', image, registry }
@@ -158,7 +158,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     )
   })
 
-  test('a second process on the data folder is refused, in words, and the first goes on', async () => {
+  test('a second process on the data folder is refused with the reason, and the first continues', async () => {
     const second = spawnProgram(['up'], { SANDYARD_DATA_DIR: server.dataDir, SANDYARD_PORT: '0' })
     assert.ok(second.stdout !== null && second.stderr !== null)
     const [said, complained] = await Promise.all([text(second.stdout), text(second.stderr)])
@@ -168,7 +168,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     assert.equal((await call(server, 'get_readiness')).status, 200)
   })
 
-  test('SIGTERM ends it within seconds; what it kept running is taken over by the next start', async () => {
+  test('SIGTERM ends it within seconds, and the next start takes over the sandboxes that kept running', async () => {
     await mustCall(server, 'create_sandbox', { query: wait, body: body('kept') })
     await runMsb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
     await server.stop()

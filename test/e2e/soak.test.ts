@@ -27,7 +27,7 @@ const GROWTH = 0.1
 const GROWTH_MIB = 24
 
 describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
-  test('nothing acknowledged is lost, every answer is one that the contract allows, and memory stays flat', async (t) => {
+  test('nothing acknowledged is lost, the contract allows every answer, and memory stays flat', async (t) => {
     await using cluster = await openSoakCluster()
     if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
     const tally = makeTally()

@@ -172,7 +172,7 @@ describe('SSH', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('what the policy of a sandbox denies, a forwarding does not reach', { skip: whyNoOpenSsh() }, async () => {
+  test('forwarding can’t reach what the sandbox’s policy denies', { skip: whyNoOpenSsh() }, async () => {
     const closed = await sdk.Sandbox.builder('closed')
       .image(DEMO_IMAGE)
       .network((network) => network.policy(sdk.NetworkPolicy.none()))

@@ -10,7 +10,7 @@ import { makeProgram } from '../support/program.ts'
 
 const SECRET = Buffer.alloc(32, 7).toString('base64')
 
-test('neither `up` nor `serve` starts where the other lives, and each says what to use', async () => {
+test('neither `up` nor `serve` starts on a database that the other uses, and each says what to use instead', async () => {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-one-up-'))
   const database = await makeTestDatabase()
   const settings = (name: string) => ({

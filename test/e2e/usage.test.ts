@@ -61,7 +61,7 @@ describe('usage over the wire', { skip: whyNoServer() }, () => {
     await mustCall(server, 'get_storage_breakdown')
   })
 
-  test('a range that can’t be is refused by its field, and one long past is empty', async () => {
+  test('an invalid range is refused by its field, and one long past is empty', async () => {
     const ids = ['get_usage', 'get_sandbox_breakdown', 'get_storage_breakdown'] as const
     for (const operation of ids) {
       const wrong = [

@@ -55,7 +55,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       await world.operate('remove', 'guest')
     })
 
-    test('a worker that drains gets no new runs and keeps its own; at the deadline they are asked to stop', async () => {
+    test('a draining worker gets no new runs and keeps its own, which are asked to stop at the deadline', async () => {
       await world.operate('drain', 'steady')
       await waitUntil(() => /draining: no new sandboxes/.test(steady.output()), 20_000)
       const waiting = await create('waits', 'accepted')
@@ -79,7 +79,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       await remove('waits', 'first')
     })
 
-    test('whatever parts a worker from its control plane, no sandbox runs twice, and each comes to be as it is wanted', async () => {
+    test('however a worker loses its control plane, no sandbox runs twice, and each reaches its desired state', async () => {
       const names = ['brief', 'cut', 'deaf', 'mute', 'stopped', 'restarted', 'removed'] as const
       const workers = new Map<string, FleetWorker>([['steady', steady]])
       for (const name of names) workers.set(name, await world.join(name))
