@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { sandboxTopic } from '../../../src/control/topics.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { makeWaitHub, statusMask } from '../../../src/control/sandboxes/wait-hub.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
@@ -123,11 +124,22 @@ test('a lost notification delays a wait by some seconds, not by its whole budget
 })
 
 test('a second start joins the first and ends with it', async () => {
-  const { deps, caller } = control
+  const { notifications } = control.deps
   const name = newName()
   const { id } = await create({ name, waitMs: 0 })
-  const joined = startSandbox(deps, caller, { id }, { waitMs: 20_000, signal: never })
-  await waitUntil(() => deps.waitPermits.inUse === 1)
+  const subscribed = Promise.withResolvers<void>()
+  const deps = makeControlDeps({
+    ...control.deps,
+    notifications: {
+      ...notifications,
+      subscribe(topic, callback) {
+        if (topic === sandboxTopic(id)) subscribed.resolve()
+        return notifications.subscribe(topic, callback)
+      },
+    },
+  })
+  const joined = startSandbox(deps, control.caller, { id }, { waitMs: 20_000, signal: never })
+  await subscribed.promise // the start has joined, and waits
   await report(name, 'worker_running')
   assert.equal((await joined).status, 'running')
 })
