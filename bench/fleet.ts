@@ -22,18 +22,18 @@ import { createBody } from './support/spec.ts'
 
 const WORKERS = Number(process.env['FLEET_WORKERS'] ?? 10_000)
 const RUNS = Number(process.env['FLEET_RUNS'] ?? 100_000)
-/** So many are placed beside those that are open: enough that the second until the loop looks by itself counts little. */
+/** So many more are placed beside the open ones. With fewer, the loop's own period of a second would count too much. */
 const MORE_RUNS = RUNS / 2
 const PLACED_LIMIT_MS = 300_000
-/** How long the workers take to come, all together, and how long until nothing new is told any more. */
+/** How long it takes until all workers are connected, and then until there is nothing new to report. */
 const RAMP_MS = Number(process.env['FLEET_RAMP_MS'] ?? 60_000)
 const SETTLE_MS = Number(process.env['FLEET_SETTLE_MS'] ?? 45_000)
 const STEADY_MS = Number(process.env['FLEET_STEADY_MS'] ?? 40_000)
 
 /**
- * A fleet of simulated workers with their runs, kept in the tables of a real server: how fast runs are placed, from the
- * database into the database, and what the server and its PostgreSQL use while every worker syncs and nothing changes. The
- * workers are played by one process of their own.
+ * A fleet of simulated workers with their runs, in the tables of a real server. Measures how fast runs are placed, from the
+ * database into the database, and what the server and its PostgreSQL use while all workers sync and nothing changes. One
+ * separate process plays the workers.
  */
 export async function benchFleet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -57,7 +57,7 @@ export async function benchFleet(): Promise<readonly ResultRow[]> {
 
 type Placed = { readonly rate: number; readonly openBefore: number; readonly count: number }
 
-/** Runs a second, from the moment at which they are committed until the last is placed and committed. */
+/** Runs a second, from their commit until the commit that places the last of them. */
 async function measurePlacement(client: Client, prefix: string, count: number): Promise<Placed> {
   const before = await countRuns(client)
   await fillPending(client, prefix, count)

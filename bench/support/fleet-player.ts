@@ -1,6 +1,6 @@
 /**
- * Plays workers, all in this process: each keeps one connection, syncs over and over as the protocol says, and says that
- * it runs whatever is wanted of it. Prints a line of JSON about what it did every second.
+ * Plays workers, all in this process. Each keeps one connection, syncs continuously by the protocol, and reports that it runs
+ * whatever is desired. Prints a line of JSON with its counts every second.
  *
  *   node fleet-player.ts HOST PORT WORKERS RAMP_MS    and a PlayedWorker as JSON in each line of standard input
  */
@@ -71,7 +71,7 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
   }
 }
 
-/** Sends one sync and resolves with the body of its answer, chunks taken apart. */
+/** Sends one sync and resolves with the body of its answer, without the chunk framing. */
 function exchange(socket: Socket, credential: string, body: string): Promise<string> {
   const sentAtMs = performance.now()
   let hasHead = false
@@ -101,7 +101,7 @@ function exchange(socket: Socket, credential: string, body: string): Promise<str
   })
 }
 
-/** The chunks of an answer in one (RFC 9112, 7.1). */
+/** Joins the chunks of an answer (RFC 9112, 7.1). */
 function bodyIn(text: string): string {
   let rest = text.slice(text.indexOf('\r\n\r\n') + 4)
   let body = ''

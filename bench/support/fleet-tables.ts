@@ -1,15 +1,15 @@
 import { createHash } from 'node:crypto'
 import type { Client } from 'pg'
 
-/** A worker of a benchmark, as its player needs it. */
+/** A worker that the benchmark plays. */
 export type PlayedWorker = {
   readonly id: string
   readonly credential: string
-  /** What it runs from the beginning, as one that was restarted does. */
+  /** Its runs from the beginning, as after a restart. */
   readonly runs: readonly { readonly run_id: string; readonly sandbox_id: string }[]
 }
 
-/** Writes workers down as if they had joined and synced a moment ago. */
+/** Inserts workers as if they had joined and synced a moment ago. */
 export async function fillWorkers(client: Client, count: number): Promise<readonly PlayedWorker[]> {
   const played = Array.from({ length: count }, (_, index) => ({
     credential: `credential-of-the-benchmark-worker-${String(index)}`,
@@ -29,8 +29,8 @@ export async function fillWorkers(client: Client, count: number): Promise<readon
 }
 
 /**
- * Writes sandboxes down as copies of the one that is there, then for each a run that was just admitted. What writing so
- * many sandboxes leaves to do for the disk is done before: it is not the placement's.
+ * Inserts copies of the template sandbox, then for each a run that was just admitted. The checkpoint between keeps the disk
+ * work of the sandboxes out of the measured placement.
  */
 export async function fillPending(client: Client, prefix: string, count: number): Promise<void> {
   await client.query(
@@ -66,7 +66,7 @@ export async function endRuns(client: Client, prefix: string): Promise<void> {
   )
 }
 
-/** Has every placed run be one that its worker said to run. */
+/** Marks every placed run as running. */
 export async function runPlaced(client: Client): Promise<void> {
   await client.query(
     `WITH going AS (UPDATE runs SET started_at = now() WHERE ended_at IS NULL AND worker_id IS NOT NULL RETURNING sandbox_id)

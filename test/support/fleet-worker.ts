@@ -14,7 +14,7 @@ const COMMAND = { timeoutMs: 20_000 }
 const READY_LIMIT_MS = 120_000
 const STOP_LIMIT_MS = 60_000
 
-/** A worker as a process of its own, and its network. */
+/** A worker in a process of its own, with its network. */
 export type FleetWorker = {
   readonly name: string
   readonly dataDir: string
@@ -26,7 +26,7 @@ export type FleetWorker = {
   kill9(): Promise<void>
   /** Its exit code, once it has ended. */
   ended(): Promise<number | null>
-  /** `both`: the link is down; otherwise what comes from that side is dropped. */
+  /** `both`: the link is down. Otherwise packets from that side are dropped. */
   cut(which: 'both' | 'from-control' | 'from-worker'): Promise<void>
   heal(): Promise<void>
   /** The sandboxes whose processes really run on this worker, read from the machine: each with its run. */
@@ -131,7 +131,7 @@ async function exitOf(child: ChildProcess): Promise<void> {
   await waitUntil(() => hasEnded(child), STOP_LIMIT_MS)
 }
 
-/** The runs whose cgroups have processes in them: what a record says counts for nothing. */
+/** The runs whose cgroups contain processes, whatever their records say. */
 async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
   const base = cgroupFolderOf(cgroupParentOf(join(dataDir, 'sandboxes')))
   const runs = existsSync(base) ? readdirSync(base) : []

@@ -17,14 +17,14 @@ export type FleetWorld = {
   readonly server: RealServer
   /** Starts a worker that joins with a fresh token, and waits until it is ready. */
   join(name: string, env?: Readonly<Record<string, string>>): Promise<FleetWorker>
-  /** Runs `sandyard worker …` beside the control plane; answers what it printed. Asserts that it succeeds. */
+  /** Runs `sandyard worker …` beside the control plane, asserts that it succeeds, and returns what it printed. */
   operate(...words: readonly string[]): Promise<string>
-  /** The same for one that must be refused; answers what it complained of. */
+  /** The same for a command that must be refused. Returns its error output. */
   refused(...words: readonly string[]): Promise<string>
   close(): Promise<void>
 }
 
-/** Makes the world. The test must be in a network of its own (`isInOwnNetwork`). */
+/** Makes the world. The test must run in its own network namespace (`isInOwnNetwork`). */
 export async function makeFleetWorld(): Promise<FleetWorld> {
   const ip = (...args: readonly string[]) => runCommand('ip', args, COMMAND)
   await ip('link', 'add', 'br0', 'type', 'bridge')

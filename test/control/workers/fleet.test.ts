@@ -22,7 +22,7 @@ import { retireWorkers } from '../../../src/loops/retire-workers.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { makeVolumeWorld, never, type VolumeWorld } from '../../support/volume-world.ts'
 
-// Who may be a worker, and what becomes of what was on one that leaves.
+// Who may become a worker, and what happens to runs, disks and volumes of a worker that leaves.
 
 let clock: TestClock
 let world: VolumeWorld
@@ -51,7 +51,7 @@ const refusal = (code: string, message: RegExp) => (error: unknown) => {
   return true
 }
 
-test('a token serves one machine once: lost answers are given again, another machine is refused', async () => {
+test('a token is for one machine: it gets its answer again if that was lost, and another machine is refused', async () => {
   const token = await tokenFor()
   const credential = 'the first machine’s'
   const joined = await joinWith(token, { credential, name: 'first' })
@@ -62,7 +62,7 @@ test('a token serves one machine once: lost answers are given again, another mac
   assert.equal(await authenticateWorker(world.deps, token), null)
 })
 
-test('many machines with one token at the same time: one becomes a worker', async () => {
+test('of many machines that use one token at the same time, one becomes a worker', async () => {
   const token = await tokenFor()
   const tries = Array.from({ length: 8 }, (_, at) =>
     joinWith(token, { credential: `racer ${String(at)}`, name: `racer-${String(at)}` }),
@@ -84,7 +84,7 @@ test('one machine that joins with many tokens at the same time is one worker', a
   }
 })
 
-test('a token is forgotten a day after it was used or expired, and not before', async () => {
+test('a token is deleted a day after it was used or expired, and not before', async () => {
   const [used, unused] = [await tokenFor(), await tokenFor()]
   const credential = 'of one whose answer was lost'
   const joined = await joinWith(used, { credential, name: 'answered-late' })
@@ -106,7 +106,7 @@ test('a token is forgotten a day after it was used or expired, and not before', 
   assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
 })
 
-test('a token that is over, unknown or not whole is refused, and one lies in no table', async () => {
+test('an expired, unknown or incomplete token is refused, and no table stores the text of one', async () => {
   const token = await tokenFor()
   const dump = await world.deps.db.asSystem((q) => q.query({ text: 'SELECT t::text AS row FROM worker_tokens t' }))
   assert.ok(!JSON.stringify(dump.rows).includes(token.slice(4)))
@@ -115,7 +115,7 @@ test('a token that is over, unknown or not whole is refused, and one lies in no 
   await assert.rejects(joinWith(token), refusal('invalid_join_token', /expired at/))
 })
 
-test('a name is one worker’s: a token’s own name counts, a live worker’s is refused, and so is that of the local one', async () => {
+test('a name belongs to one worker: the name of the token is used, and that of a live or the local worker is refused', async () => {
   assert.equal((await joinWith(await tokenFor('chosen'))).name, 'chosen')
   await assert.rejects(
     joinWith(await tokenFor(), { name: 'chosen' }),
@@ -132,7 +132,7 @@ test('a name is one worker’s: a token’s own name counts, a live worker’s i
   )
 })
 
-test('a removed worker may not come back, is told so, and leaves its name; nobody else is told so', async () => {
+test('a removed worker is told that it was removed, and nobody else is; its name is free', async () => {
   const credential = 'of one that goes'
   const first = await joinWith(await tokenFor(), { credential, name: 'goes' })
   await removeWorker(world.deps, 'goes', 'unused')
@@ -143,7 +143,7 @@ test('a removed worker may not come back, is told so, and leaves its name; nobod
   await assert.rejects(removeWorker(world.deps, 'never', 'unused'), refusal('not_found', /no worker 'never'/))
 })
 
-test('a report that a removed worker has under way prolongs nothing', async () => {
+test('a report that is on its way when its worker is removed prolongs no lease', async () => {
   const { worker_id } = await joinWith(await tokenFor(), { name: 'late' })
   await world.sync(worker_id)
   await removeWorker(world.deps, 'late', 'unused')
@@ -155,7 +155,7 @@ test('a report that a removed worker has under way prolongs nothing', async () =
   assert.deepEqual(await lease(), before)
 })
 
-test('what a drained worker runs goes on, and is asked to stop at the deadline with that cause; resuming ends it', async () => {
+test('runs of a drained worker go on and are asked to stop at the deadline, with that cause; resuming ends the drain', async () => {
   const { worker_id, id } = await runOn('drains')
   const pass = retireWorkers(world.deps)
   await drainWorker(world.deps, 'drains', null)
@@ -177,7 +177,7 @@ test('what a drained worker runs goes on, and is asked to stop at the deadline w
   await removeWorker(world.deps, 'drains', 'force')
 })
 
-test('a volume gets its home at no worker that drains', async () => {
+test('a volume never gets its home on a draining worker', async () => {
   const { deps, caller } = world
   const [drains, stays] = [
     await joinWith(await tokenFor(), { name: 'd-1' }),
@@ -193,7 +193,7 @@ test('a volume gets its home at no worker that drains', async () => {
   for (const name of ['d-1', 'd-2']) await removeWorker(deps, name, 'force')
 })
 
-test('removal is refused by what would be lost; forced, nothing begins anew before the lease is over, and then all does', async () => {
+test('removal is refused with what would be lost; a forced one lets sandboxes begin elsewhere only after the lease is over', async () => {
   const { deps, caller } = world
   const { worker_id, id } = await runOn('falls', ['kept', 'leaving'])
   await assert.rejects(
@@ -232,7 +232,7 @@ test('removal is refused by what would be lost; forced, nothing begins anew befo
   await removeWorker(deps, 'takes-over', 'force')
 })
 
-test('a volume that was to be deleted on a worker that was removed is gone, and its name is free', async () => {
+test('a volume that was being deleted on a removed worker is gone, and its name is free', async () => {
   const { deps, caller } = world
   const { worker_id, id } = await runOn('holds', ['doomed'])
   const [volume] = await rows<{ id: string; org_id: string }>(`SELECT id, org_id FROM volumes WHERE name = 'doomed'`)
@@ -254,7 +254,7 @@ test('a volume that was to be deleted on a worker that was removed is gone, and 
   assert.equal((await rows('SELECT 1 FROM volumes WHERE home_worker_id = $1', worker_id)).length, 0)
 })
 
-test('the local worker is removed only once nothing lives as it', async () => {
+test('the local worker can be removed only once no process runs as it', async () => {
   const id = await registerWorker(world.deps, { name: 'local', credential: 'of the local one' })
   await world.sync(id)
   await assert.rejects(removeWorker(world.deps, 'local', 'force'), refusal('worker_in_use', /lives in `sandyard up`/))
@@ -266,7 +266,7 @@ test('the local worker is removed only once nothing lives as it', async () => {
   assert.equal(await authenticateWorker(world.deps, 'of the local one'), again)
 })
 
-/** A worker on which one sandbox runs that mounts volumes of these names. */
+/** A worker with one running sandbox that mounts volumes of these names. */
 async function runOn(
   name: string,
   volumes: readonly string[] = [],

@@ -11,7 +11,7 @@ import { reportOf } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
-// Reports of a worker's lives that arrive late: they lay with a server process that stood still, say.
+// Reports that arrive late, for example because the server process that got them was stopped.
 
 let world: WorkerWorld
 before(async () => {
@@ -20,25 +20,29 @@ before(async () => {
 after(() => world.close())
 
 const uuids = makeUuids(systemClock, systemRandom)
-const nextLife = (): string => uuids.next()
+const nextIncarnation = (): string => uuids.next()
 const NO_TICKETS = { openTickets: () => [] }
 
-type Sent = { readonly life: string; readonly seq: number; readonly seen?: readonly ObservedRun[] }
-const asPlain = (): Partial<SyncRequest> => ({})
+type Sent = { readonly incarnation: string; readonly seq: number; readonly seen?: readonly ObservedRun[] }
+const withoutVolumes = (): Partial<SyncRequest> => ({})
 const withVolumes = (): Partial<SyncRequest> => ({ volumes: [] })
 
-/** Sends a report, and hangs up once it was taken in. */
-async function send({ life, seq, seen = [] }: Sent, also = asPlain()): Promise<void> {
+/** Sends a report, and hangs up once it is recorded. */
+async function send({ incarnation, seq, seen = [] }: Sent, also = withoutVolumes()): Promise<void> {
   const hungUp = new AbortController()
-  const report = reportOf(world.worker_id, { incarnation: life, seq, observed_runs: seen, ...also })
+  const report = reportOf(world.worker_id, { incarnation, seq, observed_runs: seen, ...also })
   const onRecorded = (): void => hungUp.abort()
   await holdSync({ ...world.control.deps, tickets: NO_TICKETS, onRecorded }, report, hungUp.signal)
 }
 
-async function row(): Promise<{ readonly life: string; readonly report_seq: number; readonly lease_expires_at: Date }> {
+async function row(): Promise<{
+  readonly incarnation: string
+  readonly report_seq: number
+  readonly lease_expires_at: Date
+}> {
   const { rows } = await world.control.deps.db.asSystem((q) =>
-    q.query<{ life: string; report_seq: number; lease_expires_at: Date }>({
-      text: 'SELECT life, report_seq, lease_expires_at FROM workers WHERE id = $1',
+    q.query<{ incarnation: string; report_seq: number; lease_expires_at: Date }>({
+      text: 'SELECT life AS incarnation, report_seq, lease_expires_at FROM workers WHERE id = $1',
       values: [world.worker_id],
     }),
   )
@@ -57,8 +61,8 @@ async function placedRunOf(sandbox: SandboxId): Promise<RunId | false> {
   return rows[0]?.id ?? false
 }
 
-test('of a worker’s reports the one of the later life is later, and within a life the one with the greater number', () => {
-  const [first, second] = [nextLife(), nextLife()]
+test('of two reports the one of the later incarnation is later, and within an incarnation the one with the greater number', () => {
+  const [first, second] = [nextIncarnation(), nextIncarnation()]
   assert.equal(isLaterReport({ incarnation: second, seq: 1 }, { incarnation: first, seq: 9 }), true)
   assert.equal(isLaterReport({ incarnation: first, seq: 9 }, { incarnation: second, seq: 1 }), false)
   assert.equal(isLaterReport({ incarnation: first, seq: 2 }, { incarnation: first, seq: 1 }), true)
@@ -66,28 +70,28 @@ test('of a worker’s reports the one of the later life is later, and within a l
 })
 
 for (const [kind, also] of [
-  ['a plain report', asPlain],
+  ['a report without volumes', withoutVolumes],
   ['a report with volumes', withVolumes],
 ] as const)
-  test(`${kind} of an earlier life is refused, moves nothing and prolongs no lease until there is none`, async () => {
-    const [earlier, later] = [nextLife(), nextLife()]
-    await send({ life: later, seq: 1 }, also())
+  test(`${kind} of an earlier incarnation is refused, changes nothing and prolongs no lease, until the lease is over`, async () => {
+    const [earlier, later] = [nextIncarnation(), nextIncarnation()]
+    await send({ incarnation: later, seq: 1 }, also())
     const { id } = await world.create()
     const run_id = await waitUntil(() => placedRunOf(id))
     const seen: readonly ObservedRun[] = [{ run_id, sandbox_id: id, phase: 'running' }]
-    await send({ life: later, seq: 2, seen }, also())
+    await send({ incarnation: later, seq: 2, seen }, also())
     assert.equal((await world.statusOf(id)).status, 'running')
 
     const before = await row()
-    await assert.rejects(send({ life: earlier, seq: 99 }, also()), { code: 'worker_life_over' })
-    await send({ life: later, seq: 1 }, also()) // of the same life: it is answered, and moves nothing either
+    await assert.rejects(send({ incarnation: earlier, seq: 99 }, also()), { code: 'worker_life_over' })
+    await send({ incarnation: later, seq: 1 }, also()) // of the same life: it is answered, and moves nothing either
     assert.deepEqual(await row(), before)
     assert.equal((await world.statusOf(id)).status, 'running')
 
     await world.control.deps.db.asSystem((q) =>
       q.query({ text: `UPDATE workers SET lease_expires_at = now() - interval '1 minute'` }),
     )
-    await send({ life: earlier, seq: 100, seen }, also())
-    assert.deepEqual([(await row()).life, (await row()).report_seq], [earlier, 100])
+    await send({ incarnation: earlier, seq: 100, seen }, also())
+    assert.deepEqual([(await row()).incarnation, (await row()).report_seq], [earlier, 100])
     assert.equal((await world.statusOf(id)).status, 'running')
   })

@@ -16,7 +16,7 @@ import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { reportOf } from '../../support/report.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
 
-// Placement over a real database. What the pure rule promises stands in test/domain/workers/placement.test.ts.
+// Placement over a real database. test/domain/workers/placement.test.ts tests the pure rule.
 
 const never = new AbortController().signal
 const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
@@ -86,7 +86,7 @@ async function placeOn(worker: WorkerId, ids: readonly SandboxId[]): Promise<voi
 const countOn = async (worker: WorkerId): Promise<number> =>
   (await sql('SELECT id FROM runs WHERE worker_id = $1 AND ended_at IS NULL', [worker])).length
 
-test('however many place at the same time by pictures of their own, a worker never gets more than it has', async () => {
+test('however many placements run at the same time by snapshots of their own, a worker never gets more than it has', async () => {
   const worker = await join('contended', { vcpus: 7 })
   const ids = await Promise.all(Array.from({ length: 40 }, () => create()))
   await Promise.all([0, 10, 20, 30].map((from) => placeOn(worker, ids.slice(from, from + 10))))
@@ -99,7 +99,7 @@ test('however many place at the same time by pictures of their own, a worker nev
   assert.equal(await countOn(worker), 7, 'what was freed is given once')
 })
 
-test('a worker that is drained, removed or past its lease gets no run, whatever a picture says', async () => {
+test('a worker that is drained, removed or past its lease gets no run, whatever a snapshot says', async () => {
   const drained = await join('drained', { vcpus: 10 })
   const removed = await join('removed', { vcpus: 10 })
   const silent = await join('silent', { vcpus: 10 })
@@ -113,7 +113,7 @@ test('a worker that is drained, removed or past its lease gets no run, whatever 
   assert.equal((await getSandbox(control.deps, control.caller, { id })).status_reason, 'insufficient_capacity')
 })
 
-test('of the workers with room, one that holds the image is chosen, however the request spells it', async () => {
+test('among workers with enough capacity, one that holds the image is chosen, however the request spells it', async () => {
   await join('other', { vcpus: 10, memory_mib: 1_000 })
   const holder = await join('holder', { vcpus: 10, images: ['registry.example/box:latest'] })
   const id = await create({ image: 'box' })
@@ -121,7 +121,7 @@ test('of the workers with room, one that holds the image is chosen, however the 
   assert.equal((await runOf(id)).worker_id, holder)
 })
 
-test('spread by the setting, runs of equal size go to different workers', async () => {
+test('with the policy `spread`, runs of equal size go to different workers', async () => {
   const workers = [await join('a', { vcpus: 10 }), await join('b', { vcpus: 10 }), await join('c', { vcpus: 10 })]
   await Promise.all(workers.map(() => create()))
   const settings = { ...control.deps.settings, placement: 'spread' } as const
@@ -129,7 +129,7 @@ test('spread by the setting, runs of equal size go to different workers', async 
   assert.deepEqual(await Promise.all(workers.map(countOn)), [1, 1, 1])
 })
 
-test('what waits is placed, the oldest first, once room comes free; new runs are placed even while the picture is an old one', async () => {
+test('waiting runs are placed, the oldest first, when capacity comes free; new runs are placed even by an old snapshot', async () => {
   const worker = await join('full', { vcpus: 2 })
   // Each look at this clock takes a while, so that the picture of the fleet costs too much to be read in every pass.
   let nowMs = 0
@@ -149,7 +149,7 @@ test('what waits is placed, the oldest first, once room comes free; new runs are
   assert.equal((await runOf(second)).worker_id, null)
 })
 
-test('a sandbox that waits is told its place, what it lacks and the largest room, and one that does not is told nothing', async () => {
+test('a waiting sandbox shows its position, what is missing and the largest free capacity; any other shows nothing', async () => {
   await join('small', { vcpus: 2 })
   const [running, first, second] = [await create(), await create({}, 3), await create({}, 4)]
   await placePending(control.deps).run(never)
@@ -164,7 +164,7 @@ test('a sandbox that waits is told its place, what it lacks and the largest room
   assert.equal((await explainWaiting(control.deps, first))?.position, 1)
 })
 
-test('no more of those that wait are counted than the bound says', async () => {
+test('waiting runs are counted only up to the limit', async () => {
   const ids = [await create({}, 64), await create({}, 64), await create({}, 64), await create({}, 64)]
   await placePending(control.deps).run(never)
   const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => capacity.findWaiting(q, id, 2))))

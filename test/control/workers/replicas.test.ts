@@ -27,7 +27,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** A server process with a clock and a connection for notifications of its own. */
+/** A server process with its own clock and its own connection for notifications. */
 type Process = {
   readonly clock: TestClock
   readonly replicas: Replicas
@@ -97,7 +97,7 @@ async function start(url: string | null): Promise<Process> {
   return process
 }
 
-/** Lets time pass for some processes; the clocks of the others stand still, as if they were stopped. */
+/** Lets time pass for some processes. The others are stopped: their clocks stand still. */
 async function live(ms: number, ...processes: readonly Process[]): Promise<void> {
   for (let passed = 0; passed < ms; passed += STEP_MS) {
     for (const { clock } of processes) {
@@ -131,13 +131,13 @@ function shown(process: Process): readonly (readonly [string, string | undefined
 
 const [A, B, C] = ['http://10.0.0.1:8080', 'http://10.0.0.2:8080', 'http://10.0.0.3:8080'] as const
 
-test('each process knows all that live, in one order, however far their clocks are apart', async () => {
+test('each process knows all live ones, in one order, however far their clocks differ', async () => {
   const [a, b, c] = [await start(A), await start(B), await start(null)]
   await live(RENEW_EVERY_MS, a, b, c)
   for (const { replicas } of [a, b, c]) assert.deepEqual([replicas.count, replicas.urls], [3, [A, B]])
 })
 
-test('a process that stands still is gone after a while, and there again when it goes on', async () => {
+test('a process that is stopped counts as gone after a while, and is back when it goes on', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(REPLICA_GONE_MS - RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 2)
@@ -148,7 +148,7 @@ test('a process that stands still is gone after a while, and there again when it
   assert.equal(b.replicas.count, 2)
 })
 
-test('a process that ends in order is gone with the next look, one that is started anew replaces itself', async () => {
+test('a process that shuts down is gone at the next read, and one that restarts replaces its own row', async () => {
   const [a, b] = [await start(A), await start(B)]
   await b.end()
   await live(RENEW_EVERY_MS, a)
@@ -160,7 +160,7 @@ test('a process that ends in order is gone with the next look, one that is start
   assert.deepEqual([a.replicas.count, again.replicas.count], [2, 2])
 })
 
-test('the row of a process that crashed goes in the end', async () => {
+test('the row of a crashed process is removed in the end', async () => {
   const [a, b] = [await start(A), await start(B)]
   await b.crash()
   await live(90_000, a)
@@ -168,7 +168,7 @@ test('the row of a process that crashed goes in the end', async () => {
   assert.deepEqual(rows, [{ url: A }])
 })
 
-test('a ticket is shown by every process, with the URL of the one that waits, until it is used', async () => {
+test('every process shows a ticket, with the URL of the process that waits, until it is used', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(RENEW_EVERY_MS, a, b)
   const { run_id } = { run_id: null, ...leave(a, 't1') }
@@ -182,7 +182,7 @@ test('a ticket is shown by every process, with the URL of the one that waits, un
   await waitUntil(() => shown(b).length === 0)
 })
 
-test('a process that comes is known at once, and so are its tickets', async () => {
+test('a process that starts is known at once, and so are its tickets', async () => {
   const [a, b] = [await start(A), await start(B)]
   await waitUntil(() => a.replicas.count === 2) // no clock has moved
   assert.deepEqual(
@@ -196,7 +196,7 @@ test('a process that comes is known at once, and so are its tickets', async () =
   await waitUntil(() => shown(a).length === 1)
 })
 
-test('a ticket of a process that is not known yet is shown once it is', async () => {
+test('a ticket of a process that is not known yet is shown as soon as it is known', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(REPLICA_GONE_MS + RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 1)
@@ -208,7 +208,7 @@ test('a ticket of a process that is not known yet is shown once it is', async ()
   await waitUntil(() => shown(a).length === 1)
 })
 
-test('no ticket leads to a process that is gone, and its rows are swept', async () => {
+test('no ticket leads to a process that is gone, and its rows are deleted', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(RENEW_EVERY_MS, a, b)
   leave(a, 't2')
@@ -222,7 +222,7 @@ test('no ticket leads to a process that is gone, and its rows are swept', async 
   assert.equal(await rowsLeft(), 0)
 })
 
-test('a process alone, or without a URL, leaves no rows', async () => {
+test('a process that is alone or has no URL writes no tickets', async () => {
   const a = await start(null)
   leave(a, 't3')
   assert.deepEqual(shown(a), [['t3', undefined]])
@@ -233,7 +233,7 @@ test('a process alone, or without a URL, leaves no rows', async () => {
   await waitUntil(async () => (await rowsLeft()) === 1)
 })
 
-test('another sealing key is refused once a process is written down, and the same one never is', async () => {
+test('a process with another sealing key is refused once one has been stored; the same key never is', async () => {
   const { db } = control.deps
   const [first, second] = [keyFingerprint(systemRandom.bytes(32)), keyFingerprint(systemRandom.bytes(32))]
   await requireSameSealingKey(db, first)

@@ -6,7 +6,7 @@ import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
 
-// Reports that say what the one before said, over HTTP, as a worker sends them.
+// Reports that say the same as the one before, over HTTP as a worker sends them.
 
 let world: WorkerWorld
 before(async () => {
@@ -51,7 +51,7 @@ function send(credential = world.credential): Exchange {
   return { recorded: recorded.promise, answer, end: () => ending.abort() }
 }
 
-/** Takes over what an answer says; true when it says nothing new. */
+/** Applies an answer; true when it says nothing new. */
 function learn({ generation, desired_runs, desired_version, volumes_version }: SyncAnswer): boolean {
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
   if (desired_runs !== null)
@@ -65,7 +65,7 @@ function learn({ generation, desired_runs, desired_version, volumes_version }: S
   return true
 }
 
-/** Syncs until there is nothing new to hear, and answers the sync that is held then: an unchanged one. */
+/** Syncs until there is nothing new to hear, and returns the sync that is held then, whose report is unchanged. */
 async function settle(): Promise<Exchange> {
   for (;;) {
     const first = send()

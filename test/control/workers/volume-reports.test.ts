@@ -20,7 +20,7 @@ after(() => world.close())
 
 let made = 0
 
-/** A volume that lies on the worker. */
+/** A volume whose home is the worker. */
 async function placed(): Promise<VolumeId> {
   made += 1
   const { id } = await world.addVolume(`v-${String(made)}`)
@@ -51,7 +51,7 @@ async function accrualsOf(id: VolumeId): Promise<readonly Accrual[]> {
 
 const HOUR_MS = 3_600_000
 
-test('what a volume held is written down by days, and an equal value prolongs the last interval', async () => {
+test('what a volume held is recorded by days, and an equal value extends the last interval', async () => {
   const id = await placed()
   const start = clock.now()
   const toMidnightMs = 24 * HOUR_MS - (start.getTime() % (24 * HOUR_MS))
@@ -119,7 +119,7 @@ test('whatever a volume holds and however the clock steps, intervals stay in ord
   )
 })
 
-test('a volume is counted until its deletion is asked for, and its intervals outlive it', async () => {
+test('a volume is counted until its deletion is requested, and its intervals outlive it', async () => {
   const { deps, caller } = world
   const id = await placed()
   await report([id, 5])
@@ -138,7 +138,7 @@ test('a volume is counted until its deletion is asked for, and its intervals out
   assert.deepEqual(await accrualsOf(id), atDeletion)
 })
 
-test('a volume that no worker ever told of is gone as soon as its worker has no news of it', async () => {
+test('a deleted volume that was never reported is gone with the next report without news of volumes', async () => {
   const { deps, caller } = world
   const id = await placed()
   await deleteVolume(deps, caller, id)
@@ -149,7 +149,7 @@ test('a volume that no worker ever told of is gone as soon as its worker has no 
   await assert.rejects(getVolume(deps, caller, { id }), { code: 'volume_not_found' })
 })
 
-test('a worker is told to delete a deleted volume that came back, nothing of one that lies elsewhere, and none that was never held', async () => {
+test('a worker is told to delete a deleted volume that came back, but none that is elsewhere and none that never existed', async () => {
   const { deps, caller } = world
   const back = await placed()
   await deleteVolume(deps, caller, back)
@@ -166,7 +166,7 @@ test('a worker is told to delete a deleted volume that came back, nothing of one
   assert.equal((await getVolume(deps, caller, { id })).used_bytes, null, 'the word of another counts nothing')
 })
 
-test('caps are told when they have changed, and not again to who holds them', async () => {
+test('caps are sent when they changed, and not again to a worker that knows them', async () => {
   const { deps, caller } = world
   const id = await placed()
   const first = await report([id, 1])
@@ -181,7 +181,7 @@ test('caps are told when they have changed, and not again to who holds them', as
   assert.ok(woken > 0, 'its worker is woken')
 })
 
-test('in a storage that workers share, the volume is at home with each of them', async () => {
+test('a volume in a shared storage has its home on each worker of that storage', async () => {
   const [a, b] = [await world.addWorker('s1'), await world.addWorker('s2')]
   for (const one of [a, b]) await world.sync(one, { is_shared: true })
   const { id, org_id } = await world.addVolume('everywhere')

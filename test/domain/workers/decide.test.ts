@@ -31,7 +31,7 @@ const someWanted = fc.uniqueArray(fc.nat({ max: 9 }), { selector: (n) => n >> 1 
   ),
 )
 
-test('a worker never touches a wanted run that is as wanted, and never starts what is not wanted', () => {
+test('a worker never touches a run that is as desired, and never starts one that is not desired', () => {
   fc.assert(
     fc.property(someWanted, someHeld, (wanted, held) => {
       for (const action of decide(wanted, held)) {
@@ -46,7 +46,7 @@ test('a worker never touches a wanted run that is as wanted, and never starts wh
   )
 })
 
-test('two runs of one sandbox are never held to run at once', () => {
+test('two runs of one sandbox never run at once', () => {
   fc.assert(
     fc.property(someWanted, someHeld, (wanted, held) => {
       for (const action of decide(wanted, held)) {
@@ -58,7 +58,7 @@ test('two runs of one sandbox are never held to run at once', () => {
   )
 })
 
-test('a worker whose steps may fail or be lost still comes to hold what is wanted', () => {
+test('a worker whose steps may fail or be lost still holds in the end what is desired', () => {
   fc.assert(
     fc.property(someWanted, someHeld, fc.array(fc.boolean(), { maxLength: 60 }), (wanted, start, luck) => {
       let held: readonly HeldRun[] = start

@@ -42,7 +42,7 @@ test('each amount that no worker has is named with what was asked and what the c
   )
 })
 
-test('what no worker can do is named, and room only of those that could run it', () => {
+test('what no worker can do is named, and free capacity only of those that could run it', () => {
   const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 0, abilities: ['patches', 'secrets'] }]
   assert.deepEqual(lacks({ abilities: ['metrics'] }, workers), ['ability metrics'])
   assert.deepEqual(lacks({ abilities: ['secrets'] }, workers), ['resource vcpus'])
@@ -55,13 +55,13 @@ test('what no worker can do is named, and room only of those that could run it',
   ])
 })
 
-test('without any worker that gets runs, that is what is missing, and the largest room is none', () => {
+test('without any worker that gets runs, a worker is missing, and the largest free capacity is none', () => {
   const told = explainPlacement({ ...REQUEST, abilities: ['patches'] }, [])
   assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0 })
   assert.deepEqual(told.missing.map(({ kind }) => kind), ['worker']) // prettier-ignore
 })
 
-test('something is missing exactly when the request has no place', () => {
+test('something is missing exactly when the request can’t be placed', () => {
   const abilities = fc.subarray(['a', 'b'])
   const workers = fc.array(
     fc.record({

@@ -15,7 +15,7 @@ import { memoryLevel } from '../../../src/domain/workers/capacity-buckets.ts'
 
 type Request = PlacementRequest & { readonly id: number }
 
-/** Gives requests to a fleet in their order. */
+/** Places requests on a fleet in their order. */
 function place(requests: readonly Request[], workers: readonly PlacementWorker[], how: PlacementPolicy) {
   const pool = makeCapacityIndex(workers, how)
   const all = requests.map((request) => ({ id: request.id, worker_id: pool.allocate(request) }))
@@ -52,7 +52,7 @@ const requests: fc.Arbitrary<readonly Request[]> = fc
   )
   .map((all) => all.map((request, id) => ({ ...request, id })))
 
-test('a worker never gets more than it has, nothing that it can’t enforce, and nothing that lives elsewhere', () => {
+test('a worker never gets more than it has, what it can’t enforce, or what has its home elsewhere', () => {
   fc.assert(
     fc.property(requests, workers, policy, (wanted, offers, how) => {
       const { placed } = place(wanted, offers, how)
@@ -76,7 +76,7 @@ test('a worker never gets more than it has, nothing that it can’t enforce, and
   )
 })
 
-test('each request is placed or waits, once, and none waits that still has room at the end', () => {
+test('each request is placed or waits, once, and none waits for which capacity is left at the end', () => {
   fc.assert(
     fc.property(requests, workers, policy, (wanted, offers, how) => {
       const { placed, waiting } = place(wanted, offers, how)
@@ -96,7 +96,7 @@ test('each request is placed or waits, once, and none waits that still has room 
   )
 })
 
-/** The rule in its plainest form: for each request all workers that can take it, and of these the preferred ones. */
+/** The naive rule: for each request all workers that can run it, and of these the preferred ones. */
 function candidates(request: Request, left: readonly PlacementWorker[]): readonly PlacementWorker[] {
   const able = left.filter(
     (worker) =>
@@ -117,7 +117,7 @@ function preferred(able: readonly PlacementWorker[], how: PlacementPolicy): read
   return able.filter((_, index) => levels[index] === wanted)
 }
 
-/** Follows a placement step by step and says where it parted from the rule. */
+/** Follows a placement step by step and says where it deviated from the rule. */
 function check(wanted: readonly Request[], offers: readonly PlacementWorker[], how: PlacementPolicy): void {
   const { placed } = place(wanted, offers, how)
   const workerOf = new Map(placed.map(({ id, worker_id }) => [id, worker_id]))
@@ -143,7 +143,7 @@ function check(wanted: readonly Request[], offers: readonly PlacementWorker[], h
   }
 }
 
-test('each request goes where the rule in its plainest form sends it: to a holder of its image, then by the policy', () => {
+test('each request goes where the naive rule sends it: to a holder of its image, then by the policy', () => {
   fc.assert(fc.property(requests, workers, policy, check))
 })
 
@@ -164,7 +164,7 @@ test('packing chooses the fullest worker that fits, spreading the emptiest', () 
   assert.deepEqual(place([{ ...request, id: 0 }], offers, 'spread').placed, [{ id: 0, worker_id: 'w1' }])
 })
 
-test('equal workers take turns when spread, and are filled one after the other when packed', () => {
+test('equal workers are chosen in turn by `spread`, and are filled one after the other by `pack`', () => {
   const three = [0, 1, 2].map((id) => ({ ...request, memory_mib: 1, id }))
   const chosen = (how: PlacementPolicy) =>
     place(three, roomsOf([1000, 1000, 1000]), how).placed.map((one) => one.worker_id)

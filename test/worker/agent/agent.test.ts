@@ -43,7 +43,7 @@ before(async () => {
 })
 after(() => world.close())
 
-/** What the machine of the worker holds; a test's own. */
+/** What the worker's machine holds. Each test has its own. */
 let machine: SimulatedWorld = makeSimulatedWorld()
 let endLife: () => Promise<void> = () => Promise.resolve()
 afterEach(async () => {
@@ -61,7 +61,7 @@ function openDriver(): Driver {
   return makeSimulatedDriver({ world: machine, clock: systemClock, behaviourOf })
 }
 
-/** Lets the worker live with what the machine holds. */
+/** Runs the worker with what the machine holds. */
 function live(driver: Driver = openDriver(), options: RunWorkerOptions = {}): void {
   endLife = world.runWorker(driver, options)
 }
@@ -73,7 +73,7 @@ async function waitForStatus(id: SandboxId, status: string): Promise<{ readonly 
   })
 }
 
-/** Gives a worker that would do the wrong thing the time to do it: another sandbox comes to run meanwhile. */
+/** Gives a worker that would do the wrong thing the time to do it: another sandbox starts meanwhile. */
 async function runAnother(): Promise<void> {
   await waitForStatus((await world.create()).id, 'running')
 }
@@ -101,14 +101,14 @@ test('a sandbox lives its whole life: started, running, stopped, started again, 
   await waitUntil(() => heldOf(id).length === 0 && !machine.stored.has(id))
 })
 
-test('a start that fails is told with its reason, and nothing of its run stays', async () => {
+test('a failed start is reported with its reason, and nothing of its run is left', async () => {
   live()
   const { id } = await world.create({ image: 'registry.example/missing' })
   assert.equal((await waitForStatus(id, 'failed')).last_failure_message, 'no such image')
   await waitUntil(() => heldOf(id).length === 0)
 })
 
-test('a workload that ends by itself is seen within a second, with its exit code', async () => {
+test('a workload that ends by itself is reported within a second, with its exit code', async () => {
   live()
   const { id } = await world.create()
   await waitForStatus(id, 'running')
@@ -120,7 +120,7 @@ test('a workload that ends by itself is seen within a second, with its exit code
   assert.ok(systemClock.monotonicMs() - fromMs < 1_000)
 })
 
-test('a worker that is replaced adopts what runs, and removes what nobody wants', async () => {
+test('a worker process that replaces another adopts its runs, and removes those that are not desired', async () => {
   live()
   const { id } = await world.create()
   await waitForStatus(id, 'running')
@@ -133,7 +133,7 @@ test('a worker that is replaced adopts what runs, and removes what nobody wants'
   assert.equal((await world.statusOf(id)).status, 'running')
 })
 
-test('a start that a shutdown cut short is nobody’s failure: the next life begins it again', async () => {
+test('a start that a shutdown cancelled is no failure: the next incarnation begins it again', async () => {
   const driver = openDriver()
   live(driver)
   const { id } = await world.create({ image: 'registry.example/slow' })
@@ -156,7 +156,7 @@ test('a stop during a start ends the start, and is no failure', async () => {
   await waitUntil(() => heldOf(id).length === 0)
 })
 
-test('a stop ends also a start that the driver does not list yet, and no other run of the sandbox starts beside it', async () => {
+test('a stop also ends a start that the driver does not list yet, and no other run of the sandbox starts beside it', async () => {
   const driver = openDriver()
   const { promise: mayEnd, resolve } = Promise.withResolvers<void>()
   let unlisted = 0
@@ -181,7 +181,7 @@ test('a stop ends also a start that the driver does not list yet, and no other r
   await waitForStatus(id, 'running')
 })
 
-test('a worker goes on while the control plane is away, and tells what happened when it is back', async () => {
+test('a worker goes on while the control plane is away, and reports what happened when it is back', async () => {
   live()
   const { id } = await world.create()
   const { id: other } = await world.create()
@@ -231,7 +231,7 @@ test('a worker that can’t sync destroys its runs before their lease is over, c
   assert.ok(clock.monotonicMs() < SELF_FENCE_MS + 5_000)
 })
 
-test('an answer that was overtaken by a later one changes nothing', async () => {
+test('an answer that a later one has overtaken changes nothing', async () => {
   const real = world.connect()
   const { promise: letGo, resolve } = Promise.withResolvers<void>()
   let late: SyncRequest | null = null
@@ -268,7 +268,7 @@ test('an answer that was overtaken by a later one changes nothing', async () => 
   assert.deepEqual(heldOf(id), ['running'])
 })
 
-test('an answer that never comes keeps no news from being told', async () => {
+test('an answer that never comes does not keep news from being reported', async () => {
   const real = world.connect()
   let isFirst = true
   live(openDriver(), {
@@ -291,7 +291,7 @@ test('an answer that never comes keeps no news from being told', async () => {
   assert.ok(systemClock.monotonicMs() - fromMs < 3_000)
 })
 
-test('a report that was overtaken on its way moves nothing', async () => {
+test('a report that was overtaken on its way changes nothing', async () => {
   live()
   const { id } = await world.create()
   await waitForStatus(id, 'running')
@@ -323,7 +323,7 @@ test('a disk is discarded only when its run is gone', async () => {
   await waitUntil(() => !machine.stored.has(id))
 })
 
-test('a step that fails is tried again, but not in a tight loop', async () => {
+test('a failed step is retried, but not in a tight loop', async () => {
   const driver = openDriver()
   let tries = 0
   live({
@@ -390,7 +390,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
   assert.equal(dials, 1)
 })
 
-test('a channel begins on a connection on which the worker stood by, without a ticket or a sync, and it stands by again', async () => {
+test('a channel uses a connection on which the worker stood by, without a ticket or a sync, and the worker stands by again', async () => {
   const driver = openDriver()
   const real = world.connect()
   live(
@@ -420,7 +420,7 @@ test('a channel begins on a connection on which the worker stood by, without a t
   }
 })
 
-test('a worker is refused without its credential, for another’s id, and for another protocol', async () => {
+test('a worker is refused without its credential, with the id of another worker, and with another protocol version', async () => {
   const body = (changes: object): string => JSON.stringify({ ...reportOf(world.worker_id), ...changes })
   const post = async (credential: string, changes: object): Promise<number> => {
     const headers = { authorization: `Bearer ${credential}`, 'content-type': 'application/json' }

@@ -18,7 +18,7 @@ afterEach(() => {
   }
 })
 
-/** A server process as a worker meets it. */
+/** A server process as a worker sees it. */
 type Peer = { readonly url: string; readonly server: Server; readonly syncs: number }
 
 async function listen(answer: RequestListener): Promise<Peer> {
@@ -57,7 +57,7 @@ function answerWith(replicas: readonly string[]): string {
   return JSON.stringify(answer)
 }
 
-test('the head of an answer says that the report was taken in, however long the rest is held', async () => {
+test('the head of an answer says that the report was recorded, however long the rest is held', async () => {
   let end: () => void = () => undefined
   const peer = await listen((_request, response) => {
     response.writeHead(200, { 'content-type': 'application/json' })
@@ -75,7 +75,7 @@ test('the head of an answer says that the report was taken in, however long the 
   assert.equal((await answering).desired_version, 'v')
 })
 
-test('a worker goes on with the next process when one refuses, breaks or is silent, well before its lease ends', async () => {
+test('a worker syncs with the next process when one refuses, breaks or is silent, well before its lease ends', async () => {
   const second = await listen((_request, response) => {
     response.end(answerWith([first.url, second.url]))
   })
@@ -106,7 +106,7 @@ test('a worker goes on with the next process when one refuses, breaks or is sile
   await stuck.sync(REPORT, never)
 })
 
-test('what the worker itself gives up is no failure of the process', async () => {
+test('a sync that the worker itself aborts is no failure of the process', async () => {
   const other = await listen((_request, response) => response.end(answerWith([])))
   let isHeld = false
   const first: Peer = await listen((_request, response) => {
@@ -125,7 +125,7 @@ test('what the worker itself gives up is no failure of the process', async () =>
   assert.deepEqual([first.syncs, other.syncs], [3, 0])
 })
 
-test('a ticket is dialled at its URL, and where the worker syncs when nobody is there', async () => {
+test('a ticket is dialled at its URL, and if nothing answers there, where the worker syncs', async () => {
   const paths: string[] = []
   const takesTickets = (peer: Peer, name: string): void => {
     const sockets = new WebSocketServer({ noServer: true })
@@ -147,7 +147,7 @@ test('a ticket is dialled at its URL, and where the worker syncs when nobody is 
   assert.deepEqual(paths, [`waits ${path}`, `home ${path}`, `home ${path}`])
 })
 
-test('the credential goes to no other place than those that a worker may be told of', async () => {
+test('the credential is sent only to URLs that a worker may accept', async () => {
   const heard: string[] = []
   const stranger = await listen((request, response) => {
     heard.push(String(request.url))

@@ -10,7 +10,7 @@ import { waitUntil } from '../../support/wait.ts'
 
 const log = makeLog('silent')
 
-/** A fence whose destroying leaves as many runs as the test says, and its end. */
+/** A fence whose `destroy` leaves as many runs as the test says, and its end. */
 function makeWorld() {
   const clock = makeTestClock()
   const lease = makeLease(clock)
@@ -29,7 +29,7 @@ function makeWorld() {
   return { clock, lease, fence, over, state, kept, pass }
 }
 
-test('the fence is up from the end of the lease until nothing is left, also when an answer comes in between', async () => {
+test('the fence is active from the end of the lease until no run is left, also when an answer comes in between', async () => {
   const { clock, lease, fence, over, state, kept, pass } = makeWorld()
   await pass()
   assert.deepEqual([fence.isActive(), state.destroyed], [false, 0])
@@ -49,7 +49,7 @@ test('the fence is up from the end of the lease until nothing is left, also when
   await kept
 })
 
-test('a worker that was removed has all its runs destroyed, whatever its lease, and ends with the reason; no other refusal does so', async () => {
+test('a removed worker destroys all its runs, whatever its lease, and ends with the reason; no other refusal has that effect', async () => {
   const { fence, state, kept, pass } = makeWorld()
   fence.noteFailure(new Error('401'))
   await pass()

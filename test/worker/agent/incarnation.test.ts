@@ -13,7 +13,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-test('each life of a worker has a greater UUID than the one before, even in the same moment and where the clock went back', async () => {
+test('each incarnation has a greater UUID than the one before, even in the same moment and if the clock went back', async () => {
   const path = join(folder, 'life.json')
   const lives: string[] = []
   for (const at of ['2026-11-22T12:00:00Z', '2026-11-22T12:00:00Z', '2026-11-22T11:00:00Z', '2026-11-22T13:00:00Z'])
@@ -22,7 +22,7 @@ test('each life of a worker has a greater UUID than the one before, even in the 
   assert.deepEqual(lives, [...new Set(lives)].sort())
 })
 
-test('a file that was cut short is begun anew', async () => {
+test('a truncated file is written again', async () => {
   const path = join(folder, 'cut.json')
   writeFileSync(path, '{"life":')
   assert.ok(isUuid(await beginIncarnation({ clock: makeTestClock(), random: systemRandom }, path)))

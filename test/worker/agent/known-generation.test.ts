@@ -5,7 +5,7 @@ import { knownGeneration, noteGeneration, WHOLE_REPORT_EVERY_MS } from '../../..
 const fresh = () => ({ content: null, sinceSeq: 0, generation: null, wholeAtMs: 0 })
 const NOW = WHOLE_REPORT_EVERY_MS
 
-test('a report names the generation of the last answer while it says the same, and no other one', () => {
+test('a report carries the generation of the last answer while it says the same, and otherwise none', () => {
   const memory = fresh()
   assert.equal(knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW }), null)
   noteGeneration(memory, 1, 7)
@@ -14,18 +14,18 @@ test('a report names the generation of the last answer while it says the same, a
   assert.equal(knownGeneration(memory, { content: 'a', seq: 4, nowMs: NOW }), null)
 })
 
-test('an answer to a report that said something else is no word on the one that is sent now', () => {
+test('the answer to a report with other content gives no generation to the next one', () => {
   const memory = fresh()
   knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW })
   knownGeneration(memory, { content: 'b', seq: 2, nowMs: NOW })
-  noteGeneration(memory, 1, 7) // it was held, and was released by the second
+  noteGeneration(memory, 1, 7) // it was held until the second report released it
   assert.equal(knownGeneration(memory, { content: 'b', seq: 3, nowMs: NOW }), null)
   noteGeneration(memory, 2, 8)
   noteGeneration(memory, 3, null) // it brought something new
   assert.equal(knownGeneration(memory, { content: 'b', seq: 4, nowMs: NOW }), null)
 })
 
-test('a report is read whole now and then though it says the same', () => {
+test('a report is sent to be read whole from time to time, even if it says the same', () => {
   const memory = fresh()
   knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW })
   noteGeneration(memory, 1, 7)

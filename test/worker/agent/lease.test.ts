@@ -12,11 +12,11 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-test('a worker fences itself early enough for a third of the lease to be left for it', () => {
+test('a worker fences itself while a third of the lease is left for that', () => {
   assert.ok(WORKER_LEASE_MS - SELF_FENCE_MS >= WORKER_LEASE_MS / 3)
 })
 
-test('a lease is over a fixed time after the last message that was answered had set out, whatever the order of answers', async () => {
+test('a lease ends a fixed time after the last answered message was sent, whatever the order of answers', async () => {
   const clock = makeTestClock()
   const lease = makeLease(clock)
   const sentAtMs = lease.nowMs() + 5_000
@@ -29,7 +29,7 @@ test('a lease is over a fixed time after the last message that was answered had 
   assert.equal(lease.isOver(), true)
 })
 
-test('a later life of a worker has what is left of its lease, and none where nothing was written in this boot', async () => {
+test('a later incarnation has what is left of the lease, and none if nothing was written since this boot', async () => {
   const file = join(folder, 'lease.json')
   const first = await openLease(file)
   assert.equal(first.isOver(), true)

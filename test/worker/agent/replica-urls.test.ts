@@ -4,7 +4,7 @@ import { makeReplicaUrls } from '../../../src/worker/agent/replica-urls.ts'
 
 const [GIVEN, A, B] = ['http://given:8080', 'http://a:8080', 'http://b:8080'] as const
 
-test('the URL that a worker was given comes first, and what it is told of replaces what it was told before', () => {
+test('the URL that a worker was given comes first, and newly named URLs replace earlier ones', () => {
   const urls = makeReplicaUrls(`${GIVEN}/`)
   assert.deepEqual([urls.all, urls.current, urls.untried], [[GIVEN], GIVEN, 0])
   urls.markAnswered(GIVEN, [A, GIVEN])
@@ -13,7 +13,7 @@ test('the URL that a worker was given comes first, and what it is told of replac
   assert.deepEqual(urls.all, [GIVEN, B])
 })
 
-test('after failures each URL is tried in turn, and one that answers is kept', () => {
+test('after failures the URLs are tried in turn, and one that answers is kept', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [A, B])
   const tried = [GIVEN, A, B, GIVEN].map((url) => {
@@ -27,7 +27,7 @@ test('after failures each URL is tried in turn, and one that answers is kept', (
   assert.deepEqual([urls.current, urls.untried], [A, 2])
 })
 
-test('a second failure at the same URL leaves the next one alone', () => {
+test('a second failure of the same URL does not skip the next one', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [A, B])
   urls.markFailed(GIVEN)
@@ -35,7 +35,7 @@ test('a second failure at the same URL leaves the next one alone', () => {
   assert.equal(urls.current, A)
 })
 
-test('a process that is told of no longer is left at its first failure, and not before', () => {
+test('a process that is no longer named is left at its first failure, and not before', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [A, B])
   urls.markFailed(GIVEN)
@@ -45,13 +45,13 @@ test('a process that is told of no longer is left at its first failure, and not 
   assert.equal(urls.current, GIVEN)
 })
 
-test('a worker that joined by https takes no URL without it, and nobody one of another kind', () => {
+test('a worker that joined by https accepts only https, and no worker accepts other schemes than http and https', () => {
   const urls = makeReplicaUrls('https://given')
   urls.markAnswered('https://given', ['http://a', 'https://b:8443', 'ftp://c', 'no URL'])
   assert.deepEqual(urls.all, ['https://given', 'https://b:8443'])
 })
 
-test('a URL of the loopback is for a worker that was given one, and for no other', () => {
+test('only a worker that was given a loopback URL accepts one', () => {
   const local = ['http://127.0.0.1:8080', 'http://localhost:8080', 'http://[::1]:8080']
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [...local, A])
@@ -61,7 +61,7 @@ test('a URL of the loopback is for a worker that was given one, and for no other
   assert.deepEqual(beside.all, ['http://127.0.0.1:9090', ...local])
 })
 
-test('however many are told of, a bounded number is kept', () => {
+test('however many URLs are named, a bounded number is kept', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(
     GIVEN,

@@ -27,7 +27,7 @@ import { socketPair } from '../../support/channel.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../../support/volume-storage.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-// What the worker says and does about volumes, against plain folders and a control plane that wants what the test wants.
+// What the worker reports and does about volumes, with plain folders and a control plane that the test plays.
 
 let storage: VolumeStorage
 let removeFolders: () => void
@@ -55,7 +55,7 @@ beforeEach(() => {
 })
 afterEach(() => end())
 
-/** Answers at once what is news, and else after a while, as the real one does. */
+/** Answers news at once, and otherwise after a while, as the real control plane does. */
 async function sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer> {
   reports.push(report)
   const isNews = (): boolean =>
@@ -99,7 +99,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
   }
 }
 
-/** What the latest report that says so tells of a volume, null when it is not among those that are here. */
+/** What the latest report about volumes says about one; null if the volume is not in it. */
 function toldOf({ volume_id }: DesiredVolume): number | null | undefined {
   const told = reports.findLast(({ volumes }) => volumes !== null)?.volumes
   return told?.find((one) => one.volume_id === volume_id)?.used_bytes ?? (told === undefined ? undefined : null)
@@ -123,7 +123,7 @@ async function put(volume: DesiredVolume, path: string, content: string): Promis
   return status
 }
 
-test('the first sync says how volumes are kept and what lies here already, and later ones say it only anew', async () => {
+test('the first report says how volumes are stored and which exist, and later ones only what changed', async () => {
   const volume = newVolume()
   writeFileSync(join(await storage.open(volume), 'file'), 'x'.repeat(100_000))
   live()
@@ -133,7 +133,7 @@ test('the first sync says how volumes are kept and what lies here already, and l
   assert.equal(reports[2]?.volumes, null)
 })
 
-test('volumes are measured anew from time to time', async () => {
+test('volumes are measured from time to time', async () => {
   const volume = newVolume()
   const path = await storage.open(volume)
   sampleMs = 100
@@ -143,14 +143,14 @@ test('volumes are measured anew from time to time', async () => {
   await waitUntil(() => (toldOf(volume) ?? 0) >= 100_000)
 })
 
-test('what was measured is said until an answer has come', async () => {
+test('a measurement is reported until it is answered', async () => {
   isLosingAnswers = true
   live()
   await waitUntil(() => reports.length > 1)
   assert.notEqual(reports[1]?.volumes, null)
 })
 
-test('caps are put in force once, and those that fail are asked for again', async () => {
+test('caps are applied once, and failed ones are requested again', async () => {
   const [good, bad] = [newVolume(), newVolume()]
   const limited: DesiredVolume[] = []
   live({
@@ -169,7 +169,7 @@ test('caps are put in force once, and those that fail are asked for again', asyn
   assert.deepEqual(limited, [good, bad, good, bad, good])
 })
 
-test('a volume that is to go is deleted, and the control plane hears at once that it is gone', async () => {
+test('a volume to be deleted is deleted, and that is reported at once', async () => {
   const volume = newVolume()
   const path = await storage.open(volume)
   live()
@@ -181,7 +181,7 @@ test('a volume that is to go is deleted, and the control plane hears at once tha
   assert.ok(systemClock.monotonicMs() - fromMs < 2_000)
 })
 
-test('a deletion that fails is tried again, but not in a tight loop, and the worker syncs meanwhile', async () => {
+test('a failed deletion is retried, but not in a tight loop, and the worker syncs meanwhile', async () => {
   const volume = newVolume()
   let tries = 0
   live({
@@ -199,7 +199,7 @@ test('a deletion that fails is tried again, but not in a tight loop, and the wor
   assert.ok(reports.length > 2 && reports.length < 20, `${String(reports.length)} syncs while a deletion fails`)
 })
 
-test('a file that comes by a stream is written to the volume, and what the volume takes is told within seconds', async () => {
+test('a file from a stream is written to the volume, and the volume’s use is reported within seconds', async () => {
   const volume = newVolume()
   live()
   await waitUntil(() => reports.length > 1)
@@ -209,7 +209,7 @@ test('a file that comes by a stream is written to the volume, and what the volum
   await waitUntil(() => (toldOf(volume) ?? 0) >= 100_000, 2_500)
 })
 
-test('a stream to a volume that can’t be opened is hung up, and the worker goes on', async () => {
+test('a stream to a volume that can’t be opened is closed, and the worker goes on', async () => {
   const volume = newVolume({ capacity_bytes: 1 }) // plain folders refuse a cap
   live()
   wish = { ...NOTHING, streams: [{ kind: 'volume', ticket: 't', volume }] }
@@ -220,7 +220,7 @@ test('a stream to a volume that can’t be opened is hung up, and the worker goe
   await waitUntil(() => reports.length > before)
 })
 
-test('the end of a worker hangs up the streams to volumes', async () => {
+test('the end of a worker closes the streams to volumes', async () => {
   live()
   wish = { ...NOTHING, streams: [{ kind: 'volume', ticket: 't', volume: newVolume() }] }
   const stream = await waitUntil(() => clients[0])
