@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { tryCommand } from '../../src/lib/run-command.ts'
 import { blocksOf, commandsOf, matchesOutput, readDocument, ROOT, type Shown } from '../support/documents.ts'
+import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
 // What the README and the guide show is run, page after page against one server, and must print what they show.
@@ -92,7 +93,7 @@ describe('the guide', { skip: whyNoServer() }, () => {
       const steps = stepsOf(page)
       const { stdout } = await tryCommand('bash', ['-s'], {
         input: scriptOf(steps),
-        timeoutMs: PAGE_LIMIT_MS,
+        timeoutMs: PAGE_LIMIT_MS * TIMEOUT_FACTOR,
         cwd: folder,
         env: {
           ...withoutSettings(process.env),
