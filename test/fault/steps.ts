@@ -266,5 +266,7 @@ export async function passTime(world: World, ms: number): Promise<void> {
 
 /** The gates that open while time passes: heartbeats of leaders, and at each check the search for lost workers and the election. */
 function opensWhileTimePasses({ label }: Gate, isCheck: boolean): boolean {
-  return label.startsWith('lead: leads.renew') || (isCheck && (label.startsWith('lost: ') || label.startsWith('lead: ')))
+  return (
+    label.startsWith('lead: leads.renew') || (isCheck && (label.startsWith('lost: ') || label.startsWith('lead: ')))
+  )
 }
