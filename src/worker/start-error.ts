@@ -24,8 +24,3 @@ export async function withStartFailure<T>(reason: StartFailure, message: string,
     throw new StartError(reason, error instanceof OwnerVisibleError ? error.message : message, error)
   }
 }
-
-/** Returns a `StartError` as it is, and wraps any other error in one of kind `reason`. */
-export function asStartError(reason: StartFailure, error: unknown): StartError {
-  return error instanceof StartError ? error : new StartError(reason, 'the worker could not start the sandbox', error)
-}

@@ -4,7 +4,7 @@ import { decide, withStoppedRuns, type WorkerAction } from '../../domain/workers
 import type { SandboxId } from '../../domain/ids.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { Driver } from '../drivers/driver.ts'
-import type { Agent } from './agent.ts'
+import type { Agent } from './agent-state.ts'
 
 /** All that the driver holds, the starts that it does not list yet, and stops of what was never begun. */
 export async function observeRuns({ deps, steps, state }: Agent): Promise<readonly ObservedRun[]> {

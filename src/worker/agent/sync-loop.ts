@@ -7,7 +7,7 @@ import {
 } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
-import type { Agent } from './agent.ts'
+import type { Agent, ReportMemory } from './agent-state.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
 import type { StreamRequest } from './streams.ts'
 
@@ -65,17 +65,6 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
   const seq = ++state.seq
   const sent = { content: JSON.stringify(content), seq, nowMs: deps.clock.monotonicMs() }
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
-}
-
-/** What an agent remembers about the reports that it sent last, all of the same content. */
-export type ReportMemory = {
-  content: string | null
-  /** The number of the first of them. */
-  sinceSeq: number
-  /** The generation of the last answer to one of them, or null. */
-  generation: number | null
-  /** When such a report was last sent to be read whole. */
-  wholeAtMs: number
 }
 
 /** The `known_generation` of a report that is about to be sent. */
