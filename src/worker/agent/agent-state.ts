@@ -84,4 +84,3 @@ export type Agent = {
   readonly volumes: VolumeReconciler
   readonly state: AgentState
 }
-
