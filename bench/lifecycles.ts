@@ -27,7 +27,15 @@ export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   const steps = (['create until running', 'stop', 'until stopped', 'delete'] as const).map((step): ResultRow => {
     const samples = rounds.flatMap(({ stepsMs }) => stepsMs[step])
     const measured = `p50 ${formatMs(median(samples))}, p99 ${formatMs(quantile(samples, 0.99))} ms`
-    return { benchmark: 'lifecycles', what: `the same, ${step}`, measured, limit: '', ratio: null, goal: '', isMet: null }
+    return {
+      benchmark: 'lifecycles',
+      what: `the same, ${step}`,
+      measured,
+      limit: '',
+      ratio: null,
+      goal: '',
+      isMet: null,
+    }
   })
   const whole = { what: `complete sandbox lifecycles, ${String(CLIENTS)} clients`, measured: formatRate(rate) }
   const goal = { goal: `>= ${String(GOAL)} /s`, isMet: rate >= GOAL }
