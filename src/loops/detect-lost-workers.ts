@@ -18,7 +18,7 @@ const ABSENCE_MS = WORKER_LEASE_MS / 2
 const FRESH_MS = 1_000
 
 /** A worker's last report, and when this process first saw it. */
-type LastReport = { readonly life: string | null; readonly report_seq: number; readonly sinceMs: number }
+type LastReport = { readonly incarnation: string | null; readonly report_seq: number; readonly sinceMs: number }
 
 /** A worker reported just before its runs were to be marked lost. */
 class CameBack extends Error {}
@@ -63,12 +63,12 @@ export function detectLostWorkers(deps: LostDeps): Loop {
 }
 
 function lastReportOf(
-  { incarnation: life, report_seq }: workers.SilentWorker,
+  { incarnation, report_seq }: workers.SilentWorker,
   before: LastReport | undefined,
   nowMs: number,
 ): LastReport {
-  const isSame = before?.life === life && before.report_seq === report_seq
-  return isSame ? before : { life, report_seq, sinceMs: nowMs }
+  const isSame = before?.incarnation === incarnation && before.report_seq === report_seq
+  return isSame ? before : { incarnation, report_seq, sinceMs: nowMs }
 }
 
 async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[], signal: AbortSignal): Promise<void> {

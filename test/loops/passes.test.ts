@@ -50,7 +50,7 @@ async function create(
   return (await createSandbox(control.deps, control.caller, input)).id
 }
 
-async function standingOf(id: SandboxId): Promise<{ readonly status: string; readonly worker_id: string | null }> {
+async function sandboxStateOf(id: SandboxId): Promise<{ readonly status: string; readonly worker_id: string | null }> {
   const { rows } = await control.deps.db.asSystem((q) =>
     q.query<{ readonly status: string; readonly worker_id: string | null }>({
       text: `SELECT s.status, r.worker_id FROM sandboxes s LEFT JOIN runs r ON r.sandbox_id = s.id AND r.ended_at IS NULL
@@ -79,7 +79,7 @@ test('runs that fit nowhere do not block later runs that fit', async () => {
   await Promise.all(Array.from({ length: 510 }, () => create({ vcpus: 64 })))
   const late = await create()
   await placePending(control.deps).run(never)
-  assert.notEqual((await standingOf(late)).worker_id, null)
+  assert.notEqual((await sandboxStateOf(late)).worker_id, null)
 })
 
 test('a sandbox starts again on the worker with its disk, and waits for it', async () => {
@@ -88,7 +88,7 @@ test('a sandbox starts again on the worker with its disk, and waits for it', asy
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name <> 'home'` }))
   const id = await create()
   await placePending(control.deps).run(never)
-  assert.equal((await standingOf(id)).worker_id, home)
+  assert.equal((await sandboxStateOf(id)).worker_id, home)
   await move(id, 'worker_running')
   await move(id, 'stop_requested')
   await move(id, 'worker_stopped')
@@ -97,11 +97,11 @@ test('a sandbox starts again on the worker with its disk, and waits for it', asy
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name = 'home'` }))
   await transition(control.deps, { sandbox_id: id, run_id: null, event: 'start_admitted', cause })
   await placePending(control.deps).run(never)
-  assert.equal((await standingOf(id)).worker_id, null)
-  assert.notEqual((await standingOf(other)).worker_id, home)
+  assert.equal((await sandboxStateOf(id)).worker_id, null)
+  assert.notEqual((await sandboxStateOf(other)).worker_id, home)
   await join('home', 1)
   await placePending(control.deps).run(never)
-  assert.equal((await standingOf(id)).worker_id, home)
+  assert.equal((await sandboxStateOf(id)).worker_id, home)
 })
 
 test('a sandbox that can’t be moved does not block the next ones', async () => {
@@ -119,8 +119,8 @@ test('a sandbox that can’t be moved does not block the next ones', async () =>
   } finally {
     await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE sandboxes DROP CONSTRAINT broken' }))
   }
-  assert.equal((await standingOf(broken)).worker_id, null)
-  assert.notEqual((await standingOf(next)).worker_id, null)
+  assert.equal((await sandboxStateOf(broken)).worker_id, null)
+  assert.notEqual((await sandboxStateOf(next)).worker_id, null)
 })
 
 test('runs that fail to stop do not block the stops of later ones', async () => {
@@ -151,10 +151,10 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
       await resumeWorker(deps, 'large')
       await system('UPDATE orgs SET suspended_at = NULL')
     }
-    const standing = await Promise.all(later.map(standingOf))
-    const asked = standing.map(({ status }) => status === 'stopping')
+    const states = await Promise.all(later.map(sandboxStateOf))
+    const asked = states.map(({ status }) => status === 'stopping')
     assert.deepEqual(asked, [true, at > 0, at > 1], loop.name)
-    assert.ok(standing.every(({ worker_id }) => worker_id === worker))
+    assert.ok(states.every(({ worker_id }) => worker_id === worker))
   }
 })
 
@@ -170,10 +170,10 @@ test("a run is stopped when its maximum duration is over and not before, and the
   assert.equal(await loop.run(never), 60_000)
   clock.advance(59_999)
   assert.equal(await loop.run(never), 1)
-  assert.equal((await standingOf(id)).status, 'running')
+  assert.equal((await sandboxStateOf(id)).status, 'running')
   clock.advance(1)
   assert.equal(await loop.run(never), null)
-  assert.equal((await standingOf(id)).status, 'stopping')
+  assert.equal((await sandboxStateOf(id)).status, 'stopping')
 })
 
 test('after the control plane was paused or lost its database, no worker is marked lost for one lease', async () => {
@@ -195,13 +195,13 @@ test('after the control plane was paused or lost its database, no worker is mark
   clock.advance(10 * WORKER_LEASE_MS) // the machine slept
   await loop.run(never)
   await listen(WORKER_LEASE_MS - 4_000)
-  assert.equal((await standingOf(id)).status, 'starting')
+  assert.equal((await sandboxStateOf(id)).status, 'starting')
   isAway = true
   clock.advance(2_000)
   await assert.rejects(async () => loop.run(never), /away/)
   isAway = false
   await listen(WORKER_LEASE_MS - 2_000)
-  assert.equal((await standingOf(id)).status, 'starting')
+  assert.equal((await sandboxStateOf(id)).status, 'starting')
   await listen(4_000)
-  assert.equal((await standingOf(id)).status, 'failed')
+  assert.equal((await sandboxStateOf(id)).status, 'failed')
 })

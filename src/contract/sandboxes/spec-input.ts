@@ -35,11 +35,11 @@ const MountOptionsInput = requestObject(
   { title: 'MountOptionsInput', description: 'What processes can not do on a mount.' },
 )
 
-const place = {
+const mountPoint = {
   guest: Type.String({ description: 'An absolute path in the sandbox.' }),
   options: Type.Optional(MountOptionsInput),
 }
-const share = {
+const ownership = {
   stat_virtualization: Type.Optional(stringEnumEitherCase(STAT_VIRTUALIZATIONS)),
   host_permissions: Type.Optional(stringEnumEitherCase(HOST_PERMISSIONS)),
 }
@@ -52,16 +52,16 @@ export const MountInput = taggedUnion(
     requestObject({
       type: stringEnumEitherCase(['bind']),
       host,
-      ...place,
-      ...share,
+      ...mountPoint,
+      ...ownership,
       quota_mib: Type.Optional(nullable(int32())),
     }),
-    requestObject({ type: stringEnumEitherCase(['named']), name: Type.String(), ...place, ...share }),
-    requestObject({ type: stringEnumEitherCase(['tmpfs']), ...place, size_mib: Type.Optional(nullable(int32())) }),
+    requestObject({ type: stringEnumEitherCase(['named']), name: Type.String(), ...mountPoint, ...ownership }),
+    requestObject({ type: stringEnumEitherCase(['tmpfs']), ...mountPoint, size_mib: Type.Optional(nullable(int32())) }),
     requestObject({
       type: stringEnumEitherCase(['disk_image']),
       host,
-      ...place,
+      ...mountPoint,
       format: stringEnumEitherCase(DISK_IMAGE_FORMATS),
       fstype: Type.Optional(nullable(Type.String())),
     }),

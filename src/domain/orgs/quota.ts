@@ -14,10 +14,10 @@ export const LIMITS = {
   max_disk_size_mib_per_sandbox: { unit: 'MiB', what: 'writable disk that one sandbox asks for' },
   max_uptime_minutes_per_sandbox: { unit: 'minutes', what: 'time that one start may run' },
   max_total_storage_gib: { unit: 'GiB', what: 'what all volumes may hold together' },
-  included_vcpu_hours: { unit: 'hours', what: 'vCPU-hours of a UTC month; a wall on a plan without prices' },
+  included_vcpu_hours: { unit: 'hours', what: 'vCPU-hours of a UTC month; a hard limit on a plan without prices' },
   included_memory_gib_hours: {
     unit: 'hours',
-    what: 'memory GiB-hours of a UTC month; a wall on a plan without prices',
+    what: 'memory GiB-hours of a UTC month; a hard limit on a plan without prices',
   },
   included_disk_gib_hours: { unit: 'hours', what: 'disk GiB-hours of a UTC month; for bills only' },
   included_storage_gib: { unit: 'GiB', what: 'storage of a UTC month; for bills only' },

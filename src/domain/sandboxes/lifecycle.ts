@@ -55,7 +55,7 @@ export function nextStatus(state: LifecycleState, event: TransitionEvent): Sandb
   return TRANSITIONS[event](state)
 }
 
-const TRANSITIONS: Record<TransitionEvent, (standing: LifecycleState) => SandboxStatus | null> = {
+const TRANSITIONS: Record<TransitionEvent, (state: LifecycleState) => SandboxStatus | null> = {
   start_admitted: ({ status }) => (status === 'created' || isTerminal(status) ? 'starting' : null),
   placed: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),
   no_capacity: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),

@@ -12,9 +12,9 @@ type IncarnationDeps = { readonly clock: Clock; readonly random: Random }
  */
 export async function beginIncarnation(deps: IncarnationDeps, path: string): Promise<string> {
   const found = await readJson<{ readonly life: string }>(path)
-  const life = nextIncarnation(deps, found?.life ?? null)
-  await writeJsonAtomically(path, { life })
-  return life
+  const incarnation = nextIncarnation(deps, found?.life ?? null)
+  await writeJsonAtomically(path, { life: incarnation })
+  return incarnation
 }
 
 /** The UUID of an incarnation that comes after `earlier`. */

@@ -126,11 +126,11 @@ async function openHandle(
   what: string,
   open: (files: GuestFiles, slot: number) => Promise<OpenHandle>,
 ): Promise<number> {
-  const place = handles.reserve(what)
+  const reservation = handles.reserve(what)
   try {
-    return place.fill(await open(await files(), place.slot))
+    return reservation.fill(await open(await files(), reservation.slot))
   } catch (error) {
-    place.cancel()
+    reservation.cancel()
     throw error
   }
 }

@@ -38,14 +38,14 @@ const MAX_VCPUS = 255
 const NO_QUOTA_MIB = 0xffff_ffff
 
 /** Translates a spec for the runtime. Throws `StartError` of kind `config` for what the runtime can't express. */
-export function makeVmConfig({ spec, slug }: DesiredRun, place: VmConfigInput): VmConfig {
+export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
   if (resources.vcpus > MAX_VCPUS)
     throw new StartError('config', `a microVM has at most ${String(MAX_VCPUS)} virtual processors`)
   return {
-    name: place.name,
-    image: place.image,
-    disk_size_mib: place.diskSizeMib,
+    name: input.name,
+    image: input.image,
+    disk_size_mib: input.diskSizeMib,
     vcpus: resources.vcpus,
     memory_mib: resources.memory_mib,
     hostname: runtime.hostname ?? slug,
@@ -62,14 +62,14 @@ export function makeVmConfig({ spec, slug }: DesiredRun, place: VmConfigInput): 
       Object.entries(runtime.scripts).map(([name, text]) => [name, withInterpreter(text, runtime.shell)]),
     ),
     rlimits: spec.rlimits,
-    mounts: spec.mounts.map((mount, index) => makeVmMount(mount, place.sources.get(index))).toSorted(parentsFirst),
+    mounts: spec.mounts.map((mount, index) => makeVmMount(mount, input.sources.get(index))).toSorted(parentsFirst),
     patches: [
-      ...spec.patches.map((patch, index) => makeVmPatch(patch, place.copies.get(index))),
-      ...(place.makesWorkdir && runtime.workdir !== null
+      ...spec.patches.map((patch, index) => makeVmPatch(patch, input.copies.get(index))),
+      ...(input.makesWorkdir && runtime.workdir !== null
         ? [{ type: 'mkdir', path: runtime.workdir, mode: null } as const]
         : []),
     ],
-    network: makeVmNetwork(spec.network, place.hostAddresses),
+    network: makeVmNetwork(spec.network, input.hostAddresses),
     init: spec.init === null ? null : { ...spec.init, env: Object.fromEntries(spec.init.env) },
     security_profile: spec.security_profile,
   }

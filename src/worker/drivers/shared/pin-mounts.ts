@@ -132,11 +132,11 @@ export function mountFlags({ readonly, noexec, nosuid }: MountOptions): readonly
 async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
   const parsed = parseVolumePath(host)
   if ('refused' in parsed) throw new BlockedPathError(`'${host}': ${parsed.refused}`)
-  await using place = await resolveBindSource(volume, host, parsed.names)
-  const stats = await place.found?.handle.stat()
-  if (place.found === null || (stats?.isDirectory() !== true && stats?.isFile() !== true))
+  await using source = await resolveBindSource(volume, host, parsed.names)
+  const stats = await source.found?.handle.stat()
+  if (source.found === null || (stats?.isDirectory() !== true && stats?.isFile() !== true))
     throw new BlockedPathError(`'${host}' is neither a folder nor a file`)
-  return await use(place.found.handle)
+  return await use(source.found.handle)
 }
 
 async function resolveBindSource(
