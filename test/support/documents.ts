@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -23,6 +24,25 @@ export function documents(): readonly string[] {
 /** The text of a document, named by its path from the root. */
 export function readDocument(path: string): string {
   return readFileSync(join(ROOT, path), 'utf8')
+}
+
+/** What stands between backticks somewhere, and where: `path:line`. */
+export type Mention = { readonly where: string; readonly text: string }
+
+/** What stands between backticks in the prose of all documents. */
+export function mentions(): readonly Mention[] {
+  return documents().flatMap((path) =>
+    proseOf(readDocument(path))
+      .split('\n')
+      .flatMap((row, index) =>
+        [...row.matchAll(/`([^`]+)`/g)].map(([, text = '']) => ({ where: `${path}:${String(index + 1)}`, text })),
+      ),
+  )
+}
+
+/** Asserts that a list of faults is empty, and prints all of them otherwise. */
+export function assertNone(faults: readonly string[], what: string): void {
+  assert.equal(faults.length, 0, `${what}:\n  ${faults.join('\n  ')}`)
 }
 
 /** The fenced code blocks of a document in order. */
