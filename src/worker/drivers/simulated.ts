@@ -40,7 +40,7 @@ const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
 
 type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
 
-/** Behaviour by image reference: that of the first rule that matches, over `CALM`. */
+/** Behaviour by image reference: that of the first rule that matches, over `DEFAULT_BEHAVIOUR`. */
 export function behaviourByImage(rules: readonly BehaviourRule[]): (run: DesiredRun) => SimulatedBehaviour {
   return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
 }
@@ -81,7 +81,7 @@ type SimulatedInput = {
   readonly capacity?: Capacity
   /** Takes the log lines about its runs; by default none are written. */
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
-  /** Default: `CALM` for every run. */
+  /** Default: `DEFAULT_BEHAVIOUR` for every run. */
   readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }
 
