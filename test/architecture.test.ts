@@ -8,7 +8,7 @@ import { test } from 'node:test'
 const root = join(import.meta.dirname, '..')
 const maxLines = 300
 
-/** The layers, and what each may import beside itself. `cli` (cli.ts, cli/) may import anything. */
+/** The layers that each layer may import, in addition to its own files. `cli` (cli.ts, cli/) may import anything. */
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   domain: [],
@@ -23,7 +23,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   worker: ['contract', 'domain', 'lib'],
 }
 
-/** Words that promise later work or tell history. "placeholder" is allowed, because the contract uses it. */
+/** Words of comments that promise later work or describe history. "placeholder" is allowed, because the contract uses it. */
 const forbiddenWords =
   /\b(TODO|FIXME|XXX|HACK)\b|, for now\b|\b(stub(bed|s)?(?! resolver)|coming soon|not implemented yet|temporary hack)\b/i
 
@@ -58,7 +58,7 @@ test('a file imports only from the layers that its own layer may import', () => 
 })
 
 test('no folders of src import each other in a circle', () => {
-  // A folder that has subfolders is left out: its own files are what the subfolders share, or what puts them together.
+  // A folder with subfolders is left out: its own files contain code that the subfolders share, or code that combines them.
   const folders = new Set(sources.map(({ path }) => dirname(path)))
   const leaves = new Set([...folders].filter((folder) => ![...folders].some((other) => other.startsWith(`${folder}/`))))
   const graph = new Map<string, Map<string, string>>([...leaves].map((folder) => [folder, new Map()]))
@@ -122,7 +122,7 @@ test('files and folders have lower-case names with hyphens', () => {
   assertNone(badlyNamed.map(({ path }) => `${path}: use lower-case words with hyphens`))
 })
 
-test('Perl lies in src/worker/perl, is strict, says at its head what it does, and loads only its own files', () => {
+test('Perl files are in src/worker/perl, are strict, begin with a comment about their purpose, and load only modules of this project and perl-base', () => {
   assert.ok(perlSources.length > 0)
   const breaches = perlSources.flatMap(({ path, text }) => [
     ...(path.startsWith('src/worker/perl/') ? [] : [`${path}: move it to src/worker/perl`]),
@@ -138,14 +138,14 @@ test('Perl lies in src/worker/perl, is strict, says at its head what it does, an
   assertNone(breaches)
 })
 
-test('no file keeps state of its own', () => {
+test('no file has state in module variables', () => {
   const variables = breachesOf(sources, /^(?:export )?(?:let|var) /gm, 'make it an argument or a local')
   const collection = /^(?:export )?const \w+(?:: [^=]+)? = new (?:Weak)?(?:Map|Set)(?:<[^(]*>)?\(\)/gm
   const collections = breachesOf(sources, collection, 'a collection that starts empty is state; make it a local')
   assertNone([...variables, ...collections])
 })
 
-test('no comment promises later work or tells history', () => {
+test('no comment promises later work or describes history', () => {
   const breaches = everything
     .filter(({ path }) => path !== relative(root, import.meta.filename))
     .flatMap(({ path, text }) =>
@@ -165,7 +165,7 @@ function breachesOf(among: readonly Source[], pattern: RegExp, advice: string): 
   return among.flatMap((source) => findAll(source, pattern).map(({ at }) => `${at}: ${advice}`))
 }
 
-/** Every relative import of a file, with the file that it names. */
+/** Every relative import of a file, with the path of the imported file. */
 function importsOf(source: Source): readonly { readonly at: string; readonly target: string }[] {
   return findAll(source, /(?:\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.[^'"]*)\1/g).map(({ at, groups }) => ({
     at,
@@ -173,7 +173,7 @@ function importsOf(source: Source): readonly { readonly at: string; readonly tar
   }))
 }
 
-/** The nodes of one circle of a graph, each before the one that it points to; empty when there is none. */
+/** The nodes of one cycle of a graph, each before the node that it points to. Empty when the graph has no cycle. */
 function findCircle(graph: ReadonlyMap<string, ReadonlyMap<string, string>>): readonly string[] {
   const done = new Set<string>()
   const search = (node: string, path: readonly string[]): readonly string[] => {
@@ -215,7 +215,7 @@ function layerOf(path: string): string {
   return /^src\/([^/.]+)/.exec(path)?.[1] ?? path
 }
 
-/** Replaces comments with spaces, so that lines keep their numbers. Strings stay. */
+/** Replaces comments with spaces, so that lines keep their numbers. Leaves strings unchanged. */
 function blankComments(text: string): string {
   return text.replace(/\/\*[\s\S]*?\*\/|(^|[^:'"`\\])\/\/[^\n]*/g, (comment) => comment.replace(/[^\n]/g, ' '))
 }

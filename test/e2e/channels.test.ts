@@ -11,10 +11,10 @@ import { waitUntil } from '../support/wait.ts'
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 60_000
-/** What the server may grow by while a peer is stopped: its buffers are some MiB, its garbage is more. */
+/** The most that the server's memory may grow while a peer is stopped. Its buffers take some MiB, its garbage takes more. */
 const GROWTH_MIB = 96
 
-// Channels over real HTTP into a real sandbox, by a client that a test can stop.
+// Channels over real HTTP into a real sandbox, with a client that a test can stop.
 
 describe('command channels', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -39,7 +39,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
   }
   const metrics = async (): Promise<string> => (await fetch(`${server.url}/metrics`)).text()
 
-  test('a client that stops reading blocks the process and not the memory of the server; then all arrives in order', async (t) => {
+  test('a client that stops reading blocks the process without filling the memory of the server; later everything arrives in order', async (t) => {
     const [writer, observer] = await Promise.all([openRaw(server, id), openRaw(server, id)])
     let next = 1
     let rest = ''
@@ -67,7 +67,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     await hangUp([writer, observer])
   })
 
-  test('a process that does not read its input stops the client and fills no memory; then all arrives', async (t) => {
+  test('a process that does not read its input blocks the client without filling memory; later everything arrives', async (t) => {
     const [writer, observer] = await Promise.all([openRaw(server, id), openRaw(server, id)])
     let said = ''
     const session = writer.exec('sh', ['-c', 'while [ ! -e /tmp/go ]; do sleep 0.1; done; sha256sum'], (data) => {
@@ -107,7 +107,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     await hangUp([await openRaw(server, other)])
   })
 
-  test('a key that is revoked or expires ends its channels, with the reason, and no other’s', async () => {
+  test('a key that is revoked or expires ends its own channels, with the reason, and no others', async () => {
     const expires_at = new Date(systemClock.now().getTime() + 4_000).toISOString()
     const made = async (name: string, more: object = {}): Promise<{ readonly id: string; readonly key: string }> =>
       JSON.parse((await call(server, 'create_api_key', { body: { name, scopes: ['write'], ...more } })).text)
@@ -125,7 +125,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     assert.match(await metrics(), /^sandyard_channel_ends_total\{why="api_key_revoked"\} 1$/m)
   })
 
-  test('a channel ends with its sandbox, and says whether that stopped or was deleted', async () => {
+  test('a channel ends with its sandbox, and its reason says whether the sandbox stopped or was deleted', async () => {
     const name = 'to-be-ended'
     const box = await newSandbox(name)
     const stopping = await openRaw(server, box)
@@ -137,7 +137,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     assert.deepEqual(await deleting.closed, { code: 4410, reason: 'the sandbox was deleted' })
   })
 
-  test('bytes that are no frames end the channel with 1008, text with 1003', async () => {
+  test('bytes that are not frames end the channel with 1008, and text ends it with 1003', async () => {
     const [framing, text] = await Promise.all([openRaw(server, id), openRaw(server, id)])
     framing.socket.send(Buffer.alloc(64, 0xff))
     text.socket.send('text')
@@ -145,14 +145,14 @@ describe('command channels', { skip: whyNoServer() }, () => {
     assert.equal((await text.closed).code, 1003)
   })
 
-  test('a sandbox that is used outlives its idle timeout, and is stopped as idle once it is not', async () => {
+  test('a sandbox in use outlives its idle timeout, and is stopped as idle once it is unused', async () => {
     const box = await sdk.Sandbox.builder('idle').image(DEMO_IMAGE).idleTimeout(3).create()
     const fromMs = systemClock.monotonicMs()
     while (systemClock.monotonicMs() - fromMs < 7_000) {
       assert.equal((await box.exec('true')).code, 0)
       await systemClock.sleep(1_000)
     }
-    // A process that says nothing is a use too.
+    // A silent process counts as use too.
     assert.equal((await box.exec('sleep', ['5'])).code, 0)
     const stopped = await waitUntil(async () => {
       const body = await mustCall(server, 'get_sandbox_by_name', { params: { name: 'idle' } })
@@ -170,7 +170,7 @@ function assertSmall(t: TestContext, grownMib: number): void {
   assert.ok(grownMib < GROWTH_MIB, `${String(grownMib)} MiB`)
 }
 
-/** Resolves with a figure once it has not changed for a second. */
+/** Resolves with a number once it has not changed for a second. */
 async function untilStill(read: () => Promise<number>): Promise<number> {
   let last = await read()
   let sinceMs = systemClock.monotonicMs()

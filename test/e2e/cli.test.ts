@@ -5,7 +5,7 @@ import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// The unmodified public command line client, as people and scripts call it.
+// The unmodified public command line client, called as people and scripts do.
 
 describe('the msb command', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -15,14 +15,14 @@ describe('the msb command', { skip: whyNoServer() }, () => {
   })
   after(() => server.close())
 
-  /** What a call that must succeed printed. */
+  /** Runs `msb`, asserts that it succeeds, and returns its output. */
   async function printed(...args: readonly string[]): Promise<string> {
     const { code, stdout, stderr } = await runMsb(server, args)
     assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
     return stdout
   }
 
-  /** The row of `msb ls` or `msb ps -a` that begins with a name; empty when there is none. */
+  /** The row of `msb ls` or `msb ps -a` that begins with a name. Empty when no row does. */
   async function rowOf(name: string): Promise<string> {
     return (await printed('ls')).split('\n').find((line) => line.split(/\s+/)[0] === name) ?? ''
   }
@@ -34,28 +34,28 @@ describe('the msb command', { skip: whyNoServer() }, () => {
     }
   }
 
-  test('run prints what the command prints, exits as it does, and leaves no sandbox', async () => {
+  test('run prints the output of the command, exits with its code, and leaves no sandbox', async () => {
     const result = await runMsb(server, ['run', DEMO_IMAGE, '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
     assert.deepEqual([result.code, result.stdout, result.stderr], [41, 'out\n', 'err\n'])
     const deadlineMs = systemClock.monotonicMs() + 10_000
     while (/msb-/.test(await printed('ls'))) assert.ok(systemClock.monotonicMs() < deadlineMs, 'a sandbox is left')
   })
 
-  test('run --name keeps its sandbox, and the next run of that name meets its files', async () => {
+  test('run --name keeps its sandbox, and the next run of that name finds its files', async () => {
     await printed('run', '--name', 'named', DEMO_IMAGE, '--', 'sh', '-c', 'echo first > /root/file')
     assert.equal(await printed('run', '--name', 'named', DEMO_IMAGE, '--', 'cat', '/root/file'), 'first\n')
     assert.match(await rowOf('named'), /running|stopped/)
     await printed('rm', '--force', 'named')
   })
 
-  test('a detached workload is seen to end: stopped when it ends well, crashed when it does not', async () => {
+  test('the status shows how a detached workload ended: stopped if it succeeded, crashed if it failed', async () => {
     await printed('run', '-d', '--name', 'well', DEMO_IMAGE, '--', 'sh', '-c', 'sleep 0.5')
     await printed('run', '-d', '--name', 'badly', DEMO_IMAGE, '--', 'sh', '-c', 'sleep 0.5; exit 3')
     await Promise.all([waitForRow('well', /stopped/i), waitForRow('badly', /crashed|failed/i)])
     await printed('rm', 'well', 'badly')
   })
 
-  test('create, ls, ps, inspect, exec, stop, start, restart and rm lead one sandbox through its life', async () => {
+  test('create, ls, ps, inspect, exec, stop, start, restart and rm work on one sandbox in turn', async () => {
     await printed('create', '--name', 'life', '--label', 'tier=test', '--cpus', '1', '--memory', '256M', DEMO_IMAGE)
     assert.match(await rowOf('life'), /running/)
     assert.match(await printed('ps'), /life/)
@@ -109,7 +109,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
     await printed('rm', 'tty')
   })
 
-  test('run without a command in a terminal is a shell of a new sandbox', async () => {
+  test('run without a command in a terminal opens a shell in a new sandbox', async () => {
     const shell = startMsbInTerminal(server, ['run', DEMO_IMAGE])
     await shell.shown(/# $/)
     shell.write('echo $((6*7)); exit 6\n')
@@ -117,7 +117,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
     assert.equal(await shell.ended(), 6)
   })
 
-  test('ls, stop and rm by label touch what carries it and nothing else', async () => {
+  test('ls, stop and rm by label affect the sandboxes with that label and no others', async () => {
     await Promise.all([
       printed('create', '--name', 'blue', '--label', 'team=blue', DEMO_IMAGE),
       printed('create', '--name', 'red', '--label', 'team=red', DEMO_IMAGE),

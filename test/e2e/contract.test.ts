@@ -9,10 +9,10 @@ import type { RequestParts } from '../support/send.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The contract over the wire: `call` holds every reply against our own schemas and the published document.
+// The contract over the wire: `call` checks every reply against our own schemas and the published document.
 
 const ABSENT_ID = '01890000-0000-7000-8000-000000000000'
-/** More than any body may have: 4 MiB. */
+/** A size above the limit of a body, which is 4 MiB. */
 const TOO_MANY_BYTES = 4 * 1024 * 1024 + 1
 
 describe('the contract over the wire', { skip: whyNoServer() }, () => {
@@ -35,7 +35,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
   }
 
   test('one run through all operations, each by id and by name', async () => {
-    // It takes its whole grace time to stop, so that what is asked meanwhile meets it `stopping`.
+    // It needs its whole grace time to stop, so that the requests below find it `stopping`.
     const created = await makeOne('round', { cmd: ['sh', '-c', 'trap "" TERM; while :; do sleep 1; done'] })
     const byId = { params: { sandbox_id: created.id } }
     const byName = { params: { name: 'round' } }
@@ -155,7 +155,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     assert.deepEqual(await listAll(server), [], 'nothing was made')
   })
 
-  test('a missing object gets 404, whoever it might belong to', async () => {
+  test('an object that does not exist or belongs to another organization gets 404', async () => {
     const params = { sandbox_id: ABSENT_ID, name: 'nobody', event_id: ABSENT_ID }
     const ids = [
       ...(['get_sandbox', 'delete_sandbox', 'start_sandbox', 'stop_sandbox'] as const),
@@ -187,7 +187,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('a taken name or slug gets 409, which names it', async () => {
+  test('a taken name or slug gets 409, and the refusal names it', async () => {
     const body = { name: 'held', slug: 'held-slug', image: DEMO_IMAGE }
     await mustCall(server, 'create_sandbox', { body })
     const other = await makeOne('other')
@@ -222,7 +222,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
 
 type RawAnswer = { readonly statusCode: number; readonly head: IncomingHttpHeaders; readonly body: string }
 
-/** The reply to the head of a request: what the server says before it has seen any of the body. */
+/** Sends only the head of a request. Resolves with the reply that the server sends before it reads the body. */
 function answerTo(url: string, options: RequestOptions): Promise<RawAnswer> {
   return new Promise((resolve, reject) => {
     const asked = request(url, options, (response) => {

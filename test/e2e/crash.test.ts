@@ -10,18 +10,21 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readRows } from '../support/server-database.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// What a power cut of the server may cost: nothing that was acknowledged.
+// A power cut of the server must not lose anything that was acknowledged.
 
-/** How often the server is killed under load; SANDYARD_CRASH_ROUNDS sets another number. */
+/** How many times the test kills the server under load. SANDYARD_CRASH_ROUNDS overrides the number. */
 const ROUNDS = Number(process.env['SANDYARD_CRASH_ROUNDS'] ?? '20')
-/** Requests in flight at a time, from as many clients. */
+/** The number of clients. Each has one request in flight at a time. */
 const CLIENTS = 4
-/** Live sandboxes that one client keeps at most. */
+/** The most live sandboxes of one client. */
 const SANDBOXES_EACH = 4
 const LOAD_MOST_MS = 600
 const SETTLE_LIMIT_MS = 30_000
 
-/** What a client knows of a sandbox: `unsure` after a request that got no answer, which may have been done or not. */
+/**
+ * The state of a sandbox as its client knows it. It is `unsure` after a request without an answer, which the server may
+ * or may not have carried out.
+ */
 type Known = { readonly id: string; readonly name: string; wanted: Wanted; readonly possible: Set<Wanted> }
 type Wanted = 'created' | 'running' | 'stopped' | 'deleted'
 
@@ -33,7 +36,7 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
   })
   after(() => server.close())
 
-  test('a running sandbox is taken over: its files, its processes and its boot are the same', async () => {
+  test('the restarted server takes over a running sandbox, whose files, processes and boot time are unchanged', async () => {
     const inside = (script: string) => runMsb(server, ['exec', 'survivor', '--', 'sh', '-c', script])
     assert.equal((await runMsb(server, ['create', '--name', 'survivor', '--tmpfs', '/scratch', DEMO_IMAGE])).code, 0)
     const look = 'cat /scratch/file; pgrep -f "^sleep 98765"; stat -c %Z /proc/1; cut -d" " -f22 /proc/1/stat'
@@ -101,7 +104,7 @@ async function startedAt(server: RealServer, name: string): Promise<unknown> {
   return answer.isRefusal ? answer.text : [answer.body.status, answer.body.started_at]
 }
 
-/** Every acknowledged sandbox is there exactly once, deleted ones are not, and nothing is there that nobody asked for. */
+/** Asserts that the list contains every acknowledged sandbox once, no deleted sandbox, and no sandbox that nobody requested. */
 function assertNoneLost(known: readonly Known[], seen: readonly SandboxBody[], pending: ReadonlySet<string>): void {
   assert.equal(new Set(seen.map(({ id }) => id)).size, seen.length, 'a sandbox is listed twice')
   assert.equal(new Set(seen.map(({ name }) => name)).size, seen.length, 'a name is listed twice')
@@ -114,7 +117,7 @@ function assertNoneLost(known: readonly Known[], seen: readonly SandboxBody[], p
     assert.ok(known.some((one) => one.id === id) || pending.has(name), `nobody created ${name}`)
 }
 
-/** One client: random operations one after another until the server answers no more. */
+/** Runs one client, which sends random operations one after another until the server stops answering. */
 async function loadUntilDead(
   server: RealServer,
   own: Known[],
@@ -156,25 +159,25 @@ async function change(server: RealServer, one: Known, id: keyof typeof NEXT): Pr
   const isUnsure = one.possible.size > 1
   one.possible.add(NEXT[id])
   const answer = await call(server, id, { params: { sandbox_id: one.id } })
-  const isGone = answer.status === 404 && isUnsure // an earlier delete had been done, whose answer never came
+  const isGone = answer.status === 404 && isUnsure // an earlier delete succeeded, but its answer never arrived
   if (answer.isRefusal && !isGone) assert.equal(answer.status, 409, answer.text)
   else one.wanted = NEXT[id]
   one.possible.clear()
   one.possible.add(one.wanted)
 }
 
-/** Waits until no sandbox is on its way from one status to another. */
+/** Waits until no sandbox is in the middle of a transition between two statuses. */
 async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
   const deadlineMs = systemClock.monotonicMs() + SETTLE_LIMIT_MS
   for (;;) {
-    // Deleted sandboxes are in no list, but they too are still to stop.
+    // Deleted sandboxes are in no list, but their runs must stop too.
     const open = await readRows<{ id: string; status: string }>(
       server,
       'SELECT r.id, s.status FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id WHERE r.ended_at IS NULL',
     )
     const moving = open.filter(({ status }) => status !== 'running')
     const isQuiet = moving.length === 0 && findContainers(server.dataDir).length === open.length
-    if (isQuiet) return await listAll(server) // listed afterwards: an earlier list may show one on its way
+    if (isQuiet) return await listAll(server) // list again: an earlier list may show a sandbox in transition
     assert.ok(systemClock.monotonicMs() < deadlineMs, `never settled: ${JSON.stringify(moving.slice(0, 3))}`)
     await systemClock.sleep(50)
   }

@@ -22,7 +22,7 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 // Files of a sandbox, as the unmodified public SDK and `msb cp` read and write them.
 
 const MIB = 1024 * 1024
-/** What the server may grow by while a file far larger goes through it; its garbage collector is in no hurry. */
+/** The most that the server's memory may grow while a far larger file passes through it. It includes uncollected garbage. */
 const GROWTH_LIMIT_MIB = 300
 
 describe('the files of a sandbox', { skip: whyNoServer() }, () => {
@@ -47,7 +47,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     return output.stdout().trim()
   }
 
-  test('every call of the SDK does what it says, and the sandbox sees it', async () => {
+  test('every file operation of the SDK takes effect in the sandbox', async () => {
     const fs = box.fs()
     await fs.mkdir('/work/a/b')
     await fs.write('/work/a/ünï.txt', 'one\n')
@@ -99,7 +99,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     assert.equal(lstatSync('/made-inside', { throwIfNoEntry: false }), undefined)
   })
 
-  test('mounts are part of what is seen, and the read-only ones stay so', async () => {
+  test('file operations reach mounts, and cannot write to read-only ones', async () => {
     await sdk.Volume.builder('shared').create()
     const mounted = await sdk.Sandbox.builder('mounted')
       .image(DEMO_IMAGE)
@@ -116,7 +116,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     await mounted.stop()
   })
 
-  test('50 MiB go in and out unchanged, whole and as streams, and to and from files of this machine', async () => {
+  test('50 MiB are written and read back unchanged, at once, as streams, and by copying files of this machine', async () => {
     const bytes = randomBytes(50 * MIB)
     const digest = createHash('sha256').update(bytes).digest('hex')
     await box.fs().write('/root/large', bytes)

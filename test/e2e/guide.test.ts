@@ -8,7 +8,7 @@ import { blocksOf, commandsOf, matchesOutput, readDocument, ROOT, type Shown } f
 import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// What the README and the guide show is run, page after page against one server, and must print what they show.
+// Runs the commands of the README and the guide, page after page, against one server. Their output must match the pages.
 //
 //   console         each command is run in one shell for the page; its output is compared (`matchesOutput`). A command whose
 //                   shown output begins with `error:` must fail, every other one must succeed.
@@ -18,10 +18,13 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 //   sh              is not run: it needs another machine, a person or the Internet.
 
 const PAGE_LIMIT_MS = 120_000
-/** Between the outputs of two commands, on a line of its own. */
+/** The line that separates the outputs of two commands. */
 const MARK = '@@guide'
 
-/** The pages in the order of the guide's own list. The one about organizations is the last of them: it makes a second one. */
+/**
+ * The pages in the order of the guide's own list. The page about organizations comes last, because it creates a second
+ * organization.
+ */
 const PAGES = [
   'README.md',
   ...[...readDocument('docs/guide/README.md').matchAll(/\]\(([a-z-]+\.md)\)/g)].map(
@@ -31,7 +34,7 @@ const PAGES = [
 
 type Step = Shown | { readonly file: string; readonly text: string }
 
-/** What a page asks to be done, in order. A `js` block is a command without output to compare. */
+/** The commands of a page, in order. A `js` block is a command without output to compare. */
 function stepsOf(page: string): readonly Step[] {
   return blocksOf(readDocument(page)).flatMap((block, index): readonly Step[] => {
     const file = block.words.find((word) => word.startsWith('file='))?.slice('file='.length)
@@ -46,7 +49,7 @@ function stepsOf(page: string): readonly Step[] {
   })
 }
 
-/** The shell script of a page: `msb` and `sandyard` of this tree, by way of `npx` as the guide says. */
+/** The shell script of a page. As the guide says, it calls `msb` and `sandyard` of this tree through `npx`. */
 function scriptOf(steps: readonly Step[]): string {
   const program = (name: string, path: string): string => `${name}() { node ${join(ROOT, path)} "$@"; }`
   return [
@@ -66,7 +69,7 @@ describe('the guide', { skip: whyNoServer() }, () => {
   let root: string
 
   before(async () => {
-    server = await startServer({ SANDYARD_DRIVER: 'oci' }) // which the pages show, also where microVMs can run
+    server = await startServer({ SANDYARD_DRIVER: 'oci' }) // the pages show this driver, even on machines that can run microVMs
     root = mkdtempSync(join(tmpdir(), 'sandyard-guide-'))
     symlinkSync(join(ROOT, 'node_modules'), join(root, 'node_modules'))
   })
@@ -116,7 +119,7 @@ describe('the guide', { skip: whyNoServer() }, () => {
   }
 })
 
-/** The variables of this process without those that would name another server or database. */
+/** The variables of this process, without those that name another server or database. */
 function withoutSettings(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_URL)/.test(name)))
 }

@@ -12,9 +12,9 @@ import { waitUntil } from '../support/wait.ts'
 
 /** How long each attack lasts, in milliseconds. */
 const ATTACK_MS = 3_000
-/** What the server may have grown by once an attack is over, in MiB: garbage that nobody asked it to collect is part of it. */
+/** The most by which the server's memory may have grown after an attack, in MiB. It includes uncollected garbage. */
 const GROWTH_MIB = 400
-/** Attackers come from another address than the client whose requests must be answered. */
+/** The address of the attackers. The client whose requests must be answered uses another one. */
 const ADDRESS = '127.0.0.66'
 
 let server: RealServer

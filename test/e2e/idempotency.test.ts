@@ -8,13 +8,13 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// A client that doesn't know whether it was served asks again with its key, and what it asked for is there once.
+// A client that doesn't know the outcome of its request repeats it with the same key, and the effect happens once.
 
 const ROUNDS = Number(process.env['SANDYARD_CRASH_ROUNDS'] ?? '4')
-/** Requests that are under way when the server is killed. */
+/** The number of requests in flight when the server is killed. */
 const REQUESTS = 24
 const KILL_WITHIN_MS = 250
-/** A claim of the dead process is over after 10 s. */
+/** Longer than a claim of the dead process lasts (10 s). */
 const SERVED_WITHIN_MS = 60_000
 
 describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
@@ -24,7 +24,7 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
   })
   after(() => server.close())
 
-  test('fifty creates of one key at once make one sandbox', async () => {
+  test('fifty concurrent creates with one key create one sandbox', async () => {
     const answers = await Promise.all(Array.from({ length: 50 }, () => create('the-same')))
     const ids = answers.map((body) => body?.id)
     assert.equal(new Set(ids).size, 1)
@@ -67,7 +67,10 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
     })
   })
 
-  /** The sandbox of a key, or null while the try that was cut off holds it. */
+  /**
+   * Creates a sandbox with a key. Resolves with the sandbox, or with null while the interrupted attempt still has the
+   * claim.
+   */
   async function create(key: string): Promise<SandboxBody | null> {
     const body = { image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
     const answer = await call(server, 'create_sandbox', { body, headers: { 'idempotency-key': key } })
@@ -76,7 +79,7 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
     return null
   }
 
-  /** The same of a server that may die meanwhile: null as well when there is no answer. */
+  /** Like `create`, for a server that may die meanwhile: also resolves with null when there is no answer. */
   async function tried(key: string): Promise<SandboxBody | null> {
     try {
       return await create(key)

@@ -8,9 +8,9 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// What sandboxes write, as the unmodified public client follows it.
+// The unmodified public client follows the logs of sandboxes.
 
-/** Lines on both outputs, with pauses that keep their order; then nothing more. */
+/** A script that writes lines to both outputs, with pauses that preserve their order, and then stays silent. */
 const TALK = 'for n in 1 2 3; do echo "out $n"; sleep 0.1; echo "err $n" >&2; sleep 0.1; done; exec sleep 600'
 const SAID = ['stdout out 1', 'stderr err 1', 'stdout out 2', 'stderr err 2', 'stdout out 3', 'stderr err 3']
 
@@ -24,7 +24,7 @@ describe('logs', { skip: whyNoServer() }, () => {
   })
   after(() => server.close())
 
-  /** A sandbox whose workload is a script. */
+  /** Starts a sandbox whose workload is a script. */
   async function run(name: string, script: string): Promise<string> {
     const { code, stderr } = await runMsb(server, ['run', '-d', '--name', name, DEMO_IMAGE, '--', 'sh', '-c', script])
     assert.equal(code, 0, stderr)
@@ -38,7 +38,7 @@ describe('logs', { skip: whyNoServer() }, () => {
     await waitUntil(async () => (await logsOf(id, 'follow=false')).lines.some(({ text }) => text === line), 30_000)
   }
 
-  /** The entries that the SDK gives until the stream ends, or until there are enough. */
+  /** Reads log entries through the SDK until the stream ends or enough have arrived. */
   async function followBySdk(name: string, fromCursor?: string, enough = Infinity): Promise<readonly LogEntry[]> {
     const handle = await sdk.Sandbox.get(name)
     await using stream = await handle.logStream({ follow: true, ...(fromCursor === undefined ? {} : { fromCursor }) })
@@ -67,7 +67,7 @@ describe('logs', { skip: whyNoServer() }, () => {
     assert.deepEqual(await last, [])
   })
 
-  test('msb logs -f shows what is written and exits with 0 by itself: at once with its sandbox, or later when nothing happens', async () => {
+  test('msb logs -f prints new lines and exits with 0: at once when its sandbox ends, or after a while without new lines', async () => {
     const [ends] = await Promise.all([run('ends', TALK), run('idles', TALK)])
     const ended: string[] = []
     const follow = async (name: string): Promise<string> => {
@@ -86,7 +86,7 @@ describe('logs', { skip: whyNoServer() }, () => {
       for (const line of SAID) assert.ok(output.includes(line.slice('stdout '.length)), output)
   })
 
-  test('what a command writes is in the log of its sandbox, and what a terminal shows is its output', async () => {
+  test('the output of commands is in the log of their sandbox, and a terminal’s output has the source `output`', async () => {
     const id = await run('worked', 'exec sleep 600')
     assert.equal((await runMsb(server, ['exec', 'worked', '--', 'sh', '-c', 'echo piped; echo wrong >&2'])).code, 0)
     const terminal = startMsbInTerminal(server, ['exec', '-t', 'worked', '--', 'echo', 'shown'])
@@ -107,7 +107,7 @@ describe('logs', { skip: whyNoServer() }, () => {
   })
 
   test('the log of an ended sandbox is complete, with the messages of its worker', async () => {
-    const id = await run('lived', 'echo hello; sleep 2; exit 3') // `msb run` takes one that ends at once for one that never started
+    const id = await run('lived', 'echo hello; sleep 2; exit 3') // `msb run` mistakes a sandbox that ends at once for one that never started
     await waitUntil(
       async () => (await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status === 'failed',
       30_000,
@@ -123,7 +123,7 @@ describe('logs', { skip: whyNoServer() }, () => {
   })
 })
 
-/** How many log streams a server says it has open. */
+/** The number of open log streams in a server's metrics. */
 async function openStreams({ url }: RealServer): Promise<number> {
   const text = await (await fetch(`${url}/metrics`)).text()
   return Number(/^sandyard_open_log_streams (\d+)$/m.exec(text)?.[1])

@@ -9,7 +9,7 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The first steps of the unmodified public client with a server whose sandboxes are virtual machines.
+// Basic operations of the unmodified public client with a server whose sandboxes are virtual machines.
 
 const lacks = await findMissingMicroVmRequirements()
 
@@ -18,7 +18,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
   let sdk: Sdk
 
   before(async () => {
-    // The last test restarts it with the default of these tests, which is to stop what runs.
+    // The last test restarts the server with the default of these tests, which stops all sandboxes.
     server = await startServer({ SANDYARD_DRIVER: 'microsandbox', SANDYARD_SHUTDOWN: 'keep' })
     sdk = await loadSdk(server)
   })
@@ -26,14 +26,14 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
 
   const small = (name: string) => sdk.Sandbox.builder(name).image(DEMO_IMAGE).cpus(1).memory(256)
 
-  /** What a call that must succeed printed. */
+  /** Runs `msb`, asserts that it succeeds, and returns its output. */
   async function printed(...args: readonly string[]): Promise<string> {
     const { code, stdout, stderr } = await runMsb(server, args)
     assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
     return stdout
   }
 
-  test('the SDK creates one, runs commands in its own kernel, stops and removes it, and no machine is left', async () => {
+  test('the SDK creates a microVM, runs commands in its own kernel, stops and removes it, and no machine is left', async () => {
     const box = await small('by-sdk').create()
     assert.equal(machinesOf(server.dataDir).length, 1)
     const output = await box.exec('sh', ['-c', 'uname -r; echo err >&2; exit 3'])
@@ -53,7 +53,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
     await waitUntil(() => machinesOf(server.dataDir).length === 0)
   })
 
-  test('msb creates one, runs a command in it, stops and removes it', async () => {
+  test('msb creates a microVM, runs a command in it, stops and removes it', async () => {
     await printed('create', '--name', 'by-msb', '--cpus', '1', '--memory', '256M', DEMO_IMAGE)
     assert.match(await printed('ls'), /^by-msb\s.*running/m)
     const result = await runMsb(server, ['exec', 'by-msb', '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
@@ -64,7 +64,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
     assert.doesNotMatch(await printed('ls'), /by-msb/)
   })
 
-  test('files written by the SDK are those that commands see', async () => {
+  test('commands see the files that the SDK writes', async () => {
     const box = await small('files').create()
     await box.fs().write('/root/from-outside', Buffer.from('written'))
     assert.equal((await box.exec('cat', ['/root/from-outside'])).stdout(), 'written')
@@ -74,7 +74,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
     await sdk.Sandbox.remove('files')
   })
 
-  test('one that runs while the server is restarted runs on, and answers the new server', async () => {
+  test('a microVM keeps running while the server restarts, and answers the new server', async () => {
     const box = await small('adopted').create()
     await box.shell('echo before >/dev/shm/file')
     await server.stop()
@@ -87,7 +87,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
   })
 })
 
-/** The virtual machines whose state lies beneath a folder, by process id. */
+/** The process ids of the virtual machines whose state is in a folder. */
 function machinesOf(dataDir: string): readonly string[] {
   return readdirSync('/proc').filter((name) => {
     const folder = join('/proc', name)
@@ -101,6 +101,6 @@ function textOf(path: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch {
-    return '' // it ended since the folder was read
+    return '' // the process has ended since the folder was read
   }
 }

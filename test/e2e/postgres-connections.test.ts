@@ -8,9 +8,9 @@ import { onServer } from '../support/postgres.ts'
 import { noteFault } from '../support/reliability.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 
-// A PostgreSQL that has fewer connections than are wanted of it.
+// A PostgreSQL that allows fewer connections than its clients request.
 
-/** Three of them are for the superuser (`superuser_reserved_connections`). */
+/** The server's connections, three of which are reserved for the superuser (`superuser_reserved_connections`). */
 const MAX_CONNECTIONS = 30
 const STARVED_MS = 10_000
 
@@ -38,7 +38,7 @@ describe('an external PostgreSQL without connections', () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       await takeAll(external, others)
       taken = others.length
-      const { runningMs } = await waitForRecovery(server) // while there is none to be had
+      const { runningMs } = await waitForRecovery(server) // while no connection is free
       assert.ok(runningMs >= 0)
       await systemClock.sleep(STARVED_MS)
       await letGo(others)
@@ -82,7 +82,7 @@ describe('an external PostgreSQL without connections', () => {
   })
 })
 
-/** Takes connections as the program's role until the server has no more. */
+/** Opens connections as the program's role until the server refuses more. */
 async function takeAll({ url }: ExternalPostgres, taken: Client[]): Promise<void> {
   for (;;) {
     const client = new Client({ connectionString: url, application_name: 'somebody else' })
@@ -91,7 +91,7 @@ async function takeAll({ url }: ExternalPostgres, taken: Client[]): Promise<void
       await client.connect()
       taken.push(client)
     } catch {
-      return // there is no more
+      return // no connection is left
     }
   }
 }

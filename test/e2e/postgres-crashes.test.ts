@@ -8,9 +8,9 @@ import { readPostmasterPid, startServer, type RealServer } from '../support/serv
 import { superuserUrl } from '../support/server-database.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The embedded PostgreSQL dies, or stands still, under a server that has clients.
+// The embedded PostgreSQL dies or freezes while clients use the server.
 
-/** How often each death comes. */
+/** How many times each kind of death is injected. */
 const ROUNDS = 2
 const FREEZE_MS = 30_000
 
@@ -45,7 +45,7 @@ describe('the embedded PostgreSQL', () => {
     })
   }
 
-  test('kill -9 of one session, after which PostgreSQL ends all sessions: requests are refused but not lost, and everything recovers', async () => {
+  test('kill -9 of one session makes PostgreSQL end all sessions: requests are refused but not lost, and everything recovers', async () => {
     const survivals: SurvivalResult[] = []
     for (let round = 0; round < ROUNDS; round++) {
       survivals.push(
@@ -73,7 +73,7 @@ describe('the embedded PostgreSQL', () => {
     noteSurvival('pg_terminate_backend of each session, one by one', [survival], ended)
   })
 
-  test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their time limit, and everything recovers when it continues`, async () => {
+  test(`a server that is frozen for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their time limit, and everything recovers when it continues`, async () => {
     const survival = await assertSurvivesFault(server, adminUrl, () => freezeTree(postmasterOf(server), FREEZE_MS))
     noteSurvival('SIGSTOP of all of PostgreSQL for 30 s', [survival], 1)
   })

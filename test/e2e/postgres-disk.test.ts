@@ -10,10 +10,10 @@ import { superuserUrl } from '../support/server-database.ts'
 import { mountSmallDisk, whyNoSmallDisk, type SmallDisk } from '../support/small-disk.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The disk of PostgreSQL is full, first of its tables, then of its log; then there is room again.
+// The disk of PostgreSQL becomes full: first the disk of its tables, then the disk of its log. Then there is free space again.
 
 const DISK_MIB = 320
-/** The log has few segments made ahead, so that it soon needs a new one. */
+/** PostgreSQL preallocates few segments of its log, so that it soon needs a new one. */
 const SMALL_LOG = { min_wal_size: '32MB', max_wal_size: '48MB' }
 const FULL_MS = 10_000
 
@@ -66,7 +66,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
 
 const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn' }
 
-/** Fills the disk, has what is asked for happen, sees that requests are refused, and gives the room back. */
+/** Fills the disk, runs `then`, waits until requests are refused, and frees the space again. */
 async function whileFull(
   disk: SmallDisk,
   load: FaultLoad,
@@ -77,7 +77,7 @@ async function whileFull(
     const before = load.answers.get(503) ?? 0
     await then()
     await waitUntil(() => {
-      disk.fill() // what the server gave back meanwhile
+      disk.fill() // fill the space that the server freed meanwhile
       return load.hasFailed || (load.answers.get(503) ?? 0) > before + 10
     }, 60_000)
     await systemClock.sleep(FULL_MS)
@@ -86,12 +86,12 @@ async function whileFull(
   }
 }
 
-/** Has the server need new segments of its log until it dies of it. */
+/** Writes until the server needs new segments of its log and dies because it gets none. */
 async function exhaustLog(adminUrl: string): Promise<void> {
   for (let isUp = true; isUp;) {
     try {
       await onServer(adminUrl, async (admin) => {
-        admin.on('error', (error) => void error) // its death is what is wanted
+        admin.on('error', (error) => void error) // the test wants the server to die
         await admin.query(`SELECT pg_logical_emit_message(true, 'fill', repeat('x', 1000000)), pg_switch_wal()`)
       })
     } catch {
@@ -100,13 +100,13 @@ async function exhaustLog(adminUrl: string): Promise<void> {
   }
 }
 
-/** As an operator's service manager does. */
+/** Restarts the server whenever it ends, as the operator's service manager would. */
 async function startAgain(external: ExternalPostgres): Promise<void> {
   await external.end('SIGQUIT')
   await external.start()
 }
 
-/** A server whose data folder, database and all, lies on this disk. */
+/** Starts a server whose data folder, with its database, is on this disk. */
 async function startOn(disk: SmallDisk): Promise<RealServer> {
   const before = process.env['TMPDIR']
   process.env['TMPDIR'] = disk.folder

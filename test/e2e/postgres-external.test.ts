@@ -7,12 +7,12 @@ import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../suppo
 import { onServer } from '../support/postgres.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 
-// The operator's own PostgreSQL is restarted, or takes no writes; only its operator starts it again.
+// An external PostgreSQL is restarted or refuses writes. Only its operator, here the test, starts it again.
 
 const ROUNDS = 2
 const AWAY_MS = 3_000
 const READ_ONLY_MS = 5_000
-/** Of an outage of some seconds, whatever number of requests it met. */
+/** The most log lines for an outage of some seconds, however many requests it affects. */
 const LINES_MOST = 100
 
 describe('an external PostgreSQL', () => {

@@ -13,9 +13,9 @@ import { startReplicaWorld, type ReplicaProcess, type ReplicaWorld } from '../su
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { whyNoServer } from '../support/server.ts'
 
-// Two server processes and a worker on an operator's own PostgreSQL that goes away.
+// Two server processes and a worker share an external PostgreSQL, which becomes unavailable.
 
-/** What a worker of its own stands in any case: see docs/decisions/0025-database-faults.md. */
+/** An outage that a joined worker always survives: see docs/decisions/0025-database-faults.md. */
 const SHORT_MS = (SELF_FENCE_MS - SYNC_HOLD_MS) / 2
 const LONG_MS = WORKER_LEASE_MS + 5_000
 const SANDBOXES = ['fleet-0', 'fleet-1'] as const
@@ -75,7 +75,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     })
   })
 
-  /** Answers what it takes, in milliseconds, until a sandbox runs through each process. */
+  /** Creates a sandbox through each process. Resolves with the milliseconds until all of them run. */
   async function goAway(awayMs: number): Promise<number> {
     await external.end('SIGKILL')
     await systemClock.sleep(awayMs)
@@ -85,7 +85,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
   }
 })
 
-/** What of a sandbox would change if it were another one. */
+/** The properties of a sandbox that would differ if it had been replaced. */
 async function look(server: ReplicaProcess, name: string): Promise<string> {
   const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
   assert.ok(!answer.isRefusal, answer.text)

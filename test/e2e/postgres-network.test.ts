@@ -11,7 +11,7 @@ import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 
-// The network between a server and the operator's own PostgreSQL does what networks do.
+// The network between a server and an external PostgreSQL delays, resets and drops connections.
 
 const DELAY_MS = 200
 const BLACK_HOLE_MS = 20_000
@@ -61,7 +61,7 @@ describe('an external PostgreSQL behind a bad network', () => {
     noteSurvival('reset of every connection to the database, ten times', [survival], reset)
   })
 
-  test(`a network that swallows everything for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their time limit, most of them at once`, async () => {
+  test(`a network that drops all bytes for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their time limit, most of them at once`, async () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       proxy.setMode('swallow')
       await systemClock.sleep(BLACK_HOLE_MS)
@@ -72,7 +72,7 @@ describe('an external PostgreSQL behind a bad network', () => {
         'requests still wait for a database that is known to be away',
       )
       proxy.setMode('pass')
-      proxy.resetAll() // what was swallowed never comes: connections of before are of no use to anybody
+      proxy.resetAll() // the swallowed bytes never arrive, so the old connections are useless
     })
     noteSurvival('a network that drops all bytes for 22 s, without a FIN', [survival], 1)
   })

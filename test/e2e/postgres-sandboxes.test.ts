@@ -12,10 +12,10 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readPostmasterPid, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Real sandboxes know nothing of PostgreSQL: they run while it stands still and when it dies.
+// Real sandboxes don't depend on PostgreSQL: they continue while it is frozen and when it dies.
 
 const SANDBOXES = 2
-/** Longer than a worker is believed that says nothing. */
+/** Longer than the lease of a worker. */
 const FREEZE_MS = WORKER_LEASE_MS + 5_000
 const COMMAND_SECS = FREEZE_MS / 1000 + 5
 
@@ -67,7 +67,7 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
   })
 })
 
-/** What of a sandbox would change if it were another one. */
+/** The properties of a sandbox that would differ if it had been replaced. */
 async function look(server: RealServer, name: string): Promise<string> {
   const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
   assert.ok(!answer.isRefusal, answer.text)

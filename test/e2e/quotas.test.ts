@@ -7,7 +7,7 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Limits and suspension as the unmodified public SDK meets them, set by the operator while the server runs.
+// The unmodified public SDK meets limits and suspensions, which the operator sets while the server runs.
 
 describe('limits met by the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -26,7 +26,7 @@ describe('limits met by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(child.exitCode, 0, `${line}: ${err}`)
   }
 
-  test('without limits every limit is null, and the reply is what both contracts say', async () => {
+  test('without limits every limit is null, and the reply matches both contracts', async () => {
     const { body, isRefusal } = await call(server, 'get_quotas')
     assert.ok(!isRefusal)
     assert.deepEqual([body.max_sandboxes, body.included_vcpu_hours, body.total_sandboxes], [null, null, 0])

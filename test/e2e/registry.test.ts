@@ -11,7 +11,7 @@ import { spawnProgram, startServer, whyNoServer, type RealServer } from '../supp
 import { makeTestImage, type TestEntry, type TestImage } from '../support/test-image.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Images from a real registry on loopback, over plain HTTP, into real sandboxes.
+// Real sandboxes with images from a real registry on loopback, over plain HTTP.
 
 const CREDENTIAL = { username: 'puller', password: 'password-of-the-puller' } as const
 
@@ -34,14 +34,14 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     await server.close()
   })
 
-  /** An image with a shell that says which version it is. */
+  /** An image with a shell, and a file that contains its version. */
   const imageOf = (version: string): Promise<TestImage> =>
     makeTestImage({
       layers: [programs, [{ path: 'etc/version', content: version }]],
       config: { Env: ['PATH=/usr/bin', `FROM_IMAGE=${version}`], WorkingDir: '/etc', Cmd: ['/usr/bin/sleep', '1000'] },
     })
 
-  /** What a sandbox of an image reads as its version. */
+  /** Starts a sandbox of an image and reads the image's version in it. */
   async function versionIn(reference: string, policy: 'if-missing' | 'always' | 'never'): Promise<string> {
     const box = await sdk.Sandbox.builder('versioned').image(reference).pullPolicy(policy).create()
     const output = await box.execWith('sh', (options) => options.args(['-c', 'cat /etc/version; echo "" $FROM_IMAGE']))
@@ -100,7 +100,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     assert.match(await failureOf({ image: `${open.address}/team/damaged` }), /digest|corrupt|sha256/i)
   })
 
-  test('a closed registry is opened by inline credentials, for that sandbox alone', async () => {
+  test('inline credentials give one sandbox access to a private registry', async () => {
     closed.push('own/app', 'latest', await imageOf('closed'))
     const image = `${closed.address}/own/app`
     assert.match(await failureOf({ image }), /401|unauthori|credential|denied/i)
@@ -144,7 +144,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
   })
 })
 
-/** A shell and two programs of this machine, as a layer. */
+/** A layer with a shell and two programs of this machine. */
 async function programEntries(): Promise<readonly TestEntry[]> {
   const { files, links } = await findHostPrograms(['sh', 'cat', 'sleep'])
   const all = [...files, ...(await findLibraries(files))]

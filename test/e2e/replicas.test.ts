@@ -15,12 +15,15 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { whyNoServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Three server processes on one PostgreSQL, one worker with real sandboxes, and clients that ask any of them.
+// Three server processes on one PostgreSQL, a worker with real sandboxes, and clients that use any of the processes.
 
 const CLIENTS = 3
-/** Longer than both leases. */
+/** Longer than a worker's lease and the leader's lease. */
 const STOPPED_MS = WORKER_LEASE_MS + LEADER_LEASE_MS
-/** A run is placed within this, whoever died or stood still: the lease of the lead, what a dead session's locks take, and a slow machine. */
+/**
+ * The limit for placing a run, whichever process died or froze. It covers the leader's lease, the locks of a dead
+ * session, and a slow machine.
+ */
 const LOOPS_LIMIT_MS = 45_000
 const KILLS = 3
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
@@ -44,7 +47,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     return replica
   }
 
-  /** Has clients work while `inject` does what it does, and asserts that nothing acknowledged was lost or doubled. */
+  /** Runs clients while `inject` injects a fault, and asserts that nothing acknowledged was lost or duplicated. */
   async function underLoad(inject: (load: ReplicaLoad) => Promise<void>): Promise<ReplicaLoad> {
     const load = startReplicaLoad(world.replicas, CLIENTS)
     try {
@@ -60,7 +63,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     }
   }
 
-  /** Until so many more requests were answered by processes that are not down. */
+  /** Waits until processes that are not down have answered this many more requests. */
   async function served(load: ReplicaLoad, count: number): Promise<void> {
     const from = load.answered
     await waitUntil(() => load.hasFailed || load.answered - from >= count, 60_000)
@@ -165,7 +168,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
   test('SIGSTOP of the leader, with which the worker syncs: the others continue', async () => {
     let placedMs = 0
     const load = await underLoad(async (load) => {
-      const old = await leader() // since the test before, the worker syncs with it, too
+      const old = await leader() // since the previous test, the worker also syncs with the leader
       const other = world.replicas.find((replica) => replica !== old)
       assert.ok(other)
       const stoppedAtMs = systemClock.monotonicMs()
@@ -197,7 +200,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       placedMs = (await waitForRecovery(other)).runningMs
       await assertExec(other)
       await restart(old, load)
-      await assertExec(old) // at once, while it is new to the one that the worker syncs with
+      await assertExec(old) // at once, when the process that the worker syncs with has only just learned of it
     })
     noteFault({
       area: 'replicas',
@@ -208,7 +211,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     })
   })
 
-  test('a key that is revoked at one process loses its channels at another, and opens nothing anywhere after about a second', async () => {
+  test('a key that is revoked at one process loses its channels at another, and after about a second opens no channel anywhere', async () => {
     const key = await mustCall(one(0), 'create_api_key', { body: { name: 'short', scopes: ['write'] } })
     assert.ok('key' in key && typeof key.key === 'string')
     const own = { url: one(1).url, key: key.key }

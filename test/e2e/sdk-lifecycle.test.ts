@@ -6,7 +6,7 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The life of a sandbox, as the unmodified public SDK leads it.
+// The lifecycle of a sandbox with the unmodified public SDK.
 
 describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -85,7 +85,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
       left = (await findLeftovers(server.dataDir)).filter((line) => run.includes(line))
   })
 
-  test('labels select, and a page is continued where it ended', async () => {
+  test('a list can be filtered by labels, and the next page begins where the last one ended', async () => {
     const boxes = await Promise.all(
       [0, 1, 2, 3, 4].map((index) =>
         builder(`labelled-${String(index)}`)
@@ -114,7 +114,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await Promise.all(boxes.map(({ name }) => sdk.Sandbox.remove(name)))
   })
 
-  test('connectOrCreate makes a sandbox, connects to it while it runs and starts it when it is stopped', async () => {
+  test('connectOrCreate creates a sandbox, connects to it while it runs, and starts it when it is stopped', async () => {
     const first = await builder('shared').connectOrCreate()
     await first.shell('echo once > /root/file')
     const second = await builder('shared').connectOrCreate()
@@ -136,7 +136,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('settled')
   })
 
-  test('the creator of a sandbox starts in its working folder', async () => {
+  test('commands of the client that created a sandbox start in its working folder', async () => {
     const box = await builder('placed').workdir('/var/tmp').shell('/bin/bash').create()
     assert.equal((await box.exec('pwd')).stdout(), '/var/tmp\n')
     assert.equal((await box.shell('echo ${BASH_VERSION:+bash}')).stdout(), 'bash\n')
@@ -158,7 +158,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await Promise.all(['limited', 'idle'].map((name) => sdk.Sandbox.remove(name)))
   })
 
-  test('a workload that ends stops its sandbox, whether it succeeds or fails', async () => {
+  test('a sandbox stops when its workload ends, whether the workload succeeds or fails', async () => {
     const well = await builder('ends-well').cmd(['sh', '-c', 'sleep 0.3']).create()
     assert.equal((await well.waitUntilStopped()).status, 'stopped')
     const badly = await builder('ends-badly').cmd(['sh', '-c', 'sleep 0.3; exit 9']).create()

@@ -5,7 +5,7 @@ import type { SandboxBuilder } from 'microsandbox'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// What a sandbox can be asked to be: each setting of the unmodified public SDK shows inside the sandbox, or is refused.
+// Settings of a sandbox: each setting of the unmodified public SDK takes effect inside the sandbox, or is refused.
 
 describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -18,7 +18,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   })
   after(() => server.close())
 
-  /** What a script says in a sandbox of these settings. */
+  /** Runs a script in a sandbox with these settings. Resolves with its output. */
   async function outputIn(script: string, configure: (builder: SandboxBuilder) => SandboxBuilder): Promise<string> {
     made++
     const box = await configure(sdk.Sandbox.builder(`set-${String(made)}`).image(DEMO_IMAGE)).create()
@@ -27,7 +27,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     return output.stdout() + output.stderr()
   }
 
-  // The builder changes itself and says that it answers another type; the chain is what matters here.
+  // The builder's methods change the builder, but declare that they return another type.
   const settings = (configure: (builder: SandboxBuilder) => unknown) => (builder: SandboxBuilder) => {
     configure(builder)
     return builder
@@ -81,7 +81,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(said, 'text bytes singleleaf600\n/etc/text\ndirectory 711\nabsent\nappended:x:4242:4242::/:/bin/sh\n')
   })
 
-  test('a patch that copies from outside the host volume fails the start, and says which', async () => {
+  test('a patch that copies from outside the host volume fails the start, and the message names the patch', async () => {
     const builder = sdk.Sandbox.builder('outside')
       .image(DEMO_IMAGE)
       .patch((patch) => patch.copyFile('../../sealing.key', '/stolen'))
@@ -128,7 +128,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(said.trim(), 'lo')
   })
 
-  test('the policy decides what is reachable: names by default, nothing when all is denied, the host never', async () => {
+  test('the network policy decides what is reachable: names by default, nothing when everything is denied, and the host never', async () => {
     const host = createServer((_, response) => response.end('reached'))
     const port = await listen(host)
     const connect = (address: string, at: number): string =>

@@ -19,7 +19,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
   })
   after(() => server.close())
 
-  test('output, error output and exit code come back apart and whole', async () => {
+  test('output, error output and exit code arrive separately and complete', async () => {
     const output = await box.exec('sh', ['-c', 'echo out; echo err >&2; exit 3'])
     assert.deepEqual([output.stdout(), output.stderr(), output.code, output.success], ['out\n', 'err\n', 3, false])
     assert.equal((await box.exec('true')).success, true)
@@ -41,7 +41,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(output.stderr().split(' ')[0], digest)
   })
 
-  test('bytes given as standard input arrive as they are, then its end', async () => {
+  test('bytes of standard input arrive unchanged, followed by the end of input', async () => {
     const bytes = Buffer.from([0, 255, 10, 13, 0, 128])
     const output = await box.execWith('cat', (options) => options.stdinBytes(bytes))
     assert.deepEqual(Buffer.from(output.stdoutBytes()), bytes)
@@ -61,7 +61,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     assert.equal((await handle.wait()).code, 0)
   })
 
-  test('output is seen when it is written, not when the command ends', async () => {
+  test('output arrives when it is written, not when the command ends', async () => {
     const handle = await box.shellStream('echo early; sleep 30; echo late')
     const from = systemClock.monotonicMs()
     assert.equal(await nextOutput(handle), 'early\n')
@@ -98,13 +98,13 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(output.stdout(), 'b c\n/var\n1234\n4321\n')
   })
 
-  test('a limit of one command holds for that command alone', async () => {
+  test('a limit of one command applies to that command alone', async () => {
     const output = await box.execWith('sh', (options) => options.args(['-c', 'ulimit -n']).rlimit('nofile', 77))
     assert.equal(output.stdout(), '77\n')
     assert.notEqual((await box.shell('ulimit -n')).stdout(), '77\n')
   })
 
-  test('a program that is not there, a folder that is not there and a file that is no program are told apart', async () => {
+  test('a missing program, a missing folder and a file that is not executable give different errors', async () => {
     await assert.rejects(box.exec('no-such-program'), /ExecFailed.*no-such-program/s)
     await assert.rejects(
       box.execWith('true', (options) => options.cwd('/no/such/folder')),
@@ -117,7 +117,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     )
   })
 
-  test('a terminal has the size that it was given last, and a command knows that it has one', async () => {
+  test('a terminal has the size of the last resize, and a command can tell that it has a terminal', async () => {
     const handle = await box.execStreamWith('sh', (options) =>
       options
         .args(['-c', 'test -t 0 && echo tty; trap "stty size; exit 5" WINCH; echo ready; while :; do sleep 0.05; done'])
@@ -129,14 +129,14 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     assert.equal((await handle.wait()).code, 5)
   })
 
-  test('what is typed into a terminal is echoed, and Ctrl-C interrupts', async () => {
+  test('a terminal echoes its input, and Ctrl-C interrupts the command', async () => {
     const handle = await box.execStreamWith('sh', (options) => options.args(['-i']).tty(true).stdinPipe())
     const stdin = await handle.takeStdin()
     assert.ok(stdin !== null)
     await stdin.write('echo $((6*7))\n')
     await outputUntil(handle, /42/)
     await stdin.write('sleep 60; echo not-$?\n')
-    while (!(await box.exec('pgrep', ['-x', 'sleep'])).success); // a shell may miss what comes before its command is up
+    while (!(await box.exec('pgrep', ['-x', 'sleep'])).success); // a shell may miss input that comes before its command runs
     const from = systemClock.monotonicMs()
     await stdin.write('\u0003')
     await stdin.write('echo after-$((1+1))\n')
@@ -146,7 +146,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     assert.equal((await handle.wait()).code, 4)
   })
 
-  test('eight streams at once answer each with its own words', async () => {
+  test('eight concurrent streams each receive their own output', async () => {
     const handles = await Promise.all(
       Array.from({ length: 8 }, (_, index) => box.shellStream(`sleep 0.1; echo number ${String(index)}`)),
     )
@@ -166,7 +166,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
 
 type Stream = Awaited<ReturnType<Sandbox['execStream']>>
 
-/** The next piece of output. */
+/** Resolves with the next piece of output. */
 async function nextOutput(handle: Stream): Promise<string> {
   for (;;) {
     const event = await handle.recv()
@@ -175,7 +175,7 @@ async function nextOutput(handle: Stream): Promise<string> {
   }
 }
 
-/** All output until it matches. */
+/** Reads output until it matches a pattern. Resolves with all of it. */
 async function outputUntil(handle: Stream, pattern: RegExp): Promise<string> {
   let seen = ''
   while (!pattern.test(seen)) seen += await nextOutput(handle)

@@ -11,7 +11,7 @@ import { dumpTables } from '../support/server-database.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The service as a whole: what it promises about time, secrets, and its own process.
+// The service as a whole: its guarantees about time limits, secrets, and its own process.
 
 const SECRET = 'inline-password-that-nobody-may-see'
 /** `SIGTERM and Ctrl-C stop it within seconds`. */
@@ -29,7 +29,7 @@ describe('the service', { skip: whyNoServer() }, () => {
   const named = (name: string) => call(server, 'get_sandbox_by_name', { params: { name } })
   const wait = { start: 'true', wait_for: 'running' }
 
-  /** The first sight of a sandbox that is as asked, or null once it is gone. */
+  /** Waits until a sandbox satisfies the condition. Resolves with the sandbox, or with null once it is gone. */
   async function until(name: string, isMeant: (sandbox: SandboxBody | null) => boolean): Promise<SandboxBody | null> {
     const deadlineMs = systemClock.monotonicMs() + 15_000
     for (;;) {
@@ -41,10 +41,10 @@ describe('the service', { skip: whyNoServer() }, () => {
     }
   }
 
-  /** A sandbox that stays `starting`: no worker has so much room. */
+  /** A sandbox that stays `starting`, because no worker has enough capacity. */
   const tooBig = { resources: { vcpus: 16, memory_mib: 512 }, lifecycle: { ephemeral: false } }
 
-  test('a wait that times out is answered 200 with the sandbox as it is and the reason why it waits', async () => {
+  test('a wait that times out gets 200 with the current sandbox and the reason why it waits', async () => {
     const filler = body('filler', { resources: { vcpus: 8, memory_mib: 64 } })
     await mustCall(server, 'create_sandbox', { query: wait, body: filler })
     const from = systemClock.monotonicMs()
@@ -64,7 +64,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     for (let tries = 0; ; tries++) {
       assert.ok(tries < 20, 'nothing was refused')
       const answer = await call(server, 'create_sandbox', { query: wait, body: body(`refused-${String(tries)}`) })
-      if (!answer.isRefusal) continue // the other request had not taken the place yet
+      if (!answer.isRefusal) continue // the other request had not acquired the permit yet
       assert.deepEqual([answer.status, answer.body.error.code], [429, 'rate_limited'])
       assert.ok(Number(answer.headers.get('retry-after')) >= 1)
       assert.equal((await named(`refused-${String(tries)}`)).status, 404)

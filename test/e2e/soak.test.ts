@@ -16,13 +16,13 @@ import { COUNTER_NAMES, makeTally, type SoakTally } from '../support/soak/tally.
 
 // Everything at once: server processes, workers and PostgreSQL are killed and frozen while clients of every kind work.
 
-/** How long; `npm run reliability` sets 30 minutes. */
+/** The duration of the soak. `npm run reliability` sets 30 minutes. */
 const SECONDS = Number(process.env['SANDYARD_SOAK_SECS'] ?? '45')
 const LIVES_AT_ONCE = 4
 const SAMPLE_MS = 2_000
-/** From here on a trend of memory says something. */
+/** The duration from which a trend of memory is meaningful. */
 const TREND_FROM_SECS = 600
-/** What a process may hold more in the last quarter than in the second, as a part of it, and beside it in MiB. */
+/** The most by which a process's memory may grow from the second to the last quarter: a fraction of it, plus some MiB. */
 const GROWTH = 0.1
 const GROWTH_MIB = 24
 
@@ -48,7 +48,7 @@ describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
       sampleAll(watches, over.signal),
       injectFaults(cluster, injected, over.signal),
     ])
-    working.catch(() => over.abort()) // met below: one client that fails ends the soak
+    working.catch(() => over.abort()) // a client that fails ends the soak; the rejection is handled below
     await interruptibleSleep(systemClock, SECONDS * 1_000, over.signal)
     over.abort()
     await working
@@ -72,7 +72,7 @@ async function sampleAll(watches: readonly MemoryWatch[], signal: AbortSignal): 
   }
 }
 
-/** One fault after another, each over before the next: what dies is up again. */
+/** Injects one fault after another. Before the next one, every process that died runs again. */
 async function injectFaults(cluster: SoakCluster, injected: Map<string, number>, signal: AbortSignal): Promise<void> {
   for (let n = 0; !signal.aborted; n++) {
     await interruptibleSleep(systemClock, Math.min(10_000, SECONDS * 100), signal)

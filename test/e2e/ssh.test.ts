@@ -14,12 +14,15 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { startTcpServer } from '../support/tcp-server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// SSH into a sandbox as the unmodified public client offers it: its own client, and its server under OpenSSH's client.
+// SSH into a sandbox by the unmodified public client: with its own SSH client, and with OpenSSH through its SSH server.
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 60_000
 
-/** An echo server, and one that answers after the end of input, in the perl that every sandbox has in its toolbox. */
+/**
+ * Two servers in Perl: an echo server, and one that answers after the end of input. They run with the Perl of the
+ * sandbox's toolbox.
+ */
 const SERVER = `
   BEGIN { @INC = "/.msb/tools/perl5"; $| = 1 } use Socket;
   socket(L, AF_INET, SOCK_STREAM, 0); setsockopt(L, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -49,12 +52,12 @@ describe('SSH', { skip: whyNoServer() }, () => {
     await server.close()
   })
 
-  test('msb ssh runs a command: output, error output and exit code are its own', async () => {
+  test('msb ssh runs a command, and returns its output, error output and exit code', async () => {
     const { code, stdout, stderr } = await runMsb(server, ['ssh', 'ssh', '--', 'echo out; echo err >&2; id -u; exit 3'])
     assert.deepEqual([code, stdout, stderr], [3, 'out\n0\n', 'err\n'])
   })
 
-  test('msb ssh in a terminal is a shell of that size, and exits with its code', async () => {
+  test('msb ssh in a terminal runs a shell of the size of the terminal, and exits with the code of the shell', async () => {
     const shell = startMsbInTerminal(server, ['ssh', 'ssh'])
     shell.write('stty size; echo $((40+2))\r')
     await shell.shown(/24 80[^]*42/)
@@ -96,12 +99,12 @@ describe('SSH', { skip: whyNoServer() }, () => {
       openSsh.remove()
     })
 
-    test('a command gets its input, and gives its outputs and exit code', async () => {
+    test('a command receives its input, and ssh returns its output, error output and exit code', async () => {
       const { code, stdout, stderr } = await openSsh.ssh([], ['cat; echo err >&2; exit 9'], 'through ssh')
       assert.deepEqual([code, stdout, stderr], [9, 'through ssh', 'err\n'])
     })
 
-    test('sftp puts, gets, lists, makes, renames, changes modes, links and removes', async () => {
+    test('sftp uploads, downloads, lists, creates, renames, links and removes files, and changes their modes', async () => {
       const bytes = randomBytes(3 * MIB + 17)
       writeFileSync(join(openSsh.dir, 'there.bin'), bytes)
       const done = await openSsh.sftp([
@@ -132,14 +135,14 @@ describe('SSH', { skip: whyNoServer() }, () => {
       assert.match(missing.stderr + missing.stdout, /not found|No such file/i)
     })
 
-    test('-W reaches a server in the sandbox: bytes both ways, and an answer after the end of input', async () => {
+    test('-W connects to a server in the sandbox: bytes arrive both ways, also after the end of input', async () => {
       const text = 'abc\n'.repeat(100_000)
       const { code, stdout, stderr } = await openSsh.ssh(['-W', '127.0.0.1:7007'], [], text)
       assert.equal(code, 0, stderr)
       assert.equal(stdout, `${text}<${String(text.length)}>`)
     })
 
-    test('-W to a port where nothing listens, or to the host itself, is refused', async () => {
+    test('-W to a closed port or to the host is refused', async () => {
       const host = await startTcpServer()
       for (const port of [7008, host.port]) {
         const { code, stderr } = await openSsh.ssh(['-W', `127.0.0.1:${String(port)}`])
@@ -189,7 +192,7 @@ describe('SSH', { skip: whyNoServer() }, () => {
   })
 })
 
-/** How many connections processes of a sandbox carry. */
+/** The number of processes of a sandbox that each carry one connection. */
 async function carriersIn(box: Sandbox): Promise<number> {
   return Number((await box.shell('pgrep -f /.msb/tools/[t]cp.pl | wc -l')).stdout())
 }

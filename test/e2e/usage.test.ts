@@ -7,7 +7,7 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Usage of real sandboxes over the wire: `call` holds every reply against our own schemas and the published document.
+// Usage of real sandboxes over the wire: `call` checks every reply against our own schemas and the published document.
 
 describe('usage over the wire', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -83,7 +83,7 @@ describe('usage over the wire', { skip: whyNoServer() }, () => {
     assert.equal((await mustCall(server, 'get_usage', { query })).line_items[0]?.quantity, 0)
   })
 
-  test('usage export writes a line of CSV for each sandbox and day, and refuses what it can’t read', async () => {
+  test('usage export writes a line of CSV for each sandbox and day, and refuses invalid arguments', async () => {
     const exported = await sandyard('usage', 'export')
     assert.equal(exported.code, 0, exported.stderr)
     const [head, ...lines] = exported.stdout.split('\r\n').filter((line) => line !== '')

@@ -9,7 +9,7 @@ import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// Volumes from end to end: the unmodified public client, real sandboxes, and every reply against both contracts.
+// Volumes with the unmodified public client and real sandboxes. Every reply is checked against both contracts.
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 30_000
@@ -41,7 +41,7 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     }
   }
 
-  test('the command line client makes, lists and removes a volume, and its name is free again', async () => {
+  test('the command line client creates, lists and removes a volume, whose name is then free again', async () => {
     assert.equal((await runMsb(server, ['volume', 'create', 'by-hand'])).code, 0)
     const listed = await runMsb(server, ['volume', 'ls'])
     assert.equal(listed.code, 0, listed.stderr)
@@ -112,7 +112,7 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
   test('a sandbox that mounts a volume sees its files, and the routes see what it writes', async () => {
     const fs = (await sdk.Volume.builder('shared').create()).fs()
     await fs.write('in.txt', 'from outside')
-    // The builder changes itself and says that it answers another type.
+    // The builder's methods change the builder, but declare that they return another type.
     const configure = (builder: SandboxBuilder): SandboxBuilder => {
       builder.volume('/data', (mount) => mount.named('shared'))
       return builder
@@ -141,7 +141,7 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('binding')
   })
 
-  test('an upload that breaks off leaves the old file, and no other trace', async () => {
+  test('an interrupted upload leaves the old file and nothing else', async () => {
     const fs = (await sdk.Volume.builder('broken-off').create()).fs()
     await fs.write('kept', 'old')
     const params = { id: await idOf('broken-off') }
@@ -152,13 +152,13 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     upload.on('error', () => upload.destroy())
     await new Promise((resolve) => upload.write(randomBytes(MIB), resolve))
     upload.destroy()
-    await fs.write('after', 'x') // by then the worker has met the end of the first
+    await fs.write('after', 'x') // by now the worker has noticed the end of the first upload
     await fs.remove('after')
     assert.equal(await fs.readToString('kept'), 'old')
     assert.deepEqual((await fs.list('/')).map(({ path }) => path), ['/kept']) // prettier-ignore
   })
 
-  test('a cap holds while a sandbox writes, and lifting it lets it write on', async (t) => {
+  test('a cap is enforced while a sandbox writes, and after it is raised the sandbox can write more', async (t) => {
     const made = await call(server, 'create_volume', { body: { name: 'capped', capacity_gib: 1 } })
     if (made.isRefusal) {
       t.skip(`no cap can be enforced on this machine: ${made.body.error.message}`)

@@ -15,14 +15,14 @@ import { readRows } from '../support/server-database.ts'
 import { whyNoServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Workers on machines of their own: real sandboxes behind links that are cut, and processes that are stopped and killed.
+// Workers on machines of their own with real sandboxes. The tests cut their links, and freeze and kill their processes.
 
 const LIMIT_MS = 600_000
-/** Longer than a lease, with what a control plane that just listens anew adds to it. */
+/** Longer than a lease plus the time for which a restarted control plane first only listens. */
 const LONG_CUT_MS = WORKER_LEASE_MS + 15_000
 const BRIEF_CUT_MS = 4_000
 const LOOK_MS = 150
-/** As long as a busy machine may take to bring everything in order. */
+/** The time that a busy machine may need until everything is as desired. */
 const SETTLE_LIMIT_MS = 90_000
 
 if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
@@ -64,7 +64,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       assert.deepEqual(await sandboxesOn(steady), [first])
       assert.match(await world.refused('remove', 'steady'), /1 runs, the disks of 1 sandboxes \(first\)/)
       await world.operate('drain', 'steady', '--deadline', '1m')
-      // What a minute would bring; the command takes no shorter one.
+      // The command accepts no deadline below a minute, so the test sets the deadline in the database.
       await readRows(world.server, `UPDATE workers SET drain_deadline_at = now() WHERE name = 'steady'`)
       await until('first', 'stopped')
       const events = await readRows<{ cause: string }>(
@@ -84,7 +84,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       const workers = new Map<string, FleetWorker>([['steady', steady]])
       for (const name of names) workers.set(name, await world.join(name))
       const fleet = [...workers.values()]
-      // One fits on each: all vCPUs of a worker.
+      // Each sandbox requests all vCPUs of a worker, so one fits on each.
       for (const name of workers.keys()) await create(`box-${name}`, 'running', await vcpusOf(steady.name))
       const homes = new Map<string, SandboxOn>()
       for (const worker of fleet) {
@@ -151,7 +151,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       await waitUntil(async () => (await homeOf(on('removed').sandbox)) === null, SETTLE_LIMIT_MS)
       await mustCall(world.server, 'stop_sandbox', { params: { sandbox_id: on('brief').sandbox } })
       await untilStatus(on('brief').sandbox, 'stopped')
-      await start(on('removed').sandbox) // its disk is gone: it begins anew where there is room
+      await start(on('removed').sandbox) // its disk is gone, so it starts with a new one on any worker with capacity
       for (const name of ['cut', 'deaf', 'mute', 'stopped', 'removed']) await untilStatus(on(name).sandbox, 'running')
 
       const seen = await watch.end()
@@ -169,7 +169,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
           found: `${found.get(name) ?? ''}; none ran twice in ${String(seen.looks)} looks`,
         })
 
-      of('cut').signal('SIGTERM') // its settings say to stop what runs
+      of('cut').signal('SIGTERM') // with its settings, it stops its sandboxes
       assert.equal(await of('cut').ended(), 0)
       await untilStatus(on('cut').sandbox, 'stopped')
     })
@@ -245,7 +245,7 @@ async function sandboxesOn(worker: FleetWorker): Promise<readonly string[]> {
 
 const FENCE = `${String(SELF_FENCE_MS / 1000)} s`
 const LEASE = `${String(WORKER_LEASE_MS / 1000)} s`
-/** What is done to each worker, by its name. */
+/** The fault that each worker gets, by its name. */
 const FAULTS = {
   cut: `the link of a worker down for longer than its lease of ${LEASE}`,
   deaf: 'all that a control plane sends to a worker dropped for longer than the lease',
@@ -257,7 +257,7 @@ const FAULTS = {
   removed: 'a worker removed by force while its link is down',
 } as const
 
-/** Looks at what really runs on all hosts, again and again, until `end`. */
+/** Reads the running processes of all hosts repeatedly, until `end`. */
 function watchAll(workers: readonly FleetWorker[]) {
   const over = new AbortController()
   const lastSeen = new Map<string, Date>()
