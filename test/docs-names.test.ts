@@ -7,7 +7,7 @@ import { makeProgram } from '../src/cli/program.ts'
 import { tryCommand } from '../src/lib/run-command.ts'
 import { assertNone, blocksOf, documents, mentions, readDocument, ROOT } from './support/documents.ts'
 
-// What a document names exists. A document that names a symbol of the past misleads its reader.
+// Documents may name only files, functions and identifiers that exist.
 
 const MENTIONS = mentions()
 const FILES = globSync('**/*', { cwd: ROOT, exclude: (path) => ['node_modules', '.git', '.setup'].includes(path) })
@@ -19,7 +19,7 @@ const SOURCES = FILES.filter((path) =>
 )
 const SOURCE_TEXT = SOURCES.map((path) => readFileSync(join(ROOT, path), 'utf8')).join('\n')
 const SOURCE_WORDS = new Set(SOURCE_TEXT.match(/[\w$]+/g))
-/** The first folders of a path as documents write it: from the root, or from `src`, `test` or a module of `src`. */
+/** Folder names with which a path in a document may begin: folders of the root, of `src`, of `test` or of a module of `src`. */
 const FOLDERS = new Set(
   FILES.filter((path) => /^(src\/|test\/)?(\w+\/)?[\w.-]+$/.test(path)).flatMap((path) => path.split('/').slice(0, -1)),
 )
@@ -50,7 +50,7 @@ test('every function that a document names as `name()` exists', () => {
   )
 })
 
-/** Words of PostgreSQL, Linux and Node that documents name and the sources don't use. */
+/** Names from PostgreSQL, Linux and Node that documents mention but the sources don't use. */
 const FOREIGN_WORDS = new Set([
   'CONFIG_QFMT_V2',
   'CONFIG_XFS_QUOTA',
@@ -106,10 +106,10 @@ test('every JSON example can be parsed', () => {
   }
 })
 
-/** A command of `sandyard` or `msb` as a document writes it: the words up to the first flag, and the flags before `--`. */
+/** A command of `sandyard` or `msb` in a document: its words up to the first flag, and its flags before `--`. */
 type Call = { readonly where: string; readonly words: readonly string[]; readonly flags: readonly string[] }
 
-/** Every call of a program in shell blocks and in backticks. */
+/** Every command line of a program in the shell blocks and backticks of the documents. */
 function callsOf(program: 'sandyard' | 'msb'): readonly Call[] {
   const shell = documents().flatMap((path) =>
     blocksOf(readDocument(path))
@@ -182,7 +182,7 @@ test('every npm script that a document names exists', () => {
   assertNone(faults, 'no such script')
 })
 
-test('no document names a place that only its writer has', () => {
+test('no document names a path that exists only on the machine of its author', () => {
   const faults = documents().flatMap((path) =>
     readDocument(path)
       .split('\n')

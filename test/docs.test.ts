@@ -11,7 +11,7 @@ import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
 import { assertNone, documents, proseOf, readDocument, ROOT } from './support/documents.ts'
 
-// Tables that the program knows better than a document: `UPDATE_DOCS=1 npm test -- test/docs.test.ts` writes them anew.
+// Tables of the documents that are generated from the code. `UPDATE_DOCS=1 npm test -- test/docs.test.ts` rewrites them.
 
 function table(rows: readonly (readonly string[])[]): string {
   return rows.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
@@ -68,7 +68,10 @@ const channelEnds = table([
     .map(([why, { code, reason }]) => [String(code), reason, `\`${why}\``]),
 ])
 
-/** Holds a section of a document to what the program renders for it, or writes it there when `UPDATE_DOCS` is 1. */
+/**
+ * Asserts that a section of a document is equal to the generated text. With `UPDATE_DOCS=1` it rewrites the section
+ * instead.
+ */
 function checkSection(path: string, section: string, rendered: string): void {
   const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
   const text = readDocument(path)
@@ -87,7 +90,7 @@ test('docs/settings.md lists every setting as the program reads it', () => {
   checkSection('docs/settings.md', 'settings', settings)
 })
 
-test('docs/drivers.md says of every ability which driver enforces it and which refuses it', () => {
+test('docs/drivers.md says for every ability which drivers enforce it and which refuse it', () => {
   checkSection('docs/drivers.md', 'abilities', abilities)
 })
 
@@ -135,12 +138,12 @@ test('the README fits on a few screens, and the glossary needs few words', () =>
   assert.ok(rows > 0 && rows <= 40, `the glossary has ${String(rows)} rows; at most 40: use the field's own words`)
 })
 
-/** The longest sentence that a document may have; most have at most 25 words. */
+/** The most words that a sentence of a document may have. Most sentences have at most 25. */
 const SENTENCE_LIMIT_WORDS = 28
 
 test(`no sentence of a document has more than ${String(SENTENCE_LIMIT_WORDS)} words`, () => {
   const faults = documents()
-    .filter((path) => path !== 'docs/reliability.md') // made of the tests' own notes
+    .filter((path) => path !== 'docs/reliability.md') // generated from notes of the tests
     .flatMap((path) =>
       sentencesOf(proseOf(readDocument(path)))
         .filter((sentence) => sentence.split(/\s+/).length > SENTENCE_LIMIT_WORDS)
@@ -149,7 +152,7 @@ test(`no sentence of a document has more than ${String(SENTENCE_LIMIT_WORDS)} wo
   assertNone(faults, 'too long')
 })
 
-/** The sentences of paragraphs and list items; tables, headings and comments are left out. A colon ends a sentence, too. */
+/** The sentences of paragraphs and list items, without tables, headings and comments. A colon also ends a sentence. */
 function sentencesOf(prose: string): readonly string[] {
   return prose
     .replaceAll(/<!--.*?-->/gs, '')

@@ -29,7 +29,7 @@ export function readDocument(path: string): string {
 /** What stands between backticks somewhere, and where: `path:line`. */
 export type Mention = { readonly where: string; readonly text: string }
 
-/** What stands between backticks in the prose of all documents. */
+/** The texts in backticks in the prose of all documents. */
 export function mentions(): readonly Mention[] {
   return documents().flatMap((path) =>
     proseOf(readDocument(path))
