@@ -51,7 +51,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
       await whileFull(disk, load, () => exhaustLog(adminUrl))
       await waitUntil(() => readPostmasterPid(server.dataDir) !== null, 30_000)
     })
-    assert.match(server.output(), /PostgreSQL ended; it is started again|terminating connection because of crash/)
+    assert.match(server.output(), /PostgreSQL ended and is restarted|terminating connection because of crash/)
     noteSurvival('the disk of the embedded PostgreSQL is full, of its log as well', [survival], 1)
   })
 
