@@ -1,4 +1,4 @@
-/** Decides what a transition changes and writes, as plain values: the pure half of `transition.ts`. */
+/** Decides what a transition changes and writes, as plain values. Reads and writes nothing: `transition.ts` does. */
 import type { Actor } from '../../domain/orgs/caller.ts'
 import type { QuotaRefusal } from '../../domain/orgs/quota.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
@@ -34,7 +34,7 @@ export type TransitionRequest = {
   readonly cause: TransitionCause
   /** With `start_admitted`: the id of the run to open, which must be unused. Without it, an id is chosen. */
   readonly opens?: RunId
-  /** With `requirePath`: the chosen worker. */
+  /** With `placed`: the chosen worker. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: how the worker says it ended. */
   readonly outcome?: RunOutcome
