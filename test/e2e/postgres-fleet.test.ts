@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { SYNC_HOLD_MS } from '../../src/contract/workers/worker-protocol.ts'
-import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
@@ -16,7 +16,7 @@ import { whyNoServer } from '../support/server.ts'
 // Two server processes and a worker share an external PostgreSQL, which becomes unavailable.
 
 /** An outage that a joined worker always survives: see docs/decisions/0025-database-faults.md. */
-const SHORT_MS = (SELF_FENCE_MS - SYNC_HOLD_MS) / 2
+const SHORT_MS = (RENEW_DEADLINE_MS - SYNC_HOLD_MS) / 2
 const LONG_MS = WORKER_LEASE_MS + 5_000
 const SANDBOXES = ['fleet-0', 'fleet-1'] as const
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
 import { joinOnce } from '../../src/worker/agent/join.ts'
 import { WORKER_PROTOCOL_VERSION } from '../../src/contract/workers/worker-protocol.ts'
@@ -243,7 +243,7 @@ async function sandboxesOn(worker: FleetWorker): Promise<readonly string[]> {
   return (await worker.running()).map(({ sandbox }) => sandbox)
 }
 
-const FENCE = `${String(SELF_FENCE_MS / 1000)} s`
+const FENCE = `${String(RENEW_DEADLINE_MS / 1000)} s`
 const LEASE = `${String(WORKER_LEASE_MS / 1000)} s`
 /** The fault that each worker gets, by its name. */
 const FAULTS = {

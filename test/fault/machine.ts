@@ -1,6 +1,6 @@
 import type { Capacity } from '../../src/contract/workers/worker-protocol.ts'
 import type { RunId, WorkerId } from '../../src/domain/ids.ts'
-import { SELF_FENCE_MS } from '../../src/domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS } from '../../src/domain/workers/lease.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
@@ -11,7 +11,7 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
-import type { Lease } from '../../src/worker/agent/lease.ts'
+import type { RenewDeadline } from '../../src/worker/agent/renew-deadline.ts'
 import { nextIncarnation } from '../../src/worker/agent/incarnation.ts'
 import { makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makeIncarnation, type Ending, type Gates, type Incarnation } from './gates.ts'
@@ -28,7 +28,7 @@ export type Machine = {
   readonly incarnation: Incarnation | null
   /** Starts the worker's process unless one is alive. */
   startWorker(): void
-  /** The watchdog, another process of this machine, kills all runs once the worker's lease has been over for too long. */
+  /** The watchdog, another process of this machine, kills all runs a while after the worker's renew deadline. */
   runWatchdog(): readonly RunId[]
   /** Runs that have not ended. */
   livingRuns(): readonly {
@@ -75,13 +75,13 @@ export function makeMachine(
   const link: Link = { dropsInbound: false, dropsOutbound: false }
   let incarnation: Incarnation | null = null
   let uuid: string | null = null
-  let leaseEndsAtMs = 0
-  // A worker stores its lease in a file: its next process continues with it, and the watchdog and the launcher read it.
-  const lease: Lease = {
+  let deadlineMs = 0
+  // A worker stores its renew deadline in a file: its next process continues with it, and the watchdog and the launcher read it.
+  const renewDeadline: RenewDeadline = {
     nowMs: () => gates.nowMs,
-    isOver: () => gates.nowMs >= leaseEndsAtMs,
-    renew(sentAtMs) {
-      leaseEndsAtMs = Math.max(leaseEndsAtMs, sentAtMs + SELF_FENCE_MS)
+    hasPassed: () => gates.nowMs >= deadlineMs,
+    extend(sentAtMs) {
+      deadlineMs = Math.max(deadlineMs, sentAtMs + RENEW_DEADLINE_MS)
       return Promise.resolve()
     },
   }
@@ -118,7 +118,7 @@ export function makeMachine(
       {
         worker_id: id,
         incarnation: uuid,
-        driver: withGates(gates, mine, world.isWatched ? withLauncher(driver, lease) : driver),
+        driver: withGates(gates, mine, world.isWatched ? withLauncher(driver, renewDeadline) : driver),
         storage: NO_VOLUMES,
         storageSampleMs: 60_000_000,
         filesOf: () => {
@@ -126,7 +126,7 @@ export function makeMachine(
         },
         logs: makeNoLogs(),
         controlPlane: world.network.connect(mine, link),
-        lease,
+        renewDeadline,
         clock,
         log: world.log,
         fencesItself: world.isFenced,
@@ -160,7 +160,7 @@ export function makeMachine(
     startWorker,
     livingRuns,
     runWatchdog() {
-      if (!world.isWatched || gates.nowMs < leaseEndsAtMs + WATCHDOG_MS) return []
+      if (!world.isWatched || gates.nowMs < deadlineMs + WATCHDOG_MS) return []
       const ended = livingRuns().map(({ run_id }) => run_id)
       for (const run of ended) simulated.end(run, { kind: 'signalled', signal: 'SIGKILL' })
       return ended
@@ -168,12 +168,14 @@ export function makeMachine(
   }
 }
 
-/** The launcher, a process of its own, starts nothing once the lease is over, not even a start that was requested before. */
-function withLauncher(driver: Driver, lease: Lease): Driver {
+/** The launcher, a process of its own, starts nothing once the renew deadline has passed, not even a start that was requested before. */
+function withLauncher(driver: Driver, renewDeadline: RenewDeadline): Driver {
   return {
     ...driver,
     start: (run, signal) =>
-      lease.isOver() ? Promise.reject(new Error('the lease of this worker is over')) : driver.start(run, signal),
+      renewDeadline.hasPassed()
+        ? Promise.reject(new Error('the renew deadline of this worker has passed'))
+        : driver.start(run, signal),
   }
 }
 

@@ -10,13 +10,13 @@ import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './worker-
 /** Opens the driver for microVMs. Rejects with what the machine lacks for it. */
 export async function openMicrosandboxDriver(
   config: Config,
-  { storage, logs, log, leaseFile }: DriverDeps,
+  { storage, logs, log, deadlineFile }: DriverDeps,
 ): Promise<Driver> {
   const installation = findInstallation()
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
   const images = await openImages(config, log)
   const runs = `vms:${join(microVmFolder(config), 'runs')}` as const
-  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
+  const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
   const driver = await makeMicrosandboxDriver({
     dir: microVmFolder(config),
     installation,

@@ -38,7 +38,7 @@ export async function openOciDriver(
     storage,
     logs,
     log,
-    leaseFile,
+    deadlineFile,
     getRuntime,
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
@@ -59,9 +59,9 @@ export async function openOciDriver(
     log,
   })
   const images = await openImages(config, log)
-  const launcher = makeLauncher(log, leaseFile)
+  const launcher = makeLauncher(log, deadlineFile)
   const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
-  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
+  const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
   const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),

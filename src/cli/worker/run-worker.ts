@@ -2,7 +2,7 @@ import { text } from 'node:stream/consumers'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
-import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
@@ -141,7 +141,7 @@ function printReachability(controlPlane: ControlPlane, url: string): ControlPlan
       } catch (error) {
         if (!isUnreachable && !signal.aborted && !(error instanceof WorkerRemoved)) {
           isUnreachable = true
-          const fence = `Sandboxes here end after ${String(SELF_FENCE_MS / 1000)} s without an answer`
+          const fence = `Sandboxes here end after ${String(RENEW_DEADLINE_MS / 1000)} s without an answer`
           printStatus(`${url} can't be reached: ${describeError(error)}; retrying. ${fence}`)
         }
         throw error

@@ -3,21 +3,21 @@ import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { runAgent } from '../../worker/agent/agent.ts'
 import type { ControlPlane } from '../../worker/agent/control-plane.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../../worker/images/demo.ts'
-import { openLease, type Lease } from '../../worker/agent/lease.ts'
+import { openRenewDeadline, type RenewDeadline } from '../../worker/agent/renew-deadline.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './choose-driver.ts'
 import { printStatus } from '../print-status.ts'
-import { leaseFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
+import { deadlineFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
 
 /** What a worker has open on its machine: the driver that runs sandboxes, their volumes and their logs. */
 export type WorkerHost = {
@@ -25,7 +25,7 @@ export type WorkerHost = {
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
   /** Ends the sandboxes when the control plane was out of reach for too long. Null: they run on. */
-  readonly lease: Lease | null
+  readonly renewDeadline: RenewDeadline | null
 }
 
 export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
@@ -43,15 +43,15 @@ export async function openWorkerHost(
   const storage = opened.adopt(await openVolumes(deps.config, deps.log), (one) => one.close())
   printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
-  const leaseFile = fencesItself ? leaseFilePath(deps.config) : null
-  // The watchdog of an earlier worker on this folder would read an old lease and kill the sandboxes that run now.
-  if (leaseFile === null) await rm(leaseFilePath(deps.config), { force: true })
-  const lease = leaseFile === null ? null : await openLease(leaseFile)
-  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
+  const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null
+  // The watchdog of an earlier worker on this folder would read an old deadline and kill the sandboxes that run now.
+  if (deadlineFile === null) await rm(deadlineFilePath(deps.config), { force: true })
+  const renewDeadline = deadlineFile === null ? null : await openRenewDeadline(deadlineFile)
+  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile })
   const { report } = await driver.probe()
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   opened.move()
-  return { driver, storage, logs, lease }
+  return { driver, storage, logs, renewDeadline }
 }
 
 /** Who a worker is, and how it reaches its control plane. */
@@ -66,14 +66,14 @@ export type AgentIdentity = {
 /** Runs the worker's agent until the signal. Sandboxes keep running after it. Rejects when the driver fails for good. */
 export function runWorkerAgent(
   { config, log }: Omit<WorkerHostDeps, 'folder'>,
-  { host: { lease, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
+  { host: { renewDeadline, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
   signal: AbortSignal,
 ): Promise<void> {
   return runAgent(
     {
       ...identity,
       ...host,
-      ...(lease === null ? { fencesItself: false } : { fencesItself: true, lease }),
+      ...(renewDeadline === null ? { fencesItself: false } : { fencesItself: true, renewDeadline }),
       storageSampleMs: config.storageSampleSecs * 1_000,
       filesOf: makeVolumeFilesOpener({ uidShift: UID_SHIFT, random: systemRandom, log }),
       clock: systemClock,
@@ -89,11 +89,15 @@ export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folde
 }
 
 /** Stops the sandboxes if SANDYARD_SHUTDOWN says so, prints how many keep running otherwise, and closes the rest. */
-export async function closeWorkerHost(config: Config, { driver, storage, logs, lease }: WorkerHost): Promise<void> {
+export async function closeWorkerHost(
+  config: Config,
+  { driver, storage, logs, renewDeadline }: WorkerHost,
+): Promise<void> {
   if (config.shutdown === 'stop') await stopAllSandboxes(driver, config.stopGraceMs)
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
-    const until = lease === null ? '' : ` within ${String(SELF_FENCE_MS / 1000)} s, after which they are destroyed`
+    const until =
+      renewDeadline === null ? '' : ` within ${String(RENEW_DEADLINE_MS / 1000)} s, after which they are destroyed`
     printStatus(
       `${String(live.length)} sandboxes keep running; the next start takes them over${until} (SANDYARD_SHUTDOWN=stop stops them)`,
     )

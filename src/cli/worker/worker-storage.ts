@@ -39,8 +39,8 @@ export function microVmFolder(config: Config): string {
   return join(config.dataDir, 'vm')
 }
 
-/** The file in which a worker that fences itself stores its lease. */
-export function leaseFilePath(config: Config): string {
+/** The file in which a worker that fences itself stores its renew deadline. */
+export function deadlineFilePath(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
@@ -79,6 +79,6 @@ export type DriverDeps = {
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly log: Log
-  /** The file of the worker's lease; null for a worker without one. */
-  readonly leaseFile: string | null
+  /** The file of the worker's renew deadline; null for a worker that doesn't fence itself. */
+  readonly deadlineFile: string | null
 }

@@ -79,8 +79,8 @@ function completed(answer: AnswerBody, report: SyncRequest, recorded: RecordedRe
 }
 
 /**
- * A report that was not recorded because a later incarnation of its worker has reported must not prolong the lease by which
- * its sender judges. Mostly nobody hears of it: it was delayed while the worker restarted.
+ * A report that was not recorded because a later incarnation of its worker has reported must not extend its sender's
+ * renew deadline. Mostly nobody hears of it: it was delayed while the worker restarted.
  */
 async function refuseSuperseded({ db }: Pick<BaseDeps, 'db'>, { worker_id, incarnation }: SyncRequest): Promise<void> {
   if (await db.asSystem((q) => workers.isSuperseded(q, worker_id, incarnation))) throw new Problem('worker_life_over')

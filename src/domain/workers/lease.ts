@@ -1,10 +1,10 @@
-/** Leases of workers, and the order of the reports that prolong them. */
+/** The leases of workers, and the order of the reports that prolong them. */
 
 /** How long a worker may go without a sync before its runs are declared lost, in milliseconds. */
 export const WORKER_LEASE_MS = 30_000
 
-/** When a worker that can't sync destroys its runs, in milliseconds: early enough to be done before the lease ends. */
-export const SELF_FENCE_MS = 20_000
+/** The time after which a worker that can't sync destroys its runs, in milliseconds: it is done before the lease ends. */
+export const RENEW_DEADLINE_MS = 20_000
 
 /** The position of a report among all reports of its worker. Reports may arrive in any order, however late. */
 export type ReportPosition = {

@@ -9,7 +9,7 @@ import type { SandboxLogs } from '../logs/logs.ts'
 import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Fence } from './fence.ts'
-import type { Lease } from './lease.ts'
+import type { RenewDeadline } from './renew-deadline.ts'
 import type { Steps } from './steps.ts'
 import type { VolumeReconciler } from './volume-reconciler.ts'
 
@@ -29,8 +29,8 @@ export type AgentDeps = {
   readonly log: Log
   /** Whether a worker that can't sync destroys its runs. Off only where control plane and worker are one process. */
   readonly fencesItself: boolean
-  /** The lease after whose end it does so; without one, only this process knows of it. */
-  readonly lease?: Lease
+  /** When it does so. Absent: a deadline that only this process knows. */
+  readonly renewDeadline?: RenewDeadline
   /** Called after each sync that was answered, with its answer: from the first on, the control plane knows what runs here. */
   readonly onSynced?: (answer: SyncAnswer) => void
 }
@@ -78,7 +78,7 @@ export type ReportMemory = {
 export type Agent = {
   readonly deps: AgentDeps
   readonly signal: AbortSignal
-  readonly lease: Lease
+  readonly renewDeadline: RenewDeadline
   readonly fence: Fence
   readonly steps: Steps
   readonly volumes: VolumeReconciler

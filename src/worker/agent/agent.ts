@@ -9,7 +9,7 @@ import type { Probe } from '../drivers/driver.ts'
 import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { Agent, AgentDeps, AgentState } from './agent-state.ts'
 import { makeFence } from './fence.ts'
-import { makeLease } from './lease.ts'
+import { makeRenewDeadline } from './renew-deadline.ts'
 import { destroyAllRuns, reconcileRuns } from './reconcile-runs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
@@ -69,12 +69,12 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     onNews()
     if (!signal.aborted) void reconcileRuns(agent)
   }
-  const lease = deps.lease ?? makeLease(deps.clock)
+  const renewDeadline = deps.renewDeadline ?? makeRenewDeadline(deps.clock)
   const agent: Agent = {
     deps,
     signal,
-    lease,
-    fence: makeFence({ ...deps, lease }),
+    renewDeadline,
+    fence: makeFence({ ...deps, renewDeadline }),
     steps: makeSteps({ ...deps, onEnd }, signal),
     volumes: makeVolumeReconciler({ ...deps, sampleMs: deps.storageSampleMs, onNews }, signal),
     state,

@@ -45,7 +45,7 @@ export class WorkerRemoved extends Error {}
 const SYNC_SLACK_MS = 7_000
 /**
  * How long a sync may go without an answer when another server process can be tried, in milliseconds. Three stopped processes
- * in a row must cost less than the lease (`SELF_FENCE_MS`).
+ * in a row must cost less than the renew deadline (`RENEW_DEADLINE_MS`).
  */
 const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000

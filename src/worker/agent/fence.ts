@@ -1,9 +1,9 @@
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { WorkerRemoved } from './control-plane.ts'
-import type { Lease } from './lease.ts'
+import type { RenewDeadline } from './renew-deadline.ts'
 
-/** Keeps a worker from holding runs that may be declared lost: see `Lease` and `WorkerRemoved`. */
+/** Keeps a worker from holding runs that may be declared lost: see `RenewDeadline` and `WorkerRemoved`. */
 export type Fence = {
   /** Whether this worker may hold no runs. */
   isActive(): boolean
@@ -21,14 +21,19 @@ const CHECK_MS = 1_000
 
 const WHY = 'no sync for too long: this worker destroys its runs before they are declared lost'
 
-type FenceDeps = { readonly lease: Lease; readonly fencesItself: boolean; readonly clock: Clock; readonly log: Log }
+type FenceDeps = {
+  readonly renewDeadline: RenewDeadline
+  readonly fencesItself: boolean
+  readonly clock: Clock
+  readonly log: Log
+}
 
 /** Makes the fence of one incarnation of a worker. */
-export function makeFence({ lease, fencesItself, clock, log }: FenceDeps): Fence {
+export function makeFence({ renewDeadline, fencesItself, clock, log }: FenceDeps): Fence {
   let removed: WorkerRemoved | null = null
   /** True until no run is left: an answer in between may desire a run that is half destroyed. */
   let isDestroying = false
-  const isActive = (): boolean => removed !== null || isDestroying || (fencesItself && lease.isOver())
+  const isActive = (): boolean => removed !== null || isDestroying || (fencesItself && renewDeadline.hasPassed())
   return {
     isActive,
     noteFailure(error) {

@@ -87,11 +87,11 @@ export function noteGeneration(memory: ReportMemory, seq: number, generation: nu
 type Exchange = { readonly request: SyncRequest; readonly serve: Serve }
 
 async function exchange(agent: Agent, { request, serve }: Exchange, signal: AbortSignal): Promise<void> {
-  const { deps, fence, lease, state } = agent
-  const sentAtMs = lease.nowMs()
+  const { deps, fence, renewDeadline, state } = agent
+  const sentAtMs = renewDeadline.nowMs()
   try {
-    const answer = await deps.controlPlane.sync(request, signal, () => lease.renew(sentAtMs))
-    await lease.renew(sentAtMs)
+    const answer = await deps.controlPlane.sync(request, signal, () => renewDeadline.extend(sentAtMs))
+    await renewDeadline.extend(sentAtMs)
     if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
     deps.onSynced?.(answer)
   } catch (error) {

@@ -1,21 +1,21 @@
 # Starts programs for the worker on files that it names, so that the worker doesn't fork itself (perl-process.pl says what
 # that costs, and why this is Perl).
 #
-# perl launcher.pl WORKER_PID [LEASE_FILE]
+# perl launcher.pl WORKER_PID [DEADLINE_FILE]
 #
 # The fields of a request: how many descriptors the program gets (u8), their paths from descriptor 0 on, and the command
 # line. The replies: `started N PID`; `failed N TEXT` when it could not be started; and `ended N CODE`, where CODE is `-`
-# when a signal ended the program. Programs go on when the launcher exits. With the file of a lease it starts nothing once
-# the lease is over: the sandbox may run elsewhere already.
+# when a signal ended the program. Programs go on when the launcher exits. With DEADLINE_FILE it starts nothing once
+# the renew deadline has passed: the sandbox may run elsewhere already.
 use strict;
 use warnings;
 use Fcntl;
 use POSIX ();
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
-require(__FILE__ =~ s{[^/]+$}{lease.pl}r);
+require(__FILE__ =~ s{[^/]+$}{renew-deadline.pl}r);
 
 use constant OPEN_LIMIT_SECS => 5;
-my ($worker, $lease) = @ARGV;
+my ($worker, $deadline_file) = @ARGV;
 
 close_inherited();
 my $exits = watch_exits();
@@ -38,7 +38,8 @@ while (1) {
 
 sub launch {
     my ($number, $request) = @_;
-    return say_line("failed $number the lease of this worker is over") if defined $lease && is_lease_over($lease);
+    return say_line("failed $number the renew deadline of this worker has passed")
+        if defined $deadline_file && has_deadline_passed($deadline_file);
     my ($count, $fields) = unpack 'C a*', $request;
     my @command = split_fields($fields);
     my @files = splice @command, 0, $count;

@@ -1,22 +1,22 @@
-# Kills the sandboxes of a worker whose lease is over: the control plane may soon call them lost and start them elsewhere. The
-# worker kills them itself while it can. This process does so when the worker is stopped, stuck or dead, and kills what such
+# Kills the sandboxes of a worker whose renew deadline has passed: the control plane may soon call them lost and start them
+# elsewhere. The worker kills them itself while it can. This process does so when the worker is stopped, stuck or dead, and kills what such
 # a worker starts afterwards. It is Perl because it must outlive the worker, start fast and take little memory.
 #
-# perl watchdog.pl LEASE_FILE LOCK_FILE PLACE…
+# perl watchdog.pl DEADLINE_FILE LOCK_FILE PLACE…
 #
 # A place is `cgroups:FOLDER`, whose subfolders are the cgroups of one run each, or `vms:FOLDER`, the folder of the records of
 # virtual machines. Several watchdogs may watch the same worker; only the one that holds the lock acts. Standard input
 # ends with the worker. The holder of the lock then stays as long as there are runs. A later process of the worker starts a
-# watchdog of its own, which takes the lock over. Without the file of a lease nobody holds leases any more, as after
-# `sandyard up` took over the data folder: then the watchdog exits.
+# watchdog of its own, which takes the lock over. Without the file of the deadline,
+# as after `sandyard up` took over the data folder, the watchdog exits.
 use strict;
 use warnings;
 use Fcntl qw(:flock);
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
-require(__FILE__ =~ s{[^/]+$}{lease.pl}r);
+require(__FILE__ =~ s{[^/]+$}{renew-deadline.pl}r);
 
 use constant LOOK_SECS => 0.2;
-my ($lease, $lock, @places) = @ARGV;
+my ($deadline_file, $lock, @places) = @ARGV;
 my %ends_of = (cgroups => \&cgroups, vms => \&vms);
 
 close_inherited();
@@ -24,11 +24,11 @@ open my $held, '>>', $lock or die "$lock: $!\n";
 my ($acts, $is_alone) = (0, 0);
 while (1) {
     $acts ||= flock $held, LOCK_EX | LOCK_NB;
-    exit 0 if !-e $lease;
-    my $is_over = $acts && is_lease_over($lease);
-    my @ends = $is_over || $is_alone && $acts ? map { my ($kind, $folder) = split /:/, $_, 2; $ends_of{$kind}->($folder) } @places : ();
+    exit 0 if !-e $deadline_file;
+    my $has_passed = $acts && has_deadline_passed($deadline_file);
+    my @ends = $has_passed || $is_alone && $acts ? map { my ($kind, $folder) = split /:/, $_, 2; $ends_of{$kind}->($folder) } @places : ();
     exit 0 if $is_alone && !@ends;
-    if ($is_over) { $_->() for @ends }
+    if ($has_passed) { $_->() for @ends }
     my $ready = '';
     vec($ready, 0, 1) = 1 if !$is_alone;
     my $is_told = select($ready, undef, undef, LOOK_SECS) > 0;

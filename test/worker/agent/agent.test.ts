@@ -13,7 +13,7 @@ import {
   type SyncRequest,
 } from '../../../src/contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
-import { SELF_FENCE_MS } from '../../../src/domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { ControlPlane } from '../../../src/worker/agent/control-plane.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
@@ -196,7 +196,7 @@ test('a worker goes on while the control plane is away, and reports what happene
   assert.deepEqual(heldOf(other), ['running'])
 })
 
-test('a worker that can’t sync destroys its runs before their lease is over, counted from the report that prolonged it', async () => {
+test('a worker that can’t sync destroys its runs before its lease is over, counted from the report that prolonged it', async () => {
   const clock = makeTestClock()
   const real = world.connect()
   let isCut = false
@@ -219,7 +219,7 @@ test('a worker that can’t sync destroys its runs before their lease is over, c
   await waitUntil(() => release() || heldOf(id).includes('running'))
   await waitUntil(async () => release() || (await world.statusOf(id)).status === 'running')
   isCut = true
-  clock.advance(SELF_FENCE_MS - 2_000)
+  clock.advance(RENEW_DEADLINE_MS - 2_000)
   release() // an answer that arrives late says nothing of the time since its report
   clock.advance(1_000)
   await waitUntil(() => clock.sleepers > 0)
@@ -228,7 +228,7 @@ test('a worker that can’t sync destroys its runs before their lease is over, c
     clock.advance(500)
     return heldOf(id).length === 0
   })
-  assert.ok(clock.monotonicMs() < SELF_FENCE_MS + 5_000)
+  assert.ok(clock.monotonicMs() < RENEW_DEADLINE_MS + 5_000)
 })
 
 test('an answer that a later one has overtaken changes nothing', async () => {

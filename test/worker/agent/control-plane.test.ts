@@ -75,7 +75,7 @@ test('the head of an answer says that the report was recorded, however long the 
   assert.equal((await answering).desired_version, 'v')
 })
 
-test('a worker syncs with the next process when one refuses, breaks or is silent, well before its lease ends', async () => {
+test('a worker syncs with the next process when one refuses, breaks or is silent, well before its renew deadline', async () => {
   const second = await listen((_request, response) => {
     response.end(answerWith([first.url, second.url]))
   })

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { SELF_FENCE_MS } from '../../../src/domain/workers/lease.ts'
+import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { WorkerRemoved } from '../../../src/worker/agent/control-plane.ts'
 import { makeFence } from '../../../src/worker/agent/fence.ts'
-import { makeLease } from '../../../src/worker/agent/lease.ts'
+import { makeRenewDeadline } from '../../../src/worker/agent/renew-deadline.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -13,8 +13,8 @@ const log = makeLog('silent')
 /** A fence whose `destroy` leaves as many runs as the test says, and its end. */
 function makeWorld() {
   const clock = makeTestClock()
-  const lease = makeLease(clock)
-  const fence = makeFence({ lease, fencesItself: true, clock, log })
+  const renewDeadline = makeRenewDeadline(clock)
+  const fence = makeFence({ renewDeadline, fencesItself: true, clock, log })
   const over = new AbortController()
   const state = { left: 2, destroyed: 0 }
   const kept = fence.enforce(() => {
@@ -26,18 +26,18 @@ function makeWorld() {
     clock.advance(1_000)
     await waitUntil(() => clock.sleepers > 0)
   }
-  return { clock, lease, fence, over, state, kept, pass }
+  return { clock, renewDeadline, fence, over, state, kept, pass }
 }
 
-test('the fence is active from the end of the lease until no run is left, also when an answer comes in between', async () => {
-  const { clock, lease, fence, over, state, kept, pass } = makeWorld()
+test('the fence is active from the renew deadline until no run is left, also when an answer comes in between', async () => {
+  const { clock, renewDeadline, fence, over, state, kept, pass } = makeWorld()
   await pass()
   assert.deepEqual([fence.isActive(), state.destroyed], [false, 0])
-  clock.advance(SELF_FENCE_MS)
+  clock.advance(RENEW_DEADLINE_MS)
   assert.equal(fence.isActive(), true)
   await pass()
-  await lease.renew(lease.nowMs())
-  assert.deepEqual([lease.isOver(), fence.isActive()], [false, true])
+  await renewDeadline.extend(renewDeadline.nowMs())
+  assert.deepEqual([renewDeadline.hasPassed(), fence.isActive()], [false, true])
   await pass()
   assert.equal(fence.isActive(), true)
   state.left = 0
@@ -49,7 +49,7 @@ test('the fence is active from the end of the lease until no run is left, also w
   await kept
 })
 
-test('a removed worker destroys all its runs, whatever its lease, and ends with the reason; no other refusal has that effect', async () => {
+test('a removed worker destroys all its runs, whatever its renew deadline, and ends with the reason; no other refusal has that effect', async () => {
   const { fence, state, kept, pass } = makeWorld()
   fence.noteFailure(new Error('401'))
   await pass()

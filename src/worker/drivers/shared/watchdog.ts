@@ -4,8 +4,8 @@ import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /**
- * A separate process that kills the sandboxes of this worker when the worker's lease is over, even while the worker is
- * stopped, stuck or dead. See `watchdog.pl`.
+ * A separate process that kills the sandboxes of this worker when the worker's renew deadline has passed, even while the
+ * worker is stopped, stuck or dead. See `watchdog.pl`.
  */
 type Watchdog = {
   /** Tells the process that the worker ends. It exits at once when no sandbox runs, and otherwise goes on watching. */
@@ -13,8 +13,8 @@ type Watchdog = {
 }
 
 type WatchdogInput = {
-  /** The file of the lease. */
-  readonly leaseFile: string
+  /** The file of the renew deadline. */
+  readonly deadlineFile: string
   /** Where the runs are found, as `watchdog.pl` takes it. */
   readonly runs: `cgroups:${string}` | `vms:${string}`
   readonly clock: Clock
@@ -29,13 +29,13 @@ const LEAVE_MS = 1_000
 
 /** Starts the process, and restarts it whenever it ends. */
 export function startWatchdog(input: WatchdogInput): Watchdog {
-  const { leaseFile, runs, clock, log } = input
+  const { deadlineFile, runs, clock, log } = input
   const closing = new AbortController()
   let child: ChildProcess | null = null
 
   const runOnce = (): Promise<void> =>
     new Promise((resolve) => {
-      const begun = spawn('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, runs], {
+      const begun = spawn('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, runs], {
         stdio: ['pipe', 'ignore', 'inherit'],
         detached: true,
         cwd: '/',

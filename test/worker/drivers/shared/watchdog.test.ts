@@ -17,12 +17,12 @@ const SCRIPT = join(import.meta.dirname, '../../../../src/worker/perl/watchdog.p
 const LOOKS_MS = 700
 
 let folder: string
-let leaseFile: string
+let deadlineFile: string
 let children: ChildProcess[] = []
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'sandyard-watchdog-'))
-  leaseFile = join(folder, 'lease.json')
-  lease(60_000)
+  deadlineFile = join(folder, 'lease.json')
+  writeDeadline(60_000)
 })
 afterEach(() => {
   for (const child of children) child.kill('SIGKILL')
@@ -30,10 +30,10 @@ afterEach(() => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** Writes a lease that ends in this many milliseconds. */
-function lease(inMs: number, boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()): void {
+/** Writes a deadline that passes in this many milliseconds. */
+function writeDeadline(inMs: number, boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()): void {
   const uptimeMs = Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1_000
-  writeFileSync(leaseFile, JSON.stringify({ boot, over_at_ms: Math.floor(uptimeMs + inMs) }))
+  writeFileSync(deadlineFile, JSON.stringify({ boot, over_at_ms: Math.floor(uptimeMs + inMs) }))
 }
 
 function start(file: string, args: readonly string[]): ChildProcess {
@@ -50,24 +50,25 @@ function startSandbox(run: string): ChildProcess {
   return child
 }
 
-const watch = (): ChildProcess => start('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, `cgroups:${folder}/groups`])
+const watch = (): ChildProcess =>
+  start('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, `cgroups:${folder}/groups`])
 const lives = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode === null && signalCode === null
 const looks = (): Promise<void> => systemClock.sleep(LOOKS_MS)
 
-test('sandboxes go on while the lease is valid, and are killed once it is over, including later ones', async () => {
+test('sandboxes go on until the renew deadline, and are killed once it has passed, including later ones', async () => {
   const sandbox = startSandbox('one')
   watch()
   await looks()
   assert.ok(lives(sandbox))
-  lease(0)
+  writeDeadline(0)
   await waitUntil(() => !lives(sandbox))
   const late = startSandbox('late')
   await waitUntil(() => !lives(late))
 })
 
-test('a lease of an earlier boot, and an unreadable one, are over', async () => {
-  for (const spoil of [() => lease(60_000, 'another'), () => writeFileSync(leaseFile, '{"boot":')]) {
-    lease(60_000)
+test('a deadline of an earlier boot, and an unreadable one, have passed', async () => {
+  for (const spoil of [() => writeDeadline(60_000, 'another'), () => writeFileSync(deadlineFile, '{"boot":')]) {
+    writeDeadline(60_000)
     const sandbox = startSandbox('one')
     const dog = watch()
     await looks()
@@ -79,7 +80,7 @@ test('a lease of an earlier boot, and an unreadable one, are over', async () => 
   }
 })
 
-test('it outlives its worker while there are runs, and exits when there are none or the lease file is gone', async () => {
+test('it outlives its worker while there are runs, and exits when there are none or the deadline’s file is gone', async () => {
   const sandbox = startSandbox('one')
   const dog = watch()
   dog.stdin?.end()
@@ -91,7 +92,7 @@ test('it outlives its worker while there are runs, and exits when there are none
   const other = watch()
   startSandbox('two')
   await looks()
-  rmSync(leaseFile)
+  rmSync(deadlineFile)
   await waitUntil(() => !lives(other))
 })
 
@@ -120,7 +121,7 @@ test('of two watchdogs, one acts and the other one replaces it', async () => {
   first.kill('SIGKILL')
   await waitUntil(() => !lives(first))
   const sandbox = startSandbox('two')
-  lease(0)
+  writeDeadline(0)
   await waitUntil(() => !lives(sandbox))
 })
 
@@ -130,10 +131,10 @@ test('only virtual machines with the name of a recorded sandbox are killed', asy
   writeFileSync(join(folder, 'runs/one/state.json'), JSON.stringify({ version: 1, sandbox_id: id }))
   const vm = (name: string): ChildProcess => start('perl', ['-e', 'sleep 1000', 'sandbox', '--name', name])
   const [ours, theirs] = [vm(`sy-${id}`), vm('sy-0b000000-0000-7000-8000-000000000002')]
-  start('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, `vms:${folder}/runs`])
+  start('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, `vms:${folder}/runs`])
   await looks()
   assert.ok(lives(ours))
-  lease(0)
+  writeDeadline(0)
   await waitUntil(() => !lives(ours))
   await looks()
   assert.ok(lives(theirs))
@@ -142,26 +143,26 @@ test('only virtual machines with the name of a recorded sandbox are killed', asy
 test('the worker restarts a killed watchdog, and ends it when the worker closes', async () => {
   const sandbox = startSandbox('one')
   const log = makeLog('silent')
-  const dog = startWatchdog({ leaseFile, runs: `cgroups:${folder}/groups`, clock: systemClock, log })
-  const pids = (): readonly string[] => processesWith(`${leaseFile}.watch`)
+  const dog = startWatchdog({ deadlineFile, runs: `cgroups:${folder}/groups`, clock: systemClock, log })
+  const pids = (): readonly string[] => processesWith(`${deadlineFile}.watch`)
   const [first] = await waitUntil(() => pids().length === 1 && pids())
   const environment = readFileSync(`/proc/${String(first)}/environ`, 'utf8').split('\0')
   assert.deepEqual(environment.filter((one) => !one.startsWith('PATH=')), ['']) // prettier-ignore
   process.kill(Number(first), 'SIGKILL')
   await waitUntil(() => pids().length === 1 && pids()[0] !== first)
-  lease(0)
+  writeDeadline(0)
   await waitUntil(() => !lives(sandbox))
   rmSync(join(folder, 'groups'), { recursive: true })
   await dog.close()
   assert.deepEqual(pids(), [])
 })
 
-test('nothing can be started once the lease is over', async () => {
-  const launcher = makeLauncher(makeLog('silent'), leaseFile)
+test('nothing can be started once the renew deadline has passed', async () => {
+  const launcher = makeLauncher(makeLog('silent'), deadlineFile)
   const files = ['/dev/null', '/dev/null', '/dev/null'] as const
   assert.deepEqual(await (await launcher.start(['true'], files)).ended, { code: 0 })
-  lease(0)
-  await assert.rejects(launcher.start(['true'], files), /the lease of this worker is over/)
+  writeDeadline(0)
+  await assert.rejects(launcher.start(['true'], files), /the renew deadline of this worker has passed/)
   launcher.close()
 })
 

@@ -32,13 +32,13 @@ export type RuntimeExit = { readonly code: number | null }
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
 
 /**
- * Creates a launcher. Its process starts with the first program, and again after it was killed. With `leaseFile`, it
- * starts no program once the lease is over.
+ * Creates a launcher. Its process starts with the first program, and again after it was killed. With `deadlineFile`, it
+ * starts no program once the renew deadline has passed.
  */
-export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
+export function makeLauncher(log: Log, deadlineFile: string | null = null): Launcher {
   const perl = makeProgramStarter<RuntimeExit>({
     script: SCRIPT,
-    args: leaseFile === null ? [] : [leaseFile],
+    args: deadlineFile === null ? [] : [deadlineFile],
     log,
     exitOf: (text) => ({ code: text === '-' ? null : Number(text) }),
   })

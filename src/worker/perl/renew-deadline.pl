@@ -1,10 +1,10 @@
-# Reads the lease that `src/worker/agent/lease.ts` writes. A library for `require`, in Perl because the launcher and the
-# watchdog check the lease while the worker itself may be stopped or stuck.
+# Reads the renew deadline that `src/worker/agent/renew-deadline.ts` writes. A library for `require`, in Perl because the
+# launcher and the watchdog check the deadline while the worker itself may be stopped or stuck.
 use strict;
 use warnings;
 
-# Whether the lease is over. A lease that can't be read, or one of an earlier boot, is.
-sub is_lease_over {
+# Whether the deadline has passed. A deadline that can't be read, or one of an earlier boot, has.
+sub has_deadline_passed {
     my $written = read_whole($_[0]);
     my $boot = read_whole('/proc/sys/kernel/random/boot_id') =~ s/\s+$//r;
     return 1 if $written !~ /"boot":"\Q$boot\E","over_at_ms":(\d+)/;
