@@ -5,17 +5,17 @@ import type { DecodeOptions } from 'cborg/interface'
 export class CborError extends Error {}
 
 /**
- * The most items in one decoded message. A frame of 4 MiB could hold four million, and decoding them would block the
- * process for seconds. A request with a long argument list has a few thousand.
+ * The maximum number of items in one decoded message. A frame of 4 MiB could contain four million items, and decoding
+ * them would block the process for seconds. A request with a long argument list has a few thousand items.
  */
 const MAX_ITEMS = 65_536
 
-/** Binary data under tag 64 (RFC 8746), as some libraries write byte strings. */
+/** The CBOR tag 64 (RFC 8746). Some libraries write it before byte strings. */
 const TAG_UINT8_ARRAY = 64
 
 /**
- * Encodes with definite lengths, the shortest integers, and keys in the given order. Numbers must be whole, because the
- * client rejects floats. Throws `CborError` for anything else.
+ * Encodes a value as CBOR with definite lengths, the shortest integers, and keys in the given order. Numbers must be
+ * whole, because the client rejects floats. Throws `CborError` for a value that can't be encoded.
  */
 export function encodeCbor(value: unknown): Uint8Array {
   return encode(value, {
@@ -30,8 +30,8 @@ export function encodeCbor(value: unknown): Uint8Array {
 }
 
 /**
- * Decodes CBOR with keys in any order, wide integers, and lists and maps of indefinite length. Throws `CborError` for
- * everything else, including strings in chunks, which no client writes.
+ * Decodes CBOR. Accepts keys in any order, integers longer than necessary, and lists and maps of indefinite length.
+ * Throws `CborError` for invalid CBOR and for strings in chunks, which no client writes.
  */
 export function decodeCbor(bytes: Uint8Array): unknown {
   const options: DecodeOptions = {
@@ -82,21 +82,21 @@ export function asOptionalText(value: unknown): string | null {
   return value === undefined || value === null ? null : asText(value)
 }
 
-/** A byte string; an array of byte numbers counts as one. */
+/** A byte string, or an array of numbers from 0 to 255. */
 export function asBytes(value: unknown): Uint8Array {
   if (value instanceof Uint8Array) return value
   if (Array.isArray(value)) return Uint8Array.from(value, (item) => asInteger(item, { min: 0, max: 255 }))
   throw new CborError('a byte string was expected')
 }
 
-/** A list whose items `read` decodes. An absent list is empty. */
+/** A list. `read` decodes each item. An absent list counts as empty. */
 export function asList<T>(value: unknown, read: (item: unknown) => T): readonly T[] {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value)) throw new CborError('a list was expected')
   return value.map((item) => read(item))
 }
 
-/** A whole number within inclusive bounds. */
+/** A whole number from `min` to `max`, inclusive. */
 export function asInteger(value: unknown, bounds: { readonly min: number; readonly max: number }): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < bounds.min || value > bounds.max) {
     throw new CborError(`a whole number from ${String(bounds.min)} to ${String(bounds.max)} was expected`)

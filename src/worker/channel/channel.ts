@@ -14,11 +14,11 @@ export type ChannelDeps = {
   /** Called for each message that resets the sandbox's idle timeout. It must be cheap. */
   readonly onActivity: () => void
   /**
-   * Called before a process is started. It returns a function that is called once when the process has ended. A sandbox
-   * with a running process is in use, even when the process is silent.
+   * Called before a process is started. The returned function is called once, when the process has ended. A sandbox
+   * with a running process counts as in use, even if the process writes no output.
    */
   readonly onProcess: () => () => void
-  /** Also receives the output of every process. */
+  /** Receives a copy of the output of every process. */
   readonly capture: OutputCapture
 }
 
@@ -26,53 +26,61 @@ export type ChannelDeps = {
 type OutputCapture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
-  /** The most sessions that one client may have open at a time. */
+  /** The maximum number of sessions that one client may have open at a time. */
   readonly sessions: number
 }
 
-/** Enough for a client that multiplexes SSH sessions and port forwardings over one channel. */
+/**
+ * The default limits. They suffice for a client that multiplexes SSH sessions and port forwardings over one channel.
+ */
 export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
 
-/** What the message handlers (exec, fs, tcp) use of one client's connection. */
+/** One client's connection, as the message handlers for exec, fs and tcp use it. */
 export interface Channel {
   readonly guest: Guest
   readonly capture: OutputCapture
   readonly clock: Clock
   readonly log: Log
-  /** Queues a message. Never fails; does nothing once the connection is gone. */
+  /** Queues a message. Never fails, and does nothing after the connection is closed. */
   send(id: number, type: AgentMessageType, payload: Readonly<Record<string, unknown>>): void
   /** Queues `{data}` messages of at most `MAX_DATA_BYTES` each. Check `canSend` first. */
   sendData(id: number, type: AgentMessageType, data: Buffer): void
-  /** Refuses a message and ends the client's session of that id. */
+  /** Sends a `core.error`, which ends the client's session with that id. */
   sendError(id: number, kind: ErrorKind, detail: { readonly message: string; readonly type?: string }): void
   /** Whether the client reads fast enough to send it more data. */
   readonly canSend: boolean
-  /** Calls back once the client can take more data. Callbacks run in order, each only while `canSend` holds. */
+  /**
+   * Calls back once the client can receive more data. Callbacks run in order, and each runs only while `canSend` is
+   * true.
+   */
   whenCanSend(callback: () => void): void
   /** Stops reading from the client until the returned function is called. Several pauses may overlap. */
   pauseInput(): () => void
   /**
-   * Counts input that a session holds until the returned function is called. Too much in all sessions pauses the
-   * client.
+   * Counts input that a session keeps in memory, until the returned function is called. When the sessions together keep
+   * too much, the client is paused.
    */
   trackInput(bytes: number): () => void
   /** Claims an id for a new session. Returns `live` when the id has a session, `full` at the session limit. */
   claimId(id: number): 'claimed' | 'live' | 'full'
   /** Frees an id after the terminal message of its session. */
   releaseId(id: number): void
-  /** Watches a promise: a rejection is a bug and is logged. The channel ends after all watched promises. */
+  /**
+   * Watches a promise. A rejection is a bug and is logged. The channel ends only after all watched promises have
+   * settled.
+   */
   supervise(work: Promise<void>): void
 }
 
-/** A client's message of a known type with the right flags. The payload is still encoded. */
+/** A client's message of a known type with the correct flags. The payload is not decoded yet. */
 export type IncomingMessage = { readonly id: number; readonly payload: Uint8Array }
 
 /** Handles one message. Throws only `CborError`, for a payload of the wrong shape. */
 export type MessageHandler = (message: IncomingMessage) => void
 
-/** The handlers for the messages of one subject, with the sessions that they opened. */
+/** The handlers for one group of message types (exec, fs or tcp), and the sessions that they opened. */
 export type MessageHandlers<T extends ClientMessageType> = {
   readonly handlers: Readonly<Record<T, MessageHandler>>
-  /** The client is gone: ends all sessions at once. */
+  /** Ends all sessions at once. Called when the client has disconnected. */
   close(): void
 }

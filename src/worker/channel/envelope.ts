@@ -3,24 +3,24 @@ import { encodeFrameHead } from './frame.ts'
 import { type AgentMessageType, GENERATION, MESSAGES, type MessageType } from './messages.ts'
 
 /**
- * The most data in one frame that we send: 1 MiB, below the 4 MiB limit of a frame and the 16 MiB limit of a WebSocket
- * message.
+ * The maximum size of the data in one sent frame. It is below the 4 MiB limit of a frame and the 16 MiB limit of a
+ * WebSocket message.
  */
 export const MAX_DATA_BYTES = 1024 * 1024
 
 /** CBOR major types, in the position that they have in the first byte of an item (RFC 8949, 3.1). */
 const MAJOR_BYTES = 2 << 5
 const MAJOR_TEXT = 3 << 5
-/** The largest length that fits into the first byte itself (RFC 8949, 3). */
+/** The largest length that fits into the first byte of an item (RFC 8949, 3). */
 const MAX_TINY = 23
 
-/** The bytes before each value: `{"v":` in a map of three, `"t":`, `"p":`, and `{"data":` in a map of one. */
+/** The encoded bytes before each value: `{"v":` in a map of three, `"t":`, `"p":`, and `{"data":` in a map of one. */
 const VERSION_KEY = Buffer.from([0xa3, 0x61, 0x76])
 const TYPE_KEY = Buffer.from([0x61, 0x74])
 const PAYLOAD_KEY = Buffer.from([0x61, 0x70])
 const DATA_KEY = Buffer.from([0xa1, 0x64, 0x64, 0x61, 0x74, 0x61])
 
-/** The body of a frame: its message type, and its payload, still encoded. */
+/** The body of a frame: the message type, and the payload, which is not decoded yet. */
 export type Envelope = { readonly type: string; readonly payload: Uint8Array }
 
 /** Decodes a frame's body and ignores the version `v`. Throws `CborError` when the type or payload is missing. */
@@ -46,8 +46,8 @@ export function encodeMessage(id: number, type: MessageType, payload: Readonly<R
 }
 
 /**
- * Encodes a frame with `{data}` as a head and the data itself, so the data isn't copied. Takes at most
- * `MAX_DATA_BYTES`.
+ * Encodes a frame with a `{data}` payload. Returns the head and `data` separately to avoid copying `data`. Accepts at
+ * most `MAX_DATA_BYTES`.
  */
 export function encodeData(id: number, type: AgentMessageType, data: Buffer): readonly [Buffer, Buffer] {
   if (data.length > MAX_DATA_BYTES) throw new CborError('more data than one of our frames may carry')
@@ -56,7 +56,7 @@ export function encodeData(id: number, type: AgentMessageType, data: Buffer): re
 }
 
 /**
- * Everything before the bytes of the payload: the frame head, `{"v": 7, "t": type, "p":` and the length of the payload.
+ * The bytes of a frame before its payload: the frame head, `{"v": 7, "t": type, "p":` and the length of the payload.
  */
 function head(id: number, type: MessageType, payloadBytes: number): Buffer {
   const name = Buffer.from(type, 'latin1')
@@ -82,9 +82,9 @@ function cborHead(major: number, length: number): Buffer {
   return wide
 }
 
-// The fast path: messages in the form that the public client writes (definite lengths, keys in this order). They are
-// read in place, while the general decoder would copy all channel data twice. For any other form these functions return
-// null.
+// The fast path decodes messages in the form that the public client writes: definite lengths, and keys in this order.
+// It reads them in place, whereas the general decoder would copy all channel data twice. For any other form these
+// functions return null.
 
 /** Decodes a frame's body in the client's form. The payload is a view of the body. */
 export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {
@@ -99,7 +99,7 @@ export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {
   return { type: type.content.toString('utf8'), payload: payload.content }
 }
 
-/** Decodes a `{data}` payload in the client's form, as a view of it. */
+/** Decodes a `{data}` payload in the client's form. The result is a view of the payload. */
 export function fastDecodeData(payload: Uint8Array): Buffer | null {
   const bytes = asBuffer(payload)
   const data = hasAt(bytes, 0, DATA_KEY) ? readString(bytes, DATA_KEY.length, MAJOR_BYTES) : null
@@ -114,7 +114,7 @@ function hasAt(bytes: Buffer, at: number, wanted: Buffer): boolean {
   return bytes.length >= at + wanted.length && wanted.compare(bytes, at, at + wanted.length) === 0
 }
 
-/** A string of definite length that ends within `bytes`. */
+/** Reads a string of definite length. Null when it doesn't end within `bytes`. */
 function readString(
   bytes: Buffer,
   at: number,

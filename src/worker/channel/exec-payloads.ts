@@ -12,14 +12,16 @@ import {
 } from './cbor.ts'
 import { ExecFailure, type GuestExec } from './guest.ts'
 
-/** The terminal size for a request with a tty that names no size. */
+/** The terminal size for a request that asks for a tty without a size. */
 const DEFAULT_ROWS = 24
 const DEFAULT_COLS = 80
 
 const U16 = { min: 0, max: 0xffff }
 const I32 = { min: -0x8000_0000, max: 0x7fff_ffff }
 
-/** Decodes `core.exec.request`. Throws `CborError` for a wrong shape, and `ExecFailure` for a NUL in a text. */
+/**
+ * Decodes `core.exec.request`. Throws `CborError` for a wrong shape, and `ExecFailure` for a text that contains a NUL.
+ */
 export function readExecRequest(payload: Uint8Array): GuestExec {
   const map = asMap(decodeCbor(payload))
   const request: GuestExec = {
@@ -61,7 +63,7 @@ export function readSignal(payload: Uint8Array): number {
   return asInteger(asMap(decodeCbor(payload))['signal'], I32)
 }
 
-/** The fields of `core.exec.failed`. Details of errors other than `ExecFailure` stay hidden. */
+/** The fields of `core.exec.failed`. They reveal no details of errors other than `ExecFailure`. */
 export function failedPayload(error: unknown): Readonly<Record<string, unknown>> {
   const failure =
     error instanceof ExecFailure
@@ -82,7 +84,7 @@ function asSize(value: unknown, absent: number): number {
   return value === undefined || value === null ? absent : asInteger(value, U16)
 }
 
-/** The number and name of a system error as the agent protocol writes them; nulls for any other error. */
+/** The number and name of a system error as the agent protocol writes them. Both are null for any other error. */
 export function errnoFields(error: unknown): { readonly errno: number | null; readonly errno_name: string | null } {
   if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') {
     return { errno: null, errno_name: null }

@@ -20,7 +20,7 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
   const fail = (id: number, error: unknown): void => {
     channel.send(id, 'core.exec.failed', failedPayload(error))
   }
-  /** Decodes a request. When it can't be served, tells the client why and returns null. */
+  /** Decodes a request. If it can't be served, sends the reason to the client and returns null. */
   const read = (id: number, payload: Uint8Array): GuestExec | null => {
     try {
       return readExecRequest(payload)
@@ -65,21 +65,21 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
 
 /** One process of a client, from the request to the terminal message. */
 type ExecSession = {
-  /** Passes input to the process; empty data means end of input. Does nothing after the end. */
+  /** Passes input to the process. Empty data means the end of input. Does nothing after that. */
   write(data: Buffer): void
   resize(rows: number, cols: number): void
   signal(signal: number): void
-  /** The client is gone: kills the process group and closes its streams. */
+  /** Kills the process group and closes its streams. Called when the client has disconnected. */
   kill(): void
-  /** Resolves after the terminal message was queued, or after `kill` once the process was reaped. Never rejects. */
+  /** Resolves after the terminal message is queued, or, after `kill`, once the process is reaped. Never rejects. */
   readonly ended: Promise<void>
 }
 
 const SIGKILL = 9
 
 /**
- * Starts a process and carries its streams. Keeps messages that arrive before it runs, up to a limit. Reports the exit
- * after both outputs have ended and the process was reaped, so nothing follows it.
+ * Starts a process and forwards its streams. Keeps messages that arrive before the process runs, up to a limit. Reports
+ * the exit after both outputs have ended and the process is reaped, so that no message follows the exit.
  */
 function startExecSession(channel: Channel, id: number, request: GuestExec): ExecSession {
   let child: GuestProcess | null = null
@@ -177,7 +177,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
 
 type OutputType = 'core.exec.stdout' | 'core.exec.stderr'
 
-/** A terminal mixes both outputs of a process. */
+/** The log source of an output. With a tty there is only one output, which mixes stdout and stderr. */
 function sourceOf(type: OutputType, { tty }: GuestExec): OutputSource {
   if (tty !== null) return 'output'
   return type === 'core.exec.stdout' ? 'stdout' : 'stderr'

@@ -10,18 +10,21 @@ import {
 } from './guest-files.ts'
 import type { GuestProcess } from './guest.ts'
 
-/** Linux limits on a path and on a name in a folder (linux/limits.h). */
+/** Linux's limits on the length of a path and of a file name (linux/limits.h). */
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
 /** The size of an encoded `FileStat`. */
 const STAT_BYTES = 36
-/** The most bytes of one encoded `FolderItem`. */
+/** The maximum size of one encoded `FolderItem`. */
 const ITEM_BYTES = 1 + STAT_BYTES + 2 + MAX_NAME_BYTES
 
 /** The numbers of the operations in `guest/files.pl`. */
 const OPERATION = { realPath: 1, stat: 2, setStat: 3, readLink: 4, symlink: 5, makeFolder: 6, remove: 7, removeFolder: 8, rename: 9, openFile: 10, openFolder: 11, closeSlot: 12, read: 13, write: 14, readFolder: 15, statSlot: 16, setStatSlot: 17, copy: 18, removeTree: 19, step: 20 } as const // prettier-ignore
 
-/** Makes file operations out of requests to a process that runs `guest/files.pl`. `close` ends the process. */
+/**
+ * Creates a client for a process that runs `guest/files.pl`. Each file operation is a request to that process, and
+ * `close` ends the process.
+ */
 export function makeFilesClient(process: GuestProcess): GuestFiles {
   const line = connectFilesHelper(process)
 
@@ -30,7 +33,7 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
   const done = async (operation: keyof typeof OPERATION, fields: readonly Buffer[]): Promise<void> => {
     await ask(operation, fields)
   }
-  /** Long tasks proceed in steps, so requests of other sessions run in between. */
+  /** Runs a long task step by step, so that requests of other sessions run in between. */
   const finish = async (slot: number): Promise<void> => {
     for (;;) {
       const isOver = await ask('step', [encodeU32(slot)], 1)
@@ -116,7 +119,8 @@ function flag(isSet: boolean): Buffer {
   return Buffer.from([isSet ? 1 : 0])
 }
 
-// Fields of messages to and from guest/files.pl. Replies are checked strictly, because the sandbox may send anything.
+// These functions encode and decode the fields of messages to and from guest/files.pl. They check replies strictly,
+// because the sandbox may send any bytes.
 
 /** An unsigned 32-bit number. */
 function encodeU32(value: number): Buffer {
@@ -132,12 +136,14 @@ function encodeI64(value: number): Buffer {
   return field
 }
 
-/** Bytes after their length. */
+/** Bytes with their length before them. */
 function encodeWithLength(bytes: Buffer): Buffer {
   return Buffer.concat([encodeU32(bytes.length), bytes])
 }
 
-/** Attributes to change: a bit for each one that changes, then all of them. */
+/**
+ * Encodes the attributes to change: first one bit for each attribute that changes, then the values of all attributes.
+ */
 function encodeAttrs({ size, mode, uid, gid, atime, mtime }: FileAttrs): Buffer {
   const has = [size, mode, uid, gid, atime, mtime].reduce<number>(
     (bits, value, index) => bits | (value === null ? 0 : 1 << index),
@@ -166,7 +172,7 @@ function decodeStat(bytes: Buffer): FileStat {
   }
 }
 
-/** Decodes items until the bytes end. Throws `FileFailure` when they end within an item. */
+/** Decodes items until the bytes end. Throws `FileFailure` when the bytes end within an item. */
 function decodeList<T>(bytes: Buffer, read: (from: Buffer) => { readonly item: T; readonly bytes: number }): T[] {
   const items: T[] = []
   for (let at = 0; at < bytes.length;) {
@@ -177,7 +183,7 @@ function decodeList<T>(bytes: Buffer, read: (from: Buffer) => { readonly item: T
   return items
 }
 
-/** Decodes a folder entry, and tells how many bytes it took. */
+/** Decodes a folder entry. Returns the entry and its encoded size in bytes. */
 function decodeEntry(bytes: Buffer): { readonly item: FolderItem; readonly bytes: number } {
   const start = 1 + STAT_BYTES + 2
   if (bytes.length < start) throw notUnderstood()
@@ -191,7 +197,7 @@ function notUnderstood(): FileFailure {
   return new FileFailure('files: the helper process in the sandbox sent an invalid reply')
 }
 
-/** The nearest safe integer; a file may claim any time. */
+/** The nearest safe integer. The time of a file may be any 64-bit number. */
 function clamp(value: bigint): number {
   const max = BigInt(Number.MAX_SAFE_INTEGER)
   return Number(value > max ? max : value < -max ? -max : value)

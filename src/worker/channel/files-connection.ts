@@ -2,20 +2,20 @@ import type { GuestProcess } from './guest.ts'
 import { FileFailure } from './guest-files.ts'
 
 /**
- * Requests to a helper process in a sandbox, and its replies in order. The helper isn't trusted: an unexpected reply,
- * or one longer than the request allows, ends it.
+ * A connection to a helper process in a sandbox, which replies to requests in order. The helper isn't trusted: if a
+ * reply is unexpected, or longer than the request allows, the helper is ended.
  */
 type FilesConnection = {
   /** Sends a request with its fields. Rejects with `FileFailure` when the operation failed or the helper is gone. */
   request(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
-  /** Whether the helper is gone, with everything that it had open. */
+  /** Whether the helper has ended. All its open files are then closed. */
   readonly hasEnded: boolean
-  /** Ends the helper and waits until it was reaped. Pending requests fail. May be repeated. */
+  /** Ends the helper and waits until it is reaped. Pending requests fail. May be repeated. */
   close(): Promise<void>
 }
 
 const SIGKILL = 9
-/** The length, the number of the request, and the status. */
+/** The size of a reply's header: the length, the number of the request, and the status. */
 const HEADER_BYTES = 9
 const MAX_ERROR_BYTES = 4096
 
@@ -46,7 +46,7 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
     for (const { reject } of all) reject(new FileFailure(`files: ${why}`))
   }
 
-  /** The pending reply that a head announces; null when the head breaks the protocol. */
+  /** Parses the header of a reply. Null when it violates the protocol. */
   const parseHead = (): Reply | null => {
     const bodyBytes = head.readUInt32BE(0) - (HEADER_BYTES - 4)
     const status = head.readUInt8(8)

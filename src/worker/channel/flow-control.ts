@@ -1,27 +1,29 @@
 import type { Readable, Writable } from 'node:stream'
 import type { Channel } from './channel.ts'
 
-/** Input from a client for a target in the sandbox that may not be open yet, or may be slow. */
+/** A queue of input from a client for a target in the sandbox. The target may not be open yet, or may read slowly. */
 type Inbox<T> = {
   /**
-   * Runs `act` on the target: now, or in order once the target is open. `bytes` is the size of what is kept meanwhile.
+   * Runs `act` on the target. If the target is not open yet, `act` waits in order. `bytes` is the size of the data that
+   * waits with it.
    */
   deliver(bytes: number, act: (to: T) => void): void
-  /** The target is open: runs what waited. */
+  /** Sets the open target and runs the waiting actions. */
   open(to: T): void
-  /** Writes to a stream of the target. Pauses the client while the stream has too much to take. */
+  /** Writes to a stream of the target. Pauses the client while the stream has too much unwritten data. */
   write(stream: Writable, data: Buffer): void
-  /** Drops what waits and resumes the client. */
+  /** Drops the waiting input and resumes the client. */
   close(): void
 }
 
-/** Above this much waiting input, the channel stops reading: twice the largest frame. */
+/** Above this much waiting input, the channel stops reading from the client. It is twice the largest frame. */
 const MAX_WAITING_BYTES = 8 * 1024 * 1024
-/** What each waiting message counts beyond its bytes, so empty messages add up too. */
+/** The cost of each waiting message in addition to its bytes, so that many empty messages also reach the limit. */
 const MESSAGE_COST_BYTES = 1024
 
 /**
- * Makes the inbox of one session. The channel stops reading while this inbox, or all of them together, hold too much.
+ * Creates the inbox of one session. The channel stops reading while this inbox, or all inboxes together, contain too
+ * much.
  */
 export function makeInbox<T>(channel: Channel): Inbox<T> {
   let end: { readonly to: T } | null = null
@@ -90,8 +92,8 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
 }
 
 /**
- * The way to the client. The queue has no limit of its own, so senders of much data check `canWrite` and wait for their
- * turn. Turns go in order, so a busy session can't starve the others.
+ * A queue of data for the client. The queue has no limit of its own. Senders of much data therefore check `canWrite`
+ * and otherwise wait for a callback. Callbacks run in order, so a busy session can't starve the others.
  */
 type Outbox = {
   send(buffers: readonly Buffer[]): void
@@ -102,7 +104,7 @@ type Outbox = {
   close(): void
 }
 
-/** Makes an outbox over a stream. `onDrain` is called whenever the stream has taken what was queued. */
+/** Creates an outbox over a stream. `onDrain` is called whenever the stream has written all queued data. */
 export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   let waiting: (() => void)[] = []
   let isOpen = true
@@ -139,15 +141,18 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   }
 }
 
-/** Counts data on its way into a sandbox, and pauses the client while there is too much. */
+/** A limit on the data that is on its way into a sandbox. Above the limit, the client is paused. */
 type InputBudget = {
-  /** Counts bytes until the returned function is called, which may be repeated. */
+  /** Counts bytes until the returned function is called. That call may be repeated. */
   add(bytes: number): () => void
   /** Resumes the client. */
   close(): void
 }
 
-/** Above `maxBytes`, pauses the client with `hold`, which returns how to resume it. Resumes it at half of that. */
+/**
+ * Creates a budget. Above `maxBytes` it calls `hold`, which pauses the client and returns a function to resume it. At
+ * half of `maxBytes` it resumes the client.
+ */
 export function makeInputBudget(hold: () => () => void, maxBytes: number): InputBudget {
   let bytes = 0
   let release: (() => void) | null = null
@@ -173,9 +178,9 @@ export function makeInputBudget(hold: () => () => void, maxBytes: number): Input
 }
 
 /**
- * Sends what a stream yields until it ends or is destroyed. Data that gathers while the client is slow, or within one
- * turn of the event loop, goes out together. The stream's own buffer limit stops its writer. Never rejects: the owner
- * of the stream reports its failure.
+ * Sends the data of a stream until the stream ends or is destroyed. Data that accumulates while the client is slow, or
+ * within one turn of the event loop, is sent together. The stream's own buffer limit stops its writer. Never rejects,
+ * because the owner of the stream reports its failure.
  */
 export function sendStream(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
   return new Promise((resolve) => {

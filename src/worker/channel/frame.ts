@@ -1,13 +1,13 @@
 /**
- * Frames of the agent protocol: a length (u32), a correlation id (u32), flags (u8) and a body. `envelope.ts` decodes
- * the body.
+ * Encodes and splits frames of the agent protocol. A frame is a length (u32), a correlation id (u32), flags (u8) and a
+ * body. `envelope.ts` decodes the body.
  */
 
-/** The smallest length: id and flags of an empty body. */
+/** The smallest value of a frame's length field: the id and the flags, with an empty body. */
 const MIN_FRAME_LENGTH = 5
-/** The largest length. A larger one ends the connection. */
+/** The largest value of a frame's length field. A larger value ends the connection. */
 export const MAX_FRAME_LENGTH = 4 * 1024 * 1024
-/** Length word, id and flags. */
+/** The size of the length, the id and the flags. */
 const FRAME_HEAD_BYTES = 9
 
 export const FLAG_TERMINAL = 0x01
@@ -16,10 +16,13 @@ export const FLAG_SHUTDOWN = 0x04
 
 export type Frame = { readonly id: number; readonly flags: number; readonly body: Buffer }
 
-/** A length outside the limits. The start of the next frame is then unknown, so the connection can't go on. */
+/** A frame length outside the limits. The start of the next frame is then unknown, so the connection must end. */
 export class FrameLengthError extends Error {}
 
-/** Encodes the nine bytes before a body of `bodyBytes`. Throws `FrameLengthError` when the frame would be too long. */
+/**
+ * Encodes the nine bytes before a body of `bodyBytes` bytes. Throws `FrameLengthError` when the frame would be too
+ * long.
+ */
 export function encodeFrameHead(id: number, flags: number, bodyBytes: number): Buffer {
   const length = MIN_FRAME_LENGTH + bodyBytes
   if (length > MAX_FRAME_LENGTH) throw new FrameLengthError(`a frame of ${String(length)} bytes is over the limit`)
@@ -30,21 +33,22 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
   return head
 }
 
-/** Cuts a byte stream into frames. Holds at most one unfinished frame and one piece. */
+/** Splits a byte stream into frames. Keeps at most one unfinished frame and one piece in memory. */
 type FrameReader = {
   /**
-   * Takes the next bytes and yields the frames that they complete. After a `FrameLengthError` the reader is unusable.
+   * Accepts the next bytes and yields the frames that they complete. After a `FrameLengthError` the reader is unusable.
    */
   push(piece: Buffer): Generator<Frame, void, undefined>
 }
 
-/** Makes a reader at the start of a stream of frames. */
+/** Creates a reader for a new stream of frames. */
 export function makeFrameReader(): FrameReader {
   let pieces: Buffer[] = []
   let heldBytes = 0
 
   /**
-   * Removes the first `count` bytes. Joins pieces only when a frame spans several, so each byte is copied once at most.
+   * Removes and returns the first `count` bytes. Joins pieces only when a frame spans several, so each byte is copied
+   * at most once.
    */
   const take = (count: number): Buffer => {
     const first = pieces[0]
@@ -55,7 +59,7 @@ export function makeFrameReader(): FrameReader {
     heldBytes -= count
     return joined.subarray(0, count)
   }
-  /** The length, once its four bytes have arrived. */
+  /** The length of the next frame. Null until its four bytes have arrived. */
   const peekLength = (): number | null => {
     if (heldBytes < 4) return null
     const first = pieces[0]

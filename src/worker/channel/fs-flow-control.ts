@@ -2,32 +2,32 @@ import type { Channel } from './channel.ts'
 import { makeInputBudget } from './flow-control.ts'
 
 /**
- * What the file sessions of one client share to bound their memory: permits for data on its way out, turns to send it,
- * and the count of data on its way in.
+ * Bounds the memory of one client's file sessions. All sessions share the permits for outgoing data, the order of
+ * sending it, and the limit on incoming data.
  */
 export type FsFlowControl = {
   /**
-   * Waits for a permit to hold up to one piece in memory. Permits go in the order of asking. Null when the client is
-   * gone.
+   * Waits for a permit to keep one piece in memory. Permits are granted in the order of the calls. Null when the client
+   * has disconnected.
    */
   acquire(): Promise<ReleasePermit | null>
-  /** A permit, if one is free and nobody waits. */
+  /** Returns a permit if one is free and no other session waits for one. Otherwise null. */
   tryAcquire(): ReleasePermit | null
-  /** Sends data once the client can take it. Resolves then, or when the client is gone. */
+  /** Sends data once the client can receive it. Resolves after that, or when the client has disconnected. */
   send(id: number, data: Buffer): Promise<void>
   /** Counts data on its way into the sandbox until the returned function is called. Too much pauses the client. */
   trackInput(bytes: number): () => void
   readonly isClosed: boolean
-  /** The client is gone: all waits end at once. */
+  /** Ends all waits at once. Called when the client has disconnected. */
   close(): void
 }
 
-/** Returns the permit; may be repeated. */
+/** Returns the permit. May be repeated. */
 export type ReleasePermit = () => void
 
-/** Pieces in memory at a time: about 8 MiB. */
+/** The maximum number of pieces in memory at a time, about 8 MiB. */
 const PERMITS = 8
-/** Above this much data on its way into the sandbox the client pauses, until half of it is gone. */
+/** Above this much data on its way into the sandbox, the client is paused until half of it has been written. */
 const MAX_PENDING_BYTES = 8 * 1024 * 1024
 
 /** Makes the flow control of one client. */

@@ -1,7 +1,7 @@
 import { FileFailure } from './guest-files.ts'
 import type { GuestFiles } from './guest-files.ts'
 
-/** Something that a client opened: the process and slot where it is open, and what it may be used for. */
+/** A file or folder that a client opened: its process, its slot in that process, and the operations that it allows. */
 export type OpenHandle = {
   readonly files: GuestFiles
   readonly slot: number
@@ -14,17 +14,17 @@ export type OpenFileHandle = Extract<OpenHandle, { kind: 'file' }>
 
 /** The handles of one client. A handle whose process has ended is unknown. */
 export type HandleTable = {
-  /** Reserves a handle for something that is being opened. Throws `FileFailure` at the limit of handles. */
+  /** Reserves a handle for a file or folder that is being opened. Throws `FileFailure` at the limit of handles. */
   reserve(what: string): { readonly slot: number; cancel(): void; fill(open: OpenHandle): number }
   /** Throws `FileFailure` for an unknown handle. */
   get(what: string, handle: number): OpenHandle
   file(what: string, handle: number): OpenFileHandle
   forget(handle: number): void
-  /** A slot for something that gets no handle. */
+  /** Returns a new slot for an operation that needs no handle. */
   newSlot(): number
 }
 
-/** The most handles of one client; the same limit as in the microsandbox agent. */
+/** The maximum number of handles of one client, the same as in the microsandbox agent. */
 const MAX_HANDLES = 1024
 
 /** Makes an empty table. The first handle is 1. */

@@ -5,11 +5,11 @@ import type { FsOperation, FsResult } from './fs-payloads.ts'
 import { FileFailure, MAX_ITEMS } from './guest-files.ts'
 import type { GuestFiles, OpenOptions } from './guest-files.ts'
 
-/** What an operation may use of its client. */
+/** The parts of a client's connection that an operation may use. */
 export type FsContext = {
   /**
-   * The client's process for files. It is started when first needed, and again when it has ended. Rejects with
-   * `FileFailure`.
+   * Returns the client's process for files. Starts it when it is first needed, and again after it has ended. Rejects
+   * with `FileFailure`.
    */
   readonly files: () => Promise<GuestFiles>
   readonly handles: HandleTable
@@ -19,7 +19,7 @@ export type FsContext = {
 /** All operations except reads and writes, which are sessions because their data may exceed one message. */
 type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
 
-/** Runs an operation and returns what its reply carries. Rejects with `FileFailure`. */
+/** Runs an operation and returns the data of its reply. Rejects with `FileFailure`. */
 export async function runOperation(client: FsContext, operation: SingleReplyOperation): Promise<FsResult> {
   switch (operation.op) {
     case 'List':
@@ -80,8 +80,8 @@ async function withHandle(handles: HandleTable, operation: HandleOperation): Pro
     case 'ReadDir': {
       const { files, slot, path, kind } = handles.get('readdir', operation.handle)
       if (kind === 'file') throw new FileFailure(`readdir: handle ${String(operation.handle)} is a file`)
-      // Returning fewer entries than the client's limit is fine; only an empty list means the end. This many fit into
-      // one frame even with the longest paths.
+      // A reply may have fewer entries than the client's limit, because only an empty list means the end. `MAX_ITEMS`
+      // entries fit into one frame even with the longest paths.
       const items = await files.readFolder(slot, Math.max(1, operation.limit ?? DEFAULT_LIMIT))
       return { List: items.map(({ name, stat }) => entryPayload(join(path, name), stat)) }
     }
@@ -103,7 +103,7 @@ async function withHandle(handles: HandleTable, operation: HandleOperation): Pro
   }
 }
 
-/** The entries that a `ReadDir` without a limit returns. */
+/** The number of entries that a `ReadDir` without a limit returns. */
 const DEFAULT_LIMIT = 128
 
 async function openFile(client: FsContext, path: string, options: OpenOptions): Promise<number> {
@@ -135,12 +135,12 @@ async function openHandle(
   }
 }
 
-/** The most bytes of a listing, so it fits into one frame of 4 MiB with its envelope. */
+/** The maximum size of a listing. With its envelope it fits into one frame of 4 MiB. */
 const LIST_LIMIT_BYTES = 4 * 1024 * 1024 - 1024
-/** The most bytes of an entry without its path: nine keys and the widest numbers. */
+/** The maximum size of an entry without its path: nine keys and the widest numbers. */
 const ENTRY_BYTES = 120
 
-/** Lists a whole folder. A symlink is listed as a symlink. */
+/** Lists a whole folder. Symlinks are not followed. */
 async function listFolder({ files, handles, flow }: FsContext, path: string): Promise<readonly FsResult[]> {
   const permit = await flow.acquire()
   const entries: FsResult[] = []

@@ -16,10 +16,13 @@ export type FsOperation =
   | Operation<'ReadDir', { readonly handle: number; readonly limit: number | null }>
   | Operation<'FSetStat', { readonly handle: number; readonly attrs: FileAttrs }>
 
-/** A part of an open file. Without a length, a read goes to the end of the file and a write takes whatever comes. */
+/**
+ * A part of an open file. Without a length, a read continues to the end of the file, and a write accepts data until the
+ * client ends it.
+ */
 export type FileRange = { readonly handle: number; readonly offset: number; readonly length: number | null }
 
-/** One type for each name. */
+/** A union with one operation type for each name. */
 type Operation<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
 
 type FsOperationName = FsOperation['op']
@@ -47,7 +50,7 @@ export function errorPayload(error: string): Readonly<Record<string, unknown>> {
   return { ok: false, error, data: null }
 }
 
-/** Encodes the entry of a file at a path. Without a stat, only the path is known. */
+/** Encodes the entry of the file at a path. Without a stat, the entry contains only the path. */
 export function entryPayload(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
   if (stat === null) {
     return { path, kind: 'other', size: 0, mode: 0, modified: null, uid: 0, gid: 0, atime: null, mtime: null }

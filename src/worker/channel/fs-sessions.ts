@@ -11,11 +11,12 @@ import { FileFailure, type GuestFiles } from './guest-files.ts'
 type FsMessages = 'core.fs.request' | 'core.fs.data'
 
 /**
- * Handles one client's file messages. One process in the sandbox does the operations. It starts with the first message,
- * and again when it has ended; everything that the client had open ends with it.
+ * Handles one client's file messages. One process in the sandbox runs all operations. It starts with the first message,
+ * and again after it has ended. When it ends, all handles of the client become invalid.
  *
- * Failures are reported by `core.fs.response`, because the client takes a `core.error` in a file session for a broken
- * agent. Data for an id that isn't writing is ignored: the client may send it before it learns that a write has failed.
+ * `core.fs.response` reports failures, because the client treats a `core.error` in a file session as a broken agent.
+ * Data for an id without a write in progress is ignored, because the client may send it before it learns that a write
+ * has failed.
  */
 export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   const writes = new Map<number, FileUpload>()
@@ -34,11 +35,14 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   }
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {
     const answer = await work.then(okPayload, (error: unknown) => errorPayload(describeError(error)))
-    // The client may reuse the id as soon as it has the response.
+    // The client may reuse the id as soon as it has received the response.
     channel.releaseId(id)
     respond(id, answer)
   }
-  /** Runs synchronously up to its first wait, because the data of a write may follow in the same piece. */
+  /**
+   * Runs a request. It must not wait before it registers a write, because the data of the write may follow in the same
+   * piece of input.
+   */
   const runRequest = async (id: number, payload: Uint8Array): Promise<FsResult> => {
     const operation = readFsRequest(payload)
     if (operation.op !== 'Read' && operation.op !== 'Write') return await runOperation(client, operation)
@@ -85,15 +89,15 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
 
 const TOO_MANY = 'too many open sessions: Resource temporarily unavailable (os error 11)'
 
-/** A client's process for files, started when needed and again when it has ended. */
+/** Starts a client's process for files when it is needed, and again after it has ended. */
 type GuestFilesOpener = {
-  /** Rejects with `FileFailure`. May be repeated. */
+  /** Returns the running process, or starts one. Rejects with `FileFailure`. May be repeated. */
   open(): Promise<GuestFiles>
-  /** The client is gone: ends the process. The channel waits for that. */
+  /** Ends the process. Called when the client has disconnected. The channel waits for the end of the process. */
   close(): void
 }
 
-/** Makes an opener; no process is started yet. */
+/** Creates an opener. It starts no process yet. */
 function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
   let current: Promise<GuestFiles> | null = null
   let opened: GuestFiles | null = null
@@ -124,7 +128,7 @@ function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
       const files = current
       if (files === null) return
       const nothing = (): void => {
-        // the process could not be started, and its operations have reported that
+        // the process could not be started, and the operations have reported that
       }
       channel.supervise(files.then((started) => started.close(), nothing))
     },

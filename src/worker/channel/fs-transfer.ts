@@ -2,9 +2,9 @@ import type { FsFlowControl, ReleasePermit } from './fs-flow-control.ts'
 import type { OpenFileHandle } from './fs-handles.ts'
 import { FileFailure, MAX_PIECE_BYTES } from './guest-files.ts'
 
-/** The most bytes of one piece, as of one frame of data. */
+/** The maximum size of one piece, the same as for the data of one frame. */
 const PIECE_BYTES = 1024 * 1024
-/** Pieces requested at a time, so the sandbox isn't idle while one is sent. */
+/** How many pieces to request at a time. With two, the sandbox reads one while the other is sent. */
 const AHEAD = 2
 
 /** A requested part of a file. */
@@ -16,8 +16,8 @@ type Piece = {
 }
 
 /**
- * Sends a part of a file, or everything up to its end, at the client's pace. Rejects with `FileFailure`; data that was
- * sent before stays sent. Resolves early when the client is gone.
+ * Sends a part of a file, or everything up to its end, at the client's pace. Rejects with `FileFailure`, possibly after
+ * part of the data has been sent. Resolves early when the client has disconnected.
  */
 export async function sendFile(
   flow: FsFlowControl,
@@ -64,8 +64,8 @@ export async function sendFile(
       pending.shift()
       piece.permit()
       if (data.length === piece.bytes) continue
-      // Fewer bytes than requested: the end of a file, or a device that returned what it has. Pieces requested beyond
-      // would leave a gap, so they are dropped.
+      // The reply has fewer bytes than requested, either at the end of a file or from a device. The next pieces, which
+      // are already requested, would leave a gap, so they are dropped.
       await drop()
       at = piece.offset + data.length
       ahead = 1
@@ -75,22 +75,22 @@ export async function sendFile(
   }
 }
 
-/** A write that a client streams into a file. */
+/** A write in progress: a client streams data into a file. */
 export type FileUpload = {
-  /** Writes data; empty data means the end. Does nothing after the end or a failure. */
+  /** Writes data. Empty data means the end. Does nothing after the end or a failure. */
   push(data: Buffer): void
   /** Fails the write before all data has arrived. */
   fail(error: unknown): void
-  /** The client is gone. */
+  /** Abandons the write. Called when the client has disconnected. */
   cancel(): void
   /**
-   * Resolves when everything was written, or when the client is gone. Rejects with `FileFailure`, possibly before the
-   * end.
+   * Resolves when all data is written, or when the client has disconnected. Rejects with `FileFailure`, possibly before
+   * all data has arrived.
    */
   readonly ended: Promise<void>
 }
 
-/** Starts a write at an offset, or at the end of the file for a handle that appends. */
+/** Starts a write at an offset. For a handle in append mode, data goes to the end of the file. */
 export function receiveFile(
   flow: FsFlowControl,
   file: OpenFileHandle,

@@ -11,13 +11,13 @@ export type FileStat = {
   readonly mtime: number
 }
 
-/** Attributes to change; null leaves one as it is. */
+/** Attributes to change. A null attribute stays unchanged. */
 export type FileAttrs = { readonly [name in keyof FileStat]: number | null }
 
 /** One name in a folder. `stat` is null when the file could not be examined. */
 export type FolderItem = { readonly name: string; readonly stat: FileStat | null }
 
-/** How to open a file. The options mean what they mean in Rust's `OpenOptions`, which the agent protocol took over. */
+/** Options for opening a file. They have the meaning of Rust's `OpenOptions`, which the agent protocol uses. */
 export type OpenOptions = {
   readonly read: boolean
   readonly write: boolean
@@ -32,48 +32,51 @@ export type OpenOptions = {
 export class FileFailure extends Error {}
 
 /**
- * File operations of one client, each done by a process in the sandbox. Paths, links, mounts, owners and permissions
- * are therefore those of the sandbox's user 0.
+ * The file operations of one client. A process in the sandbox runs them as the sandbox's user 0. Paths, links, mounts,
+ * owners and permissions are therefore those that this user sees.
  *
  * All operations reject with `FileFailure`, also for a NUL in a path. They start in the order of the calls. A slot is a
- * number, chosen by the caller, that stands for something open; clients don't share slots. In names that are not UTF-8,
- * U+FFFD replaces the invalid bytes.
+ * number that the caller chooses to identify an open file or folder. Each client has slots of its own. In names that
+ * are not UTF-8, U+FFFD replaces the invalid bytes.
  */
 export interface GuestFiles {
   realPath(path: string): Promise<string>
   stat(path: string, options: { readonly follow: boolean }): Promise<FileStat>
-  /** Sets the size, then the mode, owner and times. A symlink itself has no mode. */
+  /** Sets the size, then the mode, the owner and the times. The mode of a symlink can't be set. */
   setStat(path: string, attrs: FileAttrs, options: { readonly follow: boolean }): Promise<void>
   readLink(path: string): Promise<string>
   symlink(target: string, path: string): Promise<void>
-  /** Makes a folder and the missing ones above it. An existing folder is fine, and gets the mode too. */
+  /** Creates a folder and its missing parents. If the folder exists already, only its mode is set. */
   makeFolder(path: string, mode: number | null): Promise<void>
   remove(path: string): Promise<void>
   removeFolder(path: string): Promise<void>
-  /** Removes a folder with everything in it, without following symlinks. Occupies a slot meanwhile. */
+  /** Removes a folder with everything in it, without following symlinks. Uses the slot until it is done. */
   removeTree(slot: number, path: string): Promise<void>
-  /** Copies the content and mode of a file. Occupies a slot meanwhile. */
+  /** Copies the content and mode of a file. Uses the slot until it is done. */
   copy(slot: number, from: string, to: string): Promise<void>
   rename(from: string, to: string): Promise<void>
   openFile(slot: number, path: string, options: OpenOptions): Promise<void>
   openFolder(slot: number, path: string): Promise<void>
   /** Closing a slot that is not open succeeds. */
   closeSlot(slot: number): Promise<void>
-  /** Returns at most `bytes`: fewer at the end of the file, none after it. */
+  /** Reads at most `bytes` bytes. Returns fewer at the end of the file, and none beyond it. */
   read(slot: number, offset: number, bytes: number): Promise<Buffer>
-  /** Writes all of `data` at the offset, or at the end of the file when it is null. Takes at most `MAX_PIECE_BYTES`. */
+  /**
+   * Writes all of `data` at the offset, or at the end of the file when `offset` is null. Accepts at most
+   * `MAX_PIECE_BYTES`.
+   */
   write(slot: number, offset: number | null, data: Buffer): Promise<void>
-  /** The next entries of a folder, at most `limit` and `MAX_ITEMS`. An empty list means the end. */
+  /** Returns the next entries of a folder, at most `limit` and at most `MAX_ITEMS`. An empty list means the end. */
   readFolder(slot: number, limit: number): Promise<readonly FolderItem[]>
   statSlot(slot: number): Promise<FileStat>
   setStatSlot(slot: number, attrs: FileAttrs): Promise<void>
-  /** Whether the process has ended, with everything that was open. */
+  /** Whether the process has ended. All its open files are then closed. */
   readonly hasEnded: boolean
-  /** Ends the process and resolves once it was reaped. May be repeated. */
+  /** Ends the process and resolves once it is reaped. May be repeated. */
   close(): Promise<void>
 }
 
-/** The most bytes of one `read` or `write`. */
+/** The maximum number of bytes in one `read` or `write`. */
 export const MAX_PIECE_BYTES = 3 * 1024 * 1024
-/** The most entries of one `readFolder`. */
+/** The maximum number of entries in one `readFolder`. */
 export const MAX_ITEMS = 512

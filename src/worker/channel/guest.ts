@@ -1,26 +1,30 @@
 import type { Duplex, Readable, Writable } from 'node:stream'
 import type { GuestFiles } from './guest-files.ts'
 
-/** What a channel needs of a sandbox. Each driver that plays the agent itself implements it. */
+/** A sandbox as a channel uses it. Each driver whose sandboxes contain no agent implements this interface. */
 export interface Guest {
-  /** Starts a process in the sandbox. When it rejects, with `ExecFailure`, nothing is left running. */
+  /** Starts a process in the sandbox. Rejects with `ExecFailure`, and then leaves no process running. */
   exec(request: GuestExec): Promise<GuestProcess>
   /**
-   * Connects to a host and port with the sandbox's own name look-up, network and policy. When it rejects, with
-   * `TcpFailure` or the signal's reason, nothing is left open.
+   * Connects to a host and port with the sandbox's own name resolution, network and policy. Rejects with `TcpFailure`
+   * or the signal's reason, and then leaves no connection open.
    *
-   * Each direction of the stream ends by itself. When the connection breaks, the stream fails with a `TcpFailure` after
-   * all received data was read. `destroy` cuts the connection; `close` is emitted when nothing of it is left.
+   * Each direction of the stream ends independently. When the connection breaks, the stream fails with a `TcpFailure`
+   * after all received data has been read. `destroy` closes the connection at once. `close` is emitted when all its
+   * resources are released.
    */
   connect(target: TcpTarget, signal: AbortSignal): Promise<Duplex>
-  /** Starts file operations for one client, which ends them with `close`. Rejects with `FileFailure`. */
+  /**
+   * Starts a process for the file operations of one client. The caller ends it with `close`. Rejects with
+   * `FileFailure`.
+   */
   openFiles(): Promise<GuestFiles>
 }
 
-/** The target of a TCP connection. The host is a name or an address, not empty and without a NUL. */
+/** The target of a TCP connection. `host` is a name or an address. It is not empty and contains no NUL. */
 export type TcpTarget = { readonly host: string; readonly port: number }
 
-/** A connection that could not be made, or that broke. The message goes to the client. */
+/** A connection that could not be opened, or that broke. The client receives the message. */
 export class TcpFailure extends Error {}
 
 /**
@@ -30,7 +34,7 @@ export class TcpFailure extends Error {}
 export type GuestExec = {
   readonly cmd: string
   readonly args: readonly string[]
-  /** `KEY=VALUE` items; invalid ones were dropped. */
+  /** `KEY=VALUE` items, without the invalid items of the request. */
   readonly env: readonly string[]
   readonly cwd: string | null
   readonly user: string | null
@@ -40,16 +44,16 @@ export type GuestExec = {
 
 /** A process in a sandbox. With a tty, `stdout` is its only output. */
 export interface GuestProcess {
-  /** The process id as the sandbox sees it, where that is known. */
+  /** The process id as the sandbox sees it, if the driver knows it. */
   readonly pid: number
   readonly stdin: Writable
   readonly stdout: Readable
   readonly stderr: Readable | null
-  /** Does nothing without a tty. */
+  /** Sets the terminal size. Does nothing without a tty. */
   resize(rows: number, cols: number): void
   /** Sends a Linux signal to the process group. Does nothing once the process has ended. */
   signal(signal: number): void
-  /** Resolves once the process was reaped, with its exit code, or -1 when a signal ended it. Never rejects. */
+  /** Resolves once the process is reaped: with its exit code, or with -1 if a signal ended it. Never rejects. */
   readonly exited: Promise<number>
 }
 

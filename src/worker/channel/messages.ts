@@ -1,14 +1,17 @@
 import { FLAG_SESSION_START, FLAG_SHUTDOWN, FLAG_TERMINAL } from './frame.ts'
 
-/** The generation of the agent protocol that we speak. */
+/** The version of the agent protocol that this worker speaks. The protocol calls its versions generations. */
 export const GENERATION = 7
 
-/** Who may send a message: the client, the agent, or only the host's runtime, never a client. */
+/** The side that may send a message. `host` is microsandbox's own runtime; no client may send its messages. */
 type Sender = 'client' | 'agent' | 'both' | 'host'
 
 type Message = { readonly sender: Sender; readonly flags: number; readonly generation: number }
 
-/** Every message of the protocol: who sends it, its flags, which depend on the type alone, and its first generation. */
+/**
+ * For every message of the protocol: its sender, its flags (they depend only on its type), and the first protocol
+ * version that has it.
+ */
 export const MESSAGES = {
   'core.ready': { sender: 'agent', flags: 0, generation: 1 },
   'core.init.resolved': { sender: 'host', flags: 0, generation: 1 },
@@ -50,9 +53,9 @@ type SentBy<S extends Sender> = {
   [T in MessageType]: (typeof MESSAGES)[T]['sender'] extends S ? T : never
 }[MessageType]
 
-/** Messages that we may send. */
+/** Types of messages that this worker may send. */
 export type AgentMessageType = SentBy<'agent' | 'both'>
-/** Messages that a client may send. */
+/** Types of messages that a client may send. */
 export type ClientMessageType = SentBy<'client' | 'both'>
 
 const CLIENT_TYPES: ReadonlySet<string> = new Set(

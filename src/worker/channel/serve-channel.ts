@@ -10,31 +10,33 @@ import { makeInputBudget, makeOutbox } from './flow-control.ts'
 import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from './messages.ts'
 import { makeTcpHandlers } from './tcp-sessions.ts'
 
-/** The correlation ids that a client may use: the range that microsandbox's relay gives to its first client. */
+/** The correlation ids that a client may use. Microsandbox's relay assigns the same range to its first client. */
 const ID_MIN = 1
 const ID_MAX = 33_554_431
 
 /**
- * Above this many unsent bytes, we stop reading from the client, because its requests would only add replies. Process
- * output alone never reaches it, so a client that reads slowly can still send a signal.
+ * Above this many unsent bytes, the channel stops reading from the client, because further requests would add further
+ * replies. Process output alone never reaches this limit, so a client that reads slowly can still send a signal.
  */
 const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
-/** The most input that all sessions of a client may hold for slow targets. Each session has a limit of its own too. */
+/**
+ * The maximum input that all sessions of a client may keep for slow targets. Each session also has a limit of its own.
+ */
 const MAX_INPUT_BYTES = 32 * 1024 * 1024
 
-/** Agent messages that don't count as activity. `core.ready` only says that a client connected. */
+/** Agent messages that don't count as activity. `core.ready` only answers a new connection. */
 const IDLE_AGENT_MESSAGES: ReadonlySet<AgentMessageType> = new Set([
   'core.ready',
   'core.pong',
   'core.touched',
   'core.error',
 ])
-/** Client messages that don't count as activity. A touch counts through its own handler. */
+/** Client messages that don't count as activity. For `core.touch`, its handler reports the activity. */
 const IDLE_CLIENT_MESSAGES: ReadonlySet<ClientMessageType> = new Set(['core.ping', 'core.touch'])
 
 /**
- * Plays the agent of a sandbox for one client: sends the id range and `core.ready`, then serves messages until the
- * stream ends. Resolves when the stream is gone and every process of this client was killed. Never rejects.
+ * Serves the agent protocol to one client of a sandbox. Sends the id range and `core.ready`, then handles messages
+ * until the stream ends. Resolves when the stream is closed and every process of this client has ended. Never rejects.
  */
 export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): Promise<void> {
   const owned = new Set<Promise<void>>()
@@ -153,7 +155,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     } catch (error) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
       else deps.log.debug({ err: error }, 'a client sent an invalid frame on its command channel')
-      stream.destroy(error instanceof Error ? error : undefined) // with an error, so the other side doesn't see a regular end
+      stream.destroy(error instanceof Error ? error : undefined) // with an error, so that the other side doesn't see a regular end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
   })
@@ -195,7 +197,10 @@ function encodePrologue(): Buffer {
   return range
 }
 
-/** These times describe a boot, which containers don't have. Clients only need the fields to be present. */
+/**
+ * The payload of `core.ready`. Its times describe a boot, which containers don't have. Clients require only that the
+ * fields are present.
+ */
 function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
   return {
     boot_time_ns: 0,
@@ -205,7 +210,7 @@ function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
   }
 }
 
-/** Answers `core.ping` and `core.touch`. Only a touch counts as activity. */
+/** Creates the handlers for `core.ping` and `core.touch`. Only a touch counts as activity. */
 function makeMaintenanceHandlers(
   channel: Channel,
   onActivity: () => void,
@@ -223,7 +228,7 @@ function makeMaintenanceHandlers(
       },
     },
     close: () => {
-      // every request was answered when it arrived
+      // no session is open, because every request is answered when it arrives
     },
   }
 }

@@ -4,8 +4,8 @@ import type { ClientMessageType } from './messages.ts'
 /** The sessions of one kind, by their ids. */
 type SessionTable<S> = {
   /**
-   * Opens a session for a request. `start` returns null after it told the client why there is none; `refuse` tells the
-   * client that too many are open. The id is free again once the session is over.
+   * Opens a session for a request. If no session can start, `start` sends the reason to the client and returns null. At
+   * the session limit, `refuse` sends the refusal. The id is free again after the session has ended.
    */
   open(
     message: Pick<IncomingMessage, 'id'> & { readonly type: ClientMessageType },

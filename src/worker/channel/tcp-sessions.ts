@@ -9,9 +9,9 @@ import { makeSessionTable } from './session-table.ts'
 type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'
 
 /**
- * Handles one client's connections into its sandbox. Data for an unknown id is answered with a failure, as
- * microsandbox's agent does. An end or a close for one is ignored, because the client may send it before it learns that
- * the connection has ended.
+ * Handles one client's connections into its sandbox. Data for an unknown id is answered with a failure, as in
+ * microsandbox's agent. An end or a close for an unknown id is ignored, because the client may send it before it learns
+ * that the connection has ended.
  */
 export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> {
   const sessions = makeSessionTable<TcpSession>(channel)
@@ -19,7 +19,7 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
   const fail = (id: number, error: string): void => {
     channel.send(id, 'core.tcp.failed', { error })
   }
-  /** Decodes the host and port. When the request can't be served, tells the client why and returns null. */
+  /** Decodes the host and port. If the request can't be served, sends the reason to the client and returns null. */
   const read = (id: number, payload: Uint8Array): TcpTarget | null => {
     try {
       return readTcpTarget(payload)
@@ -67,20 +67,21 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
 type TcpSession = {
   /** Sends data to the other end. Does nothing after `end`. */
   write(data: Buffer): void
-  /** The client sends no more. The other end learns it after all data, and may still answer. */
+  /** Ends the client's direction after all its data is sent. The other end may still answer. */
   end(): void
-  /** Cuts the connection because the client closed it or is gone. No further message is sent. */
+  /** Closes the connection at once, because the client closed it or has disconnected. No further message is sent. */
   abort(): void
-  /** Resolves after the terminal message was queued, or after `abort` once the connection is closed. Never rejects. */
+  /** Resolves after the terminal message is queued, or, after `abort`, once the connection is closed. Never rejects. */
   readonly ended: Promise<void>
 }
 
-/** The time limit for connecting, name look-up included; the same as in microsandbox's agent. */
+/** The time limit for connecting, including name resolution. Microsandbox's agent has the same limit. */
 const CONNECT_LIMIT_MS = 30_000
 
 /**
- * Connects and carries both directions, each of which ends by itself. Keeps data that arrives before the connection is
- * open, up to a limit. The terminal message follows when both directions have ended or the connection has broken.
+ * Opens a connection and forwards both directions, which end independently. Keeps data that arrives before the
+ * connection is open, up to a limit. Sends the terminal message when both directions have ended or the connection has
+ * broken.
  */
 function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSession {
   const abort = new AbortController()
@@ -152,7 +153,7 @@ async function connect(channel: Channel, target: TcpTarget, signal: AbortSignal)
   }
 }
 
-/** Resolves once a stream is closed: with null, or with the error that broke it. */
+/** Resolves once a stream is closed: with null, or with the error that closed it. */
 function closeOutcome(stream: Duplex): Promise<Error | null> {
   return new Promise((resolve) => {
     let failure: Error | null = null
@@ -175,7 +176,7 @@ function describeFailure(error: unknown, { host, port }: TcpTarget): string {
   return error instanceof TcpFailure ? error.message : `connect ${host}:${String(port)}: the connection failed`
 }
 
-/** The longest host name accepted; DNS names have at most 253 characters (RFC 1035). */
+/** The maximum length of a host name. DNS names have at most 253 characters (RFC 1035). */
 const MAX_HOST_CHARACTERS = 255
 const U16 = { min: 0, max: 0xffff }
 
