@@ -16,8 +16,8 @@ const DockerArchive = Type.Array(Type.Object({ Config: Type.String(), Layers: Ty
 
 /**
  * Finds the image in an archive: an OCI layout (folder or tar), or the output of `docker save`. Refuses an archive of
- * several images; several platforms of one image are fine. Layers are verified by digest where the archive has one, and
- * always by diff_id.
+ * several images, but accepts several platforms of one image. Layers are always verified by diff_id, and also by digest
+ * if the archive has one.
  */
 export async function findSourceInArchive(files: ArchiveFiles, options: SourceOptions): Promise<ImageSource> {
   if (await files.has('index.json')) return findInLayout(files, options)
@@ -75,7 +75,7 @@ async function findInDockerArchive(files: ArchiveFiles, options: SourceOptions):
   const document = parseImageConfigDocument(configuration, architecture, name)
   const claim = { digest: null, sizeBytes: null, maxBytes: limits.compressedLayerBytes }
   const opens = image.Layers.map((layer) => (signal: AbortSignal) => verifyBlob(files.open(layer, signal), claim))
-  const digest = digestOf(configuration) // there is no manifest; docker shows this digest as the image id
+  const digest = digestOf(configuration) // there is no manifest, and docker shows this digest as the image id
   return {
     digest,
     resolvedDigest: digest,
@@ -94,7 +94,7 @@ function parseList(bytes: Buffer): readonly { readonly Config: string; readonly 
   }
 }
 
-/** The files of a saved image by name: in a folder, or in a tar that is read in place. */
+/** The files of a saved image, by name. They are in a folder, or in a tar that is read in place. */
 interface ArchiveFiles {
   has(name: string): Promise<boolean>
   /** Reads a whole document. Throws `StartError('image')` when it is missing or too large. */
@@ -105,8 +105,8 @@ interface ArchiveFiles {
 type FileSlice = { readonly path: string; readonly start: number; readonly sizeBytes: number }
 
 /**
- * Opens a folder, or a tar file that may be compressed. A compressed one is decompressed into `temp`, a folder of the
- * caller's, because layers are read from the middle of it.
+ * Opens a folder, or a tar file that may be compressed. A compressed tar is first decompressed into the folder `temp`,
+ * because layers are read from the middle of it.
  */
 export async function openArchive(
   path: string,
@@ -173,7 +173,10 @@ async function decompressTar(path: string, copy: string): Promise<string> {
   return copy
 }
 
-/** Indexes where each file lies. Older `docker save` writes a layer once and symlinks to it. */
+/**
+ * Reads the position of each file in the tar. Older versions of `docker save` write a repeated layer once and add
+ * symlinks to it.
+ */
 async function indexTar(path: string): Promise<ReadonlyMap<string, FileSlice>> {
   const slices = new Map<string, FileSlice>()
   const links = new Map<string, string>()

@@ -3,9 +3,9 @@ import { open, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { CommandError, tryCommand } from '../../lib/run-command.ts'
 
-/** A file of the host for the demo image: where it is, and its path in the image. */
+/** A file of the host that the demo image contains: its path on the host (`source`) and its path in the image. */
 type HostFile = { readonly source: string; readonly path: string }
-/** A symlink in the image, by which a program is called. */
+/** A symlink in the image under the name that starts a program. */
 type ProgramLink = { readonly path: string; readonly target: string }
 
 /** The host's programs for the demo image. */
@@ -16,7 +16,7 @@ export type HostPrograms = {
   readonly fingerprint: string
 }
 
-/** A shell and the usual programs. Those that the host lacks are left out. */
+/** A shell and common programs. The image omits programs that the host doesn't have. */
 export const DEMO_PROGRAMS: readonly string[] = [
   'sh bash dash grep egrep fgrep sed awk mawk find xargs tar gzip gunzip zcat diff cmp getopt getent hostname ip',
   'ps top free kill pgrep pkill uptime setsid flock prlimit stty tty mount umount mountpoint more',
@@ -30,7 +30,7 @@ export const DEMO_PROGRAMS: readonly string[] = [
 const PROGRAM_FOLDERS = ['/usr/bin', '/bin', '/usr/sbin', '/sbin'] as const
 const LDD_TIMEOUT_MS = 20_000
 
-/** Finds programs by name, without their libraries, so that checking for changes is cheap. */
+/** Finds programs by name. It doesn't look for their libraries, so that checking for changes is cheap. */
 export async function findHostPrograms(names: readonly string[]): Promise<HostPrograms> {
   const found = (await Promise.all(names.map(findProgram))).filter((program) => program !== null)
   const files = new Map(found.map(({ source }) => [source, { source, path: usrMergedPath(source) }]))
@@ -49,7 +49,7 @@ export async function findHostPrograms(names: readonly string[]): Promise<HostPr
   return { files: [...files.values()], links, fingerprint }
 }
 
-/** The shared libraries and loaders that programs need, found with `ldd`. */
+/** Finds the shared libraries and loaders that programs need, with `ldd`. */
 export async function findLibraries(programs: readonly HostFile[]): Promise<readonly HostFile[]> {
   const result = await tryCommand(
     'ldd',
@@ -61,7 +61,7 @@ export async function findLibraries(programs: readonly HostFile[]): Promise<read
   return Promise.all([...new Set(paths)].map(hostFileAt))
 }
 
-/** The paths that are files on this host. */
+/** Finds the paths that are files on this host. */
 export async function findHostFiles(paths: readonly string[]): Promise<readonly HostFile[]> {
   const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await hostFileAt(path)] : [])))
   return found.flat()
@@ -80,7 +80,7 @@ async function findProgram(name: string): Promise<{ readonly path: string; reado
 const MAGIC_BYTES = 16
 const ELF_MAGIC = '\x7fELF'
 
-/** Whether a program is machine code, or a script for a shell that the image has. */
+/** Whether a program is an executable binary, or a script for a shell that the image contains. */
 async function canRunInDemo(path: string): Promise<boolean> {
   const file = await open(path, 'r')
   try {
@@ -92,12 +92,15 @@ async function canRunInDemo(path: string): Promise<boolean> {
   }
 }
 
-/** A library keeps the name by which it is loaded; its content comes from the target of its symlinks. */
+/**
+ * Describes a file of the host. A library keeps the name under which programs load it. Its content is that of the
+ * symlink's target.
+ */
 async function hostFileAt(path: string): Promise<HostFile> {
   return { source: await realpath(path), path: usrMergedPath(join(await realpath(dirname(path)), basename(path))) }
 }
 
-/** In the image /bin, /sbin and /lib* are symlinks into /usr, whatever they are on the host. */
+/** The path in the image. There, /bin, /sbin and /lib* are symlinks into /usr, even if they are folders on the host. */
 function usrMergedPath(path: string): string {
   return path.replace(/^\/(bin|sbin|lib|lib32|lib64|libx32)\//, '/usr/$1/')
 }
@@ -111,7 +114,7 @@ async function isFile(path: string): Promise<boolean> {
   }
 }
 
-/** The contents of the demo image beside the host's programs and their libraries. */
+/** The contents of the demo image other than the host's programs and their libraries. */
 
 type DemoFolder = { readonly path: string; readonly mode: number; readonly uid?: number; readonly gid?: number }
 
@@ -152,8 +155,11 @@ export const DEMO_LINKS = ['bin', 'sbin', 'lib', 'lib64'].map((name) => ({ path:
 
 const LIBRARY_FOLDERS = ['/usr/lib', '/usr/lib64', '/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu'] as const
 
-/** Copied when the host has them: name look-ups load their libraries at run time, and TLS clients need certificates. */
-export const DEMO_HOST_FILES: readonly string[] = [
+/**
+ * Files that the image contains if the host has them: libraries that name resolution loads at run time, certificates
+ * for TLS clients, and descriptions of terminals.
+ */
+export const DEMO_EXTRA_FILES: readonly string[] = [
   '/etc/ssl/certs/ca-certificates.crt',
   ...LIBRARY_FOLDERS.flatMap((folder) =>
     ['libnss_files.so.2', 'libnss_dns.so.2', 'libresolv.so.2'].map((name) => `${folder}/${name}`),
@@ -161,7 +167,7 @@ export const DEMO_HOST_FILES: readonly string[] = [
   ...['d/dumb', 'l/linux', 'v/vt100', 's/screen', 'x/xterm', 'x/xterm-256color'].map((name) => `/lib/terminfo/${name}`),
 ]
 
-/** Files made for the image, with the users root, nobody and `demo` (1000). */
+/** Files that are written for the image. They define the users root, nobody and `demo` (1000). */
 export function demoFiles(): readonly { readonly path: string; readonly content: string }[] {
   const id = String(DEMO_UID)
   return [

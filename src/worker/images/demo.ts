@@ -7,7 +7,7 @@ import { pack, type Pack } from 'tar-stream'
 import { digestOf } from './blob.ts'
 import {
   DEMO_FOLDERS,
-  DEMO_HOST_FILES,
+  DEMO_EXTRA_FILES,
   DEMO_LINKS,
   DEMO_PROGRAMS,
   type HostPrograms,
@@ -23,18 +23,19 @@ import { type TarHeader, asBuffer } from './tar-streams.ts'
 /** The image that every worker has, even without a network. */
 export const DEMO_REFERENCE = 'localhost/demo'
 /**
- * A label with the programs that an image was made from. Raise the version when this file changes the image otherwise.
+ * The label that records the programs of an image. Increase the version when this file changes anything else in the
+ * image.
  */
 const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
 const FORMAT_VERSION = '1'
 
-/** The time limit for making the image. Measured 2026-11: 1.5 s. */
+/** The time limit for creating the image. It took 1.5 s (measured 2026-11). */
 const TIMEOUT_MS = 120_000
 
 /**
- * Makes sure that the store has `localhost/demo`, made from this host's current programs. Returns whether it had to be
- * made. Leaves an image alone that somebody loaded under that name. May be repeated; without changes it only checks the
- * programs' dates.
+ * Creates the image `localhost/demo` from this host's programs, unless the store has a current one. Returns whether it
+ * created the image. Doesn't replace an image that somebody loaded under that name. May be repeated. If nothing has
+ * changed, it only checks the programs' dates.
  */
 export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)
@@ -49,8 +50,8 @@ export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
 }
 
 /**
- * Writes an OCI layout with an image of the given programs, their libraries and a few files. The same programs give the
- * same bytes. Returns the digest of the manifest.
+ * Writes an OCI layout with an image of the given programs, their libraries and a few files. The same programs produce
+ * the same bytes. Returns the digest of the manifest.
  */
 export async function writeDemoImage({
   outDir,
@@ -91,7 +92,7 @@ async function writeLayer(
   blobs: string,
   programs: HostPrograms,
 ): Promise<{ readonly digest: string; readonly sizeBytes: number }> {
-  const files = [...programs.files, ...(await findLibraries(programs.files)), ...(await findHostFiles(DEMO_HOST_FILES))]
+  const files = [...programs.files, ...(await findLibraries(programs.files)), ...(await findHostFiles(DEMO_EXTRA_FILES))]
   const tar = pack()
   const hash = createHash('sha256')
   let sizeBytes = 0
@@ -147,7 +148,7 @@ function addTo(tar: Pack, header: TarHeader): void {
   tar.entry(withoutHostFacts(header))
 }
 
-/** Drops the host's owners and times, so the same programs give the same bytes. */
+/** Removes the host's owners and times, so that the same programs produce the same bytes. */
 function withoutHostFacts(header: TarHeader): TarHeader {
   return { uid: 0, gid: 0, ...header, mtime: new Date(0) }
 }

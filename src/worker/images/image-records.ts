@@ -11,18 +11,18 @@ const NullableStrings = Type.Union([Type.Array(Type.String()), Type.Null()])
 const NullableString = Type.Union([Type.String(), Type.Null()])
 const Digest = Type.String({ pattern: DIGEST_SHAPE })
 const ImageRecordSchema = Type.Object({
-  /** Canonical. */
+  /** The reference in canonical form. */
   reference: Type.String(),
   /**
    * The digest of this platform's manifest, or of the configuration when the image came from an archive without
    * manifests.
    */
   digest: Digest,
-  /** The digest that the reference resolved to: that of an index, if there is one. */
+  /** The digest that the reference resolved to: the digest of the index if there is one, otherwise of the manifest. */
   resolved_digest: Digest,
   /**
-   * How the image got here. `credential`: the registry asked for a password, so each later caller must prove access
-   * too.
+   * How the store got the image. `credential` means that the registry asked for a password. Each later caller must then
+   * prove access too.
    */
   origin: Type.Union([Type.Literal('loaded'), Type.Literal('anonymous'), Type.Literal('credential')]),
   stored_at: Type.String(),
@@ -34,24 +34,24 @@ const ImageRecordSchema = Type.Object({
     workdir: NullableString,
     user: NullableString,
   }),
-  /** The lowest first. */
+  /** The layers' diff_ids, the lowest first. */
   diff_ids: Type.Array(Digest),
 })
 
-/** What the store knows about one reference. */
+/** The stored information about one reference. */
 export type ImageRecord = Readonly<Static<typeof ImageRecordSchema>>
 
-/** One small JSON file for each reference. A write is complete or absent, even after a crash. */
+/** The records of all references, each in a small JSON file. Writes are atomic, even in a crash. */
 interface ImageRecords {
-  /** Null when there is no readable record; the image is then pulled again. */
+  /** Reads a record. Null when there is no readable record. The image is then pulled again. */
   read(reference: string): Promise<ImageRecord | null>
   write(record: ImageRecord): Promise<void>
-  /** A missing record is fine. */
+  /** Removes a record. A missing record is fine. */
   remove(reference: string): Promise<void>
   list(): Promise<readonly ImageRecord[]>
 }
 
-/** Opens the records in a folder. Creates it when missing. */
+/** Opens the records in a folder. Creates the folder when it is missing. */
 export async function openImageRecords(dir: string, temp: TempFolders): Promise<ImageRecords> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const pathOf = (reference: string): string =>
@@ -87,7 +87,7 @@ export async function openImageRecords(dir: string, temp: TempFolders): Promise<
   }
 }
 
-/** Makes renames in a folder survive a power failure. */
+/** Makes renames in a folder durable, so that they survive a power failure. */
 export async function syncFolder(dir: string): Promise<void> {
   const folder = await open(dir, 'r')
   try {

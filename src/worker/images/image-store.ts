@@ -24,32 +24,32 @@ import type { ImageSource } from './source.ts'
 import { openTempFolders } from './temp-folders.ts'
 
 /**
- * The images of one worker. All state is on disk and survives a crash at any time. Several processes may have the same
- * folder open. docs/decisions/0005-images.md says who may use which image.
+ * The images of one worker. All state is on disk and survives a crash at any time. Several processes may open the same
+ * folder. docs/decisions/0005-images.md defines who may use which image.
  */
 export interface ImageStore {
   /**
-   * Returns an image ready to be mounted, and pulls it if the policy asks for that. Rejects with `StartError`: `image`
-   * (wrong reference, missing, unusable), `registry`, `host` or `cancelled`. `auth` is for the image's own registry.
-   * May be repeated; equal requests at the same time share one pull.
+   * Returns an image ready to be mounted, and pulls it if the policy requires that. Rejects with `StartError`: `image`
+   * (invalid reference, missing or unusable image), `registry`, `host` or `cancelled`. `auth` is the credential for the
+   * image's own registry. May be repeated. Equal requests at the same time share one pull.
    */
   resolve(reference: string, options: ResolveOptions): Promise<Image>
-  /** The canonical references in the store. */
+  /** Lists the canonical references in the store. */
   list(): Promise<readonly string[]>
-  /** The record of a reference. Null when the store doesn't have it. */
+  /** Returns the record of a reference. Null when the store doesn't have it. */
   inspect(reference: string): Promise<ImageRecord | null>
   /**
-   * Stores the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, replacing an older
-   * one.
+   * Stores the image in a file or folder (`docker save`, OCI archive, OCI layout) under a reference. Replaces an older
+   * image.
    */
   load(path: string, reference: string, signal: AbortSignal): Promise<Image>
-  /** Like `load`, for an OCI layout that `write` puts into a temporary folder of the store. */
+  /** Like `load`, but for an OCI layout that `write` creates in a temporary folder of the store. */
   build(reference: string, write: (dir: string) => Promise<void>, signal: AbortSignal): Promise<Image>
-  /** Removes a reference; the next `collectGarbage` deletes its layers. A missing reference is fine. */
+  /** Removes a reference. The next `collectGarbage` deletes its layers. A missing reference is fine. */
   remove(reference: string): Promise<void>
   /**
-   * Deletes layers that no reference needs and that are not in `inUse` (folders, as in `Image.layers`). Returns how
-   * many.
+   * Deletes layers that no reference needs and that are not in `inUse`, which contains folders as in `Image.layers`.
+   * Returns the number of deleted layers.
    */
   collectGarbage(inUse: ReadonlySet<string>): Promise<number>
 }
@@ -59,13 +59,17 @@ export type ResolveOptions = {
   readonly auth: RegistryAuth | null
   readonly signal: AbortSignal
   /**
-   * Called when this very request fetched the image, but not when it was in the store or another request fetched it.
+   * Called when this request itself fetched the image. Not called when the image was in the store or another request
+   * fetched it.
    */
   readonly onFetched?: () => void
 }
 
 export type ImageStoreDeps = {
-  /** Created when missing. Its path may not contain characters with a meaning in overlay mount options. */
+  /**
+   * The folder of the store, created when missing. Its path must not contain characters with a special meaning in
+   * overlay mount options.
+   */
   readonly dir: string
   /** Added to every owner and group in the unpacked layers. */
   readonly uidShift: number
@@ -100,8 +104,8 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
 
   function toImage(record: ImageRecord, reference: string): Image {
     layers.markUsed(record.diff_ids)
-    // An overlay refuses the same lower folder twice. The uppermost occurrence of a repeated layer decides what is
-    // visible.
+    // An overlay refuses a repeated lower folder. Only the uppermost occurrence of a repeated layer matters for the
+    // visible files.
     const diffIds = record.diff_ids.filter((diffId, at) => !record.diff_ids.includes(diffId, at + 1))
     const { digest, config } = record
     return { reference, digest, config, layers: diffIds.map((diffId) => layers.pathOf(diffId)) }
@@ -114,7 +118,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     const signal = AbortSignal.any([options.signal, stop.signal])
     const work = source.layers.map(({ diffId, open }) =>
       layers.ensure(diffId, open, signal).catch((error: unknown) => {
-        stop.abort(error) // without one layer, the others are useless
+        stop.abort(error) // without this layer, the others are useless
         throw error
       }),
     )
@@ -241,7 +245,8 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   }
 }
 
-// The store's disk and tools may fail too. Any other error that is no `StartError` is a bug and passes unchanged.
+// Failures of the store's disk and tools become `StartError('host')`. Any other error that is not a `StartError` is a
+// bug and stays unchanged.
 function toHostError(error: unknown, reference: string): unknown {
   const isOfHost = error instanceof CommandError || (error instanceof Error && 'syscall' in error)
   return isOfHost
@@ -253,7 +258,7 @@ type ArchiveLoad = {
   readonly path: string
   readonly reference: ImageReference
   readonly requested: string
-  /** For decompressing an archive. */
+  /** A temporary folder in which an archive can be decompressed. */
   readonly folder: string
   readonly signal: AbortSignal
 }

@@ -1,17 +1,18 @@
 /** An image in the store, ready to be the lower layers of a sandbox's root file system. */
 export type Image = {
-  /** As requested. */
+  /** The reference as requested. */
   readonly reference: string
   /** The digest of the manifest, `sha256:…`. */
   readonly digest: string
   readonly config: ImageConfig
   /**
-   * The folders of the unpacked layers, the lowest first. Their owners are shifted into the sandboxes' user namespace.
+   * The folders of the unpacked layers, the lowest first. The owners of their files are shifted into the sandboxes'
+   * user namespace.
    */
   readonly layers: readonly string[]
 }
 
-/** The image's own configuration. A sandbox's spec takes precedence. */
+/** The configuration in the image. A sandbox's spec takes precedence over it. */
 export type ImageConfig = {
   /** `KEY=VALUE` items. */
   readonly env: readonly string[]
@@ -25,21 +26,21 @@ export type ImageConfig = {
 /** A user name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
 
-/** The limits of an image. Larger ones are refused, so a hostile image can't fill the memory or the disk. */
+/** Size limits for an image. A larger image is refused, so that a hostile image can't fill the memory or the disk. */
 export type ImageLimits = {
   /**
-   * Of an index, a manifest, an image configuration or a token reply. The OCI distribution specification asks for 4
-   * MiB.
+   * The limit for an index, a manifest, an image configuration or a token reply. The OCI distribution specification
+   * recommends at least 4 MiB.
    */
   readonly documentBytes: number
-  /** Of one layer as downloaded. */
+  /** The limit for one layer as downloaded. */
   readonly compressedLayerBytes: number
-  /** Of one layer's decompressed tar stream. */
+  /** The limit for one layer's decompressed tar stream. */
   readonly unpackedLayerBytes: number
   readonly entriesPerLayer: number
-  /** Of all names in one layer together, which are held in memory while it is unpacked. */
+  /** The limit for the total length of all names in one layer. They are kept in memory while the layer is unpacked. */
   readonly nameBytesPerLayer: number
-  /** Overlayfs and image builders stop at about this many. */
+  /** The limit on layers. Overlayfs and image builders have about the same limit. */
   readonly layersPerImage: number
 }
 

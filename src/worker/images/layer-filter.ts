@@ -1,41 +1,50 @@
 import { StartError } from '../start-error.ts'
 import type { ImageLimits } from './image.ts'
-import { makeLayerTree } from './layer-tree.ts'
+import { makeLayerPaths } from './layer-paths.ts'
 import type { TarEntry, TarHeader } from './tar-streams.ts'
 
 /**
- * Turns the untrusted entries of an image layer into entries that are safe to unpack as root, into an empty folder that
- * becomes a lower layer of an overlay. Every path stays inside, owners are shifted, devices and extended attributes are
- * dropped, and whiteouts become overlay whiteouts.
+ * Converts the untrusted entries of an image layer into entries that are safe to unpack as root. They are unpacked into
+ * an empty folder that becomes a lower layer of an overlay. Every path stays inside that folder. Owners are shifted,
+ * devices and extended attributes are dropped, and whiteouts become overlay whiteouts.
  *
- * Call `begin`, then `accept` for each entry in order, then `finish`. Write what they return in that order.
+ * Call `begin`, then `accept` for each entry in order, then `finish`. Write the returned entries in that order.
  */
 export interface LayerFilter {
   begin(): readonly TarHeader[]
-  /** `parents` go before the entry. `entry` takes the entry's body; it is null when the entry is dropped. */
+  /**
+   * Converts an entry. Write `parents` first, then `entry` with the body of the original. `entry` is null when the
+   * entry is dropped.
+   */
   accept(entry: TarEntry): FilteredEntry
   finish(): readonly TarHeader[]
 }
 
-/** What to write for one entry. */
+/** The entries to write for one original entry. */
 type FilteredEntry = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
 
 type LayerFilterOptions = {
-  /** Added to every owner and group, so the sandboxes' user namespace shows the image's own ids. */
+  /** Added to every owner and group, so that the sandboxes' user namespace shows the original ids of the image. */
   readonly uidShift: number
   readonly limits: ImageLimits
 }
 
-/** The ids that the user namespace maps. An owner beyond could not be shown in a sandbox. */
+/** The number of ids that the user namespace maps. A sandbox could not show an owner with a higher id. */
 const MAPPED_IDS = 65_536
-// Whiteouts (OCI image specification, "Layer filesystem changeset").
+// The names of whiteouts (OCI image specification, "Layer filesystem changeset").
 const WHITEOUT = '.wh.'
 const OPAQUE_WHITEOUT = '.wh..wh..opq'
-/** Other names with this prefix are bookkeeping of aufs. */
+/** The prefix of names that aufs uses for its own data, except for the opaque whiteout. */
 const AUFS_PREFIX = '.wh..wh.'
-/** How overlayfs marks a folder that hides the folders beneath it (kernel, Documentation/filesystems/overlayfs). */
+/**
+ * The attribute by which overlayfs marks a folder that hides the same folder in lower layers (kernel,
+ * Documentation/filesystems/overlayfs).
+ */
 const OPAQUE_PAX = { 'SCHILY.xattr.trusted.overlay.opaque': 'y' }
-/** ustar times have 33 bits. Later or negative times carry no information and would be encoded wrongly. */
+/**
+ * The latest modification time. A ustar header stores times in 33 bits and would encode later or negative times
+ * wrongly.
+ */
 const MAX_MTIME_MS = 0x7fff_ffff * 1000
 /**
  * `pack` treats a mode of 0 as missing and writes 0644, which would make /etc/shadow readable. A type bit prevents
@@ -49,7 +58,7 @@ type Attributes = Pick<TarEntry, 'name' | 'mode' | 'uid' | 'gid' | 'mtimeMs' | '
 
 /** Makes the filter for one layer. */
 export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): LayerFilter {
-  const tree = makeLayerTree()
+  const paths = makeLayerPaths()
   const folders = new Map<string, OwnedHeader>()
   const whiteouts = new Set<string>()
   const opaque = new Set<string>()
@@ -89,13 +98,13 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
 
   function addFolder(path: string, attributes: Attributes): TarHeader {
     const header: OwnedHeader = { ...headerOf(path, attributes), type: 'directory' }
-    tree.addFolder(path)
+    paths.addFolder(path)
     folders.set(path, header)
     return header
   }
 
   function addMissingParents(path: string): readonly TarHeader[] {
-    return tree.missingParents(path).map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
+    return paths.missingParents(path).map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
   }
 
   function acceptWhiteout(path: string): FilteredEntry {
@@ -120,28 +129,31 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
     return { parents, entry: null }
   }
 
-  /** The type of an entry and its own fields, after adding it to the tree. Null when the entry is dropped. */
+  /**
+   * Adds an entry to the paths of the layer. Returns its type and its specific fields, or null when the entry is
+   * dropped.
+   */
   function specificHeader(entry: TarEntry, path: string): Partial<TarHeader> | null {
     switch (entry.type) {
       case 'file':
       case 'contiguous-file':
-        tree.addOther(path)
+        paths.addOther(path)
         return { type: 'file', size: entry.sizeBytes }
       case 'fifo':
-        tree.addOther(path)
+        paths.addOther(path)
         return { type: 'fifo' }
       case 'symlink':
-        tree.addSymlink(path, entry.linkname)
+        paths.addSymlink(path, entry.linkname)
         return { type: 'symlink', linkname: entry.linkname }
       case 'link': {
-        const linkname = tree.resolve(entry.linkname)
-        tree.addHardLink(path, linkname)
+        const linkname = paths.resolve(entry.linkname)
+        paths.addHardLink(path, linkname)
         return { type: 'link', linkname }
       }
       case 'character-device':
       case 'block-device':
         return null // the runtime creates the few devices that a sandbox may have
-      case 'directory': // has been dealt with: it is noted with its attributes
+      case 'directory': // not reached, because `accept` handles folders
       case null:
         throw new StartError('image', `'${entry.name}' in a layer has an unsupported type`)
     }
@@ -152,7 +164,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
 
     accept(entry) {
       count(entry)
-      const path = tree.resolve(entry.name)
+      const path = paths.resolve(entry.name)
       if (path.slice(path.lastIndexOf('/') + 1).startsWith(WHITEOUT)) return acceptWhiteout(path)
       if (Object.keys(entry.pax).some((key) => key.startsWith('GNU.sparse.'))) {
         throw new StartError('image', `'${entry.name}' in a layer is a sparse file, which is unsupported`)
@@ -163,12 +175,12 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       return { parents, entry: own === null ? null : { ...headerOf(path, entry), ...own } }
     },
 
-    // Written last, because a whiteout hides only lower layers: an entry of this layer with the same name stays.
+    // Whiteouts come last. They hide only lower layers, so an entry of this layer with the same name stays.
     finish() {
       const hidden: TarHeader[] = []
       for (const path of whiteouts) {
         if (folders.has(path)) opaque.add(path)
-        else if (!tree.has(path)) {
+        else if (!paths.has(path)) {
           hidden.push({
             ...headerOf(path, plainAttributes(path, 0)),
             type: 'character-device',

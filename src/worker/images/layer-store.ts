@@ -13,21 +13,24 @@ import type { TempFolders } from './temp-folders.ts'
 import { unpackLayer, type OpenBlob } from './unpack.ts'
 
 /**
- * Unpacked layers, one folder each, named by diff_id and shared by all images. Invariant: a folder with a layer's name
- * is complete and synced, because it got this name by one rename after all checks.
+ * The unpacked layers, which all images share. Each layer has a folder named after its diff_id. Invariant: a folder
+ * with such a name is complete and synced, because a single rename gives it this name after all checks.
  */
 interface LayerStore {
   pathOf(diffId: string): string
   /**
-   * Makes sure that a layer is here. Calls `open` only when it is missing. Callers that want the same layer share the
-   * work.
+   * Makes sure that the store has a layer. Calls `open` only when the layer is missing. Callers that need the same
+   * layer share the work.
    */
   ensure(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void>
-  /** Notes that layers are in use now: `collectGarbage` spares them for `GC_GRACE_MS`. */
+  /** Marks layers as in use now. `collectGarbage` keeps them for `GC_GRACE_MS`. */
   markUsed(diffIds: readonly string[]): void
-  /** Keeps layers from `collectGarbage` until the returned function is called, however long a pull takes. */
+  /** Protects layers from `collectGarbage` until the returned function is called, even if a pull takes long. */
   pin(diffIds: readonly string[]): () => void
-  /** Deletes layers that are not in `keep` (folders), not pinned and not recently used. Returns how many. */
+  /**
+   * Deletes layers whose folder is not in `keep` and that are neither pinned nor recently used. Returns the number of
+   * deleted layers.
+   */
   collectGarbage(keep: ReadonlySet<string>): Promise<number>
 }
 
@@ -39,14 +42,14 @@ type LayerStoreDeps = {
   readonly clock: Clock
 }
 
-/** A layer that was unpacked or used this recently is about to be mounted, perhaps by another process. */
+/** How long a layer is kept after it was unpacked or used, because a process may be about to mount it. */
 export const GC_GRACE_MS = 10 * 60_000
 
-/** How many layers to download and unpack at a time. Each keeps about half a core busy. */
+/** How many layers to download and unpack at a time. Each uses about half a core. */
 const CONCURRENT_LAYERS = 3
 const SYNC_TIMEOUT_MS = 120_000
 
-/** Opens the folder of layers. Creates it when missing. */
+/** Opens the folder of layers. Creates the folder when it is missing. */
 export async function openLayerStore({ dir, uidShift, temp, limits, clock }: LayerStoreDeps): Promise<LayerStore> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<void>()
@@ -54,8 +57,8 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
   const lastUsedMs = new Map<string, number>()
   const pins = new Map<symbol, readonly string[]>()
 
-  // The name has 128 bits of the digest, which is enough against collisions. The options of an overlay mount list all
-  // folders and must fit into one page of 4096 bytes.
+  // The name has 128 bits of the digest, which is enough against collisions. It must be short, because the options of
+  // an overlay mount list all folders and must fit into one page of 4096 bytes.
   const pathOf = (diffId: string): string => join(dir, diffId.slice('sha256:'.length, 'sha256:'.length + 32))
 
   function markUsed(diffIds: readonly string[]): void {
@@ -89,8 +92,8 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
       }
     },
     async ensure(diffId, open, signal) {
-      // When shared work fails, the registry of the caller that started it may be the cause, so this caller tries its
-      // own.
+      // If shared work fails, the registry of the caller that started the work may be the cause. This caller therefore
+      // tries its own registry.
       for (;;) {
         if (await isDirectory(pathOf(diffId))) return
         const flight = flights.join(
@@ -118,7 +121,8 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
         const { ctimeMs } = await stat(join(dir, name))
         if (clock.now().getTime() - ctimeMs < GC_GRACE_MS) continue
         const grave = await temp.create()
-        await rename(join(dir, name), join(grave, name)) // out of sight first, as a whole
+        // Renamed first, because an interrupted deletion would leave an incomplete layer under its name.
+        await rename(join(dir, name), join(grave, name))
         lastUsedMs.delete(name)
         await temp.remove(grave)
         deleted += 1

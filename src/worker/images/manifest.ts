@@ -3,7 +3,10 @@ import { Value } from 'typebox/value'
 import { StartError } from '../start-error.ts'
 import type { ImageConfig } from './image.ts'
 
-/** `sha256:` and 64 hex digits. No other algorithm is accepted, so a digest is always safe in a path or a URL. */
+/**
+ * The pattern of a digest: `sha256:` and 64 hex digits. No other algorithm is accepted, so a digest is always safe in a
+ * path or a URL.
+ */
 export const DIGEST_SHAPE = '^sha256:[0-9a-f]{64}$'
 
 const Descriptor = Type.Object({
@@ -55,7 +58,9 @@ export type ImageConfigDocument = {
   readonly diffIds: readonly string[]
 }
 
-/** An index or a manifest, told apart by their shape (OCI image specification and both Docker v2 media types). */
+/**
+ * An index or a manifest, in the format of OCI or Docker v2. The fields of the document decide which of the two it is.
+ */
 type ManifestOrIndex =
   { readonly kind: 'index'; readonly index: Index } | { readonly kind: 'manifest'; readonly manifest: Manifest }
 
@@ -73,7 +78,9 @@ export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   )
 }
 
-/** The manifest in an index for Linux on `architecture` (Go's name, such as `amd64`). */
+/**
+ * Finds the manifest for Linux on `architecture` (Go's name, such as `amd64`) in an index. Throws when there is none.
+ */
 export function choosePlatform(index: Index, architecture: string, what: string): Descriptor {
   const found = index.manifests.find(
     ({ platform }) => platform?.os === 'linux' && platform.architecture === architecture,
@@ -90,7 +97,7 @@ export function choosePlatform(index: Index, architecture: string, what: string)
   )
 }
 
-/** Parses an image configuration. Throws when it is for another platform. Empty commands count as absent. */
+/** Parses an image configuration. Throws when the image is for another platform. Empty commands count as absent. */
 export function parseImageConfigDocument(bytes: Buffer, architecture: string, what: string): ImageConfigDocument {
   const value = parseJson(bytes, what)
   if (!Value.Check(Configuration, value)) {

@@ -6,17 +6,17 @@ import type { ImageRecord } from './image-records.ts'
 import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'
 import { findSource, type ImageSource } from './source.ts'
 
-/** What the registry's answer means for a pull. */
+/** The result of a pull. */
 export type PullOutcome =
   /** The stored image is current, and this caller may use it. */
   | { readonly kind: 'current'; readonly record: ImageRecord }
-  /** The same, and the registry now serves it without a credential. */
+  /** The same as `current`, and the registry now serves the image without a credential. */
   | { readonly kind: 'now_public'; readonly record: ImageRecord }
   | { readonly kind: 'fetch'; readonly source: ImageSource; readonly origin: 'anonymous' | 'credential' }
 
 type PullRequest = {
   readonly reference: ImageReference
-  /** The store's record of the reference. Null when there is none. */
+  /** The stored record of the reference. Null when there is none. */
   readonly record: ImageRecord | null
   readonly policy: PullPolicy
   readonly auth: RegistryAuth | null
@@ -24,9 +24,10 @@ type PullRequest = {
 }
 
 /**
- * Asks the registry for an image, as this caller. With `always`, the reference is looked up again. Otherwise only
- * images pulled with a credential get here; they are looked up by digest, so that only callers with access may use
- * them. With `never` nothing is fetched, and a caller who can't prove access is refused.
+ * Requests an image from the registry with the caller's credential. With `always`, the reference is resolved again.
+ * With another policy, a stored image is checked only if it was pulled with a credential. It is looked up by digest, so
+ * that only callers with access may use it. With `never`, nothing is fetched, and a caller who can't prove access is
+ * refused.
  */
 export async function pullImage(
   deps: RegistryClientDeps & { readonly architecture: string },

@@ -23,7 +23,10 @@ type TokenRequest = {
   readonly signal: AbortSignal
 }
 
-/** Parses a challenge. Null when it has no known scheme. Prefers a token to sending the password each time. */
+/**
+ * Parses a challenge. Null when it has no known scheme. Prefers a token, because basic authentication sends the
+ * password with each request.
+ */
 export function parseChallenge(header: string): Challenge | null {
   const bearer = /(?:^|[\s,])bearer\s+(.*)$/i.exec(header)?.[1]
   if (bearer !== undefined) {
@@ -37,8 +40,9 @@ export function parseChallenge(header: string): Challenge | null {
 }
 
 /**
- * The Authorization header that answers a challenge. Null when a password is needed and there is none. Throws when the
- * token service refuses. The scope is always to pull this one repository, whatever the registry suggests.
+ * Returns the Authorization header that answers a challenge. Null when the challenge requires a password and the caller
+ * has none. Throws when the token service refuses. The requested scope is always to pull this one repository, even if
+ * the registry suggests another scope.
  */
 export async function answerChallenge(challenge: Challenge, request: TokenRequest): Promise<string | null> {
   if (challenge.scheme === 'basic') return request.auth === null ? null : basic(request.auth)
@@ -83,7 +87,7 @@ async function fetchToken(
   return token
 }
 
-// The reply contains the token, so it never goes into an error.
+// No error may quote the reply, because it contains the token.
 function readToken(bytes: Buffer): string | null {
   try {
     const value: unknown = JSON.parse(bytes.toString('utf8'))

@@ -14,19 +14,26 @@ import {
 } from './registry-transport.ts'
 
 /**
- * One repository of a registry, as one caller may see it. Errors are `StartError`s that name the image and never a
- * secret.
+ * A client for one repository of a registry, with one caller's credential. Errors are `StartError`s that name the image
+ * but contain no secrets.
  */
 interface RegistryClient {
   /**
-   * The digest that a tag or digest resolves to. Null when the registry doesn't have it. Proves the caller's access.
+   * Returns the digest that a tag or digest resolves to. Null when the registry doesn't have it. Success proves that
+   * the caller has access.
    */
   headManifest(key: string, signal: AbortSignal): Promise<string | null>
-  /** The bytes of a manifest or index, and their digest. When `key` is a digest, they are verified against it. */
+  /**
+   * Returns the bytes of a manifest or index, and their digest. If `key` is a digest, the bytes are verified against
+   * it.
+   */
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
-  /** A small blob, such as an image configuration. */
+  /** Returns a small blob, such as an image configuration. */
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
-  /** A layer's bytes, verified. It doesn't retry by itself, because the caller may have used part of them. */
+  /**
+   * Returns the verified bytes of a layer. It doesn't retry, because the caller may have used some of the bytes
+   * already.
+   */
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
   /** Whether the registry has asked for the caller's credential and accepted it. */
   hasUsedCredential(): boolean
@@ -45,7 +52,7 @@ const MANIFEST_TYPES = [
   'application/vnd.docker.distribution.manifest.v2+json',
 ].join(', ')
 
-/** Makes a client for the repository of `reference`. Sends nothing yet. */
+/** Creates a client for the repository of `reference`. It sends no request yet. */
 export function makeRegistryClient(
   deps: RegistryClientDeps,
   reference: ImageReference,
@@ -73,8 +80,8 @@ export function makeRegistryClient(
     return authorization !== null
   }
 
-  // A 401 is answered once for each request: the first one starts authentication, a later one means that the token
-  // expired.
+  // Authenticates at most once for each request, after a 401. The client's first 401 starts authentication, and a later
+  // 401 means that the token has expired.
   async function send(method: 'GET' | 'HEAD', path: string, signal: AbortSignal): Promise<RegistryReply> {
     const url = new URL(`/v2/${reference.repository}/${path}`, base)
     const request = { url, method, timeouts, signal }

@@ -23,7 +23,10 @@ type RegistryRequest = {
 export type RegistryReply = {
   readonly status: number
   readonly headers: Headers
-  /** May be read once. Throws `TransientRegistryError` when the connection breaks or is silent too long. */
+  /**
+   * The response body. It may be read once. Throws `TransientRegistryError` when the connection breaks or is silent for
+   * too long.
+   */
   readonly body: AsyncIterable<Uint8Array>
   /** Closes the connection without reading the body. */
   discard(): void
@@ -33,7 +36,7 @@ const MAX_REDIRECTS = 5
 const REDIRECTS: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
 /**
- * Sends one request and follows redirects. The Authorization header goes only to the first host: blobs often come from
+ * Sends one request and follows redirects. Only the first host receives the Authorization header. Blobs often come from
  * another host, which must not see the registry's password or token.
  */
 export async function sendToRegistry(request: RegistryRequest): Promise<RegistryReply> {
@@ -54,8 +57,8 @@ export async function sendToRegistry(request: RegistryRequest): Promise<Registry
 }
 
 /**
- * Whether one URL may redirect to another: to HTTPS, or to plain HTTP within this machine, and never from outside into
- * it.
+ * Whether one URL may redirect to another. Redirects may go to HTTPS, or to plain HTTP on this machine. A redirect from
+ * another host to this machine is never allowed.
  */
 export function isRedirectAllowed(from: URL, to: URL): boolean {
   if (isLoopbackHost(to.host)) return isLoopbackHost(from.host) && (to.protocol === 'http:' || to.protocol === 'https:')
@@ -137,7 +140,7 @@ function withoutAuthorization(headers: Readonly<Record<string, string>>): Readon
 /** A failure of the network or of an overloaded registry. The same request may succeed later. */
 export class TransientRegistryError extends StartError {}
 
-/** The pauses before the second and the third attempt. There is no fourth. */
+/** The pauses before the second and the third attempt. The third attempt is the last. */
 const PAUSES_MS = [200, 1_000] as const
 
 /**

@@ -9,16 +9,16 @@ import {
 } from './manifest.ts'
 import type { OpenBlob } from './unpack.ts'
 
-/** An image that can be stored, wherever it comes from. */
+/** An image to store, from a registry or an archive. */
 export type ImageSource = {
   readonly digest: string
   readonly resolvedDigest: string
   readonly configDocument: ImageConfigDocument
-  /** One for each diff_id in the document, the lowest first. */
+  /** One layer for each diff_id in the document, the lowest first. */
   readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
 }
 
-/** Manifests and blobs by digest: a registry or an OCI layout. */
+/** Access to manifests and blobs by digest, in a registry or an OCI layout. */
 export type BlobStore = {
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
@@ -34,7 +34,8 @@ export type SourceOptions = {
 }
 
 /**
- * Resolves `key` (a tag or digest), through an index if there is one, to this machine's manifest and its configuration.
+ * Finds the manifest and configuration for this machine's platform by `key`, which is a tag or digest. If `key` leads
+ * to an index, the manifest is chosen from it.
  */
 export async function findSource(blobs: BlobStore, key: string, options: SourceOptions): Promise<ImageSource> {
   const { imageName: name, architecture, limits, signal } = options

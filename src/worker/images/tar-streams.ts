@@ -1,6 +1,6 @@
 import type { Header } from 'tar-stream'
 
-/** The header of a tar entry. The library's own type leaves out the nulls and the offset. */
+/** The header of a tar entry. The tar library's own type omits the possible nulls and the offset. */
 export type TarEntry = {
   readonly name: string
   /** Null for a type flag that the library doesn't know. */
@@ -13,17 +13,19 @@ export type TarEntry = {
   readonly linkname: string
   /** The records of the PAX header. The library itself applies only `path`, `linkpath` and `size`. */
   readonly pax: Readonly<Record<string, string>>
-  /** Where the body begins in the stream. */
+  /** The position in the stream at which the body starts. */
   readonly offset: number
 }
 
 /** The header of an entry to write. */
 export type TarHeader = Partial<Header> & Pick<Header, 'name'>
 
-/** Options for the library, including an undeclared one: headers older than POSIX are read too. */
+/**
+ * Options for the tar library. `allowUnknownFormat`, which its types don't declare, allows headers older than POSIX.
+ */
 export const READ_OPTIONS = { highWaterMark: 64 * 1024, allowUnknownFormat: true } as const
 
-/** Converts the library's header. */
+/** Converts the tar library's header to a `TarEntry`. */
 export function readTarEntry(header: Header): TarEntry {
   const { type, linkname }: { readonly type: Header['type'] | null; readonly linkname: string | null } = header
   return {
@@ -45,14 +47,14 @@ function readPax(pax: unknown): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(pax).map(([key, value]) => [key, String(value)]))
 }
 
-/** What Node's writable streams and the tar library's streams have in common. */
+/** The methods that Node's writable streams and the tar library's streams have in common. */
 type ByteSink = {
   readonly destroyed: boolean
   write(chunk: Buffer): boolean
   once(event: 'drain', listener: () => void): unknown
 }
 
-/** Writes and waits for backpressure, so no stage runs ahead of the next. Rejects with the signal's reason on abort. */
+/** Writes a chunk. If the stream is full, waits until it has drained. Rejects with the signal's reason on abort. */
 export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
   if (to.write(chunk) || to.destroyed) return
@@ -68,7 +70,7 @@ export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal:
   })
 }
 
-/** Checks a chunk of a stream whose type doesn't say what it yields. */
+/** Checks that a chunk is a buffer. The type of the stream doesn't declare the type of its chunks. */
 export function asBuffer(chunk: unknown): Buffer {
   if (Buffer.isBuffer(chunk)) return chunk
   throw new TypeError('a tar stream yielded something that is not a buffer')

@@ -3,28 +3,28 @@ import { join } from 'node:path'
 import type { Log } from '../../lib/log.ts'
 import { CommandError, runCommand } from '../../lib/run-command.ts'
 
-/** Folders for work in progress. When a process dies, the next one that opens the store removes its folders. */
+/** Temporary folders. If a process dies, the next process that opens the store removes its folders. */
 export interface TempFolders {
   create(): Promise<string>
   /**
-   * Deletes a folder with everything in it. A failure is logged, and the folder is deleted when the store is next
-   * opened.
+   * Deletes a folder with everything in it. A failure is logged, and a later process that opens the store deletes the
+   * folder.
    */
   remove(path: string): Promise<void>
 }
 
-/** The time limit for a deletion: enough for the largest allowed image on a slow disk. */
+/** The time limit for a deletion. It suffices for the largest allowed image on a slow disk. */
 const REMOVE_TIMEOUT_MS = 10 * 60_000
 
 /**
- * Opens the folder and deletes what dead processes left. Names carry the owner's process id and start time, so
- * `sandyard image load` beside a running worker never deletes the worker's folders.
+ * Opens the parent folder and deletes the temporary folders of dead processes. Names contain the owner's process id and
+ * start time. Therefore `sandyard image load` never deletes the folders of a running worker.
  */
 export async function openTempFolders(dir: string, log: Log): Promise<TempFolders> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const self = `${String(process.pid)}-${await startTimeOf(process.pid)}`
 
-  // Uses `rm`, which deletes 100,000 files without going through the event loop for each.
+  // Uses the command `rm`, which deletes 100,000 files without using the event loop for each file.
   async function remove(path: string): Promise<void> {
     try {
       await runCommand('rm', ['-rf', '--', path], { timeoutMs: REMOVE_TIMEOUT_MS })
@@ -43,7 +43,8 @@ export async function openTempFolders(dir: string, log: Log): Promise<TempFolder
 }
 
 /**
- * When a process started, in clock ticks since boot (proc(5), field 22 of stat). Empty when there is no such process.
+ * The start time of a process in clock ticks since boot (proc(5), field 22 of stat). Empty when there is no such
+ * process.
  */
 async function startTimeOf(pid: number): Promise<string> {
   try {

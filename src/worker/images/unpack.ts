@@ -8,11 +8,11 @@ import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
 import type { ImageLimits } from './image.ts'
 import { READ_OPTIONS, type TarHeader, asBuffer, readTarEntry, writeWithBackpressure } from './tar-streams.ts'
 
-/** Starts to read a layer's bytes and verifies them. Aborting the signal ends the read. */
+/** Starts to read and verify a layer's bytes. Aborting the signal ends the read. */
 export type OpenBlob = (signal: AbortSignal) => AsyncIterable<Buffer>
 
 type UnpackOptions = {
-  /** An empty folder. */
+  /** The empty folder to unpack into. */
   readonly into: string
   readonly uidShift: number
   readonly limits: ImageLimits
@@ -20,10 +20,10 @@ type UnpackOptions = {
 }
 
 /**
- * Unpacks one layer (plain, gzip or zstd) as it arrives. Returns its diff_id: the SHA-256 of its plain tar stream, as
- * `sha256:…`. Entries pass the layer filter into GNU tar, because only tar can create device nodes and extended
- * attributes here. Rejects with `StartError`; the folder then holds part of the layer. Works in small pieces, so the
- * event loop is never blocked.
+ * Unpacks one layer (uncompressed, gzip or zstd) while it is downloaded. Returns its diff_id: the SHA-256 of its
+ * uncompressed tar stream, as `sha256:…`. Entries go through the layer filter into GNU tar, which can create device
+ * nodes and extended attributes, while Node can't. Rejects with `StartError`, and then leaves part of the layer in the
+ * folder. Works in small pieces, so the event loop is never blocked.
  */
 export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promise<string> {
   const hash = createHash('sha256')
@@ -65,7 +65,7 @@ export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promi
   return `sha256:${hash.digest('hex')}`
 }
 
-// The first failure causes the others.
+// Reports only the first failure, because it causes the others.
 function asStartError(first: unknown): StartError {
   if (first instanceof StartError) return first
   return new StartError(
@@ -93,7 +93,7 @@ async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, si
     hash.update(chunk)
     await writeWithBackpressure(reader, chunk, signal)
   }
-  // umoci omits the padding of the last file and the two zero blocks at the end. More zeros do no harm.
+  // umoci omits the padding of the last file and the two zero blocks at the end. Additional zeros are harmless.
   const padding = (TAR_BLOCK_BYTES - (size % TAR_BLOCK_BYTES)) % TAR_BLOCK_BYTES
   await writeWithBackpressure(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
   reader.end(null)
@@ -106,7 +106,7 @@ type CopyOptions = {
 }
 
 async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal }: CopyOptions): Promise<void> {
-  // Each entry is a stream of its own. It fails together with the whole, and an unhandled error would end the process.
+  // Each entry is a separate stream, which fails when the tar stream fails. An unhandled error would end the process.
   const add = (header: TarHeader): ReturnType<Pack['entry']> => {
     const sink = writer.entry(header)
     sink.on('error', fail)
@@ -131,7 +131,7 @@ async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal
 
 async function pump(from: AsyncIterable<unknown>, to: Writable, signal: AbortSignal): Promise<void> {
   for await (const chunk of from) {
-    if (to.destroyed) return // tar ended early; its exit code tells why
+    if (to.destroyed) return // tar ended early, and its exit code is reported
     await writeWithBackpressure(to, asBuffer(chunk), signal)
   }
   to.end()
@@ -154,7 +154,7 @@ function spawnTar(into: string): Tar {
   })
 }
 
-/** The most of tar's error output to keep, in characters. */
+/** The maximum length of tar's error output to keep, in characters. */
 const STDERR_LIMIT_CHARS = 500
 
 async function waitForTar(tar: Tar): Promise<void> {
@@ -163,7 +163,7 @@ async function waitForTar(tar: Tar): Promise<void> {
     stderr = `${stderr}${text}`.slice(0, STDERR_LIMIT_CHARS)
   })
   tar.stdin.on('error', () => {
-    tar.stdin.destroy() // it ended before it read everything; its exit code tells why
+    tar.stdin.destroy() // tar ended before it read all input, and its exit code is reported
   })
   const code = await new Promise<number | null>((resolve, reject) => {
     tar.once('error', reject)

@@ -1,37 +1,37 @@
 import { StartError } from '../start-error.ts'
 
 /**
- * The paths of one layer while it is unpacked, so each entry lands where the image means it. A path through a symlink
- * of the same layer is followed inside the layer's root, as after chroot(2), and never out of it. Paths are relative to
- * the root, without `.`, `..` or empty parts; the root is the empty string.
+ * A map of the paths in one layer, kept in memory while the layer is unpacked. It resolves each entry's name to a path
+ * within the layer's root. Symlinks of the same layer are followed as after chroot(2), so no path leads out of the
+ * root. Paths are relative to the root, without `.`, `..` or empty parts. The root is the empty string.
  *
- * Invariant: a folder stays a folder, so no symlink is above a known folder.
+ * Invariant: a folder is never replaced. Therefore no parent of a known folder is a symlink.
  */
-interface LayerTree {
+interface LayerPaths {
   /**
-   * The path for an entry of this name. Throws `StartError('image')` for `..`, symlink loops and names that are too
-   * long.
+   * Returns the path of an entry with this name. Throws `StartError('image')` for `..`, symlink loops and names that
+   * are too long.
    */
   resolve(name: string): string
-  /** The missing folders above `path`, the highest first. */
+  /** Returns the missing parent folders of `path`, the highest first. */
   missingParents(path: string): readonly string[]
   has(path: string): boolean
   addFolder(path: string): void
   addOther(path: string): void
-  /** Throws for an empty target. */
+  /** Adds a symlink. Throws for an empty target. */
   addSymlink(path: string, target: string): void
-  /** Throws when the target is missing in this layer, or is a folder. */
+  /** Adds a hard link. Throws when the target is missing in this layer, or is a folder. */
   addHardLink(path: string, target: string): void
 }
 
 type Node = { readonly kind: 'folder' | 'other' } | { readonly kind: 'symlink'; readonly target: string }
 
-// Linux's PATH_MAX, NAME_MAX, and limit on symlinks in one path (path_resolution(7)).
+// Linux's PATH_MAX and NAME_MAX, and its limit on symlinks in one path (path_resolution(7)).
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
 const MAX_SYMLINKS = 40
 
-export function makeLayerTree(): LayerTree {
+export function makeLayerPaths(): LayerPaths {
   const nodes = new Map<string, Node>([['', { kind: 'folder' }]])
 
   function followParents(parts: readonly string[], name: string): string {
