@@ -92,7 +92,11 @@ async function writeLayer(
   blobs: string,
   programs: HostPrograms,
 ): Promise<{ readonly digest: string; readonly sizeBytes: number }> {
-  const files = [...programs.files, ...(await findLibraries(programs.files)), ...(await findHostFiles(DEMO_EXTRA_FILES))]
+  const files = [
+    ...programs.files,
+    ...(await findLibraries(programs.files)),
+    ...(await findHostFiles(DEMO_EXTRA_FILES)),
+  ]
   const tar = pack()
   const hash = createHash('sha256')
   let sizeBytes = 0
