@@ -8,7 +8,7 @@ import {
   loadOrCreatePasswords,
   createAppDatabase,
   createCluster,
-  createDirectories,
+  createClusterFolders,
 } from '../../src/store/embedded/embedded-cluster.ts'
 import { locateBinaries } from '../../src/store/embedded/embedded-binaries.ts'
 import { findServerUser } from '../../src/store/embedded/embedded-user.ts'
@@ -42,7 +42,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   await mkdir(dataDir, { recursive: true })
   const log = makeLog('silent')
   const user = await findServerUser()
-  const paths = await createDirectories(dataDir, user)
+  const paths = await createClusterFolders(dataDir, user)
   const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
   const passwords = await loadOrCreatePasswords(dataDir, systemRandom)
   await createCluster(paths, binaries, { user, passwords })

@@ -7,7 +7,7 @@ import { joinOnce, JoinRefused } from '../../worker/agent/join.ts'
 import { printStatus } from '../print-status.ts'
 import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
-export type JoinTarget = { readonly url: string; readonly token: string; readonly name: string | null }
+export type JoinOptions = { readonly url: string; readonly token: string; readonly name: string | null }
 
 /** The pause after a failed attempt: it doubles each time, up to the maximum. */
 const RETRY_MIN_MS = 1_000
@@ -19,7 +19,7 @@ const RETRY_MAX_MS = 15_000
  */
 export async function joinFleet(
   dataDir: string,
-  wish: JoinTarget,
+  wish: JoinOptions,
   signal: AbortSignal,
 ): Promise<JoinedIdentity | null> {
   const { url, token, name } = wish

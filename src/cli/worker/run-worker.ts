@@ -11,7 +11,7 @@ import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import { UsageError, type Call } from '../command.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
-import { describeError, joinFleet, type JoinTarget } from './join-fleet.ts'
+import { describeError, joinFleet, type JoinOptions } from './join-fleet.ts'
 import {
   loadDemoImage,
   closeWorkerHost,
@@ -64,7 +64,7 @@ async function readJoinToken({ config, switches }: Call): Promise<string | null>
   return token
 }
 
-type WorkerOrigin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinTarget }
+type WorkerOrigin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinOptions }
 
 /** Finds out whether this machine has joined before. If it has, a newly given URL replaces the stored one. */
 async function resolveOrigin({ config, texts }: Call, token: string | null): Promise<WorkerOrigin> {

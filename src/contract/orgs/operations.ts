@@ -14,7 +14,7 @@ import {
   RegistryCredentialIdParams,
   RegistryCredentialPage,
   RegistryCredentialReply,
-  SaveCredentialInput,
+  SaveRegistryCredentialInput,
 } from './schemas.ts'
 import { MessageReply } from '../common.ts'
 
@@ -113,7 +113,7 @@ export const ORG_OPERATIONS = {
     tag: 'Registry credentials',
     access: 'admin',
     summary: 'Save the credential for an image registry, replacing an earlier one',
-    body: SaveCredentialInput,
+    body: SaveRegistryCredentialInput,
     reply: taggedReply(RegistryCredentialReply, 'The credential, without its password.'),
   }),
   delete_registry_credential: defineOperation({

@@ -128,7 +128,7 @@ export const RegistryCredentialReply = Type.Object(
 
 export const RegistryCredentialPage = pageOf(RegistryCredentialReply, 'RegistryCredentialPage')
 
-export const SaveCredentialInput = requestObject(
+export const SaveRegistryCredentialInput = requestObject(
   {
     host: Type.String({ description: `${REGISTRY_HOST_RULE}.` }),
     username: Type.String(),

@@ -37,7 +37,7 @@ export const VolumeFileParams = requestObject({
 const PATH_HEADER = Type.String({
   description: "The path from the volume's root, in UTF-8 as base64url without padding.",
 })
-export const PathHeaders = requestObject({ [VOLUME_PATH_HEADER]: PATH_HEADER })
+export const VolumePathHeaders = requestObject({ [VOLUME_PATH_HEADER]: PATH_HEADER })
 export const RemoveHeaders = requestObject({
   [VOLUME_PATH_HEADER]: PATH_HEADER,
   [VOLUME_RECURSIVE_HEADER]: Type.Optional(
@@ -60,7 +60,7 @@ export const VOLUME_FILE_OPERATIONS = {
     method: 'GET',
     path: FILES,
     summary: 'List a folder of a volume',
-    headers: PathHeaders,
+    headers: VolumePathHeaders,
     reply: jsonReply(VolumeFileList, 'The files and folders in it, sorted by path.'),
     problems: READ_PROBLEMS,
   }),
@@ -70,7 +70,7 @@ export const VOLUME_FILE_OPERATIONS = {
     method: 'GET',
     path: `${FILES}/stat`,
     summary: 'Get the metadata of a file or folder of a volume',
-    headers: PathHeaders,
+    headers: VolumePathHeaders,
     reply: jsonReply(VolumeFileStat, 'Its metadata.'),
     problems: READ_PROBLEMS,
   }),
@@ -80,7 +80,7 @@ export const VOLUME_FILE_OPERATIONS = {
     method: 'GET',
     path: `${FILES}/exists`,
     summary: 'Check whether a file or folder of a volume exists',
-    headers: PathHeaders,
+    headers: VolumePathHeaders,
     reply: jsonReply(VolumeFileExists, 'Whether it exists.'),
     problems: READ_PROBLEMS,
   }),
@@ -90,7 +90,7 @@ export const VOLUME_FILE_OPERATIONS = {
     method: 'GET',
     path: `${FILES}/content`,
     summary: 'Read a file of a volume',
-    headers: PathHeaders,
+    headers: VolumePathHeaders,
     reply: { kind: 'bytes', status: 200, description: 'Its content, streamed.' },
     problems: READ_PROBLEMS,
   }),
@@ -102,7 +102,7 @@ export const VOLUME_FILE_OPERATIONS = {
     summary: 'Write a file of a volume',
     description:
       'The body is streamed and may have any length. The file is replaced at once when all of it has arrived. Missing folders are created.',
-    headers: PathHeaders,
+    headers: VolumePathHeaders,
     takes: 'bytes',
     reply: jsonReply(MessageReply, 'The file is written.'),
     problems: WRITE_PROBLEMS,

@@ -100,7 +100,7 @@ export async function transitionInTransaction(
     steps = steps.filter((step) => !refused.has(step))
   }
   if (steps.length > 0)
-    await sandboxStates.write(
+    await sandboxStates.writeTransitions(
       tx,
       steps.map((step) => writesOf(deps, step)),
     )

@@ -24,7 +24,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
       abilityLists.clear()
     }
     const unknown = [...hashes].filter((hash) => !profiles.has(hash))
-    for (const { profile_hash, driver, storage } of await capacity.workerProfiles(q, unknown)) {
+    for (const { profile_hash, driver, storage } of await capacity.findProfiles(q, unknown)) {
       const abilities = driver?.abilities ?? []
       const key = abilities.join(' ')
       if (!abilityLists.has(key)) abilityLists.set(key, abilities)

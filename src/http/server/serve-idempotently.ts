@@ -50,7 +50,7 @@ export async function serveIdempotently(
     await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
     return answer
   } catch (error) {
-    await claim.end(tryEndOfError(error, { deps, isRetry: claim.attempt.isRetry, requestId: request.id }))
+    await claim.end(attemptEndOf(error, { deps, isRetry: claim.attempt.isRetry, requestId: request.id }))
     throw error
   }
 }
@@ -82,7 +82,7 @@ function storedReplyOf(answer: HandlerReply): StoredReply {
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
 /** Other 429 and 502 refusals come before anything is done; but the first attempt of a retry may have done it all. */
-function tryEndOfError(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
+function attemptEndOf(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]
   if (problem.code === 'idempotency_key_in_use' || problem instanceof OrgQueueFull) return { kind: 'given_up' }

@@ -44,7 +44,7 @@ const INITIAL_SETTINGS: Readonly<Record<string, string>> = {
 }
 
 /** Creates the folders with their owners. Rejects if the server's user can't reach the data folder. */
-export async function createDirectories(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
+export async function createClusterFolders(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
   const home = join(dataDir, 'postgres')
   const logDir = join(home, 'log')
   // The server's user must be able to pass through; each file in the folder is protected by itself.

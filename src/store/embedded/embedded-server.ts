@@ -9,7 +9,7 @@ import {
   loadOrCreatePasswords,
   createAppDatabase,
   createCluster,
-  createDirectories,
+  createClusterFolders,
   connectionUrl,
 } from './embedded-cluster.ts'
 import { findServerUser } from './embedded-user.ts'
@@ -57,7 +57,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
   const lock = lockDataFolder(dataDir)
   try {
     const user = await findServerUser()
-    const paths = await createDirectories(dataDir, user)
+    const paths = await createClusterFolders(dataDir, user)
     const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
     const passwords = await loadOrCreatePasswords(dataDir, options.random)
     await createCluster(paths, binaries, { user, passwords })

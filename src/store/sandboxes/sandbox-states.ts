@@ -85,7 +85,7 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
  * Writes transitions of different sandboxes in one statement, which is prepared once. The LIMIT is only for PostgreSQL's
  * planner. With a parameter there it plans for one row and uses indexes, even if the tables are small when it makes the plan.
  */
-export async function write(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
+export async function writeTransitions(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
   const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]
   await tx.query({ name: 'sandboxStates.write', text: WRITE, values })
 }

@@ -14,7 +14,7 @@ export type WorkerCapacity = {
   readonly name: string
   readonly free_vcpus: number
   readonly free_memory_mib: number
-  /** The hash of its profile: see `workerProfiles`. */
+  /** The hash of its profile: see `findProfiles`. */
   readonly profile_hash: string
 }
 
@@ -43,7 +43,7 @@ export type WorkerProfileRow = {
 }
 
 /** The profiles of these hashes, as far as a worker still has them. */
-export async function workerProfiles(q: Queryable, hashes: readonly string[]): Promise<readonly WorkerProfileRow[]> {
+export async function findProfiles(q: Queryable, hashes: readonly string[]): Promise<readonly WorkerProfileRow[]> {
   if (hashes.length === 0) return []
   const { rows } = await q.query<WorkerProfileRow>({
     name: 'capacity.workerProfiles',
