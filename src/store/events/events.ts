@@ -3,7 +3,7 @@ import type { EventId, OrgId } from '../../domain/ids.ts'
 import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An audit event to write, in the transaction of the change that it describes. */
+/** An audit event to write. It is written in the transaction of the change that it describes. */
 export type NewEvent = TypedEvent & {
   readonly id: string
   readonly org_id: OrgId
@@ -23,7 +23,7 @@ export type EventRow = {
   readonly payload: unknown
 }
 
-/** Writes events. A trigger refuses to change or delete them afterwards. */
+/** Inserts audit events. A database trigger refuses later changes and deletions of events. */
 export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
   const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
   await q.query({
@@ -38,10 +38,10 @@ export async function insertMany(q: Queryable, events: readonly NewEvent[]): Pro
 
 export type EventFilter = {
   readonly event_type: string | null
-  /** Both ends are inclusive; times are compared as stored. */
+  /** The time range of the events. Both ends are inclusive. Times are compared as stored. */
   readonly since: Date | null
   readonly until: Date | null
-  /** The range of ids that the time range can contain; it lets PostgreSQL use the index. */
+  /** The ids that events of the time range can have. PostgreSQL needs this range to use the index. */
   readonly fromId: string | null
   readonly toId: string | null
   /** Only events older than this one. */

@@ -1,10 +1,10 @@
-/** API keys. The secret of a key is never stored, only its SHA-256. */
+/** API keys. The secret of a key is never stored; its SHA-256 is. */
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
-/** A key as its organization sees it. */
+/** An API key as its organization sees it. */
 export type ApiKeyRow = {
   readonly id: ApiKeyId
   readonly name: string
@@ -28,7 +28,7 @@ export type NewApiKey = {
 
 const FIELDS = 'id, name, scopes, created_at, expires_at, last_used_at, revoked_at'
 
-/** Adds an API key by the hash of its secret; a secret that exists already violates `api_keys_secret_key`. */
+/** Inserts an API key with the hash of its secret. A secret that exists already violates `api_keys_secret_key`. */
 export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
   await q.query({
     text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at)
@@ -37,7 +37,7 @@ export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
   })
 }
 
-/** A key that is valid until `expires_at`. */
+/** An API key that is valid until `expires_at`. */
 export type ActiveKey = {
   readonly id: ApiKeyId
   readonly org_id: OrgId
@@ -48,8 +48,9 @@ export type ActiveKey = {
 }
 
 /**
- * The key with this hash of its secret, if it is neither revoked nor expired at `now`; otherwise null. An index finds the hash. The
- * time that takes reveals nothing about secrets, because nobody can choose a secret by its hash.
+ * Finds the key whose secret has this hash. Returns null if there is none, or if the key is revoked or expired at
+ * `now`. The index lookup takes no constant time, but its duration reveals nothing: nobody can choose a secret by its
+ * hash.
  */
 export async function findActive(q: Queryable, secretSha256: Buffer, now: Date): Promise<ActiveKey | null> {
   const { rows } = await q.query<ActiveKey>({
@@ -61,16 +62,16 @@ export async function findActive(q: Queryable, secretSha256: Buffer, now: Date):
   return rows[0] ?? null
 }
 
-/** What decides whether a request of an authenticated key may continue. */
+/** The state of an API key that decides whether an authenticated request may continue. */
 export type KeyState = {
   readonly id: ApiKeyId
   readonly is_revoked: boolean
   readonly expires_at: Date | null
-  /** Whether its organization is suspended. */
+  /** Whether the key's organization is suspended. */
   readonly is_suspended: boolean
 }
 
-/** The current state of keys; keys that no longer exist are left out. */
+/** The current states of API keys. Keys that no longer exist are left out. */
 export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyState[]> {
   const { rows } = await q.query<KeyState>({
     name: 'api_keys.keyStates',
@@ -81,7 +82,7 @@ export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise
   return rows
 }
 
-/** A key that was used at a time. */
+/** A use of an API key: the key and the time. */
 type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 
 const USES = column.columnList<KeyUse>({
@@ -89,7 +90,7 @@ const USES = column.columnList<KeyUse>({
   at: column.timestamptz(({ at }) => at),
 })
 
-/** The statement that records when keys were used; an earlier time never replaces a later one. */
+/** The statement that records when API keys were used. An earlier time never replaces a later one. */
 export function recordUses(uses: readonly KeyUse[]): Statement {
   return {
     name: 'api_keys.recordUses',
@@ -125,14 +126,14 @@ export async function find(q: Queryable, org: OrgId, id: ApiKeyId): Promise<ApiK
   return rows[0] ?? null
 }
 
-/** A key that is locked in order to revoke it. */
+/** An API key that is locked in order to revoke it. */
 export type LockedKey = {
   readonly name: string
   readonly secret_sha256: Buffer
   readonly revoked_at: Date | null
 }
 
-/** Locks one of an organization's keys until the transaction ends; null if it doesn't exist. */
+/** Locks one of an organization's API keys until the transaction ends. Null if the key doesn't exist. */
 export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<LockedKey | null> {
   const { rows } = await tx.query<LockedKey>({
     text: 'SELECT name, secret_sha256, revoked_at FROM api_keys WHERE org_id = $1 AND id = $2 FOR UPDATE',

@@ -1,4 +1,4 @@
-/** Credentials for image registries, with sealed passwords. */
+/** Credentials for image registries. Their passwords are stored sealed (encrypted). */
 import type { CredentialId, OrgId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
@@ -10,10 +10,10 @@ export type CredentialRow = {
   readonly created_at: Date
 }
 
-/** A credential with its sealed password, to be presented to its registry. */
+/** A credential with its sealed password, for pulls from its registry. */
 export type SealedCredential = Pick<CredentialRow, 'id' | 'host' | 'username'> & { readonly password_sealed: Buffer }
 
-/** An organization's credential for a registry's host, or null. */
+/** An organization's credential for a registry host, with its sealed password, or null. */
 export async function findByHost(q: Queryable, org: OrgId, host: string): Promise<SealedCredential | null> {
   const { rows } = await q.query<SealedCredential>({
     name: 'credentials.findByHost',
@@ -23,7 +23,7 @@ export async function findByHost(q: Queryable, org: OrgId, host: string): Promis
   return rows[0] ?? null
 }
 
-/** One of an organization's credentials, or null. */
+/** One of an organization's credentials, with its sealed password, or null. */
 export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<SealedCredential | null> {
   const { rows } = await q.query<SealedCredential>({
     name: 'credentials.find',
@@ -43,7 +43,10 @@ export async function get(q: Queryable, org: OrgId, id: CredentialId): Promise<C
   return rows[0] ?? null
 }
 
-/** Saves a credential. An earlier one for the same host is replaced; its id and creation time stay. */
+/**
+ * Saves a credential. If the host already has one, its username and password are replaced; its id and creation time
+ * stay.
+ */
 export async function save(
   q: Queryable,
   credential: SealedCredential & { readonly org_id: OrgId; readonly now: Date },
@@ -82,7 +85,7 @@ export async function page(
   return rows
 }
 
-/** Deletes a credential and returns it; null if it doesn't exist. */
+/** Deletes a credential and returns it. Null if it doesn't exist. */
 export async function remove(
   tx: Queryable,
   org: OrgId,

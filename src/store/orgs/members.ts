@@ -1,9 +1,12 @@
-/** Users and their memberships. Users belong to the installation, not to an organization, so that writing them needs the system's pool. */
+/**
+ * Users and their memberships. Users belong to the installation, not to an organization. Therefore only the system's
+ * connection pool can write them.
+ */
 import type { Role } from '../../domain/orgs/caller.ts'
 import type { MemberId, OrgId, UserId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A member with its user, as `GET /v1/members` shows it. */
+/** A membership with its user, as `GET /v1/members` shows it. */
 export type MemberRow = {
   readonly id: MemberId
   readonly user_id: UserId
@@ -16,7 +19,10 @@ export type MemberRow = {
 
 const FIELDS = 'm.id, m.user_id, u.email, u.display_name, u.avatar_url, m.role, m.joined_at'
 
-/** Adds a user, or finds the one with this e-mail and updates the display name if one is given. Returns the user's id. */
+/**
+ * Adds a user. If the e-mail exists already, updates its display name, unless the new one is null. Returns the user's
+ * id.
+ */
 export async function saveUser(
   q: Queryable,
   user: { readonly id: UserId; readonly email: string; readonly display_name: string | null; readonly now: Date },
@@ -73,7 +79,10 @@ export async function page(
   return rows
 }
 
-/** How many owners an organization has. Lock the organization first, so that the number stays true until the transaction ends. */
+/**
+ * How many owners an organization has. Lock the organization first; then the number can't change until the transaction
+ * ends.
+ */
 export async function countOwners(tx: Queryable, org: OrgId): Promise<number> {
   const { rows } = await tx.query<{ readonly count: number }>({
     text: `SELECT count(*)::integer AS count FROM members WHERE org_id = $1 AND role = 'owner'`,
@@ -87,7 +96,7 @@ export async function setRole(tx: Queryable, org: OrgId, id: MemberId, role: Rol
   await tx.query({ text: 'UPDATE members SET role = $3 WHERE org_id = $1 AND id = $2', values: [org, id, role] })
 }
 
-/** Ends a membership. The user stays, for events that name it and for other organizations. */
+/** Ends a membership. The user's row stays, because events and other organizations may refer to it. */
 export async function remove(tx: Queryable, org: OrgId, id: MemberId): Promise<void> {
   await tx.query({ text: 'DELETE FROM members WHERE org_id = $1 AND id = $2', values: [org, id] })
 }

@@ -1,4 +1,4 @@
-/** Organizations, and the host volume that each has from the start. */
+/** Organizations, and the host volume that is created with each organization. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
@@ -30,7 +30,7 @@ export async function findFirst(q: Queryable): Promise<OrgRow | null> {
   return rows[0] ?? null
 }
 
-/** The organization of a slug, or null. */
+/** The organization with this slug, or null. */
 export async function findBySlug(q: Queryable, slug: string): Promise<OrgRow | null> {
   const { rows } = await q.query<OrgRow>({
     text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs WHERE slug = $1',
@@ -59,7 +59,7 @@ export async function insert(
   })
 }
 
-/** Adds the undeletable host volume of an organization. */
+/** Adds the host volume of an organization, which can't be deleted. */
 export async function insertHostVolume(
   q: Queryable,
   volume: { readonly id: string; readonly org_id: OrgId; readonly now: Date },
@@ -71,15 +71,18 @@ export async function insertHostVolume(
 }
 
 /**
- * Locks an organization until the transaction ends, so that what is counted of it stays true. Inserts of rows that refer to it don't
- * wait for this lock. Lock order: sandboxes first, then the organization.
+ * Locks an organization until the transaction ends, so that counts of its rows stay correct. Inserts of rows that refer
+ * to the organization don't wait for this lock. Lock order: sandboxes first, then the organization.
  */
 export async function lock(tx: Queryable, id: OrgId): Promise<void> {
   const text = 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE'
   await tx.query({ name: 'orgs.lock', text, values: [id] })
 }
 
-/** Lets one process at a time check whether there is an organization; locked until the transaction ends. */
+/**
+ * Locks the check for the first organization until the transaction ends. Only one process at a time can then create
+ * that organization.
+ */
 export async function lockFirstOrg(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: first organization'))` })
 }

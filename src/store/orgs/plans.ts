@@ -3,7 +3,7 @@ import type { OrgId } from '../../domain/ids.ts'
 import type { Plan, SetLimits } from '../../domain/orgs/plan.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** The plans by name, with how many organizations are on each. */
+/** The plans by name, with the number of organizations on each plan. */
 export async function list(q: Queryable): Promise<readonly (Plan & { readonly orgs: number })[]> {
   const { rows } = await q.query<Plan & { readonly orgs: number }>({
     text: `SELECT name, limits, prices, (SELECT count(*) FROM orgs o WHERE o.plan = p.name) AS orgs FROM plans p ORDER BY name`,
@@ -20,12 +20,12 @@ export async function find(q: Queryable, name: string): Promise<Plan | null> {
   return rows[0] ?? null
 }
 
-/** Lets one transaction at a time change plans. */
+/** Locks all plans until the transaction ends. Only one transaction at a time can change plans. */
 export async function lockAll(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: plans'))` })
 }
 
-/** Creates a plan, or replaces its terms. */
+/** Creates a plan, or replaces the terms of an existing plan. */
 export async function save(tx: Queryable, plan: Plan, now: Date): Promise<void> {
   await tx.query({
     text: `INSERT INTO plans (name, limits, prices, updated_at) VALUES ($1, $2, $3, $4)
@@ -50,7 +50,7 @@ export type OrgPlanSettings = {
   readonly suspended_at: Date | null
 }
 
-/** Reads an organization's plan settings and locks it as `orgs.lock` does. Throws if it doesn't exist. */
+/** Reads an organization's plan settings and locks the organization as `orgs.lock` does. Throws if it doesn't exist. */
 export async function lockPlanSettings(tx: Queryable, org: OrgId): Promise<OrgPlanSettings> {
   const { rows } = await tx.query<OrgPlanSettings>({
     text: 'SELECT plan, quota_overrides, suspended_at FROM orgs WHERE id = $1 FOR NO KEY UPDATE',

@@ -1,4 +1,4 @@
-/** The limits in force, and how much of them is used. The rules about them are in `domain/orgs/quota.ts`. */
+/** The limits of organizations and their current use. `domain/orgs/quota.ts` contains the rules for limits. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
 import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
@@ -6,14 +6,17 @@ import type { Queryable } from '../postgres/database.ts'
 import { monthTotals } from '../usage/usage.ts'
 
 /**
- * SQL over a row of `org_limits`: whether the organization has no limits that need counting. If so, its creates and starts are
- * admitted by one statement and without a lock.
+ * SQL over a row of `org_limits`: whether the organization has no limits that need counting. If so, one statement
+ * without a lock admits its creates and starts.
  */
 export const HAS_NO_COUNT_LIMITS = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
   AND max_concurrent_persistent_running IS NULL
   AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
 
-/** SQL: whether sizes, given as SQL as well, are within a row of `org_limits` named `l`. A null size means that none was requested. */
+/**
+ * SQL: whether sizes are within a row of `org_limits` named `l`. The sizes are SQL expressions too. A null size means
+ * that none was requested.
+ */
 export function withinSizes(size: {
   readonly vcpus: string
   readonly memory_mib: string
@@ -26,7 +29,7 @@ export function withinSizes(size: {
     AND (${size.max_duration_secs} <= l.max_uptime_minutes_per_sandbox * 60::bigint) IS NOT FALSE`
 }
 
-/** An organization with its limits, and what is in use. */
+/** An organization with its limits and its current use of them. */
 export type QuotaUsageRow = QuotaUsage & {
   readonly slug: string
   readonly plan: string
@@ -38,8 +41,8 @@ type CountedRow = Limits &
   Pick<QuotaUsageRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
 
 /**
- * An organization's limits and what it uses of them at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all`
- * counts everything. Throws if the organization doesn't exist.
+ * An organization's limits and its use of them at `now`. `decisive` counts only what has a limit, and leaves the other
+ * counts zero. `all` counts everything. Throws if the organization doesn't exist.
  */
 export async function readUsage(
   q: Queryable,
@@ -70,7 +73,7 @@ export async function readUsage(
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
 }
 
-/** Workers that reported that they can't enforce limits on volumes, with the reason that each gave. */
+/** Workers that reported that they can't enforce limits on volumes, each with its reason. */
 export async function workersWithoutCaps(
   q: Queryable,
 ): Promise<readonly { readonly name: string; readonly how: string }[]> {

@@ -1,8 +1,9 @@
 import type { Queryable } from '../postgres/database.ts'
 
 /**
- * Registers a sealing key by its fingerprint; returns whether it is this database's key. The first key becomes the database's key.
- * Another key replaces it only while nothing is sealed and no server process is registered. Must run in a transaction of its own.
+ * Registers a sealing key by its fingerprint. Returns whether this is the database's key. The first key that is
+ * registered becomes the database's key. Another key can replace it only while nothing is sealed and no server process
+ * is registered. Call this in a transaction of its own.
  */
 export async function registerFingerprint(tx: Queryable, fingerprint: Buffer): Promise<boolean> {
   await tx.query({

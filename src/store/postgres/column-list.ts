@@ -1,18 +1,21 @@
 /**
- * The columns of a statement that writes many rows: one array parameter for each column, which the statement turns back into
- * rows by `unnest`. A list names each column once, with its type and where its value comes from, so that the parameters' numbers,
- * their types and their values can't disagree. Arrays instead of JSON because of their speed: see `binary-array.ts`.
+ * The columns of a statement that writes many rows. Each column is one array parameter, and the statement turns the
+ * arrays back into rows with `unnest`. A column list defines the name, type and source of each column in one place.
+ * Therefore the parameters' numbers, types and values always agree. Arrays are faster than JSON: see `binary-array.ts`.
  */
 import * as arrays from './binary-array.ts'
 
-/** One column: its PostgreSQL type, and how the values of many rows become one array. */
+/** One column: its PostgreSQL type, and a function that encodes its values of many rows as one array. */
 export type Column<Row> = { readonly type: string; readonly encode: (rows: readonly Row[]) => Buffer }
 
 function columnOf<Value>(type: string, encode: (values: readonly Value[]) => Buffer) {
   return <Row>(valueOf: (row: Row) => Value): Column<Row> => ({ type, encode: (rows) => encode(rows.map(valueOf)) })
 }
 
-/** Columns by type, made from a function that reads a row's value; undefined can't be written, null can. */
+/**
+ * One function per column type. Its argument reads the column's value from a row. The value may be null, but not
+ * undefined.
+ */
 export const uuid = columnOf('uuid', arrays.uuids)
 export const text = columnOf('text', arrays.texts)
 export const json = columnOf('json', arrays.jsons)
@@ -24,20 +27,20 @@ export const bytea = columnOf('bytea', arrays.byteStrings)
 
 /** The columns of one kind of row. */
 export type ColumnList<Row> = {
-  /** The names in order, for the column list of a SELECT or INSERT. */
+  /** The column names in order, for the column list of a SELECT or INSERT. */
   readonly names: string
-  /** How many parameters the columns take. */
+  /** The number of parameters of these columns. */
   readonly count: number
   /**
-   * SQL that gives the rows back, `unnest($4::uuid[], …) AS r(id, …)`, with parameters numbered from `first`. With
-   * `hidesCount` the planner doesn't see how many rows there are, so that one plan serves every number of rows.
+   * SQL that turns the parameters back into rows: `unnest($4::uuid[], …) AS r(id, …)`. Parameters are numbered from
+   * `first`. With `hidesCount` the planner can't see the number of rows, and therefore uses one plan for any number.
    */
   unnest(as: { readonly alias: string; readonly first: number; readonly hidesCount?: boolean }): string
-  /** The parameters' values. */
+  /** Encodes the values of the parameters. */
   valuesOf(rows: readonly Row[]): readonly Buffer[]
 }
 
-/** Makes a list of columns, by name. */
+/** Creates a column list. The keys of `columns` are the column names. */
 export function columnList<Row>(columns: Readonly<Record<string, Column<Row>>>): ColumnList<Row> {
   const all = Object.values(columns)
   const names = Object.keys(columns).join(', ')

@@ -1,15 +1,15 @@
 import { types, type CustomTypesConfig } from 'pg'
 
-/** A column's value doesn't fit this program's types, for example a count beyond 2^53. */
+/** A column's value doesn't fit this program's types, such as a count beyond 2^53. */
 export class ColumnValueError extends Error {}
 
-/** PostgreSQL's numbers of its types (`pg_type.oid`); they are part of the wire protocol and never change. */
+/** PostgreSQL's ids of its types (`pg_type.oid`). They are part of the wire protocol and never change. */
 const OID = { int8: 20, json: 114, numeric: 1700, date: 1082, timestamptz: 1184, jsonb: 3802 } as const
 
 /**
- * How a column's text becomes a value: int8 a number, timestamptz a Date, json and jsonb parsed JSON. date and numeric stay text,
- * because a conversion would lose something. Cast a column to text to get its raw form. It applies to the connections that it
- * is passed to, not to the whole process.
+ * The parsers of column values: int8 becomes a number, timestamptz a Date, json and jsonb parsed JSON. date and numeric
+ * stay text, because a conversion would lose information. Cast a column to text to get its raw form. The parsers apply
+ * to the connections that get this object, not to the whole process.
  */
 export const columnTypes: CustomTypesConfig = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') =>

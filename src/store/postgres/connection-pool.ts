@@ -6,57 +6,60 @@ import { DatabaseUnavailable, isOutOfConnections } from './database-errors.ts'
 
 /** A connection of a pool; it has one user at a time. */
 export type PooledConnection = Connection & {
-  /** Its value of the setting `sandyard.org`; null: unknown. */
+  /** The connection's value of the setting `sandyard.org`. Null if it is unknown. */
   scope: string | null
-  /** Its state is unknown, or it is gone: it is closed on release. */
+  /** Whether the connection is lost or in an unknown state. Such a connection is closed on release. */
   isBroken: boolean
 }
 
 /**
- * A pool of connections, first come, first served. During an outage every `acquire` rejects at once, so that nothing piles up, and
- * the pool reconnects by itself until the server is back.
+ * A pool of connections, first come, first served. During an outage every `acquire` rejects at once, so that no calls
+ * pile up. The pool reconnects on its own when the server is back.
  */
 export interface ConnectionPool {
   /**
-   * A connection for one user. Rejects with `DatabaseUnavailable`: at once during an outage or when too many wait, otherwise after
-   * `ACQUIRE_TIMEOUT_MS`.
+   * Acquires a connection. Rejects with `DatabaseUnavailable` at once during an outage or when too many callers wait.
+   * Otherwise it rejects after `ACQUIRE_TIMEOUT_MS`.
    */
   acquire(): Promise<PooledConnection>
   release(connection: PooledConnection): void
-  /** The server answered a statement, so that there is no outage. */
+  /** Reports that the server answered a statement, which ends an outage. */
   recordAnswer(): void
-  /** A connection got no answer. Idle ones may be just as dead, and are closed. */
+  /** Reports that a connection got no answer. Idle connections may be dead as well, so the pool closes them. */
   recordSilence(): void
-  /** Closes one connection, unless it is the only one, because another pool has none and the server has no more. */
+  /**
+   * Closes one connection, unless it is the only one. Call it when another pool has no connection and the server has
+   * none left.
+   */
   shedOne(): void
-  /** Why the server can't be reached now; null: there is no outage. */
+  /** The error that shows why the server can't be reached now. Null: there is no outage. */
   readonly outage: Error | null
-  /** Waits until all connections are released, and closes them. May be repeated. */
+  /** Waits until all connections are released, then closes them. May be repeated. */
   close(): Promise<void>
 }
 
 export type ConnectionPoolOptions = {
   readonly name: string
   readonly connection: ConnectionOptions
-  /** The most connections. The pool works with fewer, down to one, if the server has no more. */
+  /** The most connections. If the server has no more left, the pool works with fewer, down to one. */
   readonly max: number
   readonly log: Log
   /** Called when this pool has no connection and the server has none left. */
   readonly onServerFull: () => void
 }
 
-/** How long a caller waits for a connection. */
+/** How long a caller waits for a connection, in milliseconds. */
 const ACQUIRE_TIMEOUT_MS = 5_000
-/** The most callers that wait; 20 connections serve some thousands per second. */
+/** The most callers that may wait. 20 connections serve some thousands of statements per second. */
 const MAX_WAITERS = 4_096
-/** How long an unused connection stays open. */
+/** How long an unused connection stays open, in milliseconds. */
 const IDLE_MS = 60_000
-/** This many idle connections stay open, in case others take all connections of the server. */
+/** The number of idle connections that stay open. Other programs might otherwise take all connections of the server. */
 const MIN_IDLE = 2
-/** The pause before the next attempt to reconnect doubles after each failure, from the first to the last. */
+/** The pause before the next attempt to reconnect. It doubles after each failure, from the first value to the last. */
 const FIRST_RETRY_MS = 100
 const LAST_RETRY_MS = 1_000
-/** After the server refused a connection, or after `shedOne`, the pool doesn't grow for this long. */
+/** How long the pool opens no further connections after the server refused one or after `shedOne`. */
 const GROWTH_PAUSE_MS = 1_000
 
 type Waiter = {
@@ -65,7 +68,7 @@ type Waiter = {
   readonly limit: NodeJS.Timeout
 }
 
-/** Creates an empty pool; it connects when a connection is needed. */
+/** Creates an empty pool. It opens connections when they are needed. */
 export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPool {
   const { max, log } = options
   const idle = new Map<PooledConnection, NodeJS.Timeout>()
@@ -154,7 +157,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
     waiting.clear()
   }
 
-  /** Passes a connection to the caller that waits longest, or keeps it idle. */
+  /** Passes a connection to the caller that has waited longest. If none waits, the connection becomes idle. */
   function handOver(connection: PooledConnection): void {
     if (connection.isBroken || closed.signal.aborted) return drop(connection)
     const [waiter] = waiting
@@ -194,7 +197,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   }
 
   function onLost(connection: PooledConnection, error: Error): void {
-    connection.isBroken = true // the current statement, or the next one, reports it
+    connection.isBroken = true // the current or next statement reports the error
     if (!idle.has(connection)) return
     log.warn({ error }, 'an idle database connection was lost')
     drop(connection)

@@ -1,12 +1,12 @@
 import { Socket } from 'node:net'
 import { Client, type ClientConfig } from 'pg'
 
-/** One connection to PostgreSQL. Closing it takes at most `CLOSE_LIMIT_MS`, whatever the network does. */
+/** One connection to PostgreSQL. Closing it takes at most `CLOSE_LIMIT_MS`, even if the network is down. */
 export type Connection = {
   readonly client: Client
-  /** Closes it in order, or cuts it if the server doesn't answer in time. Never rejects; may be repeated. */
+  /** Closes the connection cleanly, or cuts it if the server doesn't answer in time. Never rejects. May be repeated. */
   close(): Promise<void>
-  /** Cuts it at once; statements that run on it reject. */
+  /** Cuts the connection at once. Statements that run on it reject. */
   cut(): void
 }
 
@@ -15,18 +15,21 @@ export type ConnectionOptions = ClientConfig & {
   readonly application_name: string
 }
 
-/** How long connecting may take; with a delay of 200 ms each way it takes 2 s (measured 2026-11). */
+/** How long connecting may take. With a delay of 200 ms each way, it takes 2 s (measured 2026-11). */
 export const CONNECT_TIMEOUT_MS = 5_000
 
-/** How long the server may take to close its end. An unreachable one never does, and TCP gives up only after 15 minutes. */
+/**
+ * How long the server may take to close its end. An unreachable server never does, and TCP would give up only after 15
+ * minutes.
+ */
 const CLOSE_LIMIT_MS = 1_000
 
-/** TCP keep-alive starts after this much silence, then probes ten times, once per second (libuv, `uv_tcp_keepalive`). */
+/** The silence after which TCP sends keep-alive probes: ten, once per second (libuv, `uv_tcp_keepalive`). */
 const KEEP_ALIVE_AFTER_MS = 10_000
 
 /**
- * Connects. Rejects with the server's or the system's error. `onLost` is called, once or more, if the connection breaks before it
- * is closed; statements that run on it reject as well.
+ * Opens a connection. Rejects with the server's or the system's error. `onLost` is called, possibly more than once, if
+ * the connection breaks before it is closed. Statements that run on it then reject as well.
  */
 export async function openConnection(options: ConnectionOptions, onLost: (error: Error) => void): Promise<Connection> {
   const socket = new Socket()

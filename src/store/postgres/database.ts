@@ -14,9 +14,10 @@ export { violatedConstraint, isLockTimeout, isUnavailable, UnsuitableDatabase } 
 export type { QueryResult, Queryable, Statement } from './session.ts'
 
 /**
- * PostgreSQL as this program uses it. Row-level security compares the setting `sandyard.org` with each row's organization, so that a
- * query without a `where` shows no other tenant's rows. The pool for tenants sets it to an organization's id, the pool for the
- * system to `*`. Because it is a session setting, a connection pooler in between must use session mode.
+ * PostgreSQL with row-level security. A policy compares the setting `sandyard.org` with each row's organization.
+ * Therefore even a query without a `where` shows no other tenant's rows. The pool for tenants sets it to an
+ * organization's id, and the pool for the system sets it to `*`. It is a session setting, so a connection pooler
+ * between Sandyard and PostgreSQL must use session mode.
  */
 export interface Database {
   /** Runs `fn` on a connection that sees one organization only. Each statement commits by itself. */
@@ -24,14 +25,17 @@ export interface Database {
   /** Runs `fn` on a connection that sees all organizations. Each statement commits by itself. */
   asSystem<T>(fn: (q: Queryable) => Promise<T>): Promise<T>
   /**
-   * Runs `fn` in one transaction (read committed), which commits if `fn` resolves and rolls back if it rejects. After a
-   * serialization failure or a deadlock, `fn` runs again, at most `TRANSACTION_TRIES` times in all, so that it must change nothing
-   * but the database. If this rejects with `DatabaseUnavailable`, the commit may or may not have taken effect.
+   * Runs `fn` in one transaction (read committed). The transaction commits if `fn` resolves and rolls back if it
+   * rejects. After a serialization failure or a deadlock, `fn` runs again, at most `TRANSACTION_TRIES` times in all.
+   * Therefore `fn` must change nothing but the database. If this rejects with `DatabaseUnavailable`, the commit may or
+   * may not have taken effect.
    */
   transaction<T>(scope: OrgId | 'system', fn: (tx: Queryable) => Promise<T>): Promise<T>
-  /** Runs one statement as a transaction, with the retries of `transaction`: one round trip instead of three. */
+  /**
+   * Runs one statement as a transaction, with the retries of `transaction`. This takes one round trip instead of three.
+   */
   commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
-  /** Waits for running statements, at most as long as the statement timeout, and closes every connection. */
+  /** Waits for running statements, at most as long as the statement timeout, then closes every connection. */
   close(): Promise<void>
 }
 
@@ -42,8 +46,8 @@ export type DatabaseOptions = {
   /** The most connections for the program's own work. */
   readonly systemPoolSize: number
   /**
-   * The most connections that one organization uses at once, so that its slow or many requests delay only itself. Its calls
-   * beyond that wait, and reject with `OrgQueueFull` when too many wait. Absent: no such limit.
+   * The most connections that one organization uses at once. Its slow or many requests then delay only itself. Further
+   * calls wait, and reject with `OrgQueueFull` when too many wait. Absent: no such limit.
    */
   readonly connectionsPerOrg?: number
   /** The server's time limit for one statement. */
@@ -51,18 +55,22 @@ export type DatabaseOptions = {
   readonly log: Log
 }
 
-/** How many times a transaction runs at most. */
+/** The most times that a transaction runs. */
 export const TRANSACTION_TRIES = 4
 
-/** How long a statement waits for a lock: less than a caller waits for a connection, so that a locked table is not mistaken for an outage. */
+/**
+ * How long a statement waits for a lock. This is less than a caller waits for a connection, so that a locked table is
+ * not mistaken for an outage.
+ */
 const LOCK_TIMEOUT_MS = 4_000
 
-/** The value of the setting with which row-level security shows every organization. */
+/** The value of the setting `sandyard.org` that makes row-level security show every organization. */
 const ALL_ORGS = '*'
 
 /**
- * Opens both pools. Rejects with `UnsuitableDatabase` if the server is too old or row-level security doesn't apply to its role, and
- * with `DatabaseUnavailable` if it can't be reached. The schema must exist: see `migrate.ts`.
+ * Opens both connection pools. Rejects with `UnsuitableDatabase` if the server is too old, or if row-level security
+ * doesn't apply to its role. Rejects with `DatabaseUnavailable` if the server can't be reached. The schema must exist:
+ * see `migrate.ts`.
  */
 export async function openDatabase(options: DatabaseOptions): Promise<Database> {
   const tenantPool: ConnectionPool = makePoolFor(options, {
@@ -141,7 +149,8 @@ async function runTransaction<T>(session: Session, fn: (tx: Queryable) => Promis
     await rollBack(session, log)
     throw error
   }
-  // After a failed statement the server answers COMMIT with ROLLBACK. Without this check, a swallowed error would lose the work.
+  // After a failed statement, the server answers COMMIT with ROLLBACK. Without this check, code that ignores the
+  // statement's error would lose its changes unnoticed.
   const ended = await session.command('commit')
   if (ended !== 'COMMIT')
     throw new Error('a transaction continued after one of its statements failed; it was rolled back')

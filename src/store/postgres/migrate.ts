@@ -7,20 +7,27 @@ import { UnsuitableDatabase } from './database-errors.ts'
 import { queryableOn, type Queryable } from './session.ts'
 import { checkServerSuitable } from './server-suitability.ts'
 
-/** The names of the migrations that a call of `migrate` applied, and the number of the newest one. */
+/**
+ * The result of `migrate`: the names of the migrations that this call applied, and the number of the newest migration.
+ */
 export type MigrateResult = { readonly applied: readonly string[]; readonly version: number }
 
-/** One file of `migrations/`. */
+/** One file of the folder `migrations/`. */
 export type Migration = {
   readonly id: number
   readonly name: string
   readonly sha256: string
-  /** Why processes of an older release can't run beside it, from its first line; null: they can. */
+  /**
+   * Why processes of an older release can't run while this migration is applied, from the file's first line. Null: they
+   * can.
+   */
   readonly breaking: string | null
   readonly sql: string
 }
 
-/** How long a migration waits for a table that is in use, before it gives up instead of blocking those behind it. */
+/**
+ * How long a migration waits for a table that is in use. Then it gives up, because other statements queue behind it.
+ */
 const LOCK_TIMEOUT_MS = 30_000
 
 /** How long connecting may take. */
@@ -29,16 +36,17 @@ const CONNECT_TIMEOUT_MS = 10_000
 /** How long a breaking migration waits for running processes to end. */
 const EXCLUSIVE_TIMEOUT_MS = 5_000
 
-/** The session lock that every process holds, shared, while it uses the schema: see `schema-lock.ts`. */
+/** The name of the session lock that every process shares while it uses the schema: see `schema-lock.ts`. */
 export const SCHEMA_LOCK_NAME = 'sandyard schema'
 
 /**
- * Applies the files of `dir` that the schema lacks, each in one transaction. Any number of processes may call it at the same time:
- * each file runs once. A file whose first line is `-- breaking: WHY` runs only while no process uses the schema.
+ * Applies the migrations in `dir` that the schema lacks, each in one transaction. Several processes may call this
+ * function at the same time: each file runs once. A file whose first line is `-- breaking: WHY` runs only while no
+ * process uses the schema.
  *
- * Rejects with `UnsuitableDatabase` before it changes anything if row-level security doesn't apply to the role, if an applied file
- * was changed, or if the schema has a breaking migration that this program doesn't know. It also rejects, after earlier files were
- * applied, if a breaking one can't run because other processes are running.
+ * Rejects with `UnsuitableDatabase` before it changes anything in three cases: row-level security doesn't apply to the
+ * role, an applied file was changed, or the schema has a breaking migration that this program doesn't know. It also
+ * rejects if a breaking file can't run because other processes are running. Earlier files are applied by then.
  */
 export async function migrate(connectionString: string, dir: string, log: Log): Promise<MigrateResult> {
   const migrations = await readMigrations(dir)
@@ -63,7 +71,8 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
       applied.push(migration.name)
       log.info({ migration: migration.name }, 'migrated')
     }
-    const all = await checkApplied(queryableOn(client), migrations) // another process, of another release, may have been faster
+    // A process of another release may have migrated meanwhile.
+    const all = await checkApplied(queryableOn(client), migrations)
     if (all.size > migrations.length)
       log.warn({}, 'the schema is of a newer release; its additions do not affect this one')
   } finally {
@@ -72,7 +81,10 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
   return { applied, version: migrations.length }
 }
 
-/** Reads the files `NNNN_name.sql` in order. Rejects if a name has another form, or a number is missing or repeated. */
+/**
+ * Reads the migrations `NNNN_name.sql` in order. Rejects if a file name has another form, or if a number is missing or
+ * repeated.
+ */
 export async function readMigrations(dir: string): Promise<readonly Migration[]> {
   const files = (await readdir(dir)).filter((file) => file.endsWith('.sql')).sort()
   return Promise.all(
@@ -94,7 +106,7 @@ const BREAKING = /^-- breaking: (\S.*)/
 
 async function createMigrationsTable(client: Client): Promise<void> {
   await inTransaction(client, async () => {
-    // "if not exists" isn't safe against itself: two at once break the catalog's unique index
+    // "if not exists" isn't safe against concurrent use: two statements at once violate a unique index of the catalog.
     await client.query(`select pg_advisory_xact_lock(hashtextextended('sandyard migrate', 0))`)
     await client.query(`
       create table if not exists sandyard_migrations (
@@ -104,7 +116,8 @@ async function createMigrationsTable(client: Client): Promise<void> {
         applied_at timestamptz not null default now(),
         breaking text
       )`)
-    // Tables of an early release lack this column. It is looked for first, because ALTER TABLE locks out every reader.
+    // Tables of an early release lack this column. Check for the column first, because ALTER TABLE locks out every
+    // reader.
     const { rowCount } = await client.query(
       `select from pg_attribute where attrelid = 'sandyard_migrations'::regclass and attname = 'breaking'`,
     )
@@ -113,8 +126,8 @@ async function createMigrationsTable(client: Client): Promise<void> {
 }
 
 /**
- * The numbers of the migrations that a database has. Rejects with `UnsuitableDatabase` if one was changed since, or if there is a
- * breaking one that is not among `migrations`. Newer ones that only add are fine.
+ * The numbers of the migrations that a database has. Rejects with `UnsuitableDatabase` if an applied migration was
+ * changed since, or if a breaking migration is not among `migrations`. Other newer migrations are compatible.
  */
 export async function checkApplied(q: Queryable, migrations: readonly Migration[]): Promise<ReadonlySet<number>> {
   const { rows } = await q.query<{ id: number; name: string; sha256: string; breaking: string | null }>({
@@ -140,8 +153,8 @@ export async function checkApplied(q: Queryable, migrations: readonly Migration[
 }
 
 /**
- * Waits until no process uses the schema, and keeps others from using it until the connection ends. Resolves to false if another
- * process applied the migration meanwhile.
+ * Waits until no process uses the schema, and keeps other processes from using it until the connection ends. Resolves
+ * to false if another process applied the migration meanwhile.
  */
 async function lockExclusively(client: Client, migration: Migration): Promise<boolean> {
   if (await isApplied(client, migration)) return false
@@ -167,7 +180,7 @@ async function isApplied(client: Client, { id }: Migration): Promise<boolean> {
   return (await client.query('select from sandyard_migrations where id = $1', [id])).rowCount === 1
 }
 
-/** Describes the registered server processes. There may be others, and commands that run briefly. */
+/** Describes the registered server processes. Other processes and short commands may also be running. */
 async function listReplicas(client: Client): Promise<string> {
   const { rows: tables } = await client.query<{ found: string | null }>(`select to_regclass('replicas')::text as found`)
   if ((tables[0]?.found ?? null) === null) return ''
@@ -181,17 +194,18 @@ async function listReplicas(client: Client): Promise<string> {
   return rows.length === 0 ? '' : `: ${rows.map(({ name, version }) => `${name} (release ${version})`).join(', ')}`
 }
 
-/** Resolves to false if another process applied it. */
+/** Applies a migration. Resolves to false if another process has applied it. */
 async function apply(client: Client, migration: Migration): Promise<boolean> {
   try {
     return await inTransaction(client, async () => {
-      // The row comes first: a second process waits here until the first commits, and then finds the row.
+      // Insert the row first. A second process then waits here until the first commits, and finds the row.
       const { rowCount } = await client.query(
         'insert into sandyard_migrations (id, name, sha256, breaking) values ($1, $2, $3, $4) on conflict (id) do nothing',
         [migration.id, migration.name, migration.sha256, migration.breaking],
       )
       if (rowCount === 0) return false
-      // Row-level security applies to the tables' owner too, so that a migration of data must ask to see all rows.
+      // Row-level security applies to the tables' owner too. Therefore a migration that changes rows needs this setting
+      // to see all of them.
       await client.query(
         `select set_config('sandyard.org', '*', true), set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`,
         [String(LOCK_TIMEOUT_MS)],
@@ -204,7 +218,10 @@ async function apply(client: Client, migration: Migration): Promise<boolean> {
   }
 }
 
-/** A failure leaves the transaction open; `migrate` then closes the connection, and the server rolls back. */
+/**
+ * Runs `fn` in a transaction. A failure leaves the transaction open; `migrate` then closes the connection, and the
+ * server rolls back.
+ */
 async function inTransaction<T>(client: Client, fn: () => Promise<T>): Promise<T> {
   await client.query('begin')
   const result = await fn()

@@ -3,7 +3,9 @@ import type { Queryable } from './session.ts'
 
 /** A connection that receives the notifications of other processes and sends those of this one. */
 export interface NotificationConnection {
-  /** Sends the topics in one NOTIFY; without topics it only checks the connection. Rejects if the connection is lost. */
+  /**
+   * Sends the topics in one NOTIFY. Without topics it only checks the connection. Rejects if the connection is lost.
+   */
   notify(topics: readonly string[]): Promise<void>
   isLost(): boolean
   close(): Promise<void>
@@ -11,7 +13,7 @@ export interface NotificationConnection {
 
 export type NotificationConnectionOptions = {
   readonly connectionString: string
-  /** Called with what another process sent. */
+  /** Called with the topics that another process sent. */
   readonly onTopics: (topics: readonly string[] | 'everything') => void
   readonly onLost: () => void
 }
@@ -19,7 +21,7 @@ export type NotificationConnectionOptions = {
 /** Processes of different releases share this name during an upgrade, so it must not change. */
 const CHANNEL = 'sandyard_wake'
 
-/** The payload that notifies every subscriber. */
+/** The payload that notifies every subscriber of every topic. */
 const EVERYTHING = '*'
 
 /** PostgreSQL accepts payloads of less than 8000 bytes. */
@@ -28,8 +30,8 @@ const PAYLOAD_LIMIT_BYTES = 7_900
 const QUERY_TIMEOUT_MS = 5_000
 
 /**
- * Connects and listens. Once it listens it notifies every subscriber, because earlier notifications were missed. This process's own
- * notifications are ignored; they are recognised by the server process that sent them.
+ * Opens the connection and listens. Then it notifies every subscriber, because earlier notifications were missed. This
+ * process ignores its own notifications, which it recognises by the id of the PostgreSQL process that sent them.
  */
 export async function openNotificationConnection(
   options: NotificationConnectionOptions,
@@ -71,7 +73,10 @@ export async function openNotificationConnection(
   }
 }
 
-/** Notifies the subscribers of these topics in every process once the transaction commits. For rare changes only: see `windowMs`. */
+/**
+ * Notifies the subscribers of these topics in every process once the transaction commits. Use it for rare changes only:
+ * see `windowMs` in `notifications.ts`.
+ */
 export async function notifyAtCommit(tx: Queryable, topics: readonly string[]): Promise<void> {
   await tx.query({ text: 'SELECT pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
 }
@@ -81,7 +86,10 @@ function toPayload(topics: readonly string[]): string {
   return Buffer.byteLength(payload) <= PAYLOAD_LIMIT_BYTES ? payload : EVERYTHING
 }
 
-/** A payload that can't be parsed notifies everybody: a needless notification costs a query, a missed one costs a period of waiting. */
+/**
+ * Parses the topics of a payload. A malformed payload notifies every subscriber: a needless notification costs one
+ * query, but a missed one delays its subscriber until the next poll.
+ */
 function parsePayload(payload: string): readonly string[] | 'everything' {
   if (payload === EVERYTHING) return 'everything'
   try {

@@ -3,18 +3,21 @@ import type { Log } from '../../lib/log.ts'
 import { openNotificationConnection, type NotificationConnection } from './notification-connection.ts'
 
 /**
- * Notifies those who wait for a change, in this process and in all others on the same database (LISTEN and NOTIFY). A notification
- * is a hint to read the database. It may come too often or, during an outage of the database, late.
+ * Notifies code that waits for a change, in this process and in all others on the same database (LISTEN and NOTIFY). A
+ * notification is a hint to read the database. It may come too often or, during an outage of the database, late.
  */
 export interface Notifications extends AsyncDisposable {
   /**
-   * Notifies the subscribers of these topics: at once in this process, and after about `windowMs` in others. Call it after the
-   * commit. Never throws and never waits.
+   * Notifies the subscribers of these topics. Subscribers in this process are notified at once, and those in other
+   * processes after about `windowMs`. Call it after the commit. Never throws and never waits.
    */
   publish(topics: readonly string[]): void
-  /** Calls `callback`, which must be quick, at each notification of the topic. Call the returned function to unsubscribe. */
+  /**
+   * Calls `callback` at each notification of the topic. The callback must return quickly. Call the returned function to
+   * unsubscribe.
+   */
   subscribe(topic: string, callback: () => void): () => void
-  /** Tries once to send what is still pending, and closes the connection. */
+  /** Tries once to send the pending topics, then closes the connection. */
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -23,22 +26,28 @@ export type NotificationsOptions = {
   readonly clock: Clock
   readonly log: Log
   /**
-   * At most one NOTIFY is sent in this time. One NOTIFY per transaction nearly halves the rate of commits (measured 2026-11, 2
-   * cores, 64 clients: 2,400 to 2,600 transactions per second instead of 4,400 to 4,900).
+   * The least time between two NOTIFY statements. One NOTIFY per transaction nearly halves the rate of commits.
+   * Measured 2026-11 with 2 cores and 64 clients: 2,400 to 2,600 transactions per second instead of 4,400 to 4,900.
    */
   readonly windowMs: number
 }
 
-/** An idle connection is checked this often. */
+/** The interval at which an idle connection is checked. */
 const HEARTBEAT_EVERY_MS = 10_000
 
-/** The most topics that are pending. More don't fit into one NOTIFY (at least 4 bytes each), which then notifies everybody. */
+/**
+ * The most topics that may be pending. One NOTIFY has no room for more (at least 4 bytes each); it then notifies every
+ * subscriber.
+ */
 const TOPICS_LIMIT = 2_000
 
 const FIRST_RECONNECT_PAUSE_MS = 100
 const LAST_RECONNECT_PAUSE_MS = 1_000
 
-/** Resolves once this process listens. Rejects if the first connection fails; later it reconnects by itself. */
+/**
+ * Resolves once this process listens. Rejects if the first connection fails. If a later connection fails, the process
+ * reconnects on its own.
+ */
 export async function openNotifications(options: NotificationsOptions): Promise<Notifications> {
   const { clock, log } = options
   const subscribers = makeSubscribers(log)
@@ -59,7 +68,8 @@ export async function openNotifications(options: NotificationsOptions): Promise<
       await send(connection)
       await interruptibleSleep(clock, options.windowMs, closed.signal)
     }
-    if (pending.size > 0 && !connection.isLost()) await send(connection) // published in the last window
+    // Topics that were published in the last window.
+    if (pending.size > 0 && !connection.isLost()) await send(connection)
   }
 
   async function send(connection: NotificationConnection): Promise<void> {
@@ -68,7 +78,7 @@ export async function openNotifications(options: NotificationsOptions): Promise<
     try {
       await connection.notify([...topics])
     } catch (error) {
-      for (const topic of topics) pending.add(topic) // the next connection sends it
+      for (const topic of topics) pending.add(topic) // the next connection sends these topics
       throw error
     }
   }
@@ -125,10 +135,11 @@ type Subscribers = {
 }
 
 function makeSubscribers(log: Log): Subscribers {
-  const byTopic = new Map<string, readonly { readonly callback: () => void }[]>() // arrays: a set with one element takes 300 bytes more
+  // Arrays, because a set with one element takes 300 bytes more.
+  const byTopic = new Map<string, readonly { readonly callback: () => void }[]>()
   return {
     add(topic, callback) {
-      const entry = { callback } // the same function may subscribe twice
+      const entry = { callback } // a new object, because the same function may subscribe twice
       byTopic.set(topic, [...(byTopic.get(topic) ?? []), entry])
       return () => {
         const left = (byTopic.get(topic) ?? []).filter((one) => one !== entry)
@@ -150,7 +161,7 @@ function makeSubscribers(log: Log): Subscribers {
 }
 
 type InterruptiblePauses = {
-  /** Ends the current pause, or the next one if there is none, so that no interruption is missed. */
+  /** Ends the current pause. Without a current pause, it ends the next one, so that no interruption is missed. */
   readonly interrupt: () => void
   readonly pause: (ms: number) => Promise<void>
 }

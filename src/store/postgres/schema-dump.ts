@@ -1,9 +1,9 @@
 import type { Queryable } from './session.ts'
 
 /**
- * The schema `public` as SQL: every type, sequence, function, table, view, index, policy and trigger, ordered by name. It is for
- * reading and comparing (`schema.sql`, CI), not for loading: a database is made by the migrations. It exists because the embedded
- * server has no pg_dump.
+ * Renders the schema `public` as SQL: every type, sequence, function, table, view, index, policy and trigger, ordered
+ * by name. The text is for reading and comparing (`schema.sql`, CI), not for loading: migrations create a database.
+ * This function exists because the embedded server has no pg_dump.
  */
 export async function dumpSchema(q: Queryable): Promise<string> {
   const sections: string[] = [HEADER]
@@ -16,7 +16,10 @@ export async function dumpSchema(q: Queryable): Promise<string> {
 
 const HEADER = '-- Made from the migrations by dumpSchema (src/store/postgres/schema-dump.ts); do not edit.'
 
-/** Leaves out what extensions created. Names sort the same on every server, because `name` has the collation "C". */
+/**
+ * SQL that leaves out what extensions created. Names sort the same on every server, because `name` has the collation
+ * "C".
+ */
 const NOT_OF_EXTENSION = (catalog: string, oid: string): string =>
   `not exists (select from pg_depend d where d.classid = '${catalog}'::regclass and d.objid = ${oid} and d.deptype = 'e')`
 
@@ -40,7 +43,10 @@ const FUNCTIONS = `
    where p.pronamespace = 'public'::regnamespace and p.prokind in ('f', 'p') and ${NOT_OF_EXTENSION('pg_proc', 'p.oid')}
    order by p.proname, pg_get_function_identity_arguments(p.oid)`
 
-/** Columns in order, then constraints by name. NOT NULL, which PostgreSQL 18 also lists as a constraint, is left to the columns. */
+/**
+ * Tables: their columns in order, then their constraints by name. PostgreSQL 18 also lists NOT NULL as a constraint. It
+ * is shown with the column instead.
+ */
 const TABLES = `
   select format(E'CREATE %sTABLE %I (\\n%s\\n)%s;%s%s', case c.relpersistence when 'u' then 'UNLOGGED ' else '' end, c.relname,
            (select string_agg('  ' || line, E',\\n' order by part, place, name) from (
@@ -70,7 +76,7 @@ const TABLES = `
    where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and ${NOT_OF_EXTENSION('pg_class', 'c.oid')}
    order by c.relname`
 
-/** With their options, such as whether the reader's row-level security applies. */
+/** Views with their options, such as whether the reader's row-level security applies. */
 const VIEWS = `
   select format(E'CREATE %s %I%s AS\\n%s', case c.relkind when 'm' then 'MATERIALIZED VIEW' else 'VIEW' end, c.relname,
            case when c.reloptions is not null then format(' WITH (%s)', array_to_string(c.reloptions, ', ')) else '' end,
@@ -79,7 +85,7 @@ const VIEWS = `
    where c.relnamespace = 'public'::regnamespace and c.relkind in ('v', 'm') and ${NOT_OF_EXTENSION('pg_class', 'c.oid')}
    order by c.relname`
 
-/** Without those that belong to constraints. */
+/** Indexes, without those that belong to constraints. */
 const INDEXES = `
   select pg_get_indexdef(i.indexrelid) || ';' as item
     from pg_index i join pg_class c on c.oid = i.indexrelid

@@ -6,13 +6,13 @@ import { checkApplied, SCHEMA_LOCK_NAME, type Migration } from './migrate.ts'
 import { queryableOn } from './session.ts'
 
 /**
- * Keeps breaking migrations from running while this process does, as `migrate` promises. The lock ends with its connection. If that
- * breaks, the lock is acquired again at once, and the schema is checked again.
+ * Keeps breaking migrations from running while this process does, as `migrate` promises. The lock ends with its
+ * connection. If the connection breaks, the lock is acquired again at once, and the schema is checked again.
  */
 export interface SchemaLock extends AsyncDisposable {
-  /** Aborts with an `UnsuitableDatabase` if the schema was changed meanwhile so that this process must end. */
+  /** Aborts with an `UnsuitableDatabase` if a migration changed the schema and this process must therefore end. */
   readonly incompatible: AbortSignal
-  /** False while the lock is being acquired again. */
+  /** Whether the lock is held. False while the lock is being acquired again. */
   readonly isHeld: boolean
 }
 
@@ -84,7 +84,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
 async function acquireLock({ connectionString, migrations }: SchemaLockOptions): Promise<HeldLock> {
   const lost = new AbortController()
   const lose = (): void => lost.abort(new Error('the connection was lost'))
-  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may lose the answer
+  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // because the network may lose the answer
   const connection = await openConnection({ connectionString, application_name: 'sandyard schema', ...limits }, lose)
   const { client } = connection
   client.on('end', lose)
@@ -99,7 +99,7 @@ async function acquireLock({ connectionString, migrations }: SchemaLockOptions):
   }
 }
 
-/** Resolves when the connection breaks, doesn't answer, or is closed. */
+/** Resolves when the connection breaks, doesn't answer, or is closed by this process. */
 async function untilLost(
   { connection, lost }: HeldLock,
   { clock, closed }: { readonly clock: Clock; readonly closed: AbortSignal },
@@ -111,7 +111,7 @@ async function untilLost(
     const answered = new AbortController()
     const asking = connection.client.query('select 1').then(
       () => true,
-      () => false, // it is lost, and opened again
+      () => false, // the connection is lost; the caller opens a new one
     )
     const silence = interruptibleSleep(clock, HEARTBEAT_LIMIT_MS, AbortSignal.any([answered.signal, over]))
     const lives = await Promise.race([asking, silence.then(() => false)])

@@ -1,12 +1,15 @@
 import { UnsuitableDatabase } from './database-errors.ts'
 import type { Queryable } from './session.ts'
 
-/** PostgreSQL 15 is the oldest supported release (2026-11), and the first whose views obey the reader's row-level security. */
+/**
+ * The oldest supported release (2026-11). PostgreSQL 15 is the first whose views apply the row-level security of their
+ * reader.
+ */
 const OLDEST_VERSION = 15
 
 /**
- * Throws `UnsuitableDatabase` if the server is too old, or if row-level security doesn't apply to its role. Without row-level
- * security, a faulty query of one tenant would show another tenant's rows.
+ * Throws `UnsuitableDatabase` if the server is too old, or if row-level security doesn't apply to this connection's
+ * role. Without row-level security, a faulty query of one tenant would show another tenant's rows.
  */
 export async function checkServerSuitable(q: Queryable): Promise<void> {
   const { rows } = await q.query<{ role: string; bound: boolean; version: number }>({

@@ -4,13 +4,13 @@ import type { Log } from '../../lib/log.ts'
 import type { ConnectionPool } from './connection-pool.ts'
 import { DatabaseUnavailable, endsConnection, isServerAnswer, isStalePlan } from './database-errors.ts'
 
-/** One statement. With a `name` its connection prepares it; a name must always have the same text. */
+/** One SQL statement. With a `name`, the connection prepares the statement. A name must always have the same text. */
 export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
 
-/** The rows of a statement, and how many it returned or changed. */
+/** The rows of a statement, and the number of rows that it returned or changed. */
 export type QueryResult<Row> = { readonly rows: readonly Row[]; readonly rowCount: number }
 
-/** Runs statements, until the function that received it ends. */
+/** Runs statements. It works only until the function that received it ends. */
 export interface Queryable {
   query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
 }
@@ -24,18 +24,21 @@ export type SessionOptions = {
 
 /** A `Queryable` with control over its connection. */
 export interface Session extends Queryable {
-  /** Runs a statement; returns the server's name for what it did (`COMMIT`, `ROLLBACK`, …). */
+  /** Runs a statement and returns the server's command tag (`COMMIT`, `ROLLBACK`, …). */
   command(text: string): Promise<string>
-  /** Has the connection closed instead of reused, because its state is unknown. */
+  /** Closes the connection on release instead of reusing it, because its state is unknown. */
   discard(): void
 }
 
-/** How long after the server's own time limit the client cuts a connection: the server must be frozen or unreachable by then. */
+/**
+ * The time after the server's own limit at which the client cuts a connection. By then the server must be frozen or
+ * unreachable.
+ */
 const SILENCE_GRACE_MS = 2_000
 
 /**
- * Runs `use` on a connection of the pool whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` if there is no
- * connection, or if it breaks.
+ * Runs `use` on a connection whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` if the pool
+ * has no connection, or if the connection breaks.
  */
 export async function withSession<T>(
   options: SessionOptions & { readonly pool: ConnectionPool; readonly scope: string },
@@ -94,7 +97,7 @@ export async function withSession<T>(
   }
 }
 
-/** A plain connection as a `Queryable`, without a pool. */
+/** Wraps a plain connection, without a pool, as a `Queryable`. */
 export function queryableOn(client: ClientBase): Queryable {
   return {
     async query<Row extends QueryResultRow>({ name, text, values }: Statement) {

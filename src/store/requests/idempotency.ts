@@ -1,6 +1,6 @@
 /**
- * Requests with an Idempotency-Key: one row per key and organization. The process that serves a request holds a claim on its key. Every
- * write names the claim, so that an attempt whose claim was lost writes nothing.
+ * Requests with an Idempotency-Key: one row per key and organization. The process that serves a request owns a claim on
+ * the key. Every write names the claim, so that an attempt whose claim was lost writes nothing.
  */
 import type { OrgId } from '../../domain/ids.ts'
 import * as column from '../postgres/column-list.ts'
@@ -11,7 +11,7 @@ export type NewClaim = {
   readonly org_id: OrgId
   readonly key: string
   readonly request_sha256: Buffer
-  /** The request's id if this is the first attempt; later attempts get the id of the first. */
+  /** The request's id. It is stored for a first attempt; a later attempt gets the stored id of the first. */
   readonly id: string
   readonly claim: string
   readonly claimed_until: Date
@@ -19,12 +19,12 @@ export type NewClaim = {
   readonly expires_at: Date
 }
 
-/** A claim that was acquired; `tries` counts attempts, including this one. */
+/** A claim that was acquired. `tries` counts attempts, including this one. */
 export type Claimed = { readonly id: string; readonly tries: number; readonly note: Buffer | null }
 
 /**
- * Claims a key. It must be new or expired, or belong to the same request whose last attempt ended without a reply. Null if it can't be
- * claimed; `find` tells why.
+ * Claims a key. The key must be new or expired, or belong to the same request whose last attempt ended without a reply.
+ * Null if the key can't be claimed; `find` then shows the reason.
  */
 export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed | null> {
   const { rows } = await q.query<Claimed>({
@@ -55,7 +55,7 @@ export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed |
   return rows[0] ?? null
 }
 
-/** The stored request of a key; `reply_sealed` is null while the request is being served. */
+/** The stored request of a key. `reply_sealed` is null while the request is being served. */
 export type StoredRequest = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
 
 /** The stored request of a key, or null. */
@@ -68,10 +68,13 @@ export async function find(q: Queryable, org: OrgId, key: string): Promise<Store
   return rows[0] ?? null
 }
 
-/** A claim on a key, named by every write. */
+/** A claim on a key. Every write of the attempt names it. */
 export type ClaimKey = { readonly org_id: OrgId; readonly key: string; readonly claim: string }
 
-/** Records what an attempt does, in its transaction. False if the claim was lost; then the attempt must do nothing. */
+/**
+ * Records what an attempt does, in the attempt's transaction. False if the claim was lost; then the attempt must do
+ * nothing.
+ */
 export async function recordNote(q: Queryable, { org_id, key, claim: own }: ClaimKey, what: Buffer): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'idempotency.recordNote',
@@ -90,7 +93,7 @@ export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: B
   }
 }
 
-/** The statement that ends a claim, so that the next attempt can start at once. */
+/** The statement that ends a claim. The next attempt can then start at once. */
 export function releaseClaim({ org_id, key, claim: own }: ClaimKey, now: Date): Statement {
   return {
     name: 'idempotency.releaseClaim',
@@ -99,7 +102,7 @@ export function releaseClaim({ org_id, key, claim: own }: ClaimKey, now: Date): 
   }
 }
 
-/** The statement that deletes a request that changed nothing. */
+/** The statement that deletes the row of a request that changed nothing. */
 export function deleteClaim({ org_id, key, claim: own }: ClaimKey): Statement {
   return {
     name: 'idempotency.deleteClaim',
@@ -114,7 +117,7 @@ const CLAIMS = column.columnList<ClaimKey>({
   claim: column.uuid((held) => held.claim),
 })
 
-/** The statement that extends claims. It changes nothing for a claim that was lost or whose reply is stored. */
+/** The statement that extends claims. It changes nothing for a claim that was lost or that has a stored reply. */
 export function renewClaims(held: readonly ClaimKey[], until: Date): Statement {
   return {
     name: 'idempotency.renewClaims',

@@ -7,7 +7,7 @@ import type { Statement } from '../postgres/database.ts'
 import type { NewEvent } from '../events/events.ts'
 import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 
-/** A new sandbox with its labels and, when it is to start, its first run. */
+/** A new sandbox with its labels. If the sandbox is to start, also its first run. */
 export type NewSandbox = {
   readonly id: SandboxId
   readonly org_id: OrgId
@@ -19,44 +19,47 @@ export type NewSandbox = {
   readonly created_at: Date
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: the worker's own size. */
+  /** Null: the worker's default size. */
   readonly disk_size_mib: number | null
   readonly max_duration_secs: number | null
   readonly abilities: readonly string[]
   readonly labels: Readonly<Record<string, string>>
-  /** JSON texts, so that each is rendered only once. */
+  /** The specification as JSON text, so that it is serialized only once. */
   readonly spec_json: string
   readonly projection_json: string
   readonly registry_json: string
   readonly registry_sealed: Buffer | null
   readonly run_id: string | null
-  /** The volumes that it mounts. */
+  /** The volumes that the sandbox mounts. */
   readonly volume_ids: readonly VolumeId[]
 }
 
-/** What one create writes in its transaction. */
+/** The rows that one create request writes in its transaction. */
 export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
 
-/** What became of an admission. */
+/** The result of one admission. */
 export type AdmissionResult = {
   readonly id: SandboxId
   /**
-   * False: the organization is suspended or has limits on its counts, or the sandbox is too large for a limit. Nothing was
-   * inserted, and the admission must be checked under the organization's lock.
+   * False if the admission must be checked under the organization's lock; then nothing was inserted. That is the case
+   * if the organization is suspended or limits its counts, or if the sandbox exceeds a size limit.
    */
   readonly skips_quota_check: boolean
-  /** False for one that skips the check: its name or slug is taken, or it mounts a volume that is not active. */
+  /**
+   * False if the admission needs no quota check but is refused: its name or slug is taken, or it mounts a volume that
+   * is not active.
+   */
   readonly is_admitted: boolean
 }
 
 /**
- * The statement that commits admissions of one organization: sandboxes, labels, runs, mounts and events, all or nothing.
- * Its rows are `AdmissionResult`. With `isQuotaChecked` the caller has found under the organization's lock that they fit, so
- * that none needs the check.
+ * The statement that commits admissions of one organization: sandboxes, labels, runs, mounts and events. It inserts all
+ * of them or none. Its rows are `AdmissionResult`. Pass `isQuotaChecked` if the caller has checked the limits under the
+ * organization's lock; the statement then skips its own check.
  *
- * It is one statement because a batch waits for each round trip. As a transaction of two statements it took four round trips,
- * and 64 clients got 3,000 creates a second instead of 3,900 (2026-11, together with random bytes drawn ahead and cached worker
- * profiles).
+ * One statement is used because a batch waits for each round trip. A transaction of two statements took four round
+ * trips, and 64 clients got 3,000 creates a second instead of 3,900 (2026-11, together with random bytes drawn ahead
+ * and cached worker profiles).
  */
 export function insertMany(
   org: OrgId,
@@ -74,7 +77,7 @@ export function insertMany(
   }
 }
 
-/** A sandbox with the indexes of its long texts in the statement's text table. */
+/** A sandbox row. Its long texts are indexes into the text table of the statement. */
 type SandboxRow = {
   readonly sandbox: NewSandbox
   readonly spec: number
@@ -108,7 +111,7 @@ const LABELS = column.columnList<{ readonly id: SandboxId; readonly key: string;
   value: column.text(({ value }) => value),
 })
 
-/** `actor` is an index into the text table. */
+/** Event columns. `actor` is an index into the text table. */
 const EVENTS = column.columnList<{ readonly event: NewEvent; readonly actor: number | null }>({
   id: column.uuid(({ event }) => event.id),
   timestamp: column.timestamptz(({ event }) => event.timestamp),
@@ -120,11 +123,12 @@ const EVENTS = column.columnList<{ readonly event: NewEvent; readonly actor: num
 })
 
 const MOUNTS = column.columnList<{ readonly sandbox_id: SandboxId; readonly volume_id: VolumeId }>({
-  id: column.uuid(({ volume_id }) => volume_id), // first, because a condition also reads this parameter by itself
+  // Keep this first: a condition also refers to this parameter by its number.
+  id: column.uuid(({ volume_id }) => volume_id),
   sandbox_id: column.uuid(({ sandbox_id }) => sandbox_id),
 })
 
-/** The values from `$3` on: the text table, sandboxes, labels and events. */
+/** The values of the parameters from `$3` on: the text table, sandboxes, labels and events. */
 function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
   const { indexOf, texts } = makeTextTable()
   const sandboxes = admissions.map(({ sandbox }) => ({
@@ -148,10 +152,13 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
   return [jsons(texts), ...SANDBOXES.valuesOf(sandboxes), ...LABELS.valuesOf(labels), ...EVENTS.valuesOf(events)]
 }
 
-/** Long texts without their repetitions: many sandboxes of a batch share a specification, which is then sent and parsed once. */
+/**
+ * The distinct long texts of a statement. Many sandboxes of a batch share a specification, which is then sent and
+ * parsed once.
+ */
 type TextTable = {
   readonly texts: readonly string[]
-  /** The index of a text, which is added if it is new. It counts from 1, as arrays of PostgreSQL do. */
+  /** Returns the index of a text. A new text is added first. Indexes start at 1, as in PostgreSQL's arrays. */
   readonly indexOf: (text: string) => number
 }
 
@@ -161,7 +168,7 @@ function makeTextTable(): TextTable {
   let last = ''
   let lastIndex = 0
   const indexOf = (text: string): number => {
-    if (lastIndex > 0 && text === last) return lastIndex // comparing is ten times faster than hashing
+    if (lastIndex > 0 && text === last) return lastIndex // a comparison is ten times faster than hashing
     last = text
     lastIndex = indexes.get(text) ?? texts.push(text)
     indexes.set(text, lastIndex)
@@ -184,7 +191,10 @@ const SIZES_FIT = withinSizes({
   max_duration_secs: 'r.max_duration_secs',
 })
 
-/** The SQL that admissions with mounts need in addition. Whoever locks a volume's row first, a mount or its deletion, wins. */
+/**
+ * The additional SQL for admissions with mounts. A mount and a deletion both lock the volume's row; the first of the
+ * two succeeds.
+ */
 const MOUNTED = MOUNTS.unnest({ alias: 'm', first: FIRST_MOUNT })
 const MOUNTING_SQL = {
   locked: `locked AS MATERIALIZED (

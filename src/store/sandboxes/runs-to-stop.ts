@@ -1,11 +1,11 @@
-/** Open runs that must stop and have not been asked to yet, by reason and in pages. */
+/** Open runs that must stop and have not yet been asked to stop: one query for each reason, in pages. */
 import type { OrgId, RunId, SandboxId } from '../../domain/ids.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
 /** An open run that has not been asked to stop yet. */
 export type RunToStop = { readonly run_id: RunId; readonly sandbox_id: SandboxId }
 
-/** A page: at most `limit` runs in the order of their ids, after a given one. */
+/** A page of at most `limit` runs after a given run, in the order of their ids. */
 export type RunsToStopPage = { readonly after: RunId | null; readonly limit: number }
 
 /** Runs of workers whose drain deadline has passed. */
@@ -15,10 +15,13 @@ export function pastDrainDeadline(q: Queryable, now: Date, page: RunsToStopPage)
   return pageOf(q, { name: 'runsToStop.pastDrainDeadline', text, values: [now] }, page)
 }
 
-/** A run past its deadline. `is_by_org`: the deadline is its organization's limit, which is earlier than the sandbox's own. */
+/**
+ * A run past its deadline. `is_by_org` is true if the deadline is the organization's limit, which is earlier than the
+ * sandbox's own deadline.
+ */
 export type RunPastDeadline = RunToStop & { readonly is_by_org: boolean }
 
-/** Runs past their deadline. */
+/** Open runs past their deadline. */
 export function pastDeadline(q: Queryable, now: Date, page: RunsToStopPage): Promise<readonly RunPastDeadline[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id,
       (r.deadline_at >= r.started_at
@@ -28,7 +31,7 @@ export function pastDeadline(q: Queryable, now: Date, page: RunsToStopPage): Pro
   return pageOf(q, { name: 'runsToStop.pastDeadline', text, values: [now] }, page)
 }
 
-/** When the next run reaches its deadline, or null. */
+/** The time at which the next run reaches its deadline, or null. */
 export async function nextDeadline(q: Queryable): Promise<Date | null> {
   const { rows } = await q.query<{ readonly at: Date | null }>({
     name: 'runsToStop.nextDeadline',
@@ -37,14 +40,14 @@ export async function nextDeadline(q: Queryable): Promise<Date | null> {
   return rows[0]?.at ?? null
 }
 
-/** Runs of suspended organizations. */
+/** Open runs of suspended organizations. */
 export function ofSuspendedOrgs(q: Queryable, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id FROM orgs o JOIN runs r ON r.org_id = o.id
     WHERE o.suspended_at IS NOT NULL AND r.ended_at IS NULL AND r.stop_requested_at IS NULL`
   return pageOf(q, { name: 'runsToStop.ofSuspendedOrgs', text, values: [] }, page)
 }
 
-/** Runs of an organization. */
+/** Open runs of an organization. */
 export function ofOrg(q: Queryable, org: OrgId, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT id AS run_id, sandbox_id FROM runs
     WHERE org_id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL`
@@ -53,7 +56,10 @@ export function ofOrg(q: Queryable, org: OrgId, page: RunsToStopPage): Promise<r
 
 type Found = Pick<Statement, 'text'> & { readonly name: string; readonly values: readonly unknown[] }
 
-/** Finds runs by their index first and orders them after. By the index of ids, PostgreSQL would read all runs that ever were. */
+/**
+ * Selects a page of runs. It finds them by the index of the reason and then sorts them. With the index of ids,
+ * PostgreSQL would read all runs that ever existed.
+ */
 async function pageOf<Run extends RunToStop>(
   q: Queryable,
   { name, text, values }: Found,

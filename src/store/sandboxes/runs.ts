@@ -1,15 +1,15 @@
-/** Runs as loops and workers read them; `sandbox-states.ts` writes them. */
+/** Queries of runs for loops and workers. `sandbox-states.ts` writes runs. */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { CauseCode, SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An open run of a worker, with what is compared to the worker's report. */
+/** An open run of a worker, with the values that are compared with the worker's report. */
 export type OpenRunOfWorker = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly status: SandboxStatus
-  /** Why it was asked to stop; null: it was not. */
+  /** Why the run was asked to stop. Null: it was not asked. */
   readonly stop_cause: CauseCode | null
 }
 
@@ -24,7 +24,7 @@ export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** A run assigned to a worker, with what the worker needs to start it. */
+/** A run assigned to a worker, with the data that the worker needs to start it. */
 export type RunAssignment = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -64,7 +64,7 @@ export async function existed(q: Queryable, sandbox: SandboxId, run: RunId): Pro
 /** A run that is assigned to a worker. */
 export type PlacedRun = { readonly run_id: RunId; readonly worker_id: WorkerId }
 
-/** The open run of a sandbox with its worker; null if there is none, or it is not placed yet. */
+/** The open run of a sandbox with its worker. Null if the sandbox has no open run, or if the run is not placed yet. */
 export async function placedRunOf(q: Queryable, sandbox: SandboxId): Promise<PlacedRun | null> {
   const { rows } = await q.query<PlacedRun>({
     name: 'runs.placedRunOf',

@@ -1,24 +1,28 @@
 /**
- * Pages of sandboxes. A page reads one range of one index, whatever the number of sandboxes and of matches. The exception is a filter
- * of three or more labels. If many sandboxes have two of them but few have all, the page ends where one request may walk no further.
+ * Pages of sandboxes. A page reads one range of one index, whatever the number of sandboxes and of matches. The
+ * exception is a filter of three or more labels: if many sandboxes have two of the labels but few have all, one request
+ * checks only a limited number of them.
  */
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { SANDBOX_COLUMNS } from './sandboxes.ts'
 
-/** Which sandboxes a page is of: all labels must match, and `before` is exclusive. */
+/** The filter of a page of sandboxes. A sandbox must have all of the labels. `before` is exclusive. */
 export type SandboxFilter = {
   readonly labels: readonly (readonly [key: string, value: string])[]
   readonly before: SandboxId | null
 }
 
-/** The rows of a page, newest first. `nextBefore` is where the next page begins if the walk ended early; otherwise null. */
+/**
+ * The rows of a page, newest first. If the request reached its limit of checked sandboxes, `nextBefore` is where the
+ * next page begins. Otherwise it is null.
+ */
 export type SandboxRows = { readonly rows: readonly Sandbox[]; readonly nextBefore: SandboxId | null }
 
 /**
- * The first `count` sandboxes of an organization that match. Fewer rows with `nextBefore` mean that the labels were walked as far as
- * one request may, and more matches may follow.
+ * The first `count` sandboxes of an organization that match the filter. If the request reaches its limit of checked
+ * sandboxes, the result has fewer rows and a `nextBefore`; more matches may follow.
  */
 export async function page(
   q: Queryable,
@@ -34,7 +38,10 @@ export async function page(
   return { rows: (await q.query<Sandbox>(statement)).rows, nextBefore: null }
 }
 
-/** How many sandboxes of a pair are checked for the other labels, and how many more if those were not enough: about 10 ms. */
+/**
+ * How many sandboxes of a label pair are checked for the other labels: first, and again if too few matched. Together
+ * they take about 10 ms.
+ */
 const STRETCHES = [128, 2_048] as const
 
 async function pageOfPair(
@@ -81,10 +88,13 @@ const OF_LABEL = {
          JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL ORDER BY s.id DESC`,
 }
 
-/** To find the rarest of several labels or pairs, at most this many rows of each are counted. */
+/** The most rows that are counted for each label or pair, in order to find the rarest. */
 const COUNT_LIMIT = 200
 
-/** The rarest of several labels, and the rarest pair with it. Two labels are one pair, so that nothing is counted. */
+/**
+ * SQL: the rarest of several labels, and the rarest pair that contains it. Two labels form only one pair, so nothing is
+ * counted for them.
+ */
 const RAREST = {
   name: 'sandboxes.rarestPair',
   text: `WITH w AS MATERIALIZED (SELECT key COLLATE "C", value COLLATE "C" FROM unnest($2::text[], $3::text[]) AS w(key, value)),
@@ -103,9 +113,9 @@ const RAREST = {
 }
 
 /**
- * The next sandboxes of a pair, and of those with too many labels for pairs. A pair is a hash, so that the labels themselves decide
- * whether a sandbox matches. Each row says how many were checked and which was the last. If none matched, there is one row without
- * a sandbox.
+ * SQL: the next sandboxes of a label pair, and those with too many labels for pairs. A pair is a hash, so the query
+ * compares the labels themselves as well. Each row contains the number of checked sandboxes and the last of them. If
+ * none matched, there is one row without a sandbox.
  */
 const OF_PAIR = {
   name: 'sandboxes.pageOfPair',

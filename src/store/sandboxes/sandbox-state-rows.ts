@@ -1,4 +1,7 @@
-/** What a transition reads and writes of a sandbox and its run. Only `control/sandboxes/transition.ts` does so, by `sandbox-states.ts`. */
+/**
+ * The rows of a sandbox and its run that a transition reads and writes. Only `control/sandboxes/transition.ts` uses
+ * them, through `sandbox-states.ts`.
+ */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../../domain/sandboxes/lifecycle.ts'
 import type { NewEvent } from '../events/events.ts'
@@ -15,19 +18,19 @@ export type SandboxStateRow = {
   readonly is_hidden: boolean
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: the worker's own size. */
+  /** Null: the worker's default size. */
   readonly disk_size_mib: number | null
   readonly max_duration_secs: number | null
-  /** The organization's limit on how long one start may run. */
+  /** The organization's limit on the duration of one run, in minutes. */
   readonly max_uptime_minutes: number | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
-  /** The latest time recorded for its last runs. */
+  /** The latest time that is recorded for the sandbox's last runs. */
   readonly latest_at: Date | null
   readonly mounts_volumes: boolean
 }
 
-/** What a transition writes to the sandbox; undefined leaves a column unchanged. */
+/** The columns of a sandbox that a transition writes. A column that is undefined stays unchanged. */
 export type SandboxChange = {
   readonly status: SandboxStatus
   readonly status_reason: StatusReason | null
@@ -35,24 +38,27 @@ export type SandboxChange = {
   readonly started_at?: Date
   readonly stopped_at?: Date | null
   readonly home_worker_id?: WorkerId
-  /** The run that a start opens. */
+  /** The run that a start creates. */
   readonly run_id?: RunId
-  /** True deletes the sealed registry credential, which is for a single create-and-start. */
+  /**
+   * True deletes the sealed registry credential of the request. That credential is valid for one create with start
+   * only.
+   */
   readonly forget_registry_secret?: boolean
 }
 
-/** What one transition writes: the sandbox, its open run if it has one, and the audit event. */
+/** The rows that one transition writes: the sandbox, its open run if it has one, and the audit event. */
 export type TransitionWrite = {
   readonly sandbox: { readonly id: SandboxId; readonly change: SandboxChange }
   readonly run: { readonly id: RunId; readonly change: RunChange } | null
   readonly event: NewEvent
 }
 
-/** What a transition writes to the run; undefined leaves a column unchanged. */
+/** The columns of a run that a transition writes. A column that is undefined stays unchanged. */
 export type RunChange = {
   readonly worker_id?: WorkerId
   readonly placed_at?: Date
-  /** Since when no worker has had capacity for it. */
+  /** The time since which no worker has had capacity for the run. */
   readonly waits_since?: Date
   readonly started_at?: Date
   readonly deadline_at?: Date
@@ -63,14 +69,14 @@ export type RunChange = {
   readonly outcome?: object
 }
 
-/** A run to open. */
+/** A run to create. */
 export type NewRun = {
   readonly id: RunId
   readonly org_id: OrgId
   readonly sandbox_id: SandboxId
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: the worker's own size, known once it runs. */
+  /** Null: the worker's default size, which is known once the run has started. */
   readonly disk_size_mib: number | null
   readonly ephemeral: boolean
   readonly opened_at: Date

@@ -1,6 +1,7 @@
 /**
- * The state of sandboxes: status and open run, read under a lock and written together, many at once. Only
- * `control/sandboxes/transition.ts` may import this file, because it is the one writer of sandbox status.
+ * The state of sandboxes: their status and open run. Callers lock the rows of many sandboxes, read them, and write them
+ * together. Only `control/sandboxes/transition.ts` may import this file, because it is the only writer of sandbox
+ * status.
  */
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
@@ -11,9 +12,10 @@ import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-rows.ts'
 
 /**
- * Locks the rows of sandboxes and returns their states; ids without a row are left out. Rows are locked in the order of their
- * ids, so that two callers can't deadlock. Runs are read by a second statement, once all locks are held. A single statement
- * would see them as of the moment when its wait for a lock began: a stop that waited for a start left its run open.
+ * Locks the rows of sandboxes and returns their states. Ids without a row are left out. Rows are locked in the order of
+ * their ids, so that two callers can't deadlock. A second statement reads the runs once all locks are acquired. A
+ * single statement would read the runs as they were before its wait for a lock. For example, a stop that waited for a
+ * start would not see the started run and would leave it open.
  */
 export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxStateRow[]> {
   const ordered = uuids([...new Set(ids)].toSorted())
@@ -49,7 +51,10 @@ function later(one: Date | null, other: Date | null): Date | null {
 
 const NO_RUN: OpenRun = { run_id: null, worker_id: null, latest_at: null }
 
-/** The columns of a transition: of the sandbox, of its run (`run_…` where both have the name), and of its event. */
+/**
+ * The columns of a transition: those of the sandbox, of its run (prefixed `run_` where both have the name), and of its
+ * event.
+ */
 const TRANSITIONS = column.columnList<TransitionWrite>({
   id: column.uuid(({ sandbox }) => sandbox.id),
   status: column.text(({ sandbox }) => sandbox.change.status),
@@ -82,8 +87,9 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
 })
 
 /**
- * Writes transitions of different sandboxes in one statement, which is prepared once. The LIMIT is only for PostgreSQL's
- * planner. With a parameter there it plans for one row and uses indexes, even if the tables are small when it makes the plan.
+ * Writes transitions of different sandboxes in one prepared statement. The LIMIT exists only for PostgreSQL's planner.
+ * With a parameter as the limit, the planner expects one row and uses indexes, even if the tables are small when it
+ * plans.
  */
 export async function writeTransitions(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
   const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]
@@ -123,9 +129,9 @@ const NEW_RUNS = column.columnList<NewRun>({
 })
 
 /**
- * Opens runs and returns the ids of those that are open now. It leaves out a run whose organization is suspended, has limits on
- * its counts, or allows no sandbox of that size: such a run must be checked under the organization's lock. With
- * `isQuotaChecked` the caller has done so. A second open run of a sandbox violates `runs_one_open`.
+ * Creates runs and returns the ids of those that were created. It skips a run whose organization is suspended, limits
+ * its counts, or allows no sandbox of that size. Such a run must be checked under the organization's lock. Pass
+ * `isQuotaChecked` after that check. A second open run of a sandbox violates `runs_one_open`.
  */
 export async function openRuns(
   tx: Queryable,
@@ -140,7 +146,10 @@ export async function openRuns(
   return new Set(rows.map(({ id }) => id))
 }
 
-/** Too long a duration is no obstacle here: a start that may run longer than allowed is ended at the limit, not refused. */
+/**
+ * SQL: whether the sandbox is within the size limits. The maximum duration is not checked: a run that lasts longer than
+ * allowed is ended at the limit, not refused.
+ */
 const SIZES_FIT = withinSizes({
   vcpus: 'w.vcpus',
   memory_mib: 'w.memory_mib',

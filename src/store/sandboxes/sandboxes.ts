@@ -1,6 +1,6 @@
 /**
- * Sandboxes as clients read them. While `visible_until` is null, a sandbox exists for clients. Afterwards its name and slug are free,
- * and it can be read by id and name until that time. Only `sandbox-states.ts` writes the status.
+ * Sandboxes as clients read them. A sandbox with a null `visible_until` exists for clients. Otherwise its name and slug
+ * are free, and clients can still read it by id and name until that time. Only `sandbox-states.ts` writes the status.
  */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
@@ -8,11 +8,11 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as arrays from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** The columns of a `Sandbox`. */
+/** The columns that the type `Sandbox` contains. */
 export const SANDBOX_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
   started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
 
-/** The sandboxes with these ids that belong to an organization and can be read at `now`, in no order. */
+/** Those of the given sandboxes that belong to an organization and can be read at `now`, in no particular order. */
 export async function findMany(
   q: Queryable,
   org: OrgId,
@@ -39,7 +39,10 @@ export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<
   return rowCount > 0
 }
 
-/** Locks a sandbox until the transaction ends and returns it as it is then; null if it doesn't exist for clients. */
+/**
+ * Locks a sandbox until the transaction ends, and returns its locked state. Null if the sandbox doesn't exist for
+ * clients.
+ */
 export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
   const { rows } = await tx.query<Sandbox>({
     name: 'sandboxes.lock',
@@ -49,7 +52,10 @@ export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sa
   return rows[0] ?? null
 }
 
-/** The sandbox with a name; otherwise the last one that had it, if it can still be read; otherwise null. */
+/**
+ * The sandbox with this name. If there is none, the last sandbox that had the name and can still be read. Otherwise
+ * null.
+ */
 export async function findByName(q: Queryable, org: OrgId, name: string, now: Date): Promise<Sandbox | null> {
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findByName',
@@ -89,7 +95,10 @@ export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> 
   return rows.length > 0
 }
 
-/** Changes a sandbox's name or slug; null keeps the old one. False if it doesn't exist. Throws on a conflict. */
+/**
+ * Changes a sandbox's name or slug. Null keeps the old value. Returns false if the sandbox doesn't exist. Throws if the
+ * name or slug is taken.
+ */
 export async function rename(
   q: Queryable,
   org: OrgId,
@@ -105,12 +114,15 @@ export async function rename(
   return rowCount === 1
 }
 
-/** A sandbox that was just hidden, and the worker that stores its writable layer; null before its first placement. */
+/**
+ * A sandbox that was just hidden, and the worker that stores its writable layer. The worker is null if no run was ever
+ * placed.
+ */
 export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
- * Hides sandboxes from clients from `visibleUntil` on; names and slugs are free at once. Returns those that were not hidden before.
- * Rows are locked in the order of their ids, as in every transition.
+ * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once. Returns the sandboxes
+ * that were not hidden before. Rows are locked in the order of their ids, as in every transition.
  */
 export async function hide(
   q: Queryable,
@@ -131,7 +143,7 @@ export async function hide(
   return rows
 }
 
-/** Hides sandboxes at once that could still be read after their end. */
+/** Hides sandboxes at once, even if they could still be read for some time after their end. */
 export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
     name: 'sandboxes.hideNow',
@@ -141,8 +153,8 @@ export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date
 }
 
 /**
- * Those of the given sandboxes that are hidden and have no open run. Unknown ids are not among them: a worker that was joined to
- * another database must not lose its disks.
+ * Those of the given sandboxes that are hidden and have no open run. Unknown ids are not returned: a worker that has
+ * joined a different database must not lose its disks.
  */
 export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
@@ -155,15 +167,17 @@ export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Prom
   return rows.map(({ id }) => id)
 }
 
-/** What a request waits for. `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
+/** A request's wait for a status. `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
 export type StatusWait = {
   readonly id: SandboxId
   readonly mask: number
-  /** The wait also ends once this is no longer the sandbox's latest run; null: any run. */
+  /** The run that the request waits for. The wait also ends once the sandbox has a later run. Null: any run. */
   readonly run_id: RunId | null
 }
 
-/** The sandboxes whose wait is over: the status is reached, the latest run is another one, or the sandbox is hidden. */
+/**
+ * The sandboxes whose wait is over: the status is reached, the latest run is a different one, or the sandbox is hidden.
+ */
 export async function findSatisfied(q: Queryable, wishes: readonly StatusWait[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
     name: 'sandboxes.findSatisfied',

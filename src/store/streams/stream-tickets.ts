@@ -1,8 +1,11 @@
-/** Streams that a server process waits for. The worker learns of them from whichever process it syncs with. */
+/**
+ * Tickets of the streams that server processes wait for. A worker receives its tickets from any process with which it
+ * syncs.
+ */
 import type { WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A ticket, with the URL of the process that waits. `asked` is the requested stream; it is stored as it is. */
+/** A ticket, with the URL of the process that waits. `asked` is the requested stream. It is stored unchanged. */
 export type StreamTicketRow<Asked> = {
   readonly ticket: string
   readonly worker_id: WorkerId
@@ -19,7 +22,7 @@ export async function insert<Asked>(q: Queryable, left: StreamTicketRow<Asked>, 
   })
 }
 
-/** Deletes a ticket that was used, or for which nobody waits any more. May be repeated. */
+/** Deletes a ticket that was used, or whose process no longer waits. May be repeated. */
 export async function remove(q: Queryable, ticket: string): Promise<void> {
   await q.query({
     name: 'streamTickets.remove',
@@ -28,7 +31,7 @@ export async function remove(q: Queryable, ticket: string): Promise<void> {
   })
 }
 
-/** At most `limit` tickets of other processes than the one at `url`. */
+/** At most `limit` tickets of processes other than the one at `url`. */
 export async function fromOtherReplicas<Asked>(
   q: Queryable,
   url: string | null,
@@ -42,7 +45,10 @@ export async function fromOtherReplicas<Asked>(
   return rows
 }
 
-/** Deletes up to `limit` tickets that expired before `now`, left by processes that died. Returns how many. */
+/**
+ * Deletes up to `limit` tickets that expired before `now`, left by processes that died. Returns the number of deleted
+ * tickets.
+ */
 export async function removeExpired(q: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
     name: 'streamTickets.removeExpired',

@@ -1,16 +1,19 @@
-/** Organizations whose plan stops them at the end of its included hours, for `loops/enforce-hard-limits.ts`. */
+/**
+ * Organizations whose plan stops their sandboxes when the included hours are used up. `loops/enforce-hard-limits.ts`
+ * uses these queries.
+ */
 import type { OrgId } from '../../domain/ids.ts'
 import type { IncludedHours } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An organization with hard limits and active runs; `vcpus` and `memory_mib` are those of its started runs. */
+/** An organization with a hard limit and active runs. `vcpus` and `memory_mib` are the sums of its started runs. */
 export type HardLimitedOrg = IncludedHours & {
   readonly org_id: OrgId
   readonly vcpus: number
   readonly memory_mib: number
 }
 
-/** Organizations with hard limits and active runs, in the order of their ids, after a given one. */
+/** Organizations with a hard limit and active runs, after a given one, in the order of their ids. */
 export async function hardLimitedWithRuns(
   q: Queryable,
   after: OrgId | null,
@@ -31,7 +34,7 @@ export async function hardLimitedWithRuns(
   return rows
 }
 
-/** Whether an organization has an event of this UTC month that says that the included hours of `pool` are exhausted. */
+/** Whether an organization has an event of this UTC month that reports the included hours of `pool` as exhausted. */
 export async function hasExhaustedEvent(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
   const { rows } = await q.query({
     name: 'includedHours.hasExhaustedEvent',

@@ -1,8 +1,9 @@
 import type { Queryable } from '../postgres/database.ts'
 
 /**
- * Adds up to `limit` ended runs to the sums of the days they touch, and marks them; returns how many. Must run in a transaction of its
- * own. Each run is added exactly once, because all callers wait for one lock and the mark commits together with the sums.
+ * Adds up to `limit` ended runs to the sums of their days, and marks these runs as added. Returns the number of runs.
+ * Call this in a transaction of its own. Each run is added exactly once: all callers wait for one lock, and the mark
+ * commits together with the sums.
  */
 export async function rollUp(tx: Queryable, now: Date, limit: number): Promise<number> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: roll up usage'))` })

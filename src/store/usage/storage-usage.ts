@@ -1,6 +1,7 @@
 /**
- * How much volumes held over time: the recorded intervals (`storage_accruals`, kept after a volume is deleted), and for active volumes
- * the time since the last interval at their current size. Everything is in bytes times milliseconds, so that sums are exact.
+ * How much volumes held over time. The sources are the recorded intervals (`storage_accruals`, kept after a volume is
+ * deleted) and, for active volumes, the time since the last interval at their current size. All amounts are in bytes
+ * times milliseconds, so that sums are exact.
  */
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
 import { startOfDay } from '../../domain/usage/metering.ts'
@@ -9,8 +10,9 @@ import type { Queryable } from '../postgres/database.ts'
 import type { UsageQuery } from './usage.ts'
 
 /**
- * What a volume held on a UTC day, in bytes times milliseconds from midnight: until the start of the range and until its end. The
- * difference is what it held in the range. Both are given so that rounded figures of adjacent ranges add up.
+ * How much a volume held on a UTC day, in bytes times milliseconds since midnight. One amount ends at the start of the
+ * range and the other at its end. Their difference is the amount within the range. Both are returned so that rounded
+ * figures of adjacent ranges add up.
  */
 export type VolumeDay = {
   readonly volume_id: VolumeId
@@ -19,7 +21,10 @@ export type VolumeDay = {
   readonly until_byte_ms: bigint
 }
 
-/** What each volume held on each day of a range, by day and volume, at most `limit` rows. A day with nothing has no row. */
+/**
+ * How much each volume held on each day of a range: at most `limit` rows, by day and volume. A day with no usage has no
+ * row.
+ */
 export async function volumeDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly VolumeDay[]> {
   type Row = Pick<VolumeDay, 'volume_id' | 'day'> & { readonly before: string; readonly until: string }
   const { rows } = await q.query<Row>({
@@ -34,7 +39,7 @@ export async function volumeDays(q: Queryable, question: UsageQuery, limit: numb
   })
 }
 
-/** What all volumes of an organization held together on each day of a range. A day with nothing has no row. */
+/** How much all volumes of an organization held on each day of a range. A day with no usage has no row. */
 export async function storageDays(
   q: Queryable,
   question: UsageQuery,
@@ -47,7 +52,10 @@ export async function storageDays(
   return rows.map(({ day, byte_ms }) => ({ day, byte_ms: BigInt(byte_ms) }))
 }
 
-/** What the active volumes of an organization hold by the workers' latest reports; null if none was reported. */
+/**
+ * The bytes that the active volumes of an organization hold, from the workers' latest reports. Null if no size was
+ * reported.
+ */
 export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null> {
   const { rows } = await q.query<{ readonly bytes: string | null }>({
     name: 'storageUsage.heldBytes',
@@ -58,7 +66,7 @@ export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null
   return bytes === null ? null : BigInt(bytes)
 }
 
-/** The names of those of the given volumes that still exist; the host volume has none. */
+/** The names of those given volumes that still exist. The host volume has no name. */
 export async function volumeNames(
   q: Queryable,
   org: OrgId,
@@ -84,8 +92,9 @@ export async function pricingTermsOf(q: Queryable, org: OrgId): Promise<BillingT
 }
 
 /**
- * SQL: the CTE `held`, one row per interval within a day: how much of it lies before the range, and how much before the end of the
- * range. No interval crosses midnight, so that those of the first day start at or after its midnight.
+ * SQL: the CTE `held`, with one row per interval and day. A row contains the amount before the range's start and the
+ * amount before its end. No interval crosses midnight, so all intervals of the first day start at or after its
+ * midnight.
  */
 const HELD = `WITH intervals AS (
     SELECT volume_id, used_bytes, sandyard_ms(from_at) AS from_ms, sandyard_ms(to_at) AS to_ms FROM storage_accruals

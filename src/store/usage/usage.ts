@@ -1,27 +1,28 @@
 /**
- * The usage of sandboxes. The metered interval of a run lasts from `started_at` to `ended_at`, or until now while the run is open. A run
- * that ended is added once to its days in `usage_days` and `usage_org_days` (`rollUp`); until then it is read from `runs`. Everything
- * is counted in whole milliseconds times units, so that sums are exact and the parts of a range add up to it.
+ * The usage of sandboxes. A run is metered from `started_at` to `ended_at`, or until now while the run is open.
+ * `rollUp` adds each ended run once to its days in `usage_days` and `usage_org_days`. Until then, the run is read from
+ * `runs`. Everything is counted in whole milliseconds times units. Therefore sums are exact, and the parts of a range
+ * add up to the whole.
  */
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { splitAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** Integers as text, because sums exceed 2^53. */
+/** Amounts as text, because sums exceed 2^53. */
 type AmountRow = { readonly vcpu_ms: string; readonly memory_mib_ms: string; readonly disk_mib_ms: string }
 
 /** vCPUs, MiB of memory and MiB of disk, each times milliseconds. */
 export type Amounts = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint; readonly disk_mib_ms: bigint }
 
-/** The usage of a sandbox on a UTC day (`2028-02-29`); amounts are integers as text. */
+/** The usage of a sandbox on a UTC day (`2028-02-29`). Amounts are integers as text. */
 export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly day: string }
 
-/** A question about usage: the organization, the range, and the time until which open runs count. */
+/** The parameters of a usage query: the organization, the range, and the time until which open runs are counted. */
 export type UsageQuery = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
 
 /**
- * The usage of an organization's sandboxes on each day of a range: at most `limit` rows, in no order, because sorting tens of
- * thousands of rows takes longer than reading them.
+ * The usage of an organization's sandboxes on each day of a range: at most `limit` rows, in no particular order.
+ * Sorting tens of thousands of rows takes longer than reading them.
  */
 export async function sandboxDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly SandboxDay[]> {
   const { rows } = await q.query<SandboxDay>({
@@ -32,7 +33,10 @@ export async function sandboxDays(q: Queryable, question: UsageQuery, limit: num
   return rows
 }
 
-/** The same for a range within one day: a page in the order of the sandboxes' ids, after a given one. */
+/**
+ * The usage of an organization's sandboxes in a range within one day: a page after a given sandbox, in the order of the
+ * sandboxes' ids.
+ */
 export async function sandboxPage(
   q: Queryable,
   question: UsageQuery,
@@ -61,7 +65,7 @@ export async function orgDays(
   return rows.map((row) => ({ day: row.day, ...exact(row) }))
 }
 
-/** The usage of an organization in the current UTC month, which is compared with its included hours. */
+/** The usage of an organization in the current UTC month, for comparison with its included hours. */
 export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<Amounts> {
   const days = await orgDays(q, { org_id: org, range: monthOf(now), now })
   return days.reduce<Amounts>(
@@ -75,8 +79,8 @@ export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<
 }
 
 /**
- * The same for every organization with hard limits (`org_limits.hard_cap` with included hours) and usage in this month. It sees all
- * organizations, so that `q` must be the system's.
+ * The usage in this month of every organization that has a hard limit (`org_limits.hard_cap` with included hours). It
+ * reads all organizations, so `q` must use the system's connection pool.
  */
 export async function hardLimitedMonthTotals(
   q: Queryable,
@@ -102,7 +106,7 @@ export async function hardLimitedMonthTotals(
   return rows.map((row) => ({ org_id: row.org_id, ...exact(row) }))
 }
 
-/** The last names of sandboxes, including deleted ones. */
+/** The last names of sandboxes. Deleted sandboxes are included. */
 export async function sandboxNames(
   q: Queryable,
   org: OrgId,
@@ -116,7 +120,10 @@ export async function sandboxNames(
   return rows
 }
 
-/** SQL: runs that are not rolled up yet, cut to a range: `$1` and `$2` are its ends in ms, `$3` is now. */
+/**
+ * SQL: the runs that are not rolled up yet, cut to a range. `$1` and `$2` are the ends of the range in ms, and `$3` is
+ * now.
+ */
 const PENDING_RUNS = `
   SELECT org_id, sandbox_id, vcpus, memory_mib, disk_mib, greatest(sandyard_ms(started_at), $1::bigint) AS from_ms,
     least(sandyard_ms(coalesce(ended_at, $3::timestamptz)), $2::bigint) AS to_ms
@@ -125,13 +132,14 @@ const PENDING_RUNS = `
         SELECT * FROM runs WHERE ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r`
 
 /**
- * SQL: the CTEs `whole` and `rest`, whose sum by day is the usage of a range. `whole` has the rolled-up days that lie entirely in the
- * range. `rest` has everything else: runs that are not rolled up, and the parts of the first and last day that lie in the range.
+ * SQL: the CTEs `whole` and `rest`. Their sum by day is the usage of a range. `whole` contains the rolled-up days that
+ * are entirely within the range. `rest` contains everything else: runs that are not rolled up, and the parts of the
+ * first and last day that are in the range.
  *
- * For such a part, three things touch the day: runs that ended on it (index `runs_rolled_up`), runs that started on it and continued
- * past midnight (`runs_across_midnight`), and the sums of what ran all day. One statement is one snapshot, so that each run is either
- * rolled up or pending. OFFSET 0 keeps the planner from joining all runs at once, because it overestimates how selective row-level
- * security is.
+ * A part of a day is the sum of three things: runs that ended on the day (index `runs_rolled_up`), runs that started on
+ * it and continued past midnight (`runs_across_midnight`), and the sums of runs that lasted all day. One statement
+ * reads one snapshot, so each run is either rolled up or pending. OFFSET 0 keeps the planner from joining all runs at
+ * once, because it overestimates how selective row-level security is.
  */
 function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
   const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']

@@ -1,6 +1,6 @@
 /**
- * Which volumes sandboxes mount, and where the files of volumes are stored. A volume gets its home worker at its first use and keeps
- * it. A run is placed on the home of its volumes.
+ * The volumes that sandboxes mount, and the workers that store the files of volumes. A volume gets its home worker at
+ * its first use and keeps it. A run is placed on the home worker of its volumes.
  */
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeKind, VolumeStatus } from '../../domain/volumes/volume.ts'
@@ -11,12 +11,12 @@ import type { VolumeHome } from './volumes.ts'
 export type MountedVolume = VolumeHome & {
   readonly id: VolumeId
   readonly kind: VolumeKind
-  /** null: the host volume. */
+  /** Null: the host volume. */
   readonly name: string | null
   readonly status: VolumeStatus
 }
 
-/** The volumes of an organization with these names, and its host volume if `usesHost`. */
+/** The volumes of an organization with these names. With `usesHost`, also its host volume. */
 export async function resolve(
   q: Queryable,
   org: OrgId,
@@ -31,7 +31,10 @@ export async function resolve(
   return rows
 }
 
-/** Keeps the volumes of a sandbox from being deleted until the transaction ends. Returns those that are deleted or being deleted. */
+/**
+ * Locks the volumes of a sandbox against deletion until the transaction ends. Returns those that are deleted or being
+ * deleted.
+ */
 export async function lockMounted(tx: Queryable, sandbox: SandboxId): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly volume_id: VolumeId }>({
     name: 'volumeMounts.lockMounted',
@@ -46,7 +49,7 @@ export async function lockMounted(tx: Queryable, sandbox: SandboxId): Promise<re
   return rows.map(({ volume_id }) => volume_id)
 }
 
-/** The names of volumes that a sandbox mounts and that are not active. */
+/** The names of the volumes that a sandbox mounts and that are not active. */
 export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promise<readonly string[]> {
   const { rows } = await q.query<{ readonly name: string }>({
     name: 'volumeMounts.unavailableNames',
@@ -61,7 +64,10 @@ export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promis
   return rows.map(({ name }) => name)
 }
 
-/** Assigns a volume its home, unless it has one or is being deleted. Returns the home that it then has; null if it is gone. */
+/**
+ * Assigns a home worker to a volume, unless the volume already has one or is being deleted. Returns the volume's home
+ * worker. Null if the volume no longer exists.
+ */
 export async function assignHome(tx: Queryable, id: VolumeId, home: VolumeHome): Promise<VolumeHome | null> {
   await tx.query({
     name: 'volumeMounts.assignHome',
@@ -78,8 +84,8 @@ export async function assignHome(tx: Queryable, id: VolumeId, home: VolumeHome):
 }
 
 /**
- * Assigns the volumes of a sandbox that have no home to the worker that is to run it. Returns false and writes nothing if one of them
- * has its home elsewhere or is not active.
+ * Assigns the volumes of a sandbox to the worker that is to run it, if they have no home worker. Returns false and
+ * writes nothing if a volume has its home elsewhere or is not active.
  */
 export async function assignHomes(tx: Queryable, sandbox: SandboxId, worker: WorkerId): Promise<boolean> {
   const { rows } = await tx.query<{ readonly is_here: boolean }>({
@@ -127,7 +133,7 @@ export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** SQL: what the volumes of a sandbox `s` require of its worker, as `VolumeNeeds`; null if it mounts none. */
+/** SQL: the requirements of the volumes of a sandbox `s` on its worker, as `VolumeNeeds`. Null if it mounts none. */
 export const NEEDS_OF_VOLUMES = `SELECT CASE WHEN count(*) > 0 THEN json_build_object('needs_shared', bool_or(v.is_shared),
     'homes', coalesce(json_agg(DISTINCT v.home_worker_id) FILTER (WHERE v.home_worker_id IS NOT NULL), '[]'),
     'needs_caps', bool_or(v.capacity_gib IS NOT NULL OR l.max_total_storage_gib IS NOT NULL)) END AS needs

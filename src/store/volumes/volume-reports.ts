@@ -1,7 +1,7 @@
 /**
- * Workers' reports on volumes, and what workers must know of volumes. A report counts for the volumes whose home the worker is, and
- * for those on shared storage. A volume counts as holding its reported size until the next report: `accrue` records that time
- * before each new size.
+ * Workers' reports on volumes, and the data on volumes that workers need. A report applies to the volumes whose home is
+ * that worker, and to those on shared storage. A volume counts with its reported size until the next report. Therefore
+ * `accrue` records the elapsed time before each new size is stored.
  */
 import type { OrgId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeStatus } from '../../domain/volumes/volume.ts'
@@ -13,8 +13,8 @@ export type StorageOwner = { readonly worker_id: WorkerId; readonly is_shared: b
 export type MeasuredVolume = { readonly volume_id: VolumeId; readonly org_id: OrgId; readonly used_bytes: number }
 
 /**
- * Records the sizes of all volumes of a worker; `all` is null if nothing has changed since its last report. `emptied` says whether
- * a volume that is being deleted is now gone from the worker.
+ * Records the sizes of all volumes of a worker. `all` is null if nothing has changed since the worker's last report.
+ * `emptied` in the result says whether the worker no longer stores a volume that is being deleted.
  */
 export async function record(
   tx: Queryable,
@@ -43,7 +43,10 @@ export async function record(
   return { emptied: await markEmptied(tx, from, report) }
 }
 
-/** Marks volumes that are being deleted and that the worker no longer stores. A volume that was never reported was never stored. */
+/**
+ * Marks those volumes as emptied that are being deleted and that the worker no longer stores. A volume that was never
+ * reported was never stored.
+ */
 async function markEmptied(
   tx: Queryable,
   from: StorageOwner,
@@ -60,8 +63,9 @@ async function markEmptied(
 }
 
 /**
- * Records what active volumes held since the last record: one interval per UTC day, or a longer last interval if the size is the same.
- * The caller has locked the volumes. A clock that jumped back adds nothing. May be repeated.
+ * Records how much active volumes held since the last record. It adds one interval per UTC day, or extends the last
+ * interval if the size is the same. The caller must have locked the volumes. A clock that jumped back adds nothing. May
+ * be repeated.
  */
 export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date): Promise<void> {
   if (ids.length === 0) return
@@ -100,7 +104,9 @@ export type StoredVolume = {
   readonly max_total_storage_gib: number | null
 }
 
-/** Every volume of a worker by id, including those on shared storage, without those that are already emptied. */
+/**
+ * Every volume of a worker by id. It includes volumes on shared storage, and excludes those that are already emptied.
+ */
 export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOwner): Promise<readonly StoredVolume[]> {
   const { rows } = await q.query<StoredVolume>({
     name: `volumeReports.storedOn.${is_shared ? 'shared' : 'own'}`,
@@ -113,8 +119,9 @@ export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOw
 }
 
 /**
- * Those of the reported volumes that were deleted in this database: a write in progress can bring one back on the worker. Unknown
- * volumes are not among them: a worker that was joined to another database, or to an older backup, must not lose its volumes.
+ * Those of the reported volumes that were deleted in this database: a write in progress can recreate a deleted volume
+ * on the worker. Unknown volumes are not returned: a worker that has joined a different database, or an older backup,
+ * must not lose its volumes.
  */
 export async function findDeleted(
   q: Queryable,
@@ -136,7 +143,7 @@ export async function findDeleted(
 /** A volume whose row was deleted. */
 export type ReapedVolume = { readonly id: VolumeId; readonly org_id: OrgId; readonly name: string }
 
-/** Deletes the rows of volumes that are being deleted and that no worker stores any more; their names are free then. */
+/** Deletes the rows of volumes that are being deleted and that no worker stores any more. Their names are then free. */
 export async function reap(tx: Queryable, limit: number): Promise<readonly ReapedVolume[]> {
   const { rows } = await tx.query<ReapedVolume>({
     name: 'volumeReports.reap',

@@ -1,7 +1,7 @@
 /**
- * Volumes as clients read and change them. A volume is `active` until a client deletes it. Its row and name stay until its files are
- * gone (`volume-reports.ts`). The row lock decides a race between a mount and a deletion: mounts lock the row FOR SHARE
- * (`volume-mounts.ts`, `admissions.ts`), a deletion FOR UPDATE.
+ * Volumes as clients read and change them. A volume is `active` until a client deletes it. Its row and name stay until
+ * its files are deleted (`volume-reports.ts`). The row lock decides a race between a mount and a deletion: mounts lock
+ * the row FOR SHARE (`volume-mounts.ts`, `admissions.ts`), a deletion FOR UPDATE.
  */
 import type { OrgId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
@@ -20,10 +20,12 @@ export async function list(q: Queryable, org: OrgId): Promise<readonly Volume[]>
   return rows
 }
 
-/** Where the files of a volume are stored; before its first use both are unset. */
+/**
+ * The worker that stores the files of a volume, or the shared storage. Both are unset before the volume's first use.
+ */
 export type VolumeHome = { readonly home_worker_id: WorkerId | null; readonly is_shared: boolean }
 
-/** A volume with the place of its files. */
+/** A volume with the location of its files. */
 export type PlacedVolume = Volume & VolumeHome
 
 /** One of an organization's volumes, or null. */
@@ -46,7 +48,7 @@ export async function findHost(q: Queryable, org: OrgId): Promise<PlacedVolume |
   return rows[0] ?? null
 }
 
-/** The managed volume of a name, whatever its status, or null. */
+/** The managed volume with this name, whatever its status, or null. */
 export async function findByName(q: Queryable, org: OrgId, name: string): Promise<Volume | null> {
   const { rows } = await q.query<Volume>({
     name: 'volumes.findByName',
@@ -56,7 +58,10 @@ export async function findByName(q: Queryable, org: OrgId, name: string): Promis
   return rows[0] ?? null
 }
 
-/** Adds a volume; false if the organization already has `VOLUMES_MAX`. A name that is taken violates `volumes_name_key`. */
+/**
+ * Adds a volume. Returns false if the organization already has `VOLUMES_MAX` volumes. A taken name violates
+ * `volumes_name_key`.
+ */
 export async function insert(tx: Queryable, volume: Omit<Volume, 'used_bytes'>): Promise<boolean> {
   const { id, org_id, kind, name, status, labels, capacity_gib, created_at, updated_at } = volume
   const { rowCount } = await tx.query({
@@ -69,7 +74,7 @@ export async function insert(tx: Queryable, volume: Omit<Volume, 'used_bytes'>):
   return rowCount === 1
 }
 
-/** Locks a volume against mounts and other changes until the transaction ends; null if it doesn't exist. */
+/** Locks a volume against mounts and other changes until the transaction ends. Null if the volume doesn't exist. */
 export async function lock(tx: Queryable, org: OrgId, id: VolumeId): Promise<PlacedVolume | null> {
   const { rows } = await tx.query<PlacedVolume>({
     name: 'volumes.lock',
@@ -79,7 +84,7 @@ export async function lock(tx: Queryable, org: OrgId, id: VolumeId): Promise<Pla
   return rows[0] ?? null
 }
 
-/** Sets the cap and the labels of a locked volume; returns the new row. */
+/** Sets the size cap and the labels of a locked volume. Returns the new row. */
 export async function update(
   tx: Queryable,
   id: VolumeId,
@@ -107,7 +112,9 @@ export async function scheduleDeletion(tx: Queryable, id: VolumeId, now: Date): 
 /** A sandbox that mounts a volume. */
 export type MountingSandbox = { readonly id: SandboxId; readonly name: string; readonly status: SandboxStatus }
 
-/** The sandboxes that mount a volume and are not terminal: they may write to it now, or once they are started. */
+/**
+ * The sandboxes that mount a volume and are not terminal. They may write to the volume now, or once they are started.
+ */
 export async function sandboxesMounting(
   tx: Queryable,
   id: VolumeId,

@@ -1,6 +1,6 @@
 /**
- * The free capacity of workers, their profiles, and the runs that need capacity. The used capacity of a worker is the sum of
- * its open runs. It is not stored a second time.
+ * The free capacity of workers, their profiles, and the runs that need capacity. The used capacity of a worker is the
+ * sum of its open runs. That sum is not stored.
  */
 import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
@@ -8,17 +8,19 @@ import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts
 import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
 
-/** A worker that may get runs. */
+/** A worker that may get new runs. */
 export type WorkerCapacity = {
   readonly id: WorkerId
   readonly name: string
   readonly free_vcpus: number
   readonly free_memory_mib: number
-  /** The hash of its profile: see `findProfiles`. */
+  /** The hash of the worker's profile: see `findProfiles`. */
   readonly profile_hash: string
 }
 
-/** The workers that may get runs at `now`: their lease holds, and they are neither drained nor removed. */
+/**
+ * The workers that may get new runs at `now`: their lease has not expired, and they are neither draining nor removed.
+ */
 export async function listFree(q: Queryable, now: Date): Promise<readonly WorkerCapacity[]> {
   const { rows } = await q.query<WorkerCapacity>({
     name: 'capacity.listFree',
@@ -35,14 +37,14 @@ export async function listFree(q: Queryable, now: Date): Promise<readonly Worker
 
 const MAY_GET_RUNS = 'w.draining_since IS NULL AND w.removed_at IS NULL'
 
-/** What workers offer beside capacity. */
+/** The profile of a worker: its capabilities other than capacity. */
 export type WorkerProfileRow = {
   readonly profile_hash: string
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
 }
 
-/** The profiles of these hashes, as far as a worker still has them. */
+/** The profiles with these hashes. A profile that no worker has any more is left out. */
 export async function findProfiles(q: Queryable, hashes: readonly string[]): Promise<readonly WorkerProfileRow[]> {
   if (hashes.length === 0) return []
   const { rows } = await q.query<WorkerProfileRow>({
@@ -53,13 +55,14 @@ export async function findProfiles(q: Queryable, hashes: readonly string[]): Pro
   return rows
 }
 
-/** The capacity that a run would use of a worker. */
+/** The capacity of a worker that a run would use. */
 export type Reservation = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
 
 /**
- * Returns for each reservation, in order, whether its worker may get runs and has that much left after those before it. The
- * workers stay locked until the transaction ends, so that other reservations see what was reserved here. This, and not the
- * snapshot by which a placement was chosen, is why a worker never gets more than it has.
+ * Tries reservations in order, and returns for each whether it succeeded. It succeeds if its worker may get runs and
+ * has enough capacity left after the earlier reservations. The workers stay locked until the transaction ends, so that
+ * other transactions see these reservations. Placements are chosen from a snapshot that may be old. Only this check
+ * ensures that no worker gets more runs than it has capacity for.
  */
 export async function reserve(
   tx: Queryable,
@@ -73,7 +76,7 @@ export async function reserve(
            WHERE w.id = ANY($1::uuid[]) AND w.lease_expires_at > $2 AND ${MAY_GET_RUNS} ORDER BY w.id FOR NO KEY UPDATE`,
     values: [ids, now],
   })
-  // A statement of its own, after the locks: it sees what their last holder committed.
+  // Read this in a second statement, after the locks, to see what their last holder committed.
   const { rows: used } = await tx.query<Reservation>({
     name: 'capacity.used',
     text: `SELECT worker_id, sum(vcpus)::integer AS vcpus, sum(memory_mib)::integer AS memory_mib FROM runs
@@ -100,14 +103,14 @@ export async function reserve(
   })
 }
 
-/** Which kinds of runs need a worker. `new`: no pass has looked at them yet. */
+/** Whether there are new and waiting runs that need a worker. No placement pass has seen a `new` run yet. */
 export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: boolean }
 
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
 const IS_NEW = `${IS_PENDING} AND r.waits_since IS NULL`
 const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 
-/** Which kinds of runs need a worker now. */
+/** Which kinds of runs (new, waiting) need a worker now. */
 export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
   const { rows } = await q.query<PendingKinds>({
     name: 'capacity.pendingKinds',
@@ -121,35 +124,38 @@ export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
 export type PendingRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
-  /** As text: a Date would cut off what the order of runs depends on. */
+  /** Text, because a Date would cut off digits that decide the order of runs. */
   readonly opened_at: string
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
-  /** Its writable layer is stored there, so it can run nowhere else. */
+  /** The worker that stores the sandbox's writable layer. The run can be placed on no other worker. */
   readonly home_worker_id: WorkerId | null
-  /** Its image, as the request spelled it. Null in a row that this program did not write; it must not block others. */
+  /**
+   * The run's image, as the request spelled it. Null if another program wrote the row; such a row must not block other
+   * runs.
+   */
   readonly image: string | null
-  /** Whether it is known that no worker has the capacity. */
+  /** Whether a placement pass found that no worker has the capacity. */
   readonly is_waiting: boolean
-  /** What its volumes need; null: it mounts none. */
+  /** The requirements of the run's volumes. Null: it mounts none. */
   readonly volumes: VolumeNeeds | null
 }
 
 const PENDING_RUN = `r.id AS run_id, r.sandbox_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
   s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
 
-/** Which runs a page has. */
+/** The range of a page of pending runs. */
 export type PendingPage = {
   readonly after: Pick<PendingRun, 'opened_at' | 'run_id'> | null
   readonly limit: number
-  /** Waiting runs are included only up to this size; null: none is. */
+  /** The largest size of waiting runs to include. Null: no waiting runs. */
   readonly waitingUpTo: { readonly vcpus: number; readonly memory_mib: number } | null
 }
 
 /**
- * The oldest runs without a worker, after a given one. The index alone skips waiting runs that fit nowhere: 100,000 of them
- * cost 30 ms, and cost 2 s when each was read (2026-11, 2 cores).
+ * The oldest runs without a worker, after a given run. The index alone skips waiting runs that are too large. Skipping
+ * 100,000 of them takes 30 ms; it took 2 s when each row was read (2026-11, 2 cores).
  */
 export async function pending(q: Queryable, page: PendingPage): Promise<readonly PendingRun[]> {
   const { after, limit, waitingUpTo } = page
@@ -175,14 +181,14 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
   return rows
 }
 
-/** A waiting run, and how many wait. */
+/** A waiting run, and the number of runs that wait. */
 export type WaitingRun = PendingRun & {
-  /** Its place in the queue, from 1. */
+  /** The run's position in the queue, from 1. */
   readonly position: number
   readonly waiting: number
 }
 
-/** The waiting run of a sandbox, or null. At most `countLimit` and one more are counted. */
+/** The waiting run of a sandbox, or null. Counting stops at `countLimit` + 1 runs. */
 export async function findWaiting(q: Queryable, sandbox: SandboxId, countLimit: number): Promise<WaitingRun | null> {
   const { rows } = await q.query<WaitingRun>({
     name: 'capacity.findWaiting',

@@ -1,8 +1,8 @@
-/** Workers as operators see them: which joined, what is stored on them, which drain and which were removed. */
+/** Workers as operators see them: their identity, drain and removal, and the data that only they store. */
 import type { VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A worker as an identity. */
+/** The identity of a worker. */
 export type WorkerIdentity = {
   readonly id: WorkerId
   readonly name: string
@@ -19,7 +19,7 @@ export async function find(q: Queryable, id: WorkerId): Promise<WorkerIdentity |
   return rows[0] ?? null
 }
 
-/** The worker that has this credential, or had it when it was removed. */
+/** The worker with this credential. Removed workers are included. */
 export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerIdentity | null> {
   const { rows } = await q.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE credential_sha256 = $1 ORDER BY removed_at DESC NULLS FIRST LIMIT 1`,
@@ -28,7 +28,7 @@ export async function findByCredential(q: Queryable, credentialSha256: Buffer): 
   return rows[0] ?? null
 }
 
-/** Inserts a worker; false when one that was not removed has its name or its credential. */
+/** Inserts a worker. Returns false when a worker that was not removed has the same name or credential. */
 export async function insert(
   tx: Queryable,
   worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
@@ -41,7 +41,7 @@ export async function insert(
   return rowCount > 0
 }
 
-/** The worker that has this name now, locked until the transaction ends, or null. */
+/** The current worker with this name, locked until the transaction ends, or null. */
 export async function lockNamed(tx: Queryable, name: string): Promise<WorkerIdentity | null> {
   const { rows } = await tx.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE name = $1 AND removed_at IS NULL FOR UPDATE`,
@@ -50,7 +50,7 @@ export async function lockNamed(tx: Queryable, name: string): Promise<WorkerIden
   return rows[0] ?? null
 }
 
-/** A worker as a list shows it. */
+/** A worker as `sandyard worker list` shows it. */
 export type ListedWorker = {
   readonly id: WorkerId
   readonly name: string
@@ -67,7 +67,7 @@ export type ListedWorker = {
   readonly removed_at: Date | null
 }
 
-/** Workers in the order in which they joined, after a given one. */
+/** Workers after a given one, in the order in which they joined. */
 export async function list(q: Queryable, after: WorkerId | null, limit: number): Promise<readonly ListedWorker[]> {
   const { rows } = await q.query<ListedWorker>({
     text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
@@ -82,7 +82,7 @@ export async function list(q: Queryable, after: WorkerId | null, limit: number):
   return rows
 }
 
-/** Begins a drain or changes its deadline; null ends it. May be repeated. */
+/** Starts a drain or changes its deadline. Null ends the drain. May be repeated. */
 export async function setDrain(
   tx: Queryable,
   id: WorkerId,
@@ -95,18 +95,18 @@ export async function setDrain(
   })
 }
 
-/** What is stored on a worker and nowhere else. */
+/** The data that only this worker stores. */
 export type Holdings = {
   readonly runs: number
-  /** Sandboxes whose writable layer is stored there. */
+  /** Sandboxes whose writable layer is stored on this worker. */
   readonly sandboxes: number
   readonly volumes: number
-  /** The names of the first of each. */
+  /** The names of the first sandboxes and of the first volumes. */
   readonly sandbox_names: readonly string[]
   readonly volume_names: readonly string[]
 }
 
-/** What is stored on a worker and nowhere else, with at most `namesLimit` names of each kind. */
+/** The data that only this worker stores, with at most `namesLimit` names of each kind. */
 export async function holdings(q: Queryable, id: WorkerId, namesLimit: number): Promise<Holdings> {
   const { rows } = await q.query<Holdings>({
     text: `SELECT (SELECT count(*)::integer FROM runs WHERE worker_id = $1 AND ended_at IS NULL) AS runs,
@@ -122,16 +122,22 @@ export async function holdings(q: Queryable, id: WorkerId, namesLimit: number): 
   return row
 }
 
-/** Voids a worker's credential and frees its name. Its lease lasts to its end: until then it may still run sandboxes. */
+/**
+ * Revokes a worker's credential and frees its name. Its lease does not end early: until it expires, the worker may
+ * still run sandboxes.
+ */
 export async function remove(tx: Queryable, id: WorkerId, now: Date): Promise<void> {
   await tx.query({ text: `UPDATE workers SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL`, values: [id, now] })
 }
 
-/** Removed workers whose lease is over and that have no open run. They will never report again. */
+/** SQL: removed workers whose lease has expired and that have no open run. They will never report again. */
 const GONE = `SELECT w.id FROM workers w WHERE w.removed_at IS NOT NULL AND coalesce(w.lease_expires_at, w.removed_at) < $1
   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`
 
-/** Detaches sandboxes from workers that are gone: they begin with an empty disk elsewhere. Returns how many. */
+/**
+ * Detaches sandboxes from workers that are gone. At their next start, they get an empty disk on another worker. Returns
+ * the number of sandboxes.
+ */
 export async function detachSandboxes(tx: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query({
     name: 'fleet.detachSandboxes',
@@ -142,7 +148,7 @@ export async function detachSandboxes(tx: Queryable, now: Date, limit: number): 
   return rowCount
 }
 
-/** Volumes whose home is a worker that is gone, locked until the transaction ends. */
+/** Volumes whose home worker is gone, locked until the transaction ends. */
 export async function lockVolumesOfGoneWorkers(tx: Queryable, now: Date, limit: number): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly id: VolumeId }>({
     name: 'fleet.lockVolumesOfGoneWorkers',
@@ -152,7 +158,10 @@ export async function lockVolumesOfGoneWorkers(tx: Queryable, now: Date, limit: 
   return rows.map(({ id }) => id)
 }
 
-/** Detaches volumes, which the caller has locked, from their homes. Their next use gives them a new home, empty. */
+/**
+ * Detaches volumes from their home workers. The caller must have locked the volumes. At its next use, a detached volume
+ * gets a new home worker and is empty.
+ */
 export async function detachVolumes(tx: Queryable, ids: readonly VolumeId[]): Promise<void> {
   await tx.query({
     name: 'fleet.detachVolumes',

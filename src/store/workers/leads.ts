@@ -1,16 +1,17 @@
 /**
- * Leases by which one process at a time does a job. The holder increments `beats`. A process that sees both counts unchanged
- * for long enough takes the lead and gets the next `epoch`. Clocks of different machines are never compared.
+ * Leases that let only one process at a time do a job. The holder increments `beats`. Another process that sees `beats`
+ * and `epoch` unchanged for long enough acquires the lead and gets the next `epoch`. Clocks of different machines are
+ * never compared.
  */
 import type { Queryable } from '../postgres/database.ts'
 
-/** A lead as it is stored; `holder` is null once it was released. */
+/** A stored lead. `holder` is null once the lead was released. */
 export type LeadRow = { readonly holder: string | null; readonly epoch: number; readonly beats: number }
 
-/** The term of one holder. It ends when another process takes the lead. */
+/** The term of one leader. It ends when another process acquires the lead. */
 export type LeadTerm = { readonly name: string; readonly holder: string; readonly epoch: number }
 
-/** The lead of this name, or null if nobody has ever held it. */
+/** The lead with this name, or null if no process has ever held it. */
 export async function find(q: Queryable, name: string): Promise<LeadRow | null> {
   const { rows } = await q.query<LeadRow>({
     name: 'leads.find',
@@ -21,8 +22,8 @@ export async function find(q: Queryable, name: string): Promise<LeadRow | null> 
 }
 
 /**
- * Acquires the lead if it is still as `seen`. Returns the new epoch, or null when another process was faster. Waits for the
- * transactions that hold it locked by `lockIfHeld`.
+ * Acquires the lead if it is unchanged since `seen`. Returns the new epoch, or null when another process was faster.
+ * Waits for transactions that locked the lead with `lockIfHeld`.
  */
 export async function acquire(
   q: Queryable,
@@ -44,7 +45,7 @@ export async function acquire(
   return rows[0]?.epoch ?? null
 }
 
-/** Renews the lead; false when another process holds it. */
+/** Renews the lead. Returns false when another process holds it. */
 export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'leads.renew',
@@ -55,8 +56,8 @@ export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Pr
 }
 
 /**
- * Whether this term still lasts; if so, it lasts until the transaction ends. The row is locked as by a foreign key: a renewal
- * passes, the next holder waits.
+ * Returns whether this term still lasts, and if so, extends it until the transaction ends. The row lock is that of a
+ * foreign key: it lets renewals pass, but the next holder must wait.
  */
 export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await tx.query({
@@ -67,7 +68,7 @@ export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTer
   return rowCount === 1
 }
 
-/** Releases the lead, so that the next holder need not wait for the lease to end. May be repeated. */
+/** Releases the lead. The next holder then need not wait for the lease to expire. May be repeated. */
 export async function release(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<void> {
   await q.query({
     text: 'UPDATE leads SET holder = NULL, epoch = epoch + 1 WHERE name = $1 AND holder = $2 AND epoch = $3',

@@ -1,18 +1,21 @@
-/** The server processes on this database. Each renews its own row; a reader judges by its own clock which are alive. */
+/**
+ * The server processes on this database. Each process renews its own row. A reader decides by its own clock which
+ * processes are alive.
+ */
 import type { Queryable } from '../postgres/database.ts'
 
-/** What a server process writes about itself. */
+/** The row of a server process. */
 export type Replica = {
   readonly id: string
-  /** The URL by which workers reach it; null: only the address that they were given. */
+  /** The URL at which workers reach the process. Null: workers use the address that they were given. */
   readonly url: string | null
   readonly version: string
-  /** The newest migration that it knows. */
+  /** The newest migration that the process knows. */
   readonly schema_version: number
   readonly started_at: Date
 }
 
-/** A row as it was read; each renewal changes `seen_at`. */
+/** The row with the time of its last renewal, `seen_at`. */
 export type ReplicaRow = Replica & { readonly seen_at: Date }
 
 /** Inserts the row of a process, or renews it. May be repeated. */
@@ -41,7 +44,7 @@ export async function remove(q: Queryable, { id, seen_at }: Pick<ReplicaRow, 'id
   await q.query({ text: 'DELETE FROM replicas WHERE id = $1 AND seen_at = $2', values: [id, seen_at] })
 }
 
-/** Removes earlier processes at this URL: two can't listen on one address. */
+/** Removes the rows of earlier processes at this URL, because two processes can't listen on one address. */
 export async function removeOthersAt(q: Queryable, url: string, id: string): Promise<void> {
   await q.query({ text: 'DELETE FROM replicas WHERE url = $1 AND id <> $2', values: [url, id] })
 }

@@ -1,6 +1,6 @@
 /**
- * Reports of many workers, recorded by one statement. A fleet of 10,000 workers sends a thousand reports a second, and ten
- * thousand at once after a restart of the control plane: no lease may end meanwhile.
+ * Records reports of many workers with one statement. A fleet of 10,000 workers sends a thousand reports a second, and
+ * ten thousand at once after a restart of the control plane. No lease may expire meanwhile.
  */
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/lease.ts'
@@ -8,24 +8,25 @@ import type { Statement } from '../postgres/database.ts'
 import type { OpenRunOfWorker } from '../sandboxes/runs.ts'
 import { GENERATION, IS_LATER, type DrainState, type Renewal, type WorkerReport } from './workers.ts'
 
-/** How long the leases last that a statement prolongs. */
+/** The time of the statement, and the new end of the leases that it extends. */
 export type LeaseTimes = { readonly now: Date; readonly expiresAt: Date }
 
-/** A report that says the same as the one before it, from a worker that knows this generation. */
+/** A report that is unchanged since the previous one, from a worker that knows its current generation. */
 export type UnchangedReport = ReportPosition & {
   readonly worker_id: WorkerId
   readonly known_generation: number
-  /** The credential that must be the worker's; null: it was checked a moment ago. */
+  /** The credential to compare with the worker's. Null: it was compared a moment ago. */
   readonly credentialSha256: Buffer | null
 }
 
-/** A worker whose lease was prolonged. */
+/** A worker whose lease was extended. */
 export type ProlongedLease = DrainState & { readonly worker_id: WorkerId }
 
 /**
- * Prolongs the leases of workers that have nothing new to say and nothing new to hear, and returns their rows. For the
- * others it writes nothing: their generation was raised, their lease is over, they were removed, the credential is not theirs,
- * or a later report or another incarnation was recorded before. At most one report for each worker.
+ * Extends the leases of workers that report no change and for which nothing has changed, and returns their rows. It
+ * writes nothing for a worker whose generation was raised, whose lease has expired, that was removed or whose
+ * credential differs. The same applies if a later report or another incarnation was recorded before. Pass at most one
+ * report for each worker.
  */
 export function prolongLeases(reports: readonly UnchangedReport[], lease: LeaseTimes): Statement {
   const rows = reports.map(({ worker_id, incarnation, seq, known_generation, credentialSha256 }) => {
@@ -47,28 +48,32 @@ export function prolongLeases(reports: readonly UnchangedReport[], lease: LeaseT
   }
 }
 
-/** A report with news about the worker itself and none about its volumes. */
+/** A report with changes of the worker itself and none of its volumes. */
 export type ReportWithoutVolumes = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
   readonly worker_id: WorkerId
-  /** Sandboxes whose writable layer is stored there and that do not run. */
+  /** Sandboxes that do not run and whose writable layer is stored on this worker. */
   readonly stopped_sandboxes: readonly SandboxId[]
 }
 
 /** A worker whose report was recorded. */
 export type RecordedReportRow = Renewal & {
   readonly worker_id: WorkerId
-  /** Whether a volume that is to be deleted was never held there, as far as the worker has reported. */
+  /** Whether the worker has never reported a volume that is now to be deleted. */
   readonly has_emptied: boolean
   readonly open: readonly OpenRunOfWorker[]
-  /** Whether volumes lie there, or one of `stopped_sandboxes` is gone: `open` may not be all that the answer must say. */
+  /**
+   * Whether the worker stores volumes, or one of `stopped_sandboxes` was deleted. The answer may then need more than
+   * `open`.
+   */
   readonly has_more: boolean
-  /** As of the same moment as `open`. */
+  /** The worker's generation, read at the same moment as `open`. */
   readonly generation: number
 }
 
 /**
- * Does what `workers.renew`, `volumeReports.record` and `runs.ofWorker` do in a transaction, and returns a row for each
- * worker whose report was recorded. A missing one was overtaken or removed. At most one report for each worker.
+ * Records reports as `workers.renew`, `volumeReports.record` and `runs.ofWorker` do in a transaction. Returns a row for
+ * each worker whose report was recorded. A worker without a row was removed, or a later report was recorded before.
+ * Pass at most one report for each worker.
  */
 export function recordReports(reports: readonly ReportWithoutVolumes[], lease: LeaseTimes): Statement {
   const rows = reports.map(({ worker_id, incarnation, seq, capacity, driver, storage, stopped_sandboxes }) => {

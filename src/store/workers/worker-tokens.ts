@@ -1,22 +1,22 @@
 import type { WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A token by which one machine may join as a worker. */
+/** A token with which one machine may join as a worker. */
 export type WorkerToken = {
   readonly id: string
-  /** The name that the worker gets; null: it chooses. */
+  /** The name that the worker gets. Null: the worker chooses. */
   readonly name: string | null
   readonly created_at: Date
   readonly expires_at: Date
 }
 
-/** A token, and what it was used for. */
+/** A token, and the worker that used it, if any. */
 export type UsableToken = Pick<WorkerToken, 'id' | 'name' | 'expires_at'> & {
   readonly used_at: Date | null
   readonly worker_id: WorkerId | null
 }
 
-/** Inserts a token, by the hash of its text. */
+/** Inserts a token with the hash of its text. */
 export async function insert(q: Queryable, token: WorkerToken & { readonly secretSha256: Buffer }): Promise<void> {
   await q.query({
     text: `INSERT INTO worker_tokens (id, name, secret_sha256, created_at, expires_at) VALUES ($1, $2, $3, $4, $5)`,
@@ -45,7 +45,7 @@ export async function use(
   })
 }
 
-/** Deletes at most `limit` tokens that were used or expired by then. Returns how many. */
+/** Deletes at most `limit` tokens that were used or had expired by `endedBy`. Returns the number of deleted tokens. */
 export async function prune(q: Queryable, endedBy: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
     name: 'workerTokens.prune',

@@ -3,7 +3,7 @@ import type { WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/lease.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A worker with its profile, its capacity, and what its open runs use. */
+/** A worker with its profile, its capacity, and the capacity that its open runs use. */
 export type WorkerRow = {
   readonly id: WorkerId
   readonly name: string
@@ -17,7 +17,9 @@ export type WorkerRow = {
   readonly is_draining: boolean
 }
 
-/** Inserts a worker, or gives the one of that name a new credential. Returns its id. May be repeated. */
+/**
+ * Inserts a worker, or replaces the credential of the existing worker with that name. Returns its id. May be repeated.
+ */
 export async function register(
   q: Queryable,
   worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
@@ -32,7 +34,10 @@ export async function register(
   return row.id
 }
 
-/** The workers of these credentials, in their order. Null for an unknown one, and for that of a removed worker. */
+/**
+ * The workers with these credentials, in the same order. Null for an unknown credential and for that of a removed
+ * worker.
+ */
 export async function findByCredentials(
   q: Queryable,
   credentials: readonly Buffer[],
@@ -46,7 +51,7 @@ export async function findByCredentials(
   return rows.map(({ id }) => id)
 }
 
-/** What a report says about the worker itself. */
+/** The part of a report that is about the worker itself. */
 export type WorkerReport = ReportPosition & {
   readonly capacity: Capacity
   readonly driver: DriverReport
@@ -55,32 +60,36 @@ export type WorkerReport = ReportPosition & {
   readonly leaseExpiresAt: Date
 }
 
-/** Since when a worker gets no new runs, or null, and when its runs are asked to stop. */
+/**
+ * The start of the worker's drain, and the time at which its runs are asked to stop. Null: none. A draining worker gets
+ * no new runs.
+ */
 export type DrainState = { readonly draining_since: Date | null; readonly drain_deadline_at: Date | null }
 
-/** What recording a worker's report changed. */
+/** The result of recording a worker's report. */
 export type Renewal = DrainState & {
-  /** Whether waiting runs may find capacity now. */
+  /** Whether there may now be capacity for waiting runs. */
   readonly adds_capacity: boolean
 }
 
 /**
- * The generation of worker `w`: a number that the database raises in each transaction that changes what the worker must
- * hear. See docs/decisions/0022.
+ * SQL: the generation of worker `w`. The database raises this number in each transaction that changes something that
+ * the worker must know. See docs/decisions/0022.
  */
 export const GENERATION = `coalesce((SELECT g.generation FROM worker_generations g WHERE g.worker_id = w.id), 0)`
 
 /**
- * Whether a report must be recorded: it is later than the last recorded one (`isLaterReport`). Once the lease is over, a report
- * of an earlier incarnation is recorded too: the worker may have lost its folder on a machine whose clock is behind.
+ * SQL: whether a report must be recorded because it is later than the last recorded one (`isLaterReport`). Once the
+ * lease has expired, a report of an earlier incarnation is recorded too. The worker may have lost its data folder, on a
+ * machine whose clock is behind.
  */
 export const IS_LATER = ({ incarnation, seq, now }: Readonly<Record<'incarnation' | 'seq' | 'now', string>>): string =>
   `(w.life IS NULL OR (w.life, w.report_seq) < (${incarnation}, ${seq}) OR w.life > ${incarnation} AND w.lease_expires_at < ${now})`
 
 /**
- * Records what a worker reports about itself and prolongs its lease. Null, and nothing is written, when a later report was
- * recorded or the worker was removed. Its row stays locked until the transaction ends, so that what is read afterwards
- * belongs to this report.
+ * Records a worker's report about itself and extends its lease. Returns null and writes nothing when a later report was
+ * recorded or the worker was removed. The row stays locked until the transaction ends. Therefore later reads in the
+ * transaction are consistent with this report.
  */
 export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
   const { vcpus, memory_mib, disk_mib } = report.capacity
@@ -108,7 +117,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
   return rows[0] ?? null
 }
 
-/** Whether the last recorded report of a worker is from a later incarnation than this. */
+/** Whether the last recorded report of a worker is from a later incarnation than this one. */
 export async function isSuperseded(q: Queryable, id: WorkerId, incarnation: string): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'workers.isSuperseded',
@@ -118,7 +127,7 @@ export async function isSuperseded(q: Queryable, id: WorkerId, incarnation: stri
   return rowCount === 1
 }
 
-/** The workers whose lease holds at `now`, with their used capacity. */
+/** The workers whose lease has not expired at `now`, with their used capacity. */
 export async function listLive(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
   const { rows } = await q.query<WorkerRow>({
     name: 'workers.listLive',
@@ -133,7 +142,9 @@ export async function listLive(q: Queryable, now: Date): Promise<readonly Worker
   return rows
 }
 
-/** A worker that has not reported lately, and its last report. An operator may have removed it. */
+/**
+ * A worker that has not reported lately, and the position of its last report. An operator may have removed the worker.
+ */
 export type SilentWorker = {
   readonly id: WorkerId
   readonly name: string
@@ -142,7 +153,7 @@ export type SilentWorker = {
   readonly report_seq: number
 }
 
-/** Workers that hold open runs and whose lease ends before `deadline`. */
+/** Workers with open runs whose lease expires before `deadline`. */
 export async function listSilent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
   const { rows } = await q.query<SilentWorker>({
     name: 'workers.listSilent',
@@ -154,7 +165,7 @@ export async function listSilent(q: Queryable, deadline: Date): Promise<readonly
   return rows
 }
 
-/** Whether a worker has not reported since; if so, its report waits until the transaction ends. */
+/** Whether a worker has still not reported. If so, its next report waits until the transaction ends. */
 export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq }: SilentWorker): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'workers.isSilentSince',
@@ -164,7 +175,7 @@ export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq
   return rowCount === 1
 }
 
-/** How each worker that has reported stores volumes. */
+/** How each worker that has reported stores its volumes. */
 export async function listStorages(
   q: Queryable,
 ): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
@@ -175,7 +186,7 @@ export async function listStorages(
   return rows
 }
 
-/** The abilities of every worker that has reported. One that is away now may return for runs that wait. */
+/** The abilities of every worker that has reported. A worker that is offline may return and run waiting sandboxes. */
 export async function listAbilities(q: Queryable): Promise<readonly (readonly string[])[]> {
   const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
     name: 'workers.listAbilities',
