@@ -64,7 +64,8 @@ async function readJoinToken({ config, switches }: Call): Promise<string | null>
   return token
 }
 
-type WorkerOrigin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinOptions }
+type WorkerOrigin =
+  ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinOptions }
 
 /** Finds out whether this machine has joined before. If it has, a newly given URL replaces the stored one. */
 async function resolveOrigin({ config, texts }: Call, token: string | null): Promise<WorkerOrigin> {
