@@ -6,16 +6,19 @@ import { CommandError, localCommands, type CommandRunner } from '../lib/run-comm
 import { parseMountinfo } from './processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
-/** How often, and how far apart, to retry a busy mount: its holder is usually about to end. */
+/**
+ * How often to retry the unmount of a busy mount, and how long to wait between tries. The process that uses it usually ends
+ * soon.
+ */
 const BUSY_TRIES = 40
 const BUSY_PAUSE_MS = 10
 
-/** Runs mount(8) with `args`. Relative paths in options start at `cwd`. */
+/** Runs mount(8) with `args`. Relative paths in mount options are resolved from `cwd`. */
 export async function mount(commands: CommandRunner, args: readonly string[], cwd = '/'): Promise<void> {
   await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
 }
 
-/** Every mount point at or beneath a folder, the innermost first. */
+/** Lists every mount point at or beneath a folder, innermost first. */
 export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
   const points = parseMountinfo(await readFile('/proc/self/mountinfo', 'utf8')).map(({ point }) => point)
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
@@ -24,8 +27,8 @@ export async function mountPointsBelow(folder: string): Promise<readonly string[
 type UnmountDeps = { readonly clock: Clock; readonly commands: CommandRunner }
 
 /**
- * Unmounts everything at or beneath a folder. A mount that stays busy is detached, and freed when its holder ends. A
- * folder without mounts succeeds.
+ * Unmounts everything at or beneath a folder. A mount that stays busy is detached; the kernel frees it when the last process
+ * that uses it ends. Succeeds if nothing is mounted.
  */
 export async function unmountBelow(folder: string, deps: UnmountDeps): Promise<void> {
   for (const point of await mountPointsBelow(folder)) await unmount(point, deps)
@@ -45,20 +48,20 @@ async function unmount(point: string, { clock, commands }: UnmountDeps): Promise
   }
 }
 
-/** A short name for a folder, used where its path does not fit: in names of cgroups, mount points and devices. */
+/** Returns a short hash of a folder's path, for names of cgroups, mount points and devices in which the path does not fit. */
 export function folderHash(dir: string): string {
   return createHash('sha256').update(dir).digest('hex').slice(0, 12)
 }
 
-/** Where the owner of `dir` mounts file systems. `makeMountDir` creates it. */
+/** The folder in which the owner of `dir` mounts file systems. `makeMountDir` creates that folder. */
 export function mountFolderOf(dir: string): string {
   return join('/run/sandyard', folderHash(dir))
 }
 
 /**
- * Creates `mountFolderOf(dir)` as a shared mount. An unmount in it then reaches the mount namespaces of runtimes, which
- * would otherwise keep every file system that was mounted when they started. The folder lies in `/run` and not in `dir`:
- * user 0 of a sandbox, who is unprivileged on the host, must pass every folder on the way. May be repeated.
+ * Creates `mountFolderOf(dir)` as a shared mount. An unmount in a shared mount also happens in the mount namespaces of
+ * runtimes. They would otherwise keep every file system that was mounted when they started. The folder is in `/run` and not in
+ * `dir`. User 0 of a sandbox is unprivileged on the host and must be able to enter every parent folder. May be repeated.
  */
 export async function makeMountDir(dir: string): Promise<string> {
   const path = mountFolderOf(dir)

@@ -1,6 +1,9 @@
 import type { StartFailure } from '../contract/workers/worker-protocol.ts'
 
-/** A start that failed, with its kind. The sandbox's owner sees the message, so it carries no secret and no host path. */
+/**
+ * The failure of a sandbox's start, with its reason. The sandbox's owner sees the message. It must contain no secret and no
+ * host path.
+ */
 export class StartError extends Error {
   readonly reason: StartFailure
   constructor(reason: StartFailure, message: string, cause?: unknown) {
@@ -9,12 +12,12 @@ export class StartError extends Error {
   }
 }
 
-/** An error whose message is written for the sandbox's owner, by code that does not know the kind of failure. */
+/** An error whose message the sandbox's owner may see. It is thrown by code that does not know which `StartFailure` applies. */
 export class OwnerVisibleError extends Error {}
 
 /**
- * Turns a rejection of `work` into a `StartError` of kind `reason`. The owner sees `message`, or the text of an
- * `OwnerVisibleError`; the original error becomes the cause. A `StartError` passes through unchanged.
+ * Turns a rejection of `work` into a `StartError` with the given reason. The owner sees `message`, or the message of an
+ * `OwnerVisibleError`. The original error becomes the cause. A `StartError` passes through unchanged.
  */
 export async function withStartFailure<T>(reason: StartFailure, message: string, work: Promise<T>): Promise<T> {
   try {

@@ -19,21 +19,24 @@ import { openDriver } from './choose-driver.ts'
 import { printStatus } from '../print-status.ts'
 import { deadlineFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
 
-/** What a worker has open on its machine: the driver that runs sandboxes, their volumes and their logs. */
+/** The open resources of a worker on its machine: the driver that runs sandboxes, the volume storage and the logs. */
 export type WorkerHost = {
   readonly driver: Driver
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
-  /** Ends the sandboxes when the control plane was out of reach for too long. Null: they run on. */
+  /**
+   * The deadline after which the sandboxes are destroyed. Null if sandboxes keep running while the control plane is
+   * unreachable.
+   */
   readonly renewDeadline: RenewDeadline | null
 }
 
 export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
 
 /**
- * Opens the driver, the volumes and the logs of this machine, and prints what they are. Pass `fencesItself: false` only where
- * worker and control plane are one process, so that no other worker could run the same sandboxes. Rejects when no driver
- * works here.
+ * Opens the driver, the volume storage and the logs of this machine, and prints which driver and storage are used. Pass
+ * `fencesItself: false` only if worker and control plane are one process: then no other worker can run the same sandboxes.
+ * Rejects when no driver works on this machine.
  */
 export async function openWorkerHost(
   deps: WorkerHostDeps,
@@ -44,7 +47,7 @@ export async function openWorkerHost(
   printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
   const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null
-  // The watchdog of an earlier worker on this folder would read an old deadline and kill the sandboxes that run now.
+  // An earlier worker's watchdog may still run. It would read the old deadline and kill the sandboxes that run now.
   if (deadlineFile === null) await rm(deadlineFilePath(deps.config), { force: true })
   const renewDeadline = deadlineFile === null ? null : await openRenewDeadline(deadlineFile)
   const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile })
@@ -54,16 +57,19 @@ export async function openWorkerHost(
   return { driver, storage, logs, renewDeadline }
 }
 
-/** Who a worker is, and how it reaches its control plane. */
+/** The identity of a worker, and its connection to the control plane. */
 export type AgentIdentity = {
   readonly worker_id: WorkerId
-  /** See `worker/agent/incarnation.ts`. */
+  /** The UUID of this process of the worker. See `worker/agent/incarnation.ts`. */
   readonly incarnation: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void
 }
 
-/** Runs the worker's agent until the signal. Sandboxes keep running after it. Rejects when the driver fails for good. */
+/**
+ * Runs the worker's agent until the signal aborts. Sandboxes keep running afterwards. Rejects when the driver fails
+ * permanently.
+ */
 export function runWorkerAgent(
   { config, log }: Omit<WorkerHostDeps, 'folder'>,
   { host: { renewDeadline, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
@@ -83,12 +89,15 @@ export function runWorkerAgent(
   )
 }
 
-/** Creates the demo image if it is missing, unless the driver is the simulated one. May be repeated. */
+/** Creates the demo image if it is missing. Does nothing for the simulated driver. May be repeated. */
 export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folder'>, host: WorkerHost): Promise<void> {
   if (host.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
 }
 
-/** Stops the sandboxes if SANDYARD_SHUTDOWN says so, prints how many keep running otherwise, and closes the rest. */
+/**
+ * Closes the driver, the volume storage and the logs. If SANDYARD_SHUTDOWN is `stop`, it stops the sandboxes first. Otherwise
+ * it prints how many sandboxes keep running.
+ */
 export async function closeWorkerHost(
   config: Config,
   { driver, storage, logs, renewDeadline }: WorkerHost,
@@ -107,13 +116,13 @@ export async function closeWorkerHost(
   await storage.close()
 }
 
-/** The most time for the agent to report the stopped sandboxes. */
+/** How long a shutdown waits for the agent to report the stopped sandboxes. */
 const REPORT_TIMEOUT_MS = 5_000
 const REPORT_POLL_MS = 50
 
 /**
- * Stops the sandboxes if SANDYARD_SHUTDOWN says so, then waits until the agent, which must still run, has reported them. The
- * control plane marks runs that nobody reports as lost.
+ * If SANDYARD_SHUTDOWN is `stop`, stops the sandboxes and waits until the agent has reported them. The agent must still run.
+ * The control plane marks a run as lost if no worker reports it.
  */
 export async function stopSandboxesAndReport(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
   if (config.shutdown !== 'stop') return
@@ -129,10 +138,13 @@ async function stopAllSandboxes(driver: Driver, graceMs: number): Promise<void> 
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
-/** The most time for the first sync. After it, the API's URL is printed anyway. */
+/** How long to wait for the first sync. After that time, the API's URL is printed even without a sync. */
 const FIRST_SYNC_TIMEOUT_MS = 10_000
 
-/** Waits for the worker's first sync. Before it, the API shows old states and refuses requests that need a worker's ability. */
+/**
+ * Waits for the worker's first sync. Before that sync, the API shows old states and refuses requests that need an ability of a
+ * worker.
+ */
 export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
   const over = new AbortController()
   await Promise.race([

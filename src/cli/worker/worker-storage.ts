@@ -13,7 +13,7 @@ import type { DataFolder } from '../server/data-folder.ts'
 /** The host's user id that is user 0 in every sandbox. */
 export const UID_SHIFT = 100_000
 
-/** Opens the image store of an installation. The server and `sandyard image` may have it open at the same time. */
+/** Opens the image store of an installation. The server and `sandyard image` may have the store open at the same time. */
 export function openImages(config: Config, log: Log): Promise<ImageStore> {
   return openImageStore({
     dir: join(config.dataDir, 'images'),
@@ -24,7 +24,7 @@ export function openImages(config: Config, log: Log): Promise<ImageStore> {
   })
 }
 
-/** Deletes the layers that no reference and no sandbox uses. Resolves with their number. */
+/** Deletes the image layers that no reference and no sandbox uses. Resolves with the number of deleted layers. */
 export async function deleteUnusedLayers(config: Config, images: ImageStore): Promise<number> {
   return images.collectGarbage(await readLayersInUse(ociFolder(config)))
 }
@@ -34,7 +34,10 @@ export function ociFolder(config: Config): string {
   return join(config.dataDir, 'sandboxes')
 }
 
-/** The folder in which the driver for microVMs stores its sandboxes. Its name is short, because paths of sockets are limited. */
+/**
+ * The folder in which the driver for microVMs stores its sandboxes. The folder's name is short because Linux limits the length
+ * of socket paths.
+ */
 export function microVmFolder(config: Config): string {
   return join(config.dataDir, 'vm')
 }
@@ -44,12 +47,12 @@ export function deadlineFilePath(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
-/** Where a worker notes its life: see `worker/agent/incarnation.ts`. */
+/** The file in which a worker stores the UUID of its current process. See `worker/agent/incarnation.ts`. */
 export function incarnationFilePath(config: Config): string {
   return join(config.dataDir, 'life.json')
 }
 
-/** Where volumes are stored, by the settings. */
+/** The settings of the volume storage, derived from the configuration. */
 export function volumeStorageConfig(config: Config): StorageSettings {
   return {
     dir: join(config.dataDir, 'volumes'),
@@ -58,7 +61,7 @@ export function volumeStorageConfig(config: Config): StorageSettings {
   }
 }
 
-/** Opens the storage for volumes. Rejects when existing volumes can't be reached. */
+/** Opens the volume storage. Rejects when existing volumes can't be reached. */
 export function openVolumes(config: Config, log: Log): Promise<VolumeStorage> {
   return openVolumeStorage(volumeStorageConfig(config), { uidShift: UID_SHIFT, clock: systemClock, log })
 }
@@ -73,7 +76,7 @@ export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
   })
 }
 
-/** What a driver needs in order to open. */
+/** What is needed to open a driver. */
 export type DriverDeps = {
   readonly folder: DataFolder
   readonly storage: VolumeStorage

@@ -1,4 +1,4 @@
-/** What a worker's agent is made of: what it is given, and what changes while it runs. */
+/** The types of a worker's agent: its dependencies, its parts, and the state that changes while it runs. */
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { DesiredRun, SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
@@ -15,66 +15,70 @@ import type { VolumeReconciler } from './volume-reconciler.ts'
 
 export type AgentDeps = {
   readonly worker_id: WorkerId
-  /** See `incarnation.ts`. */
+  /** The UUID of this process of the worker. See `incarnation.ts`. */
   readonly incarnation: string
   readonly driver: Driver
   readonly storage: VolumeStorage
-  /** How often what volumes use is measured, in milliseconds. */
+  /** How often the use of volumes is measured, in milliseconds. */
   readonly storageSampleMs: number
-  /** The files of a volume by its folder on this machine. */
+  /** Returns access to the files of the volume whose folder on this machine is `root`. */
   readonly filesOf: (root: string) => VolumeFiles
   readonly logs: Pick<SandboxLogs, 'read' | 'discard'>
   readonly controlPlane: ControlPlane
   readonly clock: Clock
   readonly log: Log
-  /** Whether a worker that can't sync destroys its runs. Off only where control plane and worker are one process. */
+  /**
+   * Whether the worker destroys its runs if it can't sync for too long. False only if control plane and worker are one process.
+   */
   readonly fencesItself: boolean
-  /** When it does so. Absent: a deadline that only this process knows. */
+  /**
+   * The deadline after which the worker destroys its runs. If absent, the agent creates one that exists only in this process.
+   */
   readonly renewDeadline?: RenewDeadline
-  /** Called after each sync that was answered, with its answer: from the first on, the control plane knows what runs here. */
+  /** Called with the answer to each sync. From the first call on, the control plane knows which runs this worker has. */
   readonly onSynced?: (answer: SyncAnswer) => void
 }
 
-/** What changes while an agent runs. */
+/** The state of an agent, which changes while the agent runs. */
 export type AgentState = {
-  /** What this machine can run, as of the last probe. */
+  /** The machine's capacity and the driver's abilities, as of the last probe. */
   probe: Probe
   /** The number of the last report. */
   seq: number
-  /** The number of the latest report whose answer was applied. Earlier ones, that come later, are not. */
+  /** The number of the latest report whose answer was applied. Answers to earlier reports are ignored. */
   appliedSeq: number
-  /** Syncs that are not answered yet, by the number of their report. */
+  /** The syncs without an answer, by the number of their report. */
   readonly inFlight: Map<number, AbortController>
-  /** Whether a report would say something new. */
+  /** Whether there is something new to report. */
   hasNews: boolean
-  /** Ends the pause of the sync loop. */
+  /** An abort ends the sync loop's pause. */
   pause: AbortController
   reportMemory: ReportMemory
-  /** Null before the first answer: until then nothing is removed. */
+  /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
   desiredVersion: string | null
   isReconciling: boolean
   mustReconcile: boolean
-  /** Sandboxes that are gone and whose writable layers are to be deleted, by the last answer. */
+  /** Deleted sandboxes whose writable layers must be discarded, from the last answer. */
   discards: readonly SandboxId[]
-  /** Ends the wait for them. */
+  /** An abort ends the wait for the discards. */
   discardsDone: AbortController
   /** Tickets that were dialled and may still be open. */
   readonly dialledTickets: Set<string>
 }
 
-/** What an agent remembers about the reports that it sent last, all of the same content. */
+/** What an agent remembers about its latest reports, which all have the same content. */
 export type ReportMemory = {
   content: string | null
-  /** The number of the first of them. */
+  /** The number of the first report with this content. */
   sinceSeq: number
-  /** The generation of the last answer to one of them, or null. */
+  /** The generation in the last answer to one of these reports, or null. */
   generation: number | null
-  /** When such a report was last sent to be read whole. */
+  /** When a report was last sent without a generation, so that the control plane reads it whole. */
   wholeAtMs: number
 }
 
-/** An agent: what it was given, what it is made of, and its state. `signal` ends it. */
+/** An agent: its dependencies, its parts and its state. `signal` ends the agent. */
 export type Agent = {
   readonly deps: AgentDeps
   readonly signal: AbortSignal

@@ -1,7 +1,6 @@
 /**
- * The worker's agent: it reports all that it observes to the control plane, takes over what is desired of it, and makes the
- * one into the other. It stores no truth: what it observes comes from the driver at each sync, what is desired from each
- * answer.
+ * The worker's agent. It reports the observed runs and volumes to the control plane, receives the desired ones, and reconciles
+ * the two. It stores neither: each sync observes the driver again, and each answer contains the desired state.
  */
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
@@ -19,12 +18,14 @@ import { makeVolumeReconciler } from './volume-reconciler.ts'
 
 /** How often the machine's capacity and the driver's abilities are probed again. */
 const PROBE_MS = 15_000
-/** How long a shutdown waits for steps that are under way. A start that takes longer is begun again by the next incarnation. */
+/**
+ * How long a shutdown waits for steps that are under way. A start that takes longer is repeated by the worker's next process.
+ */
 const SHUTDOWN_WAIT_MS = 3_000
 
 /**
- * Runs until `signal`, and sandboxes go on running afterwards. Rejects when the driver can't work on this machine, and with
- * `WorkerRemoved` once the worker was removed and its runs are destroyed.
+ * Runs the agent until `stop` aborts. Sandboxes keep running afterwards. Rejects when the driver can't work on this machine.
+ * Rejects with `WorkerRemoved` once the worker was removed and its runs are destroyed.
  */
 export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void> {
   const failed = new AbortController()
@@ -82,7 +83,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
   return agent
 }
 
-/** Has the next report sent at once. */
+/** Makes the sync loop send the next report at once. */
 function noteNews(state: AgentState): void {
   state.hasNews = true
   state.pause.abort(NOTIFIED)

@@ -12,48 +12,55 @@ import {
 import { makeReplicaUrls } from './replica-urls.ts'
 
 /**
- * The worker's client of the control plane: HTTP and WebSocket, always dialled from here. After a failure, the next sync goes
- * to another server process.
+ * The worker's client of the control plane, by HTTP and WebSocket. The worker opens every connection. After a failure, the next
+ * sync goes to another server process.
  */
 export interface ControlPlane {
   /**
-   * Sends a report and resolves with the answer. `onRecorded` is called as soon as the report is recorded, which prolongs the
-   * lease. Rejects when the control plane can't be reached or refuses; the next call then tries another server process.
+   * Sends a report and resolves with the answer. Calls `onRecorded` as soon as the control plane has recorded the report; from
+   * then on the lease is renewed. Rejects when the control plane can't be reached or refuses the report. The next call then
+   * tries another server process.
    */
   sync(request: SyncRequest, signal: AbortSignal, onRecorded?: () => Promise<void>): Promise<SyncAnswer>
   /**
-   * Dials with a ticket, at its URL, and resolves with a paused WebSocket. The signal ends the dialling, not the connection.
-   * Rejects when the ticket has expired or is not for this worker.
+   * Opens a WebSocket at the ticket's URL and resolves with it, paused. The signal cancels the attempt but does not close an
+   * open connection. Rejects when the ticket has expired or belongs to another worker.
    */
   dial(ticket: DialTarget, signal: AbortSignal): Promise<WebSocket>
-  /** The URLs to stand by at; absent if there is only one. */
+  /** The URLs to keep idle connections open to. Absent if there is only one URL. */
   readonly urls?: () => readonly string[]
   /**
-   * Stands by for a stream and resolves, with a paused WebSocket, when one is needed. Rejects when the control plane can't be
-   * reached, and when none was needed for `STAND_BY_HOLD_MS`; call it again then.
+   * Opens an idle connection and waits. Resolves with a paused WebSocket when the control plane needs a stream. Rejects when
+   * the control plane can't be reached, or when it needed no stream for `STAND_BY_HOLD_MS`; then call it again.
    */
   standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamPurpose; readonly socket: WebSocket }>
 }
 
-/** The part of a ticket that dialling needs. */
+/** The part of a ticket that is needed to connect. */
 export type DialTarget = { readonly ticket: string; readonly url?: string | undefined }
 
-/** The control plane removed this worker for good. Its runs go to other workers, and its credential is void. */
+/** The control plane removed this worker permanently. Its sandboxes move to other workers, and its credential is invalid. */
 export class WorkerRemoved extends Error {}
 
-/** How much longer than its hold a sync may take, in milliseconds. */
+/** How much longer a sync may take than the control plane holds it, in milliseconds. */
 const SYNC_SLACK_MS = 7_000
 /**
- * How long a sync may go without an answer when another server process can be tried, in milliseconds. Three stopped processes
- * in a row must cost less than the renew deadline (`RENEW_DEADLINE_MS`).
+ * How long a sync may stay without an answer if another server process can be tried, in milliseconds. Three stopped processes
+ * in a row must take less time than `RENEW_DEADLINE_MS`.
  */
 const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000
-/** The same if the ticket may have to be dialled elsewhere afterwards: the client waits 8 s in all. */
+/**
+ * How long the first connection attempt with a ticket may take if a second one at another URL may follow. The client waits 8 s
+ * in total.
+ */
 const FIRST_DIAL_LIMIT_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
 
-/** Makes a client of the control plane at `url` and at the other URLs that it names, with the worker's own credential. */
+/**
+ * Creates a client of the control plane, with the worker's own credential. It connects to `url` and to the other URLs that the
+ * control plane names.
+ */
 export function makeControlPlane(options: { readonly url: string; readonly credential: string }): ControlPlane {
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
@@ -69,7 +76,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         method: 'POST',
         headers: { authorization, 'content-type': 'application/json' },
         body: JSON.stringify(request),
-        redirect: 'error', // the report is only for the named server
+        redirect: 'error', // only the server at `url` may get the report
         signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
       })
     } finally {
@@ -86,7 +93,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         if (response.ok) await onRecorded?.()
         const text = await response.text()
         if (!response.ok) throw refusalOf(response.status, text)
-        const answer = JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
+        const answer = JSON.parse(text) as SyncAnswer // the control plane is the same program with the same protocol version
         if (replicas.current === url) replicas.markAnswered(url, answer.replicas ?? [])
         return answer
       } catch (error) {
@@ -103,7 +110,8 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
       } catch (error) {
-        // The process may be reachable only where this worker syncs, as through a tunnel. Another process refuses the ticket.
+        // The server process may be reachable only through the URL of this worker's syncs, for example through a tunnel. Any
+        // other process refuses the ticket.
         signal.throwIfAborted()
         try {
           return await open(replicas.current, FIRST_DIAL_LIMIT_MS)
@@ -119,7 +127,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), { authorization, limitMs, signal })
       try {
         const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
-        return { asked: JSON.parse(text) as StreamPurpose, socket } // this program wrote it, of the same protocol version
+        return { asked: JSON.parse(text) as StreamPurpose, socket } // written by the same program with the same protocol version
       } catch (error) {
         socket.terminate()
         throw new Error(`${url} accepted a stream without its purpose: a proxy may have removed the header`, {
@@ -155,12 +163,13 @@ function openSocket(
       headers: { authorization },
       handshakeTimeout: limitMs,
       perMessageDeflate: false,
-      // A mask of zeros costs nothing. An unpredictable mask protects proxies from browser scripts, which this is not (RFC 6455, 10.3).
+      // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
+      // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })
-    // After dialling, the users of the connection notice its end; the error would tell them nothing more.
+    // Once connected, the code that uses the connection notices its end. The error would add nothing.
     socket.on('error', (error) => {
       signal.removeEventListener('abort', onAbort)
       reject(error)
@@ -176,10 +185,13 @@ function openSocket(
   })
 }
 
-/** How much is shown of an answer that contains no problem. */
+/** How many characters of an answer appear in the error if the answer is not a problem document. */
 const SHOWN_CHARS = 300
 
-/** The problem in an answer of the control plane, or the beginning of its text. */
+/**
+ * Parses the problem document in an answer of the control plane. For any other answer, the message is the beginning of its
+ * text.
+ */
 export function parseProblem(text: string): { readonly code: string | null; readonly message: string } {
   try {
     const body: unknown = JSON.parse(text)

@@ -3,15 +3,15 @@ import type { Log } from '../../lib/log.ts'
 import { WorkerRemoved } from './control-plane.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
 
-/** Keeps a worker from holding runs that may be declared lost: see `RenewDeadline` and `WorkerRemoved`. */
+/** Destroys a worker's runs before the control plane declares them lost, and after the worker was removed. */
 export type Fence = {
-  /** Whether this worker may hold no runs. */
+  /** Whether this worker must destroy its runs and start none. */
   isActive(): boolean
-  /** Notes that a sync failed, and why. */
+  /** Records the error of a failed sync. */
   noteFailure(error: unknown): void
   /**
-   * While the fence is active, has all runs destroyed, repeatedly; `destroy` returns how many are left. Resolves at the signal.
-   * Rejects with `WorkerRemoved` once a removed worker has no run left.
+   * While the fence is active, calls `destroy` repeatedly to destroy all runs. `destroy` returns how many runs are left.
+   * Resolves when the signal aborts. Rejects with `WorkerRemoved` once a removed worker has no run left.
    */
   enforce(destroy: () => Promise<number>, signal: AbortSignal): Promise<void>
 }
@@ -28,10 +28,10 @@ type FenceDeps = {
   readonly log: Log
 }
 
-/** Makes the fence of one incarnation of a worker. */
+/** Creates the fence for one process of a worker. */
 export function makeFence({ renewDeadline, fencesItself, clock, log }: FenceDeps): Fence {
   let removed: WorkerRemoved | null = null
-  /** True until no run is left: an answer in between may desire a run that is half destroyed. */
+  /** Stays true until no run is left. An answer that arrives meanwhile may desire a run that is half destroyed. */
   let isDestroying = false
   const isActive = (): boolean => removed !== null || isDestroying || (fencesItself && renewDeadline.hasPassed())
   return {

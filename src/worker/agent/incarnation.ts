@@ -6,9 +6,9 @@ import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 type IncarnationDeps = { readonly clock: Clock; readonly random: Random }
 
 /**
- * Begins an incarnation of the worker that owns this file, and returns its UUIDv7. It is greater than those of earlier
- * incarnations, even if the clock went back, so that the control plane recognizes what an earlier one sent and arrives late.
- * The file keeps the field `life` of the first release.
+ * Creates the UUIDv7 of a new process of a worker (an incarnation), stores it in the file at `path`, and returns it. It is
+ * greater than the UUIDs of all earlier incarnations, even if the clock went back. The control plane therefore recognizes late
+ * messages of an earlier process. The file's field is named `life`, as in the first release.
  */
 export async function beginIncarnation(deps: IncarnationDeps, path: string): Promise<string> {
   const found = await readJson<{ readonly life: string }>(path)
@@ -17,7 +17,7 @@ export async function beginIncarnation(deps: IncarnationDeps, path: string): Pro
   return incarnation
 }
 
-/** The UUID of an incarnation that comes after `earlier`. */
+/** Returns a UUID that is greater than `earlier`. */
 export function nextIncarnation({ clock, random }: IncarnationDeps, earlier: string | null): string {
   return makeUuids(clock, random, earlier === null ? 0 : uuidTimeMs(earlier) + 1).next()
 }

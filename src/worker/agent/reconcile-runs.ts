@@ -1,4 +1,4 @@
-/** Makes what the driver runs into what the control plane desires, one look and its steps at a time. */
+/** Reconciles the driver's runs with the runs that the control plane desires. */
 import type { DesiredRun, ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import { decide, withStoppedRuns, type WorkerAction } from '../../domain/workers/decide.ts'
 import type { SandboxId } from '../../domain/ids.ts'
@@ -6,7 +6,10 @@ import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { Driver } from '../drivers/driver.ts'
 import type { Agent } from './agent-state.ts'
 
-/** All that the driver holds, the starts that it does not list yet, and stops of what was never begun. */
+/**
+ * Observes all runs: those that the driver lists, starts that it does not list yet, and desired runs that were stopped before
+ * their start.
+ */
 export async function observeRuns({ deps, steps, state }: Agent): Promise<readonly ObservedRun[]> {
   const listed = await deps.driver.list()
   const known = new Set(listed.map(({ run_id }) => run_id))
@@ -15,8 +18,8 @@ export async function observeRuns({ deps, steps, state }: Agent): Promise<readon
 }
 
 /**
- * Observes the runs and begins the steps that they need. Only one such look is under way at a time: two at once could begin
- * what the other has just undone. Never rejects: a failure is logged, and the next sync tries again.
+ * Observes the runs and begins the steps that they need. Only one call works at a time, because two calls could undo each
+ * other's steps. Never rejects: it logs a failure, and the next sync tries again.
  */
 export async function reconcileRuns(agent: Agent): Promise<void> {
   try {
@@ -41,12 +44,12 @@ async function reconcile(agent: Agent): Promise<void> {
   }
 }
 
-/** Destroys all runs, whatever is desired; answers how many are left. May be repeated. */
+/** Destroys all runs, including desired ones. Resolves with the number of runs that are left. May be repeated. */
 export async function destroyAllRuns(agent: Agent): Promise<number> {
   const { state } = agent
   state.desiredRuns = []
   state.desiredVersion = null
-  state.appliedSeq = state.seq // an answer on its way must not begin anew what is being destroyed
+  state.appliedSeq = state.seq // ignores answers to earlier reports: they could start the destroyed runs again
   try {
     await reconcile(agent)
     return (await observeRuns(agent)).length
@@ -72,7 +75,7 @@ function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
       steps.begin({ id: sandbox, starting: null, work: () => discardSandbox(agent, sandbox) })
   for (const action of decide(desiredRuns, held)) {
     const { kind, run_id } = action
-    if (kind === 'start' && fence.isActive()) continue // a late answer may desire what was called lost meanwhile
+    if (kind === 'start' && fence.isActive()) continue // a late answer may desire a run that was declared lost meanwhile
     const desired = desiredById.get(run_id)
     if (kind !== 'start') steps.cancelStart(run_id)
     const starting: ObservedRun | null =
@@ -89,7 +92,7 @@ async function performAction(driver: Driver, { action, desired }: ActionOnRun, a
   else if (desired !== undefined) await driver.start(desired, abort)
 }
 
-/** Takes over which sandboxes are to be discarded. Who waits for an earlier list waits no longer. */
+/** Replaces the list of sandboxes to discard. Ends every wait for an earlier list. */
 export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): void {
   state.discardsDone.abort(NOTIFIED)
   state.discardsDone = new AbortController()
@@ -100,11 +103,11 @@ export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): 
 async function discardSandbox({ deps, state }: Agent, sandbox: SandboxId): Promise<void> {
   await deps.driver.discard(sandbox)
   await deps.logs.discard(sandbox)
-  state.discards = state.discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
+  state.discards = state.discards.filter((one) => one !== sandbox) // the runs are observed again before the next answer arrives
   if (state.discards.length === 0) state.discardsDone.abort(NOTIFIED)
 }
 
-/** Resolves once all that is to be discarded is deleted, another list was taken over, or the time is over. */
+/** Resolves once all listed sandboxes are discarded, the list is replaced, or the time is over. */
 export async function waitForDiscards({ deps, state, signal }: Agent, limitMs: number): Promise<void> {
   if (state.discards.length === 0) return
   await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([state.discardsDone.signal, signal]))

@@ -1,7 +1,7 @@
 /**
- * The time by which this worker must get an answer from its control plane, or destroy its runs. It comes before the end of the
- * worker's lease, when the control plane declares the runs lost. Therefore no run exists twice. Time counts from the machine's
- * start: it goes on while a process is stopped and while the machine sleeps.
+ * The renew deadline: the worker destroys its runs if the control plane has not answered by then. The deadline is earlier than
+ * the end of the worker's lease, at which the control plane declares the runs lost. Therefore no run ever runs on two workers.
+ * The deadline's clock counts from the machine's boot and continues while a process is stopped and while the machine sleeps.
  */
 import { readFileSync } from 'node:fs'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
@@ -11,14 +11,17 @@ import { readBootId } from '../processes/process-identity.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type RenewDeadline = {
-  /** The time by the deadline's clock, in milliseconds. */
+  /** The time on the deadline's clock, in milliseconds. */
   nowMs(): number
-  /** Records the answer to a message that was sent at `sentAtMs`. Answers to earlier messages change nothing. */
+  /**
+   * Extends the deadline after an answer to a message that was sent at `sentAtMs`. An answer to an older message changes
+   * nothing.
+   */
   extend(sentAtMs: number): Promise<void>
   hasPassed(): boolean
 }
 
-/** Makes a deadline that only this process knows. It counts from now. */
+/** Creates a deadline that exists only in this process and counts from now. */
 export function makeRenewDeadline(clock: Pick<Clock, 'monotonicMs'>): RenewDeadline {
   let renewedAtMs = clock.monotonicMs()
   return {
@@ -31,12 +34,12 @@ export function makeRenewDeadline(clock: Pick<Clock, 'monotonicMs'>): RenewDeadl
   }
 }
 
-/** The content of the deadline's file. The watchdog and the launcher read it, too. */
+/** The content of a deadline's file. The watchdog and the launcher also read that file. */
 type Written = { readonly boot: string; readonly over_at_ms: number }
 
 /**
- * Opens a deadline that is stored in a file. It outlives this process: a later incarnation of the worker has the same deadline,
- * and the watchdog acts when it has passed. Without a file, or with one of an earlier boot, it has passed.
+ * Opens a deadline that is stored in a file. The worker's next process continues the same deadline, and the watchdog kills the
+ * sandboxes once it has passed. A deadline without a file, or with a file of an earlier boot, has passed.
  */
 export async function openRenewDeadline(path: string): Promise<RenewDeadline> {
   const boot = await readBootId()
@@ -58,7 +61,7 @@ export async function openRenewDeadline(path: string): Promise<RenewDeadline> {
   }
 }
 
-/** CLOCK_BOOTTIME (proc_uptime(5)), in steps of 10 ms. */
+/** Reads CLOCK_BOOTTIME in milliseconds from proc_uptime(5), in steps of 10 ms. */
 function sinceBootMs(): number {
   return Math.floor(Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1000)
 }

@@ -1,28 +1,28 @@
-/** The server processes that a worker may connect to, and the one that it syncs with. */
+/** The URLs of the server processes that a worker may connect to, and the URL that it syncs with. */
 export type ReplicaUrls = {
-  /** All known URLs, beginning with the one that the worker was given. */
+  /** All known URLs. The first is the URL that the worker was started with. */
   readonly all: readonly string[]
-  /** The one that the worker syncs with. */
+  /** The URL that the worker syncs with. */
   readonly current: string
-  /** How many have not failed since the last answer, the current one aside. */
+  /** How many URLs besides the current one have not failed since the last answer. */
   readonly untried: number
   /** Whether the worker's credential may be sent to a URL that the control plane named. */
   accepts(named: string): boolean
-  /** Notes that `url` answered, and the URLs that it named. */
+  /** Records that `url` answered and named these URLs. */
   markAnswered(url: string, named: readonly string[]): void
-  /** Notes that `url` failed: the next one becomes current, unless another one has already. */
+  /** Records that `url` failed. If `url` is current, the next URL becomes current. */
   markFailed(url: string): void
 }
 
-/** The most URLs that are kept. */
+/** The most URLs to keep. */
 const URLS_LIMIT = 32
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
 
 /**
- * Begins with the URL that the worker was given. If that is https, no other kind is accepted: the credential is never sent in
- * the clear because of an answer. Nor is a loopback URL, unless the given one is: another program may listen there on the
- * worker's machine.
+ * Creates the list with the URL that the worker was started with. If that URL is https, only https URLs are accepted, so that
+ * no answer makes the worker send its credential unencrypted. A loopback URL is accepted only if the given URL is one, because
+ * another program may listen on the worker's own loopback.
  */
 export function makeReplicaUrls(given: string): ReplicaUrls {
   const first = new URL(given)

@@ -7,17 +7,17 @@ export type StandByDeps = {
   readonly controlPlane: Pick<ControlPlane, 'standBy' | 'urls'>
   readonly clock: Clock
   readonly log: Log
-  /** Serves a stream that is needed. Must not fail. */
+  /** Serves a requested stream. Must not throw. */
   readonly serve: (wish: StreamRequest) => void
 }
 
 /**
- * On how many connections a worker stands by at each server process: so many streams begin at once without a sync. At the
- * median a channel opens in 6.2 ms, and in 8.1 ms by a ticket, whose sync also delays the first command. The public client's
- * `exec` of `true` takes 29 to 39 ms in place of 51 (2026-11, 2 cores).
+ * How many idle connections a worker keeps open to each server process. This many streams can begin at the same time without a
+ * sync. A channel opens in 6.2 ms at the median, against 8.1 ms with a ticket, whose sync also delays the first command. The
+ * public client's `exec` of `true` takes 29 to 39 ms instead of 51 (2026-11, 2 cores).
  */
 const CONNECTIONS = 4
-/** How long after a failure a connection is retried, at first and at most. */
+/** How long after a failure a connection is retried: the first delay and the longest one. */
 const RETRY_MS = 500
 const LAST_RETRY_MS = 4_000
 /** How often the list of server processes is checked. */
@@ -26,7 +26,7 @@ const URL_CHECK_MS = 1_000
 /** The connections to one server process. */
 type StandByGroup = { readonly end: AbortController; readonly kept: Promise<void> }
 
-/** Keeps connections open to every server process until the signal, and replaces each that gets used. */
+/** Keeps idle connections open to every server process until the signal aborts. Replaces each connection that gets used. */
 export async function keepStandingBy(deps: StandByDeps, signal: AbortSignal): Promise<void> {
   const { controlPlane, clock } = deps
   const posts = new Map<string | undefined, StandByGroup>()
@@ -51,7 +51,7 @@ function beginStandBy(deps: StandByDeps, url: string | undefined, signal: AbortS
   return { end, kept: Promise.all(keepers).then(() => undefined) }
 }
 
-/** A refusal after the time that the control plane holds such requests is no failure. */
+/** Keeps one idle connection open. The control plane ends an unused one after its hold time; that is not a failure. */
 async function keepConnection(
   { controlPlane, clock, log, serve }: StandByDeps,
   url: string | undefined,

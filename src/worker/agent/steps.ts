@@ -4,19 +4,19 @@ import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { StartError } from '../start-error.ts'
 
-/** One thing to do with a run, a sandbox or a volume. */
+/** One operation on a run, a sandbox or a volume. */
 export type Step = {
   readonly id: RunId | SandboxId | VolumeId
-  /** For a start: how its run is reported until the driver lists it. */
+  /** For a start: the state that is reported for the run until the driver lists it. Otherwise null. */
   readonly starting: ObservedRun | null
   readonly work: (abort: AbortSignal) => Promise<void>
 }
 
-/** What a worker is doing: at most one step at a time for each run, sandbox and volume. */
+/** The operations that a worker has under way: at most one at a time for each run, sandbox and volume. */
 export type Steps = {
-  /** Begins a step, unless one is under way for the same id: its end has the runs observed again. */
+  /** Begins a step. Does nothing if a step for the same id is under way; the runs are observed again when that step ends. */
   begin(step: Step): void
-  /** Aborts a start that is under way; does nothing to any other step. */
+  /** Aborts the start of a run if it is under way. Does not affect other steps. */
   cancelStart(run: RunId): void
   /** The runs whose start is under way, whether or not the driver lists them yet. */
   startingRuns(): readonly ObservedRun[]
@@ -24,10 +24,10 @@ export type Steps = {
   waitUntilIdle(limitMs: number): Promise<void>
 }
 
-/** How long a failed step blocks its id: what fails at once must not be retried in a tight loop. */
+/** How long after a failure no new step begins for the same id. This prevents tight retry loops. */
 const FAILED_STEP_PAUSE_MS = 500
 
-/** Makes the steps of a worker. `onEnd` is called after each and must not throw. */
+/** Creates an empty set of steps. `onEnd` is called after each step and must not throw. */
 export function makeSteps(
   deps: { readonly clock: Clock; readonly log: Log; readonly onEnd: () => void },
   signal: AbortSignal,

@@ -21,13 +21,16 @@ export type StreamDeps = {
 
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
 
-/** What a stream is for, and how to get its connection: it is open, or a ticket must be dialled. */
+/**
+ * A request to serve a stream: its purpose, and a function that returns its connection. The connection is already open, or
+ * `connect` dials with a ticket.
+ */
 export type StreamRequest<Asked = StreamPurpose> = {
   readonly purpose: Asked
   readonly connect: () => Promise<WebSocket>
 }
 
-/** Serves a stream until either side ends it or the signal comes. A failure is logged and ends it. */
+/** Serves a stream until either side ends it or the signal aborts. A failure is logged and ends the stream. */
 export function beginStream(deps: StreamDeps, request: StreamRequest, signal: AbortSignal): void {
   serveStream(deps, request, signal).catch((error: unknown) => {
     deps.log.warn({ error, ...request.purpose }, 'a stream could not be opened')
@@ -51,7 +54,7 @@ async function joinChannel(
   { purpose: asked, connect }: StreamRequest<PurposeOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
-  // Both at once: neither needs the other, and the client would wait for the sum.
+  // Opens both at the same time, which shortens the client's wait.
   const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
   const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
   await pipeChannel(socket, channel, signal)
@@ -60,7 +63,7 @@ async function joinChannel(
 /** A connection as a Node stream, for files and logs. */
 async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
   const stream = createWebSocketStream(await connect())
-  // An error before the stream is in use destroys it, and its user finds it destroyed.
+  // An error before the stream is in use destroys the stream. The code that uses it next then finds it destroyed.
   stream.on('error', () => stream.destroy())
   return stream
 }
@@ -77,7 +80,7 @@ async function serveFiles(
     client.destroy()
   }
   signal.addEventListener('abort', hangUp, { once: true })
-  if (signal.aborted) hangUp() // while it was being opened
+  if (signal.aborted) hangUp() // the signal aborted while the stream was being opened
   try {
     await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged })
   } catch (error) {
@@ -88,7 +91,10 @@ async function serveFiles(
   }
 }
 
-/** Sends the lines of a sandbox's log that a query asks for, by `log-protocol.ts`. The control plane hangs up when it has enough. */
+/**
+ * Sends the log lines that a query selects, in the format of `log-protocol.ts`. The control plane closes the stream when it has
+ * enough.
+ */
 async function sendLogs(
   deps: StreamDeps,
   { purpose: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
@@ -101,7 +107,7 @@ async function sendLogs(
   })
   const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
   try {
-    client.resume() // the other side sends nothing but the end
+    client.resume() // reads the end of the stream; the control plane sends nothing else
     await pipeline(encodeLogLines(entries, query), client, { signal })
   } catch (error) {
     if (!isHangUp(error) && !gone.signal.aborted) throw error
@@ -122,7 +128,7 @@ async function bothOrNone<A extends Destroyable, B extends Destroyable>(a: Promi
   })
 }
 
-/** A client that is done drops the connection: every channel ends so. */
+/** Whether an error only means that the client closed the connection. Every stream normally ends this way. */
 function isHangUp(error: unknown): boolean {
   if (!(error instanceof Error) || !('code' in error)) return false
   return error.code === 'ERR_STREAM_PREMATURE_CLOSE' || error.code === 'ABORT_ERR' || error.code === 'ECONNRESET'

@@ -1,4 +1,7 @@
-/** The worker's conversation with the control plane: one sync is always held there, and one more is sent with fresh news. */
+/**
+ * The worker's syncs with the control plane. The control plane always holds one sync open. The worker sends a second one when
+ * it has something new to report.
+ */
 import {
   WORKER_PROTOCOL_VERSION,
   type StreamTicket,
@@ -11,18 +14,21 @@ import type { Agent, ReportMemory } from './agent-state.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
 import type { StreamRequest } from './streams.ts'
 
-/** How long after a failed sync the next is tried. */
+/** How long after a failed sync the worker tries again. */
 const RETRY_MS = 500
-/** How long a sync that has nothing to say may wait for one that is held. */
+/** How long the worker waits before the next sync if a sync is held and there is nothing new to report. */
 const IDLE_MS = 15_000
-/** One that is held and one with fresh news. */
+/** The most syncs at the same time: one that the control plane holds, and one with a new report. */
 const SYNCS_AT_ONCE = 2
-/** How often a report is read whole though nothing changed: what was missed on either side lasts no longer than this. */
+/**
+ * How often the control plane reads a whole report although nothing changed. A difference that either side missed is corrected
+ * within this time.
+ */
 export const WHOLE_REPORT_EVERY_MS = 600_000
 
 type Serve = (request: StreamRequest) => void
 
-/** Syncs until the agent ends. `serve` gets the streams that an answer asks for. */
+/** Syncs until the agent ends. Calls `serve` for each stream that an answer requests. */
 export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
   const { deps, state, signal } = agent
   while (!signal.aborted) {
@@ -33,7 +39,10 @@ export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
   }
 }
 
-/** Sends what is observed now. Resolves once that is read, so that a later look is never sent under a lower number. */
+/**
+ * Observes the runs and volumes and sends a report of them. Resolves once they are observed, so that reports are numbered in
+ * the order of their observations.
+ */
 async function beginSync(agent: Agent, serve: Serve): Promise<void> {
   const { state, signal } = agent
   state.hasNews = false
@@ -67,7 +76,7 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
 }
 
-/** The `known_generation` of a report that is about to be sent. */
+/** Returns the `known_generation` of a report that is about to be sent. */
 export function knownGeneration(
   memory: ReportMemory,
   { content, seq, nowMs }: { readonly content: string; readonly seq: number; readonly nowMs: number },
@@ -79,7 +88,7 @@ export function knownGeneration(
   return null
 }
 
-/** Takes note of the generation that a report was answered with. */
+/** Stores the generation from the answer to a report. */
 export function noteGeneration(memory: ReportMemory, seq: number, generation: number | null): void {
   if (seq >= memory.sinceSeq) memory.generation = generation
 }
@@ -125,7 +134,7 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   setDiscards(agent, answer.discard_sandboxes)
   volumes.apply(request, answer)
   await reconcileRuns(agent)
-  // While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over.
+  // Until these deletions are done, every answer requests them again. Waiting keeps the worker from syncing in a tight loop.
   await Promise.all([removeVolumes(agent, answer.discard_volumes), waitForDiscards(agent, RETRY_MS)])
 }
 
@@ -135,7 +144,7 @@ function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: Strea
   serve({ purpose, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
 }
 
-/** Begins to delete volumes, and waits for that for a while. */
+/** Starts to delete volumes, and waits a limited time for the deletions. */
 async function removeVolumes({ deps, steps, volumes, signal }: Agent, removed: readonly VolumeKey[]): Promise<void> {
   if (removed.length === 0) return
   const removals = removed.map(

@@ -1,6 +1,7 @@
 /**
- * Reconciles volumes: measures what they use, enforces the desired caps, and deletes what must go. The storage knows which
- * volumes exist and which caps are in force. This only tracks what the control plane was told.
+ * Reconciles volumes: measures their use, enforces the desired caps, and deletes the volumes that the control plane wants
+ * deleted. The storage knows which volumes exist and which caps are in force. This file only tracks what was already reported
+ * to the control plane.
  */
 import type { StoredVolume, SyncAnswer, SyncRequest, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
@@ -11,40 +12,40 @@ export type VolumeReconcilerDeps = {
   readonly storage: VolumeStorage
   readonly clock: Clock
   readonly log: Log
-  /** How often volumes are measured when no change is known, in milliseconds. */
+  /** How often volumes are measured if no file change was noted, in milliseconds. */
   readonly sampleMs: number
-  /** Called when a report would say something new. Must not throw. */
+  /** Called when there is something new to report. Must not throw. */
   readonly onNews: () => void
 }
 
 export type VolumeReport = Pick<SyncRequest, 'storage' | 'volumes' | 'known_volumes_version'>
 
 export type VolumeReconciler = {
-  /** What a report says about volumes. The first call waits for the first measurement, for some seconds at most. */
+  /** Returns the part of a report that describes volumes. The first call waits some seconds for the first measurement. */
   report(): Promise<VolumeReport>
-  /** Applies the answer to a report: what it said need not be said again, and new caps are enforced. */
+  /** Applies the answer to a report: the reported measurements are not sent again, and new caps are enforced. */
   apply(report: VolumeReport, answer: Pick<SyncAnswer, 'volumes' | 'volumes_version'>): void
-  /** Deletes a volume and measures what is left. Rejects when it is in use. */
+  /** Deletes a volume and measures the remaining ones. Rejects when the volume is in use. */
   remove(volume: VolumeKey): Promise<void>
-  /** Notes that files of volumes changed: they are measured within about a second. */
+  /** Notes that files of volumes changed. The volumes are measured within about a second. */
   noteChange(): void
   /** Measures volumes until the worker ends. */
   keepMeasuring(): Promise<void>
 }
 
-/** How long the first report waits for a measurement: folders with many files take minutes to count. */
+/** How long the first report waits for a measurement. Counting folders with many files can take minutes. */
 const FIRST_MEASURE_MS = 5_000
-/** From a change to its measurement: changes that come together are measured once. */
+/** The delay from a file change to a measurement. One measurement covers all changes in that time. */
 const DEBOUNCE_MS = 500
-/** How long after a failure the caps are requested again. */
+/** How long after a failure to set a cap the control plane is asked for all caps again. */
 const CAPS_RETRY_MS = 3_000
 
-/** Makes the reconciler of a worker; `signal` ends it. */
+/** Creates the volume reconciler of a worker. `signal` ends it. */
 export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSignal): VolumeReconciler {
   const { storage, clock, log, onNews } = deps
   const first = Promise.withResolvers<void>()
   let measured: readonly StoredVolume[] | null = null
-  /** Whether the last report said that there are no volumes. */
+  /** Whether the last report listed no volumes. */
   let hasReportedNone = false
   let measuring: Promise<void> = Promise.resolve()
   let sleeper = new AbortController()
@@ -61,13 +62,13 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
     }
     first.resolve()
   }
-  /** One after the other: a later result was measured later. */
+  /** Runs measurements one after the other, so that a later result is never replaced by an earlier one. */
   const measure = (): Promise<void> => {
     measuring = measuring.then(measureOnce)
     return measuring
   }
 
-  /** Enforces the latest caps. Failed ones are requested again, so that none is silently missing. */
+  /** Enforces the latest caps. If one fails, the worker requests all caps again later. */
   const applyAllCaps = async (): Promise<void> => {
     if (isApplyingCaps) return
     isApplyingCaps = true
@@ -102,11 +103,11 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
     },
     apply(report, answer) {
       if (report.volumes !== null) hasReportedNone = report.volumes.length === 0
-      if (measured === report.volumes) measured = null // reported; a later one is news
+      if (measured === report.volumes) measured = null // a measurement that was made since then is still to be reported
       if (answer.volumes === null) return
       knownVersion = answer.volumes_version
       pendingCaps = answer.volumes
-      void applyAllCaps() // it never rejects: every failure is logged and requested again
+      void applyAllCaps() // never rejects: it logs every failure and requests the caps again
     },
     async remove(volume) {
       await storage.remove(volume)
@@ -120,7 +121,7 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
       for (let isAsked = false; !signal.aborted;) {
         await measure()
         if (isAsked) onNews()
-        else if (hasReportedNone && measured?.length === 0) measured = null // no news, and the report stays unchanged
+        else if (hasReportedNone && measured?.length === 0) measured = null // the control plane already knows that there are no volumes
         sleeper = new AbortController()
         if (!hasChanged) await interruptibleSleep(clock, deps.sampleMs, AbortSignal.any([sleeper.signal, signal]))
         if (hasChanged) await interruptibleSleep(clock, DEBOUNCE_MS, signal)
