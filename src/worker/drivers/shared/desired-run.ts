@@ -5,11 +5,11 @@ import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
 import type { LogWriter } from '../../logs/logs.ts'
 import { StartError } from '../../start-error.ts'
 
-/** What a driver needs of the image store. */
+/** The part of the image store that a driver uses. */
 export interface ImageResolver {
   /**
-   * Returns the image of a reference, after a pull if the policy asks for one. Calls `onFetched` when it pulled. Rejects
-   * with `StartError` of kind `image` or `registry`.
+   * Returns the image of a reference. Pulls the image first if the policy requires it, and calls `onFetched` after a pull.
+   * Rejects with `StartError` of reason `image` or `registry`.
    */
   resolve(
     reference: string,
@@ -20,13 +20,13 @@ export interface ImageResolver {
       readonly onFetched?: () => void
     },
   ): Promise<Image>
-  /** References that need no pull. */
+  /** Lists the references whose images are already stored. */
   list(): Promise<readonly string[]>
 }
 
 /**
- * Resolves the image of a run's spec, and tells the sandbox's log which one it is. `pinned` is the image that the
- * sandbox's disk was made over, which a restart keeps; null resolves the spec's reference.
+ * Resolves the image of a run's spec, and writes its reference and digest to the sandbox's log. `pinned` is the image under the
+ * sandbox's existing disk, which every restart uses again. If it is null, the spec's reference is resolved.
  */
 export async function resolveImage(
   { images, log }: { readonly images: ImageResolver; readonly log: Pick<LogWriter, 'system'> },
@@ -43,20 +43,20 @@ export async function resolveImage(
   return image
 }
 
-/** The size of a run's disk in MiB: the spec's, or the worker's default within what the organization may have. */
+/** Returns the size of a run's disk in MiB: the spec's size, or the worker's default limited to the organization's maximum. */
 export function diskSizeMib({ spec, default_disk_max_mib }: DesiredRun, defaultDiskMib: number): number {
   return spec.resources.disk_size_mib ?? Math.min(defaultDiskMib, default_disk_max_mib ?? Infinity)
 }
 
 /**
- * The command whose end ends the run; null when the sandbox only waits for commands. The command of the image alone is
- * never run (decision 0006).
+ * Returns the command whose end ends the run, or null if the sandbox only waits for commands. The image's own command never
+ * runs by itself (decision 0006).
  */
 export function workloadCommand({ runtime }: SandboxSpec, image: ImageConfig): readonly string[] | null {
   return runtime.cmd === null ? null : [...(runtime.entrypoint ?? image.entrypoint ?? []), ...runtime.cmd]
 }
 
-/** Throws `StartError` of kind `config` when the name of a script is not one file's name. */
+/** Throws `StartError` of reason `config` if the name of a script is not a valid file name. */
 export function assertScriptNames({ runtime }: SandboxSpec): void {
   const name = Object.keys(runtime.scripts).find((candidate) => !isFileName(candidate))
   if (name !== undefined) throw new StartError('config', `'${name}' is not usable as the name of a script`)
@@ -66,7 +66,7 @@ function isFileName(name: string): boolean {
   return name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name) && Buffer.byteLength(name) <= 255
 }
 
-/** A script's text with an interpreter line, without which the kernel does not run it (execve(2)). */
+/** Returns a script's text with an interpreter line. The kernel does not execute a script without one (execve(2)). */
 export function withInterpreter(text: string, shell: string | null): string {
   return text.startsWith('#!') ? text : `#!${shell ?? '/bin/sh'}\n${text}`
 }

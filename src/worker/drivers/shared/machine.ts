@@ -6,7 +6,7 @@ import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 
 const MIB = 1024 * 1024
 
-/** What this machine can give to sandboxes; `cpuOvercommit` virtual CPUs are promised per real one. */
+/** Measures the machine's capacity for sandboxes. Each real CPU counts as `cpuOvercommit` virtual CPUs. */
 export async function measureCapacity(dir: string, cpuOvercommit: number): Promise<Capacity> {
   const disk = await statfs(dir)
   return {
@@ -16,7 +16,7 @@ export async function measureCapacity(dir: string, cpuOvercommit: number): Promi
   }
 }
 
-/** Those of the programs that no folder of PATH has. */
+/** Returns the names of the programs that are in no folder of PATH. */
 export function findMissingPrograms(names: readonly string[]): readonly string[] {
   const folders = (process.env['PATH'] ?? '').split(delimiter)
   return names.filter((name) => !folders.some((folder) => existsSync(join(folder, name))))

@@ -9,12 +9,12 @@ import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from './
 
 type HostVolume = Pick<RunVolumes, 'host'>
 
-/** The deepest folder that `copy_dir` enters. */
+/** The most levels of nested folders that `copy_dir` accepts. */
 const MAX_DEPTH = 100
 
 /**
- * Applies a spec's patches, in order, beneath a sandbox's root. `copy_file` and `copy_dir` read from the organization's
- * host volume, which other sandboxes may change meanwhile. Rejects with `StartError` of kind `patch`, whose message names
+ * Applies a spec's patches, in order, beneath a sandbox's root. `copy_file` and `copy_dir` read from the organization's host
+ * volume, which other sandboxes may change at the same time. Rejects with `StartError` of reason `patch`, whose message names
  * the patch and its path.
  */
 export async function applyPatches(tree: RootTree, patches: readonly Patch[], volumes: HostVolume): Promise<void> {
@@ -94,7 +94,10 @@ async function copyFolder(
   }
 }
 
-/** Opens each entry beneath the handle of its folder, so that a volume that changes meanwhile can't lead elsewhere. */
+/**
+ * Copies a folder's entries. Opens each entry beneath the handle of its folder. Therefore a concurrent change of the volume
+ * can't redirect the copy.
+ */
 async function copyEntries(
   tree: RootTree,
   source: FileHandle,
@@ -148,14 +151,14 @@ async function putLink(tree: RootTree, link: string, target: string): Promise<vo
   })
 }
 
-/** Removing a path that does not exist succeeds. */
+/** Removes a path. Succeeds if the path does not exist. */
 async function remove(tree: RootTree, path: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path, { followLast: false })
   if (!found.exists) return
   await withParentFolder(tree, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
 }
 
-/** Follows symlinks within the root. Creates a missing file, as a shell's `>>` does. */
+/** Appends to a file. Follows symlinks within the root. Creates a missing file, as a shell's `>>` does. */
 async function append(tree: RootTree, path: string, content: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path)
   if (!found.exists) return await putText(tree, found.guestPath, { mode: 0o644, text: content })
@@ -171,7 +174,7 @@ async function append(tree: RootTree, path: string, content: string): Promise<vo
   })
 }
 
-/** Names paths as the sandbox's owner wrote them, and none of this machine. */
+/** Returns a message for the sandbox's owner. It contains paths as the owner wrote them, and no path of this machine. */
 function reasonOf(error: unknown, patch: Patch): string {
   if (error instanceof BlockedPathError) return error.message
   const where = 'path' in patch ? patch.path : 'src' in patch ? `${patch.src} to ${patch.dst}` : patch.link

@@ -15,16 +15,19 @@ import { resolveBeneath, type VolumeRoot } from '../../volumes/resolve-beneath.t
 import { translateErrors } from '../../volumes/file-errors.ts'
 
 /**
- * A mount whose source can't be swapped any more. Sandboxes write to volumes, so a path in a volume may lead elsewhere at
- * any time. The driver opens the source once and binds it to a pin, a path that no sandbox can change. The runtime mounts
- * the pin.
+ * A mount whose source no sandbox can replace. Sandboxes write to volumes, so a path in a volume may point elsewhere at any
+ * time. The driver opens the source once and bind mounts it on a pin, a path that no sandbox can change. The runtime mounts the
+ * pin.
  */
 export type PinnedMount =
   | { readonly spec: BindMount | NamedMount; readonly pin: string; readonly kind: 'folder' | 'file' }
-  /** The runtime makes the tmpfs itself. The pin is an empty tmpfs for resolving targets beneath it; null without other mounts. */
+  /**
+   * The runtime creates the tmpfs itself. The pin is an empty tmpfs, used to resolve the targets of mounts inside it. Null if
+   * the run has no other mounts.
+   */
   | { readonly spec: TmpfsMount; readonly pin: string | null; readonly kind: 'folder' }
 
-/** Pins every mount of a run in `folder`, which it creates. Rejects with `StartError` of kind `mount`, which names the mount. */
+/** Creates `folder` and pins every mount of a run there. Rejects with `StartError` of reason `mount`, which names the mount. */
 export async function pinMounts(
   { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
   { spec }: DesiredRun,
@@ -41,8 +44,8 @@ export async function pinMounts(
 }
 
 /**
- * Removes the pins in `folder` once they were unmounted. It can't delete content: a pin is an empty folder or file, and the
- * kernel refuses to remove one (`EBUSY`) while something is mounted on it. A missing folder succeeds.
+ * Removes the pins in `folder` after they were unmounted. It can't delete the content of volumes. A pin is an empty folder or
+ * file, and the kernel refuses to remove it (`EBUSY`) while something is mounted on it. Succeeds if the folder is missing.
  */
 export async function removePins(folder: string): Promise<void> {
   if (!existsSync(folder)) return
@@ -53,7 +56,9 @@ export async function removePins(folder: string): Promise<void> {
   await rmdir(folder)
 }
 
-/** Turns a rejection of `work` into a `StartError` of kind `mount`, whose message names the mount by its path in the sandbox. */
+/**
+ * Turns a rejection of `work` into a `StartError` of reason `mount`, whose message names the mount by its path in the sandbox.
+ */
 export async function withMountName<T>({ guest }: Mount, work: Promise<T>): Promise<T> {
   const named = `the mount on '${guest}' could not be made`
   const addName = (error: unknown): never => {
@@ -62,7 +67,10 @@ export async function withMountName<T>({ guest }: Mount, work: Promise<T>): Prom
   return await withStartFailure('mount', named, work.catch(addName))
 }
 
-/** Only the sandbox's user 0, as whom runtimes open what they mount, may enter: no other user of the host reaches a volume. */
+/**
+ * Creates the folder of pins. Only the sandbox's user 0 may enter it, because runtimes open mount sources as that user. No
+ * other user of the host can reach a volume through it.
+ */
 async function makePinsFolder(path: string, owner: number): Promise<void> {
   await mkdir(path, { mode: 0o700 })
   await chown(path, owner, owner)
@@ -108,26 +116,26 @@ async function pinHeld(
 ): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
-  const options = ['bind', ...mountFlags(spec.options)].join(',')
-  // mount(8) follows this process's descriptor, not the path that was opened.
+  const options = ['bind', ...mountFlagsOf(spec.options)].join(',')
+  // mount(8) gets this process's open descriptor. The path that was opened may point elsewhere by now.
   const source = `/proc/${String(process.pid)}/fd/${String(held.fd)}`
   await mount(commands, ['--no-canonicalize', '-o', options, source, pin])
   return { spec, pin, kind }
 }
 
 /**
- * The flags of a volume's mount. All are explicit, because a bind mount otherwise inherits those of the volume's file
- * system. Removing one needs CAP_SYS_ADMIN, which no process of a sandbox has. `nodev` always holds: a device file in a
- * volume must not give access to a device of the machine.
+ * Returns the mount flags of a volume. All flags are explicit, because a bind mount otherwise inherits the flags of the
+ * volume's file system. Removing a flag needs CAP_SYS_ADMIN, which no process of a sandbox has. `nodev` is always set: a device
+ * file in a volume must not give access to a device of the machine.
  */
-export function mountFlags({ readonly, noexec, nosuid }: MountOptions): readonly string[] {
+export function mountFlagsOf({ readonly, noexec, nosuid }: MountOptions): readonly string[] {
   return [readonly ? 'ro' : 'rw', noexec ? 'noexec' : 'exec', nosuid ? 'nosuid' : 'suid', 'nodev']
 }
 
 /**
- * Calls `use` with the file or folder that a bind mount names on its organization's host volume; creates a missing
- * folder. The path is resolved by `resolveBeneath`, so no symlink and no concurrent change leads out of the volume.
- * Rejects with `BlockedPathError`.
+ * Opens the source of a bind mount on the organization's host volume and calls `use` with it. Creates a missing folder.
+ * `resolveBeneath` resolves the path, so no symlink and no concurrent change leads out of the volume. Rejects with
+ * `BlockedPathError`.
  */
 async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
   const parsed = parseVolumePath(host)

@@ -3,30 +3,33 @@ import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 
 /**
- * A path in a sandbox's root, resolved as chroot(2) would: like `RESOLVE_IN_ROOT` of openat2(2), an absolute symlink
- * starts again at the root, and `..` at the root stays there. For paths in volumes use `resolveBeneath`, which refuses
- * both, like `RESOLVE_BENEATH`.
+ * A path in a sandbox's root, resolved as chroot(2) does and like `RESOLVE_IN_ROOT` of openat2(2). An absolute symlink starts
+ * again at the root, and `..` at the root stays there. For paths in volumes, use `resolveBeneath`. It refuses both, like
+ * `RESOLVE_BENEATH`.
  *
- * Each step opens one name beneath the handle of the step before (`/proc/self/fd/N/name`) without following it. So the
- * rule holds while the tree changes, and for `/proc/<pid>/root`, where comparing paths would not protect.
+ * Each step opens one name beneath the handle of the previous step (`/proc/self/fd/N/name`) and follows no symlink. Therefore
+ * no path leads out of the root even while the tree changes. The same is true for `/proc/<pid>/root`, where a comparison of
+ * paths would not help.
  */
 type PathInRoot = {
-  /** The path on the host. It can go stale: read through `openInRoot`, write through `withParentFolder`. */
+  /**
+   * The path on the host. It may become wrong when the tree changes: read with `openInRoot` and write with `withParentFolder`.
+   */
   readonly hostPath: string
   /** The absolute path as seen from the root. No part of it that exists is a symlink. */
   readonly guestPath: string
   readonly exists: boolean
 }
 
-/** How a path is resolved. */
+/** Options for resolving a path. */
 export type ResolveOptions = {
   /** Whether a symlink as the last part is followed. Default true. */
   readonly followLast?: boolean
-  /** True for a root without processes and volumes, whose files never block. It is walked without thread switches. */
+  /** True for a root without processes and volumes. Its files never block, so they are opened synchronously. */
   readonly isFresh?: boolean
 }
 
-/** A path that could not be resolved. `code` is the kernel's code for it. */
+/** A path that could not be resolved. `code` is the error code of the kernel. */
 export class PathInRootError extends Error {
   readonly code: 'ELOOP' | 'ENOTDIR' | 'ENOENT' | 'EINVAL'
   constructor(code: PathInRootError['code'], guestPath: string) {
@@ -35,13 +38,16 @@ export class PathInRootError extends Error {
   }
 }
 
-/** Linux's own limit on symlinks in one path (path_resolution(7)). */
+/** The limit on symlinks in one path, the same as Linux's (path_resolution(7)). */
 const MAX_SYMLINKS = 40
-/** O_PATH of Linux on every architecture Node runs on; Node's constants lack it. */
+/** Linux's O_PATH, which Node's constants lack. It has this value on every architecture that Node supports. */
 const O_PATH = 0o10000000
 const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
-/** Resolves a path of the sandbox in `root`. A missing path is no error; a loop of symlinks or a file used as folder is. */
+/**
+ * Resolves a path of the sandbox in `root`. A missing path is allowed. A loop of symlinks and a file used as a folder are
+ * errors.
+ */
 export async function resolveInRoot(
   root: string,
   guestPath: string,
@@ -54,12 +60,12 @@ export async function resolveInRoot(
   })
 }
 
-/** Mounts over a root: the host path of each, by the resolved guest path that it covers. */
+/** The mounts over a root: the host path of each mount, by the resolved guest path that the mount covers. */
 export type MountsOverRoot = ReadonlyMap<string, string>
 
 /**
- * `resolveInRoot` as the sandbox will see it once `covers` are mounted: at a covered path, the walk continues in the mount.
- * The result has no host path, because the walk may cross file systems.
+ * Resolves a path as the sandbox will see it once `covers` are mounted. At a covered path, it continues in the mount. The
+ * result has no host path, because the path may cross file systems.
  */
 export async function resolveUnderMounts(
   root: string,
@@ -73,8 +79,8 @@ export async function resolveUnderMounts(
 }
 
 /**
- * Opens a regular file or folder in `root` for reading, following symlinks within the root. Rejects with
- * `PathInRootError`: `EINVAL` for devices, FIFOs and sockets. The caller closes the handle.
+ * Opens a regular file or folder in `root` for reading. Follows symlinks within the root. Rejects with `PathInRootError`:
+ * `EINVAL` for devices, FIFOs and sockets. The caller closes the handle.
  */
 export async function openInRoot(
   root: string,
@@ -91,9 +97,9 @@ export async function openInRoot(
 }
 
 /**
- * Calls `use` with the folder of the path's last part, and with the name of that part, which is not followed and may be
- * missing. The folder's path stays valid while `use` runs, even if the folder is moved. Rejects with `ENOENT` when the
- * folder is missing, and with `EINVAL` for the root itself.
+ * Opens the parent folder of a path and calls `use` with the folder and the path's last name. The last name may be missing, and
+ * a symlink there is not followed. The folder's path stays valid while `use` runs, even if the folder is moved. Rejects with
+ * `ENOENT` if the folder is missing, and with `EINVAL` for the root itself.
  */
 export async function withParentFolder<T>(
   { root, isFresh = false }: { readonly root: string } & Pick<ResolveOptions, 'isFresh'>,
@@ -192,7 +198,10 @@ function partsOf(path: string): string[] {
   return path.split('/').filter((part) => part !== '' && part !== '.')
 }
 
-/** Missing parts hold no symlinks, so `..` drops the part before it. It never leaves the part that exists. */
+/**
+ * Resolves `..` in the missing part of a path. A missing part contains no symlinks, so `..` removes the name before it. The
+ * result never leaves the existing folder.
+ */
 function normalizeMissing(parts: readonly string[]): readonly string[] {
   const kept: string[] = []
   for (const part of parts) {
@@ -202,18 +211,18 @@ function normalizeMissing(parts: readonly string[]): readonly string[] {
   return kept
 }
 
-/** A file that a walk holds open. */
+/** An open file or folder on the way to a path. */
 type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
 
-/** Opens one step of a walk. Rejects with the kernel's code. */
+/** Opens one step of a path. Rejects with the kernel's error code. */
 type OpenStep = (path: string, flags: number) => Promise<HeldStep>
 
-/** Opens on another thread: the file may block, such as one on a volume whose server is away. */
+/** Opens a step on another thread, because the file may block: for example, on a volume whose server is unreachable. */
 const openStepAsync: OpenStep = open
 
 /**
- * Opens on this thread, for files that the kernel has in memory. A step takes 4 us, against 45 us of processor time by way
- * of another thread; each start walks about sixty steps (2026-11).
+ * Opens a step on this thread, for files that the kernel has in memory. A step takes 4 us of processor time, against 45 us on
+ * another thread. Each start opens about sixty steps (2026-11).
  */
 export const openStepSync: OpenStep = async (path, flags) => {
   const fd = await Promise.resolve(openSync(path, flags))

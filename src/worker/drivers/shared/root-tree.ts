@@ -18,17 +18,17 @@ import { isFileNotFound } from '../../../lib/files.ts'
 import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
-/** A sandbox's root file system to write to. No write follows a symlink out of `root`. New files belong to user `owner`. */
+/** A sandbox's root file system, for writing. No write follows a symlink out of `root`. New files belong to user `owner`. */
 export type RootTree = {
   readonly root: string
   readonly owner: number
-  /** See `ResolveOptions`. */
+  /** See `ResolveOptions` in `resolve-in-root.ts`. */
   readonly isFresh?: boolean
 }
 
 const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
 
-/** Something is in the way of a write. The message names the path as the sandbox's owner knows it. */
+/** A path can't be written because something else exists there. The message names the path as the sandbox's owner knows it. */
 export class BlockedPathError extends OwnerVisibleError {}
 
 /** Creates a folder and its missing parents. An existing folder keeps its mode. Several calls may run at once. */
@@ -55,7 +55,7 @@ export async function createFolders(tree: RootTree, guestPath: string, mode = 0o
   })
 }
 
-/** False when it exists: another call may have just created it. */
+/** Creates a folder. Returns false if it exists already: another call may have just created it. */
 async function makeFolder(path: string): Promise<boolean> {
   try {
     await mkdir(path)
@@ -67,8 +67,8 @@ async function makeFolder(path: string): Promise<boolean> {
 }
 
 /**
- * Creates a file whose content `fill` writes, with its missing parents. Replaces a file or symlink at the path without
- * following it. Rejects with `BlockedPathError` when a folder is there.
+ * Creates a file and its missing parent folders, and calls `fill` to write its content. Replaces an existing file or symlink
+ * without following it. Rejects with `BlockedPathError` if a folder exists at the path.
  */
 export async function putFile(
   tree: RootTree,
@@ -91,7 +91,7 @@ export async function putFile(
   })
 }
 
-/** Creates an empty file and its missing parents. An existing file stays as it is. */
+/** Creates an empty file and its missing parent folders. An existing file stays unchanged. */
 export async function createFile(tree: RootTree, guestPath: string): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
   await createFolders(tree, dirname(found.guestPath))
@@ -110,7 +110,7 @@ export async function createFile(tree: RootTree, guestPath: string): Promise<voi
   })
 }
 
-/** `putFile` with a text as content. */
+/** Creates a file with this text, like `putFile`. */
 export async function putText(
   tree: RootTree,
   guestPath: string,
@@ -120,7 +120,7 @@ export async function putText(
   else await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
 }
 
-/** `putText` without thread switches. See `openStepSync`. */
+/** Does the same as `putText`, with synchronous file operations. See `openStepSync` in `resolve-in-root.ts`. */
 async function putTextAtOnce(
   tree: RootTree,
   guestPath: string,
@@ -148,7 +148,7 @@ function freshness({ isFresh = false }: RootTree): { readonly isFresh: boolean }
   return { isFresh }
 }
 
-/** The stats of a path, without following a symlink; null when nothing is there. */
+/** Returns the stats of a path without following a symlink, or null if the path does not exist. */
 export async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
   try {
     return await lstat(path)

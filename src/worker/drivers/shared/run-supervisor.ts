@@ -11,49 +11,54 @@ import type { RunRecord, RunRecords } from './run-records.ts'
 import { makeRunWatch } from './run-watch.ts'
 import { makeStartsInFlight } from './starts-in-flight.ts'
 
-/** What a run is doing, and how it ended. */
+/** The phase of a run, and its outcome if it has ended. */
 export type ObservedPhase =
   { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /**
- * What a driver fills in: how one run is started, observed, stopped and cleaned up. The supervisor decides when. It
- * calls the changing functions for one run at a time, and repeats one that failed. So each must cope with a run that is
- * half made or half gone.
+ * The functions of one driver that start, observe, stop and clean up a run. The supervisor decides when to call them. It never
+ * makes two changes to one run at the same time, and it repeats a change that failed. Therefore each function must work on a
+ * run that is half created or half removed.
  */
 export type RunOperations<Run extends RunRecord<unknown>> = {
   /**
-   * Creates the record of a run of which nothing exists yet. Rejects with `StartError` while another run holds what this
-   * one needs; then nothing is recorded and the start may be repeated.
+   * Creates the record of a new run. Rejects with `StartError` while another run holds a resource that this run needs. Then
+   * nothing is recorded, and the start may be repeated.
    */
   newRecord(desired: DesiredRun): Promise<Run>
   /**
-   * Starts the run, and writes its record with `started` once its sandbox accepts commands. When this rejects, the
+   * Starts the run. Writes its record with `started` once the sandbox accepts commands. If this function rejects, the
    * supervisor records the failure and calls `readLastOutput` and `release`.
    */
   start(desired: DesiredRun, record: Run, signal: AbortSignal): Promise<void>
-  /** Derives a run's phase from its record and from what the machine shows. `isBeingStarted`: its start is in flight. */
+  /**
+   * Derives a run's phase from its record and from the state of the machine. `isBeingStarted` is true while the run's start is
+   * in flight.
+   */
   observe(record: Run, isBeingStarted: boolean): Promise<ObservedPhase>
-  /** Whether a running run was unused for its sandbox's whole idle timeout. */
+  /** Whether a running sandbox was unused for its whole idle timeout. */
   isIdle(record: Run): boolean | Promise<boolean>
   /** Ends a run's processes: SIGTERM, then SIGKILL after `graceMs`. */
   stopProcesses(record: Run, graceMs: number): Promise<void>
-  /** Reads the last output of a run that ended with `outcome`, so that the log tells the end after it. */
+  /**
+   * Reads the last output of a run that ended with `outcome`. The supervisor logs the end of the run only after this output.
+   */
   readLastOutput(record: Run, outcome: RunOutcome): Promise<void>
-  /** Kills what still lives of a run and frees everything that it holds, except its record and its writable layer. */
+  /** Kills the remaining processes of a run and frees all its resources except its record and its writable layer. */
   release(record: Run): Promise<void>
-  /** Continues to read the output of a run that an earlier worker started. */
+  /** Continues to read the output of a run that an earlier process of the worker started. */
   resumeOutput(record: Run): void
-  /** Drops what this process remembers of a run whose record was deleted. */
+  /** Drops this process's in-memory state of a run whose record was deleted. */
   forget(run: RunId): void
 }
 
-/** Runs the lives of a driver's runs: the part of `Driver` that is the same for every driver. */
+/** Starts, watches and ends a driver's runs. It implements the methods of `Driver` that are the same for every driver. */
 type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 'watch'> & {
-  /** Rejects while a run of the sandbox is on record, as `Driver.discard` must. */
+  /** Rejects while a run of the sandbox is recorded. `Driver.discard` needs this check. */
   assertNoRunOf(sandbox: SandboxId): Promise<void>
-  /** Looks at the runs now instead of at the next poll. */
+  /** Checks the runs now instead of at the next poll. */
   checkSoon(): void
-  /** Stops watching, and cancels the starts in flight. Runs go on. */
+  /** Stops watching and cancels the starts in flight. Runs keep running. */
   close(): Promise<void>
 }
 
@@ -66,8 +71,8 @@ type RunSupervisorInput<Run extends RunRecord<unknown>> = {
 }
 
 /**
- * Adopts the runs that earlier workers left, then supervises. Runs that live go on, ended ones are released, and starts
- * that were cut short are undone and forgotten: the control plane asks for them again.
+ * Opens the supervisor and adopts the runs of earlier worker processes. Live runs keep running, and ended runs are released.
+ * Interrupted starts are undone and their records deleted; the control plane requests them again.
  */
 export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   records,
@@ -81,7 +86,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     watch.checkSoon()
   })
 
-  /** Records an outcome and frees everything that the run holds. May be repeated; the log tells the end once. */
+  /** Records a run's outcome and frees all its resources. May be repeated; the end is logged only once. */
   const recordEnd = async (record: Run, outcome: RunOutcome): Promise<Run> => {
     await operations.readLastOutput(record, outcome)
     const ended: Run = { ...record, outcome }
@@ -99,7 +104,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const observed = await operations.observe(record, false)
     return observed.phase === 'ended' ? await recordEnd(record, observed.outcome) : record
   }
-  /** Leaves alone a run that is being started, one that lives, and one that is unknown. */
+  /** Releases a run if it has ended. Does nothing to a run that is starting, live or unknown. */
   const releaseEnded = async (run: RunId): Promise<void> => {
     await mutex.run(run, async () => {
       const record = starts.has(run) ? null : await records.read(run)
@@ -108,7 +113,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 
   const observe = async (listed: Run): Promise<ObservedRun | null> => {
-    // A start that ended since the record was listed has written its end: the listed record looks like one cut short.
+    // A start that ended after the records were listed has written a new record. The listed one is out of date: it looks like
+    // an interrupted start.
     const isStale = listed.started === null && !starts.has(listed.run_id)
     const record = isStale ? await records.read(listed.run_id) : listed
     if (record === null) return null
@@ -123,7 +129,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 
   const adopt = async (record: Run): Promise<void> => {
-    // A start whose undoing was cut short in turn has the outcome `lost` already.
+    // If an earlier process began to undo this start and was killed, the outcome is already `lost`.
     if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
       await recordEnd(record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
       await records.delete(record.run_id)
@@ -155,14 +161,14 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       try {
         await recordEnd(record, { kind: 'start_failed', reason, message })
       } catch (left) {
-        // The outcome is on record, and every look at the runs tries again to release the rest.
+        // The outcome is recorded. Every later check of the runs tries again to release the remaining resources.
         log.error({ run_id: record.run_id, err: left }, 'cleaning up after a failed start failed')
       }
       throw failure
     }
   }
 
-  /** Stops a run and returns its last record; null for an unknown run. */
+  /** Stops a run and returns its last record, or null for an unknown run. */
   const stop = async (run: RunId, graceMs: number): Promise<Run | null> => {
     await starts.cancel(run)
     const stopped = await mutex.run(run, async () => {
@@ -210,7 +216,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 }
 
-/** The start of a known run succeeds unless the run has ended; then it fails as it did. */
+/** Throws if a run has ended. If its start had failed, the error is the recorded one. */
 function throwIfEnded(observed: ObservedPhase): void {
   if (observed.phase !== 'ended') return
   const { outcome } = observed

@@ -2,15 +2,20 @@ import type { RunVolume, DesiredRun } from '../../../contract/workers/worker-pro
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import { BlockedPathError } from './root-tree.ts'
 
-/** The folders of the volumes that a run may reach. Each is opened once, when it is first asked for. */
+/** The volumes that a run may use. Each volume is opened once, on its first use. */
 export type RunVolumes = {
-  /** The organization's host volume. Rejects with `BlockedPathError` when the run has none. */
+  /**
+   * Opens the organization's host volume and returns its folder. Rejects with `BlockedPathError` if the run has no host volume.
+   */
   host(): Promise<string>
-  /** The volume that the spec mounts under `name`. Rejects with `BlockedPathError` when the run has none of that name. */
+  /**
+   * Opens the volume that the spec mounts by this name and returns its folder. Rejects with `BlockedPathError` if the run has
+   * no volume of that name.
+   */
   named(name: string): Promise<string>
 }
 
-/** The volumes that the control plane listed with a desired run. Opens none yet. */
+/** Creates access to the volumes that the control plane listed for a desired run. Opens no volume yet. */
 export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {

@@ -4,26 +4,29 @@ import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
-/** Notices when runs change by themselves: when a sandbox ends or becomes idle. */
+/** Watches for changes of runs that nobody requested: a sandbox that ends or becomes idle. */
 export type RunWatch = {
   /** Calls `onChange` after every change, until the returned function is called. */
   subscribe(onChange: () => void): () => void
-  /** Looks at the runs now instead of at the next poll. */
+  /** Checks the runs now instead of at the next poll. */
   checkSoon(): void
   close(): Promise<void>
 }
 
 type RunWatchInput = {
   readonly list: () => Promise<readonly ObservedRun[]>
-  /** Frees what an ended run holds. */
+  /** Frees the resources of an ended run. */
   readonly releaseEnded: (run: RunId) => Promise<void>
-  /** A file appears here when a run ends. */
+  /** The folder in which a file appears when a run ends. */
   readonly endsFolder: string
   readonly clock: Clock
   readonly log: Log
 }
 
-/** The folder reports most ends at once. Polling finds the runs whose reporting process was killed. */
+/**
+ * The poll interval. A new file in the ends folder reports most ends at once. Polling finds the runs whose reporting process
+ * was killed.
+ */
 const POLL_MS = 500
 
 /** Watches runs until `close`. */

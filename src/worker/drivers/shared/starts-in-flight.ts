@@ -6,11 +6,11 @@ import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 type StartsInFlight = {
   has(run: RunId): boolean
   /**
-   * Starts a run by `work`, which runs under the run's mutex. A caller that asks while a start is in flight joins it.
-   * The signal that `work` gets aborts with the caller's `signal`, and when the start is cancelled.
+   * Starts a run: calls `work` under the run's mutex. If a start of the run is in flight, the caller waits for that start
+   * instead. The signal of `work` aborts when the caller's `signal` aborts or the start is cancelled.
    */
   start(run: RunId, signal: AbortSignal, work: (signal: AbortSignal) => Promise<void>): Promise<void>
-  /** Cancels a run's start, if one is in flight, and resolves once it has cleaned up. */
+  /** Cancels a run's start if it is in flight. Resolves once the start has cleaned up. */
   cancel(run: RunId): Promise<void>
   /** Cancels every start. */
   close(): Promise<void>
@@ -32,7 +32,7 @@ export function makeStartsInFlight(mutex: KeyedMutex, onEnd: () => void): Starts
       if (inFlight !== undefined) return await inFlight.done
       const abort = new AbortController()
       const either = AbortSignal.any([signal, abort.signal])
-      setMaxListeners(0, either) // each wait of the start adds a listener
+      setMaxListeners(0, either) // each wait during the start adds a listener
       const done = mutex
         .run(run, () => work(either))
         .finally(() => {

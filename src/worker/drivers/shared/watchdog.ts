@@ -8,26 +8,26 @@ import type { Log } from '../../../lib/log.ts'
  * worker is stopped, stuck or dead. See `watchdog.pl`.
  */
 type Watchdog = {
-  /** Tells the process that the worker ends. It exits at once when no sandbox runs, and otherwise goes on watching. */
+  /** Tells the watchdog that the worker ends. The watchdog exits at once if no sandbox runs, and otherwise keeps running. */
   close(): Promise<void>
 }
 
 type WatchdogInput = {
-  /** The file of the renew deadline. */
+  /** The path of the renew deadline's file. */
   readonly deadlineFile: string
-  /** Where the runs are found, as `watchdog.pl` takes it. */
+  /** Where the watchdog finds the runs: an argument of `watchdog.pl`. */
   readonly runs: `cgroups:${string}` | `vms:${string}`
   readonly clock: Clock
   readonly log: Log
 }
 
 const SCRIPT = join(import.meta.dirname, '../../perl/watchdog.pl')
-/** How long after its end the process is started again. */
+/** How long after its end the watchdog is started again. */
 const RESTART_MS = 500
-/** How long a shutdown waits for the process to exit. */
+/** How long a shutdown waits for the watchdog to exit. */
 const LEAVE_MS = 1_000
 
-/** Starts the process, and restarts it whenever it ends. */
+/** Starts the watchdog, and restarts it whenever it ends. */
 export function startWatchdog(input: WatchdogInput): Watchdog {
   const { deadlineFile, runs, clock, log } = input
   const closing = new AbortController()
@@ -39,7 +39,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
         stdio: ['pipe', 'ignore', 'inherit'],
         detached: true,
         cwd: '/',
-        env: { PATH: process.env['PATH'] ?? '' }, // it outlives the worker, and needs none of its secrets
+        env: { PATH: process.env['PATH'] ?? '' }, // the watchdog outlives the worker and needs no secret from the worker's environment
       })
       child = begun
       begun.stdin.on('error', (error) => {

@@ -2,7 +2,7 @@ import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spe
 import { processCapabilities } from './capabilities.ts'
 import { INIT_PATH, TOOLS_FOLDER } from '../environment.ts'
 import type { ResolvedMount } from '../rootfs/resolve-mounts.ts'
-import { mountFlags } from '../../shared/pin-mounts.ts'
+import { mountFlagsOf } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
 import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
 
@@ -122,7 +122,7 @@ function shmMount(memoryMib: number): object {
 
 function asBundleMount({ guest, spec, pin }: ResolvedMount, { memory_mib }: Resources): object {
   if (spec.type !== 'tmpfs')
-    return { destination: guest, type: 'bind', source: pin, options: ['bind', ...mountFlags(spec.options)] }
+    return { destination: guest, type: 'bind', source: pin, options: ['bind', ...mountFlagsOf(spec.options)] }
   const { readonly, noexec, nosuid, nodev } = spec.options
   const flags = [
     readonly ? 'ro' : 'rw',
