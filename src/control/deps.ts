@@ -8,8 +8,8 @@ import type { Notifications } from '../store/postgres/notifications.ts'
 import type { PlacementPolicy } from '../domain/workers/placement.ts'
 
 /**
- * The outside world of a server process. A use case takes the parts that it needs with `Pick`. It declares other dependencies
- * by the types next to their factories, such as `SandboxReader` in `read-sandboxes.ts`.
+ * The dependencies that a server process gets from outside. A use case declares the parts that it uses with `Pick`. It
+ * declares other dependencies by the types next to their factories, such as `SandboxReader` in `read-sandboxes.ts`.
  */
 export type BaseDeps = {
   readonly db: Database
@@ -21,16 +21,16 @@ export type BaseDeps = {
   readonly notifications: Notifications
 }
 
-/** What a change needs that leaves an audit event. */
+/** The dependencies of a change that records an audit event. */
 export type WriteDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids'>
 
 export type ControlSettings = {
-  /** From SIGTERM to SIGKILL when a sandbox is stopped, in milliseconds. */
+  /** The time from SIGTERM to SIGKILL when a sandbox is stopped, in milliseconds. */
   readonly stopGraceMs: number
-  /** The registry that an image reference without a host means. */
+  /** The registry of image references that name no host. */
   readonly defaultRegistry: string
   readonly placement: PlacementPolicy
 }
 
-/** For what reads image references. */
+/** The dependency of use cases that read image references. */
 export type RegistryDeps = { readonly settings: Pick<ControlSettings, 'defaultRegistry'> }

@@ -18,7 +18,7 @@ import { makeCallerWatcher } from './streams/watch-caller.ts'
 import { makeReportBatches } from './workers/report-batches.ts'
 import { makeFindWorker } from './workers/worker-join.ts'
 
-/** What the program gives the control plane: the outside world, its limits and its settings. */
+/** The outside dependencies, limits and settings that a program passes to the control plane. */
 export type ControlOptions = BaseDeps &
   WaitLimit &
   WorkerStreams & {
@@ -28,7 +28,7 @@ export type ControlOptions = BaseDeps &
     readonly settings: ControlSettings
   }
 
-/** Everything that the use cases of a process are given. Each use case declares the parts that it takes. */
+/** The dependencies of all use cases of a process. Each use case declares the parts that it uses. */
 export type ControlDeps = ReturnType<typeof makeControlDeps>
 
 /** Adds the caches, watchers and batches that all requests of a process share. */

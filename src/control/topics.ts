@@ -1,6 +1,6 @@
 /**
- * The topics of notifications between server processes (`store/postgres/notifications.ts`). A notification is a hint: every
- * subscriber also looks again after a while, so that a lost one costs time and nothing else.
+ * The topics of notifications between server processes (`store/postgres/notifications.ts`). A notification is only a
+ * hint. Every subscriber also checks the database regularly, so a lost notification costs only time.
  */
 import type { ApiKeyId, OrgId, SandboxId } from '../domain/ids.ts'
 import type { VolumeHome } from '../store/volumes/volumes.ts'
@@ -9,11 +9,11 @@ import type { VolumeHome } from '../store/volumes/volumes.ts'
 export const PENDING_TOPIC = 'pending'
 /** Limits, plans or suspensions changed. */
 export const QUOTAS_TOPIC = 'quotas'
-/** A volume waits to be deleted, or its worker holds nothing of it any more. */
+/** A volume waits to be deleted, or its worker has deleted all of its files. */
 export const REAP_VOLUMES_TOPIC = 'volumes:reap'
-/** Workers that see a shared storage must hear of a change to its volumes. */
+/** A volume in a shared storage changed. All workers with that storage must get the change. */
 export const SHARED_VOLUMES_TOPIC = 'volumes:shared'
-/** A process left a stream ticket that others must show to their workers. */
+/** A process inserted a stream ticket that the other processes must show to their workers. */
 export const STREAM_TICKETS_TOPIC = 'stream_tickets'
 
 /** A sandbox changed its status or was deleted. */
@@ -26,22 +26,25 @@ export function workerTopic(worker: string): string {
   return `worker:${worker}`
 }
 
-/** A worker has a stream ticket to take. */
+/** A worker has a new stream ticket. */
 export function ticketTopic(worker: string): string {
   return `tickets:${worker}`
 }
 
-/** An API key was revoked; notified in the transaction that revokes it. */
+/** An API key was revoked. The transaction that revokes it sends the notification. */
 export function apiKeyTopic(id: ApiKeyId): string {
   return `api_key:${id}`
 }
 
-/** An organization was suspended; notified in the transaction that suspends it. */
+/** An organization was suspended. The transaction that suspends it sends the notification. */
 export function orgTopic(id: OrgId): string {
   return `org:${id}`
 }
 
-/** The workers that must hear of a change to a volume: its home, all that share its storage, or none yet. */
+/**
+ * The topics of the workers that must get a change to a volume: its home, all workers that share its storage, or none
+ * yet.
+ */
 export function volumeTopics({ home_worker_id, is_shared }: VolumeHome): readonly string[] {
   if (is_shared) return [SHARED_VOLUMES_TOPIC]
   return home_worker_id === null ? [] : [workerTopic(home_worker_id)]

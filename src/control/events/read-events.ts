@@ -8,14 +8,17 @@ import { readPage, type Page, type PageInput } from '../requests/page.ts'
 
 export type EventsInput = PageInput & {
   readonly event_type: string | null
-  /** Inclusive, as is `until`. */
+  /** Both `since` and `until` are inclusive. */
   readonly since: Date | null
   readonly until: Date | null
 }
 
 export type { EventRow } from '../../store/events/events.ts'
 
-/** How far the time in an event's id may differ from its timestamp: the ids of a process never go back, but its clock may. */
+/**
+ * The most that the time in an event's id may differ from its timestamp. The ids of a process never go back, but its
+ * clock may.
+ */
 const ID_SLACK_MS = 60_000
 
 /** A page of the organization's audit events, newest first. Throws `invalid_request` for a bad cursor. */

@@ -4,7 +4,7 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import * as events from '../../store/events/events.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** Records an audit event in the transaction of the change. Its sandbox, if any, is the one in the payload. */
+/** Records an audit event in the transaction of the change. The event's sandbox, if any, is the one in its payload. */
 export async function recordEvent(
   deps: Pick<BaseDeps, 'clock' | 'uuids'>,
   tx: Queryable,

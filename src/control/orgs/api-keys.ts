@@ -21,15 +21,15 @@ export type ApiKey = apiKeys.ApiKeyRow
 
 export type NewApiKey = {
   readonly name: string
-  /** At least one. */
+  /** Contains at least one scope. */
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
   readonly attempt?: IdempotentAttempt | null
 }
 
 /**
- * Creates an API key. Only this answer holds its text, because only a hash is stored. Throws `invalid_request` for an invalid
- * name, without scopes, and for an expiry that is not in the future.
+ * Creates an API key. Its text appears only in this answer, because only a hash is stored. Throws `invalid_request` for
+ * an invalid name, for an empty list of scopes, and for an expiry that is not in the future.
  */
 export async function createApiKey(
   deps: WriteDeps & Pick<BaseDeps, 'random'>,
@@ -45,7 +45,7 @@ export async function createApiKey(
   const key = formatApiKey(deps.random.bytes(32))
   return deps.db.transaction(acting.org_id, async (tx) => {
     const saved = await insertApiKey(deps, tx, acting, { ...input, key })
-    await attempt?.saveNote(tx, `${saved.id} ${key}`) // stored sealed, as the reply is
+    await attempt?.saveNote(tx, `${saved.id} ${key}`) // the note is sealed before it is stored
     return { ...saved, key }
   })
 }
@@ -83,8 +83,8 @@ export async function getApiKey(deps: Pick<BaseDeps, 'db'>, { org_id }: InOrg, i
 }
 
 /**
- * Revokes a key. This process refuses it at once, others within a second. Revoking a revoked key changes nothing. Throws
- * `api_key_not_found` and `precondition_failed`.
+ * Revokes a key. This process refuses the key at once; the others refuse it within a second. Revoking a revoked key
+ * changes nothing. Throws `api_key_not_found` and `precondition_failed`.
  */
 export async function revokeApiKey(
   deps: WriteDeps & { readonly keyCache: Pick<KeyCache, 'forget'> },
@@ -109,7 +109,7 @@ async function revokeInTransaction(
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }
   await recordEvent(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
-  await notifyAtCommit(tx, [apiKeyTopic(id)]) // ends what the key has open
+  await notifyAtCommit(tx, [apiKeyTopic(id)]) // ends the open channels and streams of the key
   return found.secret_sha256
 }
 

@@ -8,17 +8,18 @@ import type { CachedKey, KeyCache } from './key-cache.ts'
 
 type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 
-/** Records the last use of a key in the background; the caller does not wait. */
+/** Records the last use of a key in the background, without making the caller wait. */
 export type KeyUseRecorder = { readonly recordKeyUse: (use: KeyUse) => void }
 
 type AuthenticateDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly keyCache: KeyCache } & KeyUseRecorder
 
-/** A key's last use is recorded once it is this much newer than the stored one, so that a busy key costs no writes. */
+/** A use is recorded only once it is this much newer than the stored one, to save writes for a busy key. */
 const LAST_USE_RESOLUTION_MS = 60_000
 
 /**
- * The caller of a key, or null for an unknown, revoked or expired key. A look-up is cached for a second, but never beyond the
- * key's expiry. `onUnknownKey` is called before a key that was not found before is looked up, and may throw.
+ * The caller of a key, or null for an unknown, revoked or expired key. A look-up is cached for a second, but never
+ * beyond the key's expiry. `onUnknownKey` is called before the look-up of a key that was not found before. It may
+ * throw.
  */
 export async function authenticate(
   deps: AuthenticateDeps,
@@ -47,10 +48,13 @@ async function lookUp(deps: AuthenticateDeps, hash: Buffer): Promise<CachedKey |
   return { expires_at, caller: { org_id: row.org_id, api_key_id: id, role: ROLE_OF_SCOPE[scope], scope, actor } }
 }
 
-/** The most keys whose use one statement records. */
+/** The most keys whose last use one statement records. */
 const USES_MAX = 256
 
-/** Makes a recorder that writes many uses together. A use that can't be written is logged and lost. */
+/**
+ * Makes a recorder that writes many uses in one statement. If a use can't be written, the failure is logged and the use
+ * is lost.
+ */
 export function makeKeyUseRecorder({ db, log }: Pick<BaseDeps, 'db' | 'log'>): KeyUseRecorder['recordKeyUse'] {
   const write = makeBatch<KeyUse, null>({
     async run(uses) {

@@ -6,7 +6,7 @@ import { insertApiKey } from './api-keys.ts'
 import type { BaseDeps } from '../deps.ts'
 import { insertOrg } from './orgs.ts'
 
-/** What the first start created. */
+/** The organization and the API key that the first start created. */
 export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
 
 /** The owner of the first organization until the operator adds people. */

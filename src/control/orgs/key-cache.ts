@@ -1,22 +1,25 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 
-/** A key that is not revoked: its caller, and when it expires by the wall clock. */
+/** A key that is not revoked, with its caller and its expiry by the wall clock. */
 export type CachedKey = { readonly caller: Caller; readonly expires_at: Date | null }
 
-/** Looks a key up in the database. `wasKnown`: the key was found before, and its entry is not evicted yet. */
+/** Looks a key up in the database. `wasKnown`: an earlier look-up found the key, and its entry has not been evicted. */
 export type KeyLookup = (about: { readonly wasKnown: boolean }) => Promise<CachedKey | null>
 
 /** Caches keys by the base64 hash of their secret. */
 export type KeyCache = {
-  /** The cached key, or the result of `lookUp`. Callers that ask for the same key meanwhile share that result. */
+  /**
+   * Resolves with the cached key, or else with the result of `lookUp`. Concurrent calls for the same key share that
+   * result.
+   */
   find(hash: string, nowMs: number, lookUp: KeyLookup): Promise<CachedKey | null>
-  /** Has the next `find` look the key up. */
+  /** Removes the cached key. The next `find` looks it up again. */
   forget(hash: string): void
 }
 
-/** How long a key is cached: other processes refuse a revoked key after this time. */
+/** How long a key is cached, in milliseconds. Other processes refuse a revoked key after this time. */
 const KEY_CACHE_MS = 1_000
-/** The most cached keys. */
+/** The most keys that are cached. */
 const KEY_CACHE_MAX = 10_000
 
 /** Makes a cache for found keys. Unknown keys and failures are never cached. */
@@ -39,7 +42,10 @@ export function makeKeyCache(): KeyCache {
   }
 }
 
-/** An unknown key may be created at any moment, and a failed look-up says nothing about its key. */
+/**
+ * Removes the entry of an unknown key, which may be created at any moment. Removes the entry of a failed look-up too,
+ * because a failure proves nothing about the key.
+ */
 async function forgetUnlessFound(known: Promise<CachedKey | null>, forget: () => void): Promise<CachedKey | null> {
   let found: CachedKey | null = null
   try {

@@ -1,4 +1,7 @@
-/** The members of an organization. At least one is an owner: every change that removes an owner holds the organization's lock. */
+/**
+ * The members of an organization. At least one of them is an owner. Therefore every change that removes an owner locks
+ * the organization first.
+ */
 import type { OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type MemberId, type UserId } from '../../domain/ids.ts'
@@ -28,8 +31,9 @@ export function listMembers(
 }
 
 /**
- * Adds a person as a member. One e-mail address is one person in the whole installation, whichever organizations they belong
- * to. Throws `invalid_request` for an invalid e-mail or name, and `name_already_exists` for a member.
+ * Adds a person as a member. An e-mail address identifies one person across all organizations of the installation.
+ * Throws `invalid_request` for an invalid e-mail or name, and `name_already_exists` for a person who is a member
+ * already.
  */
 export async function addMember(deps: WriteDeps, acting: OrgActor, input: NewMember): Promise<MemberId> {
   const email = requireEmail(input.email)

@@ -27,11 +27,11 @@ export async function getOrg(deps: Pick<BaseDeps, 'db'>, caller: Caller): Promis
 
 export type NewOrg = {
   readonly name: string
-  /** null: derived from the name. */
+  /** Null: the slug is derived from the name. */
   readonly slug: string | null
-  /** The e-mail of its first owner. */
+  /** The e-mail address of the first owner. */
   readonly owner: string
-  /** null: the plan without limits. */
+  /** Null: the plan without limits. */
   readonly plan: string | null
 }
 
@@ -95,7 +95,10 @@ export function listOrgs(
   return deps.db.asSystem((q) => plans.listOrgsWithPlans(q, after, limit))
 }
 
-/** Suspends an organization: its starts are refused from now on, and the loops stop what runs. May be repeated. */
+/**
+ * Suspends an organization. New starts are refused from now on, and the loops stop the running sandboxes. May be
+ * repeated.
+ */
 export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: string | null): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockPlanSettings(tx, acting.org_id)
@@ -107,7 +110,7 @@ export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: stri
   })
 }
 
-/** Ends a suspension. Sandboxes may start again, but none starts by itself. May be repeated. */
+/** Ends a suspension. Sandboxes may start again, but none is started automatically. May be repeated. */
 export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockPlanSettings(tx, acting.org_id)
@@ -118,8 +121,8 @@ export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void
 }
 
 /**
- * Puts an organization on a plan at once. What exceeds the plan's limits already stays. Throws `not_found`, and
- * `invalid_request` as `setQuota` does.
+ * Moves an organization to a plan at once. Sandboxes and volumes that already exceed the plan's limits stay. Throws
+ * `not_found`, and `invalid_request` for a storage limit that a worker can't enforce.
  */
 export async function changeOrgPlan(deps: WriteDeps, acting: OrgActor, plan: string): Promise<void> {
   await deps.db.transaction('system', (tx) => assignPlan(deps, tx, acting, plan))

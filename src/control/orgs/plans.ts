@@ -21,14 +21,15 @@ export async function getPlan(deps: Pick<BaseDeps, 'db'>, name: string): Promise
   return plan
 }
 
-/** The refusal of an unknown plan. */
+/** The problem for an unknown plan. */
 export function planNotFound(name: string): Problem {
   return new Problem('not_found', { message: `there is no plan '${name}'; \`sandyard plan list\` shows all plans` })
 }
 
 /**
- * Creates a plan from JSON, or changes its terms at once for every organization on it; each gets an event. May be repeated.
- * Throws `invalid_request`, naming the field that is unknown or has an invalid value.
+ * Creates a plan from JSON, or changes its terms. New terms apply at once to every organization on the plan, and each
+ * organization gets an event. May be repeated. Throws `invalid_request` with the field that is unknown or has an
+ * invalid value.
  */
 export async function setPlan(deps: WriteDeps, name: string, json: unknown): Promise<void> {
   if (!isPlanName(name)) throw invalidRequest('name', name, PLAN_NAME_RULE)

@@ -11,7 +11,7 @@ import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { QUOTAS_TOPIC } from '../topics.ts'
 
-/** The limits in force and the current usage: `QuotaUsage` of openapi.json. */
+/** The limits in force and the current usage, as `QuotaUsage` of openapi.json. */
 export type QuotaReport = Limits & {
   readonly hard_cap: boolean
   readonly is_suspended: boolean
@@ -47,8 +47,8 @@ export async function getQuotas(
 }
 
 /**
- * Sets a limit of an organization, which overrides its plan's; null is unlimited. What exceeds the limit already stays.
- * Throws `invalid_request` for a storage limit that a worker can't enforce.
+ * Sets a limit of an organization, which overrides the plan's limit. Null means unlimited. Usage that already exceeds
+ * the limit stays. Throws `invalid_request` for a storage limit that a worker can't enforce.
  */
 export function setQuota(
   deps: WriteDeps,
@@ -89,7 +89,7 @@ export function areLimitsEqual(one: SetLimits, other: SetLimits): boolean {
   return text(one) === text(other)
 }
 
-/** Throws `invalid_request` for a storage limit if any known worker can't keep volumes below it. */
+/** Throws `invalid_request` for a storage limit unless every known worker can enforce it on volumes. */
 export async function requireEnforceableLimits(q: Queryable, limits: SetLimits): Promise<void> {
   const seen = limits.max_total_storage_gib ?? null
   if (seen === null) return

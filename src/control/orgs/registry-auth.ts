@@ -7,22 +7,23 @@ import type { BaseDeps, RegistryDeps } from '../deps.ts'
 /** A name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
 
-/** The seal context of a password from a create body, which ties it to its sandbox. */
+/** The seal context of a password from a create body. It ties the password to its sandbox. */
 export function inlinePasswordSealContext(sandbox: string): string {
   return `sandbox-registry:${sandbox}`
 }
 
-/** The seal context of a stored credential, which ties it to its organization and host. */
+/** The seal context of a stored credential. It ties the credential to its organization and host. */
 export function credentialSealContext(org: OrgId, host: string): string {
   return `registry-credential:${org}:${host}`
 }
 
-/** Credential look-ups that several runs share, so that each is done once. */
+/** Credential look-ups that several runs share. Each credential is looked up once. */
 export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
 /**
- * The credential for pulling a run's image, or null. It is the one in the create body, or the stored one that the body names.
- * With `auto`, it is the organization's credential for the image's registry. Runs of one answer share `found`.
+ * Finds the credential for pulling a run's image. It is the one in the create body, or the stored one that the body
+ * names. With `auto`, it is the organization's credential for the image's registry. Null if there is none. All runs in
+ * one sync answer share `found`.
  */
 export async function findRegistryAuth(
   deps: Pick<BaseDeps, 'db' | 'seal'> & RegistryDeps,
@@ -38,7 +39,8 @@ export async function findRegistryAuth(
   }
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
   const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
-  // Not through the organization's connections: while they are busy, the worker still needs the answers for others.
+  // Does not use the organization's connections. While these are busy, the worker still needs the answers for other
+  // organizations.
   const looking =
     found.get(key) ??
     deps.db.asSystem((q) =>
@@ -56,7 +58,7 @@ export async function findRegistryAuth(
   }
 }
 
-/** The host that an image is pulled from; empty for an invalid reference. */
+/** The host that an image is pulled from, or an empty string for an invalid reference. */
 export function registryHostOf(image: string, defaultRegistry: string): string {
   const parsed = parseImageReference(image, defaultRegistry)
   return parsed.ok ? parsed.reference.registry : ''

@@ -26,13 +26,13 @@ const USERNAME_MAX_BYTES = 256
 /** Registry tokens are passwords too, and some are signed documents of a few KiB. */
 const PASSWORD_MAX_BYTES = 16 * 1024
 
-// RFC 7617, 2: neither may contain control characters, and the username no colon.
+// RFC 7617, section 2: neither part may contain control characters, and the username must not contain a colon.
 const USERNAME_RULE = `1 to ${String(USERNAME_MAX_BYTES)} bytes of UTF-8 without colons and control characters`
 const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without control characters`
 
 /**
- * Saves the organization's credential for a registry host and replaces an earlier one. The password is sealed before it is
- * stored, and appears in no message. Throws `invalid_request` by field.
+ * Saves the organization's credential for a registry host and replaces an earlier one. The password is sealed before it
+ * is stored, and no message contains it. Throws `invalid_request` with the invalid field.
  */
 export async function saveCredential(
   deps: WriteDeps & Pick<BaseDeps, 'seal'>,
@@ -56,7 +56,7 @@ export async function saveCredential(
   })
 }
 
-/** The credential that an earlier attempt saved, as it is now. */
+/** The credential that an earlier attempt saved, in its current state. */
 async function savedByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
   const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
   if (found === null) throw idempotencyReplyLost('the credential was saved and is gone since')

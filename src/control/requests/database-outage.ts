@@ -1,12 +1,13 @@
 import { Problem } from '../../domain/problem.ts'
 import { isUnavailable } from '../../store/postgres/database.ts'
 
-/** The `Retry-After` of an outage: most outages that end by themselves end within this time. */
+/** The `Retry-After` of replies during an outage. Most outages that need no repair end within this time. */
 const RETRY_AFTER_SECS = 2
 
 /**
- * Maps an error of an unavailable database to `unavailable`, with the error as the cause; returns any other error as it is.
- * Whether the request was done is not known then. A client that repeats it by the same name or id finds what is there.
+ * Maps the error of an unavailable database to `unavailable`, with the error as the cause. Returns any other error
+ * unchanged. An `unavailable` request may or may not have been done. A client that repeats it by the same name or id
+ * finds an existing result.
  */
 export function mapOutageToProblem(error: unknown): unknown {
   if (!isUnavailable(error)) return error

@@ -5,27 +5,36 @@ import type { UnsealError } from '../../lib/seal.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 
-/** How long a claim lasts unless it is renewed. After a process died, a retry of its requests waits this long. */
+/**
+ * How long a claim lasts unless it is renewed, in milliseconds. After a process dies, a retry of its requests waits up
+ * to this long.
+ */
 export const CLAIM_MS = 10_000
-/** Two renewals may fail before a claim expires. */
+/** How often claims are renewed, in milliseconds. Two renewals may fail before a claim expires. */
 const RENEW_EVERY_MS = 3_000
 
-/** The most stored keys of an organization: about 100 MB of replies. */
+/** The most keys that are stored for an organization: about 100 MB of replies. */
 export const KEYS_PER_ORG_MAX = 100_000
-/** How long a count is cached. An organization may exceed the limit by what it sends in that time. */
+/**
+ * How long a count of keys is cached, in milliseconds. Keys that an organization sends in that time may exceed the
+ * limit.
+ */
 const COUNT_CACHE_MS = 10_000
 
 /** The claims on Idempotency-Keys that this process holds. */
 export type IdempotencyClaims = {
-  /** Keeps a claim renewed until the returned function is called. */
+  /** Renews a claim regularly until the returned function is called. */
   keepRenewed(ref: idempotency.ClaimKey): () => void
-  /** Whether one more key of an organization may be stored. */
+  /** Whether one more key may be stored for an organization. */
   isBelowKeyLimit(org: OrgId): Promise<boolean>
-  /** Logs that replies of earlier processes can't be unsealed: once, however many requests find it. */
+  /**
+   * Logs that replies of earlier processes can't be unsealed. It logs this once, however many requests find such
+   * replies.
+   */
   logUnreadable(error: UnsealError): void
 }
 
-/** Makes the claims of a process. One statement renews all of them, for as long as any is held. */
+/** Makes the claims of a process. While any claim is held, one statement renews all of them. */
 export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
   const held = new Map<string, idempotency.ClaimKey>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()

@@ -8,13 +8,13 @@ import type { Semaphore } from '../../lib/semaphore.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX, type IdempotencyClaims } from './idempotency-claims.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** How long the reply of a key is stored. */
+/** How long the reply of a key is stored, in milliseconds. */
 const REPLY_STORED_MS = 24 * 60 * 60 * 1000
-/** How long a request waits while another one with its key is being served. */
+/** How long a request waits while another request with its key is being served, in milliseconds. */
 const IN_USE_WAIT_MS = 10_000
 const FIRST_RETRY_MS = 50
 const LAST_RETRY_MS = 500
-/** A client that waits this long before it retries usually finds the other request done. */
+/** The `Retry-After` of a request whose key is in use. After this time the other request is usually done. */
 const RETRY_AFTER_SECS = 1
 
 type Deps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'log'> & {
@@ -23,24 +23,25 @@ type Deps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'log'> & {
 }
 
 /**
- * One attempt at a request with an `Idempotency-Key`. An earlier attempt that ended without a reply may have done all of the
- * request, or nothing. So that a use case does its work once, what it creates gets `resourceId`, or it commits a note with it.
+ * One attempt at a request with an `Idempotency-Key`. An earlier attempt that ended without a reply may have done all
+ * of the request, or nothing. To do its work once, a use case creates its object under `resourceId`, or commits a note
+ * with its change.
  */
 export type IdempotentAttempt = {
-  /** Chosen before the first attempt: the id for what the request creates. */
+  /** The id for the object that the request creates. It is chosen before the first attempt. */
   readonly resourceId: string
   /** Whether there was an earlier attempt. */
   readonly isRetry: boolean
   /** The note that an earlier attempt saved, or null. */
   readonly savedNote: string | null
   /**
-   * Saves a note of what is done, in the transaction that does it. Rejects with `idempotency_key_in_use` when another attempt
-   * has taken over.
+   * Saves a note about the work, in the transaction that does the work. Rejects with `idempotency_key_in_use` when
+   * another attempt has taken over.
    */
   saveNote(tx: Queryable, what: string): Promise<void>
 }
 
-/** The refusal of a retry when the first attempt did or may have done the work, but its reply is lost. */
+/** The problem for a retry whose first attempt did, or may have done, the work, but whose reply is lost. */
 export function idempotencyReplyLost(why: string): Problem {
   return new Problem('idempotency_reply_lost', {
     message: `the reply of this request was lost: ${why}`,
@@ -48,32 +49,32 @@ export function idempotencyReplyLost(why: string): Problem {
   })
 }
 
-/** A request with a key. The hash covers everything that two requests must share to count as the same. */
+/** A request with a key. The hash covers every part that must be equal for two requests to count as the same. */
 export type KeyedRequest = { readonly key: string; readonly request_sha256: Buffer; readonly signal: AbortSignal }
 
-/** A reply as it is stored and given again. */
+/** A reply in the form in which it is stored and replayed. */
 export type StoredReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
-/** How an attempt ended: with a final reply, with a reply that a retry may change, or before anything was done. */
+/** How an attempt ended: with a final reply, with a reply that a retry may change, or before it did anything. */
 export type AttemptEnd =
   | { readonly kind: 'replied'; readonly reply: StoredReply }
   | { readonly kind: 'given_up' }
   | { readonly kind: 'nothing_done' }
 
-/** `replay`: give the stored reply. `serve`: serve this attempt, and call `end` whatever happens. */
+/** `replay`: send the stored reply. `serve`: serve this attempt, and call `end` in every case. */
 export type ClaimedKey =
   | { readonly kind: 'replay'; readonly reply: StoredReply }
   | { readonly kind: 'serve'; readonly attempt: IdempotentAttempt; readonly end: (how: AttemptEnd) => Promise<void> }
 
 /**
- * Claims the key of a request, so that it is served once. If a request with the same key is being served, in any process, the
- * call waits for it. Throws `idempotency_key_reused` if the key belongs to another request, and `idempotency_key_in_use` if
- * the wait takes too long. Throws `idempotency_reply_lost` if the stored reply or note can't be unsealed, and `rate_limited` if
- * the organization has too many keys.
+ * Claims the key of a request, so that the request is served once. If any process is serving a request with the same
+ * key, the call waits for that request. Throws `idempotency_key_reused` if the key belongs to another request, and
+ * `idempotency_key_in_use` if the wait takes too long. Throws `idempotency_reply_lost` if the stored reply or note
+ * can't be unsealed, and `rate_limited` if the organization has too many keys.
  */
 export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<ClaimedKey> {
   const { key, request_sha256, signal } = request
@@ -91,7 +92,7 @@ export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, reques
       return [claim, claim === null ? await idempotency.find(q, org_id, key) : null] as const
     })
     if (claimed !== null) return await beginAttempt(deps, { ref, claimed, context })
-    if (known === null) return null // it was deleted between the two statements
+    if (known === null) return null // the key was deleted between the two statements
     if (!known.request_sha256.equals(request_sha256)) throw reused()
     return known.reply_sealed === null
       ? null
@@ -148,7 +149,7 @@ async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): 
       try {
         await deps.db.commitStatement(ref.org_id, statementOf(deps, { ref, context }, how))
       } catch (error) {
-        // The reply still goes out. The claim expires, and a retry finds what was done.
+        // The client still gets the reply. The claim expires, and a retry finds the work of this attempt.
         deps.log.warn({ error }, 'could not store the result of a request with an Idempotency-Key')
       } finally {
         release()
@@ -157,7 +158,10 @@ async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): 
   }
 }
 
-/** The note of an earlier attempt. If it can't be unsealed, the claim is released, so that a retry need not wait for it. */
+/**
+ * Reads the note of an earlier attempt. If it can't be unsealed, the claim is released, so that a retry need not wait
+ * for it.
+ */
 async function openSavedNote(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<string | null> {
   if (claimed.note === null) return null
   try {
@@ -190,7 +194,7 @@ function statementOf(deps: Deps, { ref, context }: Omit<NewAttempt, 'claimed'>, 
 }
 
 function parseReply(text: string): StoredReply {
-  return JSON.parse(text) as StoredReply // sealed by this program, and nobody else has the key
+  return JSON.parse(text) as StoredReply // this program sealed it, and nobody else has the key
 }
 
 function reused(): Problem {

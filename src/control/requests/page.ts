@@ -1,15 +1,18 @@
 import { decodeCursor, encodeCursor, type CursorList } from '../../domain/requests/cursor.ts'
 
-/** The page that a request asks for: after the `next_cursor` of the page before, with at most `limit` items. */
+/**
+ * The page that a request asks for. It contains at most `limit` items. `cursor` is the `next_cursor` of the previous
+ * page.
+ */
 export type PageInput = { readonly cursor: string | null; readonly limit: number }
 
 /** A page of a list; `nextCursor` is null on the last one. */
 export type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
 /**
- * A page of a list that is ordered by id. A cursor is a position in that order, so rows that come or go between two pages
- * neither repeat nor hide others. `read` returns the first `count` rows after the row `after`. Throws `invalid_request` for a
- * bad cursor.
+ * Reads a page of a list that is ordered by id. A cursor is a position in that order. Rows that are inserted or deleted
+ * between two pages therefore neither repeat nor hide other rows. `read` returns the first `count` rows after the row
+ * `after`. Throws `invalid_request` for a bad cursor.
  */
 export async function readPage<Item extends { readonly id: string }>(
   list: CursorList,

@@ -3,25 +3,34 @@ import { Problem } from '../../domain/problem.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { makeTokenBuckets, type Rate, type BucketState, type TokenBuckets } from '../../lib/token-buckets.ts'
 
-/** Rates in requests a second; 0 means no limit. */
+/** Rates in requests per second. 0 means no limit. */
 export type RateLimits = {
   readonly key: Rate
   readonly org: Rate
-  /** Failed authentications of one IP address. */
+  /** Failed authentications per IP address. */
   readonly failedAuthentications: Rate
 }
 
-/** The rate limit that leaves a caller the least, for the headers of a reply. */
+/** The rate limit with the fewest requests left for a caller. The headers of a reply show it. */
 export type RateStatus = { readonly limit: number; readonly remaining: number; readonly resetSecs: number }
 
-/** A counted request; `status` is null without limits, `refusal` is null unless a limit is exceeded. */
+/** The result of counting a request. `status` is null without limits. `refusal` is null unless a limit is exceeded. */
 export type CountedRequest = { readonly status: RateStatus | null; readonly refusal: Problem | null }
 
-/** Counts requests in this process: of known keys, and failed authentications by address, so that memory is bounded. */
+/**
+ * Counts the requests of this process by known key, and failed authentications by address. It keeps no counter for an
+ * unknown key, which bounds its memory.
+ */
 export type RequestRateLimiter = {
-  /** Takes `tokens` from the caller's limits, or refuses the request with `rate_limited` and takes nothing. */
+  /**
+   * Takes `tokens` from the caller's limits. If a limit is exceeded, it refuses the request with `rate_limited` and
+   * takes nothing.
+   */
   count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
-  /** Throws `rate_limited` for an address with too many failed authentications, before another unknown key is looked up. */
+  /**
+   * Throws `rate_limited` for an address with too many failed authentications. Call it before the look-up of an unknown
+   * key.
+   */
   checkFailedAuthentications(address: string): void
   /** Counts a failed authentication of an address. */
   countFailedAuthentication(address: string): void
@@ -33,12 +42,12 @@ export type AuthenticationRateLimiter = Pick<
   'checkFailedAuthentications' | 'countFailedAuthentication'
 >
 
-/** The most keys, organizations and addresses that are counted at once; each takes about 150 bytes. */
+/** The most keys, organizations and addresses that are counted at once. Each needs about 150 bytes. */
 const BUCKETS_MAX = 100_000
 
 type NamedRateLimit = Rate & { readonly name: string; readonly variable: string; readonly buckets: TokenBuckets }
 
-/** Makes a rate limiter whose limits are all unused. */
+/** Makes a rate limiter that has counted no requests yet. */
 export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'monotonicMs'>): RequestRateLimiter {
   const key = makeNamedRateLimit(limits.key, 'key_requests_per_sec', 'SANDYARD_KEY_REQUESTS_PER_SEC')
   const org = makeNamedRateLimit(limits.org, 'org_requests_per_sec', 'SANDYARD_ORG_REQUESTS_PER_SEC')

@@ -5,11 +5,17 @@ export type NotificationSchedule = {
   readonly clock: Clock
   readonly notifications: Pick<Notifications, 'subscribe'>
   readonly topic: string
-  /** What a lost notification costs, in milliseconds. */
+  /**
+   * The time between two calls of `work` without a notification, in milliseconds. A lost notification costs at most
+   * this.
+   */
   readonly everyMs: number
 }
 
-/** Looks at once, at each notification of a topic, and after a while without one, until the signal. A look must not reject. */
+/**
+ * Calls `work` at once, at each notification of a topic, and after `everyMs` without a notification. Stops when
+ * `signal` aborts. `work` must not reject.
+ */
 export async function runOnNotification(
   looking: NotificationSchedule,
   work: () => Promise<void>,
@@ -20,7 +26,7 @@ export async function runOnNotification(
   const unsubscribe = notifications.subscribe(topic, () => notified.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
-      notified = new AbortController() // before the look: a notification that comes during it leads to another
+      notified = new AbortController() // before the call: a notification during it causes another one
       await work()
       await interruptibleSleep(clock, everyMs, AbortSignal.any([notified.signal, signal]))
     }

@@ -23,7 +23,10 @@ const CONFLICT: AdmissionResult = { kind: 'conflict' }
 type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'>
 type Results = Map<admissions.Admission, AdmissionResult>
 
-/** Makes the admission of a process. More or larger batches than two of 256 gave no more creates a second (2026-11). */
+/**
+ * Makes the function that admits the sandboxes of a process. More batches at a time than two, or larger ones than 256,
+ * did not raise the rate of creates (2026-11).
+ */
 export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
   return makeBatch<admissions.Admission, AdmissionResult>({
     run: (batch) => admitBatch(deps, batch),
@@ -35,9 +38,10 @@ export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch
 }
 
 /**
- * Commits sandboxes of one organization in their order, as many as fit its quotas. Where nothing must be counted, one
- * statement does it all. Sandboxes that it leaves out are checked under the organization's lock. Rejects when the statement
- * fails; a later failure fails only the sandboxes that are checked under the lock, because the others are committed.
+ * Commits sandboxes of one organization in their order, as many as fit its quotas. If nothing must be counted, one
+ * statement commits all. Sandboxes that the statement leaves out are checked under the organization's lock. Rejects
+ * when the statement fails. A later failure affects only the sandboxes that are checked under the lock, because the
+ * others are committed.
  */
 export async function admitBatch(
   deps: AdmitDeps,
@@ -72,8 +76,8 @@ async function admitUnderLock(
 }
 
 /**
- * Admits what fits the quotas. A create that meets a conflict uses none of the quota, so the refused ones are checked again.
- * Each round decides at least one admission.
+ * Admits the creates that fit the quotas. A create that meets a conflict uses no quota. Therefore the refused creates
+ * are checked again. Each round decides at least one create.
  */
 async function admitWithinQuota(
   tx: Queryable,

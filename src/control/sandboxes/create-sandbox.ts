@@ -31,27 +31,30 @@ type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 
 
 export type CreateSandboxInput = {
   readonly spec: SandboxSpec
-  /** null: the slug becomes the name. */
+  /** Null: the slug becomes the name. */
   readonly name: string | null
-  /** null: a free one is generated. */
+  /** Null: a free slug is generated. */
   readonly slug: string | null
   readonly registry: RegistrySelection
   readonly start: boolean
-  /** With `start`: how long to wait for the sandbox to run, in milliseconds; null answers at once. */
+  /** With `start`: how long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
-  /** Aborted when the client disconnects; null without a wait. */
+  /** Aborted when the client disconnects. Null without a wait. */
   readonly signal: AbortSignal | null
-  /** With an Idempotency-Key: the sandbox gets the attempt's `resourceId`, so that a retry creates no second one. */
+  /**
+   * Present if the request has an Idempotency-Key. The sandbox gets the attempt's `resourceId`, so that a retry creates
+   * no second sandbox.
+   */
   readonly attempt?: IdempotentAttempt | null
 }
 
-/** How many generated slugs are tried until one is free. */
+/** The most generated slugs that are tried until one is free. */
 const SLUG_TRIES = 8
 
 /**
- * Creates a sandbox. It is durable before this resolves. With `start`, its first run is admitted in the same commit. Throws
- * `invalid_sandbox_config` for a field that no worker can enforce, `name_already_exists`, `quota_exceeded`,
- * `org_suspended` and `rate_limited`.
+ * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
+ * same commit. Throws `invalid_sandbox_config` for a field that no worker can enforce, `name_already_exists`,
+ * `quota_exceeded`, `org_suspended` and `rate_limited`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
@@ -68,7 +71,10 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
   }
 }
 
-/** The sandbox that an earlier attempt created, as it is now, or null. Throws `idempotency_reply_lost` if it is gone since. */
+/**
+ * The sandbox that an earlier attempt created, in its current state, or null. Throws `idempotency_reply_lost` if it was
+ * deleted since.
+ */
 async function createdByEarlierAttempt(
   deps: CreateDeps,
   caller: Caller,
@@ -100,7 +106,7 @@ async function admitSandbox(
     if (answer.kind === 'failed') throw answer.error
     const { attempt = null } = input
     const existing = attempt === null ? null : await createdByEarlierAttempt(deps, caller, attempt)
-    if (existing !== null) return existing // by an attempt that was believed dead
+    if (existing !== null) return existing // created by an attempt that was believed dead
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
@@ -108,8 +114,8 @@ async function admitSandbox(
 }
 
 /**
- * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed: the conflict was
- * about a generated slug or a volume, or is over already.
+ * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed: the conflict
+ * was about a generated slug or a volume, or it no longer exists.
  */
 async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<void> {
   const { slug } = input
@@ -121,7 +127,7 @@ async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSan
   if (slug !== null && (await deps.db.asSystem((q) => sandboxes.isSlugTaken(q, slug)))) throw nameTaken('slug', slug)
 }
 
-/** The refusal of a name or slug that another sandbox has. */
+/** The problem for a name or slug that another sandbox has. */
 export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem {
   return new Problem('name_already_exists', {
     message: `'${field}' already exists`,

@@ -13,16 +13,16 @@ import { transitionInTransaction, type TransactionScope } from './transition.ts'
 
 type DeleteDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
 
-/** A sandbox that a caller deletes. */
+/** A caller's request to delete a sandbox. */
 export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
 
-/** The error that a deletion met; null: it is done. */
+/** The result of a deletion: its error, or null if it succeeded. */
 export type DeleteResult = { readonly error: unknown } | null
 
-/** Deletes a sandbox in one transaction with others that are deleted at the same time. */
+/** Deletes a sandbox in one transaction with concurrent deletions. */
 export type SandboxDeleter = { readonly deleteInBatch: (deletion: DeleteRequest) => Promise<DeleteResult> }
 
-/** Makes the batched deletion of a process. */
+/** Makes the function that deletes the sandboxes of a process in batches. */
 export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeleter['deleteInBatch'] {
   return makeBatch<DeleteRequest, DeleteResult>({
     run: (deletions) => deleteBatch(deps, deletions),
@@ -33,8 +33,9 @@ export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeleter['deleteInBat
 }
 
 /**
- * Deletes a sandbox. Once this resolves, its name and slug are free and no route shows it. A running one is asked to stop,
- * which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found` and `precondition_failed`.
+ * Deletes a sandbox. Once the call resolves, the name and slug are free and no route shows the sandbox. A running
+ * sandbox is asked to stop, and the call does not wait for the stop. Two concurrent deletions both succeed. Throws
+ * `sandbox_not_found` and `precondition_failed`.
  */
 export async function deleteSandbox(
   deps: DeleteDeps & SandboxReader & SandboxDeleter,
@@ -52,8 +53,8 @@ export async function deleteSandbox(
 }
 
 /**
- * Deletes sandboxes in one transaction. If it fails, each is deleted in a transaction of its own, so that a broken or locked
- * row blocks no other. Rejects when the database can't be reached.
+ * Deletes sandboxes in one transaction. If the transaction fails, each sandbox is deleted in a transaction of its own,
+ * so that a broken or locked row blocks no other row. Rejects when the database can't be reached.
  */
 export async function deleteBatch(
   deps: DeleteDeps,

@@ -6,8 +6,9 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { TransitionDeps } from './transition.ts'
 
 /**
- * Locks a sandbox until the transaction ends and checks its entity tag. Of two changes with the same `If-Match`, one is refused
- * with `precondition_failed`. Throws `sandbox_not_found`. Does nothing without an `If-Match`.
+ * Locks a sandbox until the transaction ends and checks its entity tag. Of two concurrent changes with the same
+ * `If-Match`, the second is refused with `precondition_failed`. Throws `sandbox_not_found`. Does nothing if the request
+ * has no `If-Match`.
  */
 export async function lockIfMatch(tx: Queryable, { org_id, id }: SandboxKey, ifMatch: IfMatch | null): Promise<void> {
   if (ifMatch === null) return

@@ -9,15 +9,15 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps } from '../deps.ts'
 import type { Page, PageInput } from '../requests/page.ts'
 
-/** How a request names a sandbox. */
+/** The id or name by which a request identifies a sandbox. */
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
 
-/** Reads one sandbox of an organization by its id, in one statement with others that are asked for at the same time. */
+/** Reads one sandbox of an organization by its id. Concurrent reads share one statement. */
 export type SandboxReader = { readonly readSandbox: (key: SandboxKey) => Promise<Sandbox | null> }
 
 type ReadDeps = Pick<BaseDeps, 'db' | 'clock'> & SandboxReader
 
-/** Makes the batching reader of a process. */
+/** Makes the function that reads the sandboxes of a process in batches. */
 export function makeReadSandbox({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): SandboxReader['readSandbox'] {
   return makeBatch<SandboxKey, Sandbox | null>({
     async run(keys) {
@@ -35,7 +35,9 @@ export function makeReadSandbox({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): 
   })
 }
 
-/** A sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox. */
+/**
+ * Reads a sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox.
+ */
 export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef): Promise<Sandbox> {
   const org = caller.org_id
   const sandbox =
@@ -47,8 +49,8 @@ export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef
 }
 
 /**
- * A page of the organization's sandboxes that have all the given labels, newest first. A page with fewer than `limit` items
- * may still have a next one. Throws `invalid_request` for a bad cursor.
+ * A page of the organization's sandboxes that have all the given labels, newest first. More pages may follow a page
+ * with fewer than `limit` items. Throws `invalid_request` for a bad cursor.
  */
 export async function listSandboxes(
   deps: Pick<BaseDeps, 'db'>,

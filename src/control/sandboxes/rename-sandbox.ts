@@ -11,8 +11,8 @@ import { lockIfMatch } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * Changes a sandbox's name, slug or both. An absent field stays as it is. May be repeated. Throws
- * `sandbox_not_found`, `name_already_exists`, `precondition_failed`.
+ * Changes a sandbox's name, slug or both. An absent field keeps its value. May be repeated. Throws `sandbox_not_found`,
+ * `name_already_exists` and `precondition_failed`.
  */
 export async function renameSandbox(
   deps: WriteDeps & SandboxReader,

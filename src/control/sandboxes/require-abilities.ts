@@ -6,17 +6,17 @@ import { makeSingleFlight } from '../../lib/single-flight.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** One list of abilities for each kind of driver that a worker has. */
+/** One list of abilities for each kind of driver among the workers. */
 type AbilityLists = readonly (readonly string[])[]
 
-/** The abilities of the workers' drivers. A reply may be a second old unless `isFresh` demands a new look. */
+/** Reads the abilities of the workers' drivers. The result may be a second old unless `isFresh` demands a new read. */
 export type WorkerAbilities = {
   readonly workerAbilities: (how: { readonly isFresh: boolean }) => Promise<AbilityLists>
 }
 
 const CACHE_MS = 1_000
 
-/** Makes a cached reader of abilities. Without the cache every create asks the database once more (profile of 2026-11). */
+/** Makes a cached reader of abilities. Without the cache, every create runs one more query (profile of 2026-11). */
 export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): WorkerAbilities['workerAbilities'] {
   let known: AbilityLists = []
   let validUntilMs = Number.NEGATIVE_INFINITY
@@ -33,9 +33,9 @@ export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'
 }
 
 /**
- * The abilities that a spec needs of a worker's driver. Throws `invalid_sandbox_config` naming the first field that no worker
- * can enforce, so that no field of a request is ever ignored. Refuses only after a fresh look at the workers. Throws
- * `unavailable` before the first worker has reported.
+ * The abilities that a spec needs from a worker's driver. Throws `invalid_sandbox_config` with the first field that no
+ * worker can enforce, so that no field of a request is ever ignored. Refuses only after a fresh read of the workers'
+ * abilities. Throws `unavailable` before the first worker has reported.
  */
 export async function requireAbilities(deps: WorkerAbilities, spec: SandboxSpec): Promise<readonly Ability[]> {
   const needs = requiredAbilities(spec)

@@ -8,9 +8,9 @@ import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import type { BaseDeps } from '../deps.ts'
 
 /**
- * The volumes that a spec uses. Throws `invalid_sandbox_config` naming a mount whose volume is missing or being deleted, or
- * two mounts with different home workers: a sandbox runs on one worker. Reads nothing for a spec without volumes.
- * Volumes may still be deleted afterwards: only the admission locks them.
+ * Finds the volumes that a spec uses. Throws `invalid_sandbox_config` for a mount whose volume is missing or being
+ * deleted. Throws it too for two mounts with different home workers, because a sandbox runs on one worker. Runs no
+ * query for a spec without volumes. Volumes may still be deleted afterwards, because only the admission locks them.
  */
 export async function requireVolumes(
   deps: Pick<BaseDeps, 'db'>,
@@ -48,7 +48,7 @@ function refuseTwoHomes(spec: SandboxSpec, found: readonly volumeMounts.MountedV
   })
 }
 
-/** The field of the spec that uses a volume; null: the host volume. */
+/** The field of the spec that uses the volume with this name. Null means the host volume. */
 function fieldOf({ mounts, patches }: SandboxSpec, name: string | null): string {
   const index = mounts.findIndex((mount) =>
     name === null

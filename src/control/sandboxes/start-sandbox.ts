@@ -14,19 +14,23 @@ import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-
 type StartDeps = TransitionDeps & SandboxReader & WaitDeps
 
 export type StartOptions = {
-  /** How long to wait for the sandbox to run, in milliseconds; null answers at once. */
+  /** How long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
-  /** Aborted when the client disconnects; null without a wait. */
+  /** Aborted when the client disconnects. Null without a wait. */
   readonly signal: AbortSignal | null
-  /** With an Idempotency-Key: the run gets the attempt's `resourceId`, so that a retry starts no second one. */
+  /**
+   * Present if the request has an Idempotency-Key. The run gets the attempt's `resourceId`, so that a retry starts no
+   * second run.
+   */
   readonly attempt?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
 }
 
 /**
- * Starts a sandbox and optionally waits until it runs or the budget is over. If it is starting already, the call joins that
- * start. A retry joins the run that its first attempt started, even if that run is over. Throws `sandbox_not_found`,
- * `invalid_state_transition`, `precondition_failed`, `quota_exceeded`, `org_suspended` and `rate_limited`.
+ * Starts a sandbox and optionally waits until it runs or the time is over. If the sandbox is already starting, the call
+ * joins that start. A retry joins the run that its first attempt started, even if that run is over. Throws
+ * `sandbox_not_found`, `invalid_state_transition`, `precondition_failed`, `quota_exceeded`, `org_suspended` and
+ * `rate_limited`.
  */
 export async function startSandbox(
   deps: StartDeps,
@@ -78,7 +82,7 @@ function volumesGone(names: readonly string[]): Problem {
   })
 }
 
-/** The refusal of an operation that the sandbox's status does not allow. */
+/** The problem for an operation that the sandbox's status does not allow. */
 export function invalidStateTransition(seen: string, accepted: readonly string[]): Problem {
   return new Problem('invalid_state_transition', { details: { field: 'status', seen, accepted } })
 }

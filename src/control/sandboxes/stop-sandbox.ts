@@ -12,14 +12,14 @@ import { invalidStateTransition } from './start-sandbox.ts'
 import { transition, type TransitionDeps } from './transition.ts'
 
 export type StopOptions = {
-  /** With an Idempotency-Key: a retry stops the run of the first attempt, never a later one. */
+  /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */
   readonly attempt?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
 }
 
 /**
- * Asks a sandbox to stop and answers at once, usually as `stopping`. Stopping a stopping sandbox succeeds. Throws
- * `sandbox_not_found`, `precondition_failed` and, unless it starts or runs, `invalid_state_transition`.
+ * Asks a sandbox to stop and answers at once, usually with the status `stopping`. Stopping a stopping sandbox succeeds.
+ * Throws `sandbox_not_found` and `precondition_failed`. Throws `invalid_state_transition` if the sandbox is not active.
  */
 export async function stopSandbox(
   deps: TransitionDeps & SandboxReader,
@@ -34,7 +34,7 @@ export async function stopSandbox(
   const noteRun = async (q: Queryable): Promise<void> => {
     if (isToNote && sandbox.run_id !== null) await attempt.saveNote(q, sandbox.run_id)
   }
-  // A retry that finds a note need not check If-Match again: the note is saved only after the check.
+  // A retry that finds a note does not check `If-Match` again, because the note is saved only after the check.
   const fence = async (tx: Queryable): Promise<void> => {
     await lockIfMatch(tx, sandbox, ifMatch)
     await noteRun(tx)
@@ -47,7 +47,7 @@ export async function stopSandbox(
     cause: { actor: caller.actor, code: 'requested' },
   })
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
-  // With a note, a stale answer means that the first attempt's run is over or stopping, as requested.
+  // If the retry found a note, a stale answer means that the first attempt's run is over or stopping, as requested.
   if (answer.kind === 'stale' && answer.status !== 'stopping' && notedRun === null) {
     throw invalidStateTransition(answer.status, ['starting', 'running', 'stopping'])
   }

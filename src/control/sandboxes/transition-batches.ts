@@ -10,10 +10,10 @@ import {
 } from './transition.ts'
 import type { TransitionRequest } from './transition-step.ts'
 
-/** The most sandboxes that move in one transaction, which locks them for as long as it takes. */
+/** The most sandboxes that one transaction moves. The transaction locks them until it ends. */
 const BATCH_MAX = 128
 
-/** Makes the function that moves a sandbox in one transaction with others that arrive at the same time. */
+/** Makes the function that moves a sandbox in one transaction with concurrent requests. */
 export function makeTransitionInBatch(
   deps: Omit<TransitionDeps, 'fence' | 'transitionInBatch'>,
 ): (request: TransitionRequest) => Promise<BatchedTransition> {
@@ -26,9 +26,9 @@ export function makeTransitionInBatch(
 }
 
 /**
- * Moves many sandboxes, `BATCH_MAX` in a transaction. A failing one is logged and does not stop the others: otherwise a
- * single broken row would block every loop that meets it. Resolves with the number of failures. Rejects when the database
- * can't be reached, with the signal's reason when it is aborted, and with what `deps.fence` rejects with.
+ * Moves many sandboxes, up to `BATCH_MAX` in a transaction. A failure is logged and does not stop the others. Otherwise
+ * a single broken row would block every loop that meets it. Resolves with the number of failures. Rejects when the
+ * database can't be reached, when `deps.fence` rejects, and when the signal aborts, with its reason.
  */
 export async function transitionAll(
   deps: TransitionDeps & Pick<BaseDeps, 'log'>,
@@ -51,10 +51,10 @@ export async function transitionAll(
 }
 
 /**
- * Moves many sandboxes in one transaction. Requests for the same sandbox run one after another, in their order. A request
- * that fails with others is retried alone, so that a broken row blocks no other. Requests that lock volumes always run alone,
- * because a shared transaction would take those locks out of order. Rejects when the database can't be reached, and with
- * what `deps.fence` rejects with.
+ * Moves many sandboxes in one transaction. Requests for the same sandbox run one after another, in their order. A
+ * request that fails with others is retried alone, so that a broken row blocks no other row. Requests that lock volumes
+ * always run alone, because a shared transaction would take those locks out of order. Rejects when the database can't
+ * be reached, and when `deps.fence` rejects.
  */
 export async function transitionBatch(
   deps: TransitionDeps,
@@ -82,7 +82,10 @@ export async function transitionBatch(
   return requests.map((request) => results.get(request) ?? { error: new Error('a transition got no answer') })
 }
 
-/** The answers of one transaction over requests for different sandboxes; requests that must run alone get none. */
+/**
+ * Runs requests for different sandboxes in one transaction and returns their answers. A request that must run alone
+ * gets no answer.
+ */
 async function tryTogether(
   deps: TransitionDeps,
   requests: readonly TransitionRequest[],
@@ -93,7 +96,7 @@ async function tryTogether(
     return await transitionTogether(deps, requests)
   } catch (error) {
     if (failsAll(error)) throw error
-    return new Map() // running each alone finds the one that failed
+    return new Map() // each request then runs alone, which finds the failing one
   }
 }
 
@@ -114,8 +117,8 @@ async function tryAlone(
 const LOCK_TIMEOUTS_MAX = 2
 
 /**
- * Makes the check whether the error of one item fails the whole batch. It does if the database is unavailable, or if too many
- * items timed out waiting for a lock. Any other error concerns its own item only.
+ * Makes a function that checks whether the error of one item fails the whole batch. It does if the database is
+ * unavailable, or if too many items timed out waiting for a lock. Any other error affects its own item only.
  */
 export function makeBatchFailureCheck(): (error: unknown) => boolean {
   let lockTimeouts = 0

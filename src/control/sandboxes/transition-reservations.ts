@@ -1,10 +1,10 @@
-/** Reserves what a step needs on a worker, in the transaction that moves its sandbox: capacity and volumes. */
+/** Reserves the capacity and the volumes that a step needs on a worker, in the transaction that moves its sandbox. */
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import { staleAnswer, type TransitionAnswer, type TransitionStep } from './transition-step.ts'
 
-/** Steps that can't be taken, each with its answer. */
+/** Steps that are refused, each with its answer. */
 export type RefusedSteps = ReadonlyMap<TransitionStep, TransitionAnswer>
 
 /**
@@ -33,7 +33,10 @@ export function locksVolumes({ row, request }: TransitionStep): boolean {
   return row.mounts_volumes && (request.event === 'start_admitted' || request.event === 'placed')
 }
 
-/** Locks the volumes of starts, which must be active, and gives those of placements their home on the chosen worker. */
+/**
+ * Locks the volumes of starts, which must be active. Assigns the chosen worker as the home of the volumes of
+ * placements.
+ */
 export async function assignVolumes(tx: Queryable, steps: readonly TransitionStep[]): Promise<RefusedSteps> {
   const refused = new Map<TransitionStep, TransitionAnswer>()
   for (const step of steps.filter(locksVolumes)) {

@@ -1,4 +1,4 @@
-/** Decides what a transition changes and writes, as plain values. Reads and writes nothing: `transition.ts` does. */
+/** Computes the changes and writes of a transition as plain values. `transition.ts` reads and writes the rows. */
 import type { Actor } from '../../domain/orgs/caller.ts'
 import type { QuotaRefusal } from '../../domain/orgs/quota.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
@@ -28,42 +28,48 @@ export type TransitionCause = { readonly actor: Actor; readonly code: CauseCode;
 /** One event for the state machine of a sandbox. */
 export type TransitionRequest = {
   readonly sandbox_id: SandboxId
-  /** The run that the event is about; the request is stale when another run is open. Null: whichever run is open. */
+  /**
+   * The run that the event is about. The request is stale when another run is open. Null: the event applies to any open
+   * run.
+   */
   readonly run_id: RunId | null
   readonly event: TransitionEvent
   readonly cause: TransitionCause
-  /** With `start_admitted`: the id of the run to open, which must be unused. Without it, an id is chosen. */
+  /** With `start_admitted`: the id of the run to open, which must be unused. If absent, an id is generated. */
   readonly opens?: RunId
   /** With `placed`: the chosen worker. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
-  /** With an event that ends a run: how the worker says it ended. */
+  /** With an event that ends a run: the outcome that the worker reports. */
   readonly outcome?: RunOutcome
-  /** With `worker_running`: what the driver reports, for the audit event. */
+  /** With `worker_running`: the driver's report, for the audit event. */
   readonly facts?: Readonly<Record<string, string>>
 }
 
 export type TransitionAnswer =
   | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
-  /** The event does not apply to the sandbox as it is now. */
+  /** The event does not apply to the current state of the sandbox. */
   | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
   | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
-  /** The sandbox to start mounts volumes that were deleted; `names` lists them. */
+  /** The sandbox can't start because it mounts deleted volumes; `names` lists them. */
   | { readonly kind: 'volumes_gone'; readonly names: readonly string[] }
   | { readonly kind: 'absent' }
 
-/** A transition that applies: the request, the sandbox as it is, and the status that it gets. */
+/** A transition that applies: the request, the current row of the sandbox, and its next status. */
 export type TransitionStep = {
   readonly request: TransitionRequest
   readonly row: SandboxStateRow
   readonly status: SandboxStatus
-  /** The open run, or the one that the step opens. */
+  /** The open run, or the run that the step opens. */
   readonly run_id: RunId | null
   readonly now: Date
-  /** The instant to write to run and sandbox: `now`, but never before the sandbox's latest one. */
+  /** The time to write to the run and the sandbox: `now`, but never earlier than the sandbox's latest time. */
   readonly at: Date
 }
 
-/** The step that a request takes from the current state of its sandbox, or the answer when there is none. */
+/**
+ * Resolves a request against the current state of its sandbox: to the step to take, or to the answer if no step
+ * applies.
+ */
 export function resolveStep(
   deps: { readonly uuids: Uuids },
   {
@@ -88,12 +94,12 @@ export function resolveStep(
   }
 }
 
-/** The answer to a request that does not apply to the sandbox as it is. */
+/** The answer to a request that does not apply to the current state of the sandbox. */
 export function staleAnswer({ status, run_id }: SandboxStateRow): TransitionAnswer {
   return { kind: 'stale', status, run_id }
 }
 
-/** What a step writes: changes of the sandbox and its run, and the audit event. */
+/** The writes of a step: changes of the sandbox and its run, and the audit event. */
 export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep): TransitionWrite {
   const { request, run_id } = step
   return {
@@ -103,12 +109,12 @@ export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep):
   }
 }
 
-/** The topics to notify of a step. */
+/** The topics to notify after a step. */
 export function topicsToNotify({ request, row, status }: TransitionStep): readonly string[] {
   const worker = request.worker?.id ?? row.worker_id
   return [
     sandboxTopic(request.sandbox_id),
-    ...(request.event === 'start_admitted' || isTerminal(status) ? [PENDING_TOPIC] : []), // an end frees capacity
+    ...(request.event === 'start_admitted' || isTerminal(status) ? [PENDING_TOPIC] : []), // its end frees capacity
     ...(worker === null ? [] : [workerTopic(worker)]),
   ]
 }
@@ -133,14 +139,17 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
   }
 }
 
-/** The longest time that a run may last: the limit of the sandbox or of its organization, whichever is shorter. */
+/**
+ * The longest time that a run may last, in seconds: the limit of the sandbox or of its organization, whichever is
+ * shorter.
+ */
 function longestRunSecs({ max_duration_secs, max_uptime_minutes }: SandboxStateRow): number | null {
   const uptimeSecs = max_uptime_minutes === null ? null : max_uptime_minutes * 60
   if (max_duration_secs === null || uptimeSecs === null) return max_duration_secs ?? uptimeSecs
   return Math.min(max_duration_secs, uptimeSecs)
 }
 
-/** The disk size that the worker chose and reports; it is metered. */
+/** The disk size that the worker chose and reported. Usage metering counts it. */
 function diskOf(facts: TransitionRequest['facts']): Pick<RunChange, 'disk_mib'> {
   const sizeMib = Number(facts?.['disk_size_mib'])
   return Number.isInteger(sizeMib) && sizeMib > 0 && sizeMib <= INT32_MAX ? { disk_mib: sizeMib } : {}
@@ -159,13 +168,16 @@ function sandboxChange({ request, status, run_id, at }: TransitionStep): Sandbox
   }
 }
 
-/** Why a sandbox is still waiting to be placed. */
+/** The status reason of a sandbox that still waits to be placed, by its latest event. */
 const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
   start_admitted: 'scheduling',
   no_capacity: 'insufficient_capacity',
 }
 
-/** Wall clocks step back, and those of two replicas differ. The metered intervals of a sandbox's runs must not overlap. */
+/**
+ * Returns `now`, or `start` if that is later. Wall clocks step back, and the clocks of two replicas differ. The metered
+ * intervals of a sandbox's runs must not overlap.
+ */
 function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
 }
@@ -205,7 +217,7 @@ function eventTypeOf(event: TransitionEvent, status: SandboxStatus): TransitionE
 
 type TransitionEventType = 'sandbox_placed' | 'sandbox_waiting' | (typeof EVENT_OF_STATUS)[SandboxStatus]
 
-/** No transition leads to `created`. */
+/** `created` is absent, because no transition leads to it. */
 const EVENT_OF_STATUS = {
   created: 'sandbox_starting',
   starting: 'sandbox_starting',

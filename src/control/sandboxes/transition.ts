@@ -1,8 +1,9 @@
 /**
- * The only writer of sandbox status. Every change goes through the lifecycle table, names its cause, and writes status, run
- * and audit event in one transaction. Many transitions share one transaction: see docs/decisions/0021.
+ * The only module that writes the status of sandboxes. Every change follows the lifecycle table and names its cause. It
+ * writes status, run and audit event in one transaction. Many transitions share one transaction: see
+ * docs/decisions/0021.
  *
- * Locks are taken in this order, each kind in the order of its ids: sandboxes, workers, volumes, organizations.
+ * Locks are taken in this order, and within each kind in the order of ids: sandboxes, workers, volumes, organizations.
  */
 import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
 import { splitByQuota } from '../../domain/orgs/quota.ts'
@@ -16,7 +17,10 @@ import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { assignVolumes, locksVolumes, reserveCapacity, type RefusedSteps } from './transition-reservations.ts'
 import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
 
-/** How long a client can still read an ephemeral sandbox that ended, so that its next poll sees the last status. */
+/**
+ * How long clients can still read an ephemeral sandbox after it ended, in milliseconds. A poll in that time sees the
+ * last status.
+ */
 export const EPHEMERAL_VISIBLE_MS = 5_000
 
 export type TransitionDeps = WriteDeps &
@@ -26,16 +30,18 @@ export type TransitionDeps = WriteDeps &
      * uses it to stop writing once another process leads.
      */
     readonly fence?: (tx: Queryable) => Promise<void>
-    /** Runs unfenced requests together with others that arrive at the same time: `transition-batches.ts`. */
+    /**
+     * Runs requests without a fence in one transaction with concurrent requests. `transition-batches.ts` implements it.
+     */
     readonly transitionInBatch?: (request: TransitionRequest) => Promise<BatchedTransition>
   }
 
-/** The result of one transition of a batch: its answer, or the error that it alone met. */
+/** The result of one transition of a batch: its answer, or the error that affected it alone. */
 export type BatchedTransition = { readonly answer: TransitionAnswer } | { readonly error: unknown }
 
 /**
- * Moves a sandbox through its lifecycle and notifies everyone who waits for it. May be repeated: the second call is answered
- * `stale`.
+ * Moves a sandbox through its lifecycle and notifies all processes that wait for it. May be repeated: the second call
+ * is answered `stale`.
  */
 export async function transition(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
   if (deps.transitionInBatch === undefined || deps.fence !== undefined) return transitionAlone(deps, request)
@@ -71,8 +77,9 @@ export type TransactionScope = { readonly tx: Queryable; readonly topics: string
 export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
 
 /**
- * Moves sandboxes, each named by one request, within a transaction that may do more. The caller publishes `scope.topics`
- * after the commit. Among several requests, those that must lock volumes get no answer: their locks would be out of order.
+ * Moves sandboxes within a transaction that may make other changes too. Each sandbox is named by one request. The
+ * caller publishes `scope.topics` after the commit. Among several requests, those that must lock volumes get no answer,
+ * because their locks would be out of order.
  */
 export async function transitionInTransaction(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
@@ -119,7 +126,7 @@ export async function transitionInTransaction(
   return answers
 }
 
-/** Opens the runs of starts within the quotas. An organization is locked only if its sandboxes must be counted. */
+/** Opens the runs of starts that fit the quotas. Locks an organization only if its sandboxes must be counted. */
 async function openRuns(tx: Queryable, steps: readonly TransitionStep[], now: Date): Promise<RefusedSteps> {
   const refused = new Map<TransitionStep, TransitionAnswer>()
   const starts = steps.flatMap((step) => {

@@ -8,14 +8,16 @@ import type { BaseDeps } from '../deps.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { maskHasStatus, statusMask, type WaitCondition, type WaitHub } from './wait-hub.ts'
 
-/** Limits how many requests of this process wait for a sandbox at once. */
+/** Limits how many requests of this process wait for sandboxes at the same time. */
 export type WaitLimit = { readonly waitPermits: Semaphore }
 export type WaitDeps = WaitLimit & { readonly waitHub: WaitHub }
 
 const NOT_STARTING = statusMask(SANDBOX_STATUSES.filter((status) => status !== 'starting'))
 const TERMINAL = statusMask(SANDBOX_STATUSES.filter(isTerminal))
 
-/** Acquires a permit to wait, and answers how to release it. Throws `rate_limited` when none is left. */
+/**
+ * Acquires a permit to wait and returns the function that releases it. Throws `rate_limited` when no permit is left.
+ */
 export function acquireWaitPermit(deps: WaitLimit): () => void {
   const release = deps.waitPermits.tryAcquire()
   if (release === null) {
@@ -31,12 +33,12 @@ export function acquireWaitPermit(deps: WaitLimit): () => void {
   return release
 }
 
-/** The longest wait; `signal` is aborted when the client disconnects, null if it can't. */
+/** The longest wait. `signal` is aborted when the client disconnects. It is null if no client can disconnect. */
 export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal | null }
 
 /**
- * Waits until a sandbox that was asked to start is no longer `starting`, the budget is over or the client disconnects.
- * Resolves with the sandbox as it is then, or with the one given if it can't be read any more.
+ * Waits until a starting sandbox is no longer `starting`, the time is over or the client disconnects. Resolves with the
+ * state of the sandbox at that moment, or with the given sandbox if it can't be read any more.
  */
 export async function waitWhileStarting(
   deps: Pick<WaitDeps, 'waitHub'>,
@@ -49,21 +51,22 @@ export async function waitWhileStarting(
   return found === null || found === 'left' ? sandbox : found
 }
 
-/** Any of these statuses ends the wait. With `run_id`, only those of this run. */
+/** The statuses that end a wait. With `run_id`, only statuses of this run count. */
 export type WaitInput = {
   readonly statuses: readonly SandboxStatus[]
   readonly run_id: RunId | null
   readonly waitMs: number
 }
 
-/** A wait that holds its permit. `start` calls `onEnd` once, and answers a function that ends the wait early. */
+/** A wait that has acquired its permit. `start` calls `onEnd` once, and returns a function that ends the wait early. */
 export type PreparedWait = { readonly start: (onEnd: (end: Sandbox | Error) => void) => () => void }
 
 /**
- * Prepares a wait until a sandbox has one of some statuses or the time is over. The wait ends with the sandbox as it is then.
- * With `run_id`, it ends with `run_over` once another run is the latest, or once the run ended and can't get the status.
- * Throws or ends with `sandbox_not_found`, also when the sandbox is deleted meanwhile. Throws `rate_limited` without a permit.
- * The wait is started and not awaited, because tens of thousands may be open: see `WaitHub.watch`.
+ * Prepares a wait until a sandbox has one of the given statuses or the time is over. The wait ends with the state of
+ * the sandbox at that moment. With `run_id`, it ends with `run_over` once another run is the latest, or once the run
+ * has ended and can't get the status. Throws or ends with `sandbox_not_found`, also when the sandbox is deleted during
+ * the wait. Throws `rate_limited` when no permit is left. The caller starts the wait instead of awaiting it, which
+ * saves memory: tens of thousands of waits may be open. See `WaitHub.watch`.
  */
 export async function waitForSandbox(
   deps: Pick<BaseDeps, 'db' | 'clock'> & WaitDeps & SandboxReader,
@@ -75,7 +78,7 @@ export async function waitForSandbox(
   try {
     const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
     const wanted = statusMask(statuses)
-    // The end of the run ends the wait as well: afterwards the run can't get another status.
+    // The end of the run ends the wait as well, because the run can't get another status afterwards.
     const condition = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
     return { start: (onEnd) => startWait(deps, condition, { waitMs, wanted, onEnd, release }) }
   } catch (error) {
@@ -110,7 +113,7 @@ function startWait(
   })
 }
 
-/** Why the run of a wait can't get any of the statuses any more, or null. */
+/** Why the run of a wait can no longer get any of the statuses, or null if it still can. */
 function runOverProblem(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
   const { status } = sandbox
   const isLatest = sandbox.run_id === run_id

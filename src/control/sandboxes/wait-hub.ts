@@ -7,59 +7,63 @@ import { sandboxTopic } from '../topics.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
 
 /**
- * All waits of this process. A notification of a sandbox has it read, together with others that were notified. Without a
- * notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Little memory is kept for a wait, because there may
- * be tens of thousands.
+ * All waits of this process. A notification about a sandbox causes a read of it, together with other notified
+ * sandboxes. Without a notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Each wait needs little
+ * memory, because there may be tens of thousands.
  */
 export type WaitHub = {
   /**
-   * Resolves with the sandbox once the condition is met or `waitMs` are over. Resolves with null when the sandbox is gone, and
-   * with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at the end.
+   * Resolves with the sandbox once the condition is met or `waitMs` has passed. Resolves with null when the sandbox no
+   * longer exists, and with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at
+   * the end.
    */
   wait(
     condition: WaitCondition,
     how: { readonly waitMs: number; readonly signal: AbortSignal | null },
   ): Promise<Sandbox | null | 'left'>
   /**
-   * The same with less memory: calls `onEnd` once. Call the returned function to end the wait early, as `left`. An awaited
-   * promise would keep alive every function between its maker and its reader, several KiB of a request.
+   * Like `wait`, but with less memory. It calls `onEnd` once. The returned function ends the wait early, with `left`.
+   * An awaited promise would keep all functions that await it in memory: several KiB per request.
    */
   watch(condition: WaitCondition, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
 }
 
-/** How a wait ended: with the sandbox, null for a deleted one, `left` for an early end, or the error of a read. */
+/** How a wait ended: with the sandbox, null for a deleted sandbox, `left` for an early end, or the error of a read. */
 export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
 
-/** What ends a wait: a status of `mask`, or, with `run_id`, that another run is the latest. */
+/** The condition that ends a wait: a status in `mask`, or, with `run_id`, another latest run. */
 export type WaitCondition = SandboxKey & Pick<StatusWait, 'mask' | 'run_id'>
 
-/** A lost notification delays a wait by this much at most, in milliseconds. */
+/** How often all waits are checked, in milliseconds. A lost notification delays a wait by this much at most. */
 export const CHECK_ALL_EVERY_MS = 5_000
-/** A wait may end this many milliseconds late: many waits that end one by one then cost few looks at the list. */
+/**
+ * A wait may end this many milliseconds late. Many waits that end one after another therefore need few scans of the
+ * list.
+ */
 const TICK_MS = 20
-/** With more notified sandboxes than this, one statement first asks which of them are over. */
+/** With more notified sandboxes than this, one statement first finds the ones whose waits are over. */
 const CHECK_IN_ONE_STATEMENT_MIN = 256
 /** The most waits that one statement checks. */
 const CHECKED_AT_ONCE_MAX = 10_000
 
-/** One object, because there are so many. */
+/** A single object for each wait, because there are so many waits. */
 type Waiting = SandboxKey &
   StatusWait & {
-    /** Infinity once the end is under way. */
+    /** Infinity once the wait is ending. */
     deadlineMs: number
     readonly onEnd: (end: WaitEnd) => void
     isOver: boolean
   }
 
 /**
- * The waits of one organization for one sandbox. A caller may wait by the id of another organization's sandbox until the first
- * read. Because groups belong to one organization, what one reads never reaches another's waits.
+ * The waits of one organization for one sandbox. A caller may wait by the id of another organization's sandbox until
+ * the first read. A group belongs to one organization, so its reads never reach another organization's waits.
  */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isBeingRead: boolean; isNotified: boolean }
 
 type Deps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & SandboxReader
 
-/** Makes the hub. It runs only while somebody waits. */
+/** Makes the hub. It runs only while waits are open. */
 export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps): WaitHub {
   const groups = new Map<string, Group>()
   let notified = new Set<string>()
@@ -152,7 +156,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     }
   }
 
-  /** Ends the waits whose budget is over, and checks all waits from time to time, until nobody waits. */
+  /** Ends the waits whose time is over, and checks all waits from time to time, until no wait is open. */
   async function keepTime(): Promise<void> {
     let checkAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     while (groups.size > 0) {
@@ -171,7 +175,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     sleeper = null
   }
 
-  /** The first read, after the subscription, so that no change is missed in between. */
+  /** The first read of a sandbox. It follows the subscription, so that no change in between is missed. */
   async function begin(waiting: Waiting, waitMs: number): Promise<void> {
     try {
       const sandbox = await readSandbox(waiting)
@@ -181,7 +185,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     }
     if (waiting.isOver) return
     if (sleeper === null)
-      void keepTime() // it never rejects: what it does is caught
+      void keepTime() // it never rejects: it catches its failures
     else if (waiting.deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
   }
 

@@ -1,21 +1,21 @@
 import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
 import { Problem } from '../../domain/problem.ts'
 
-/** Limits how many of something long-lived this process has open at once. */
+/** Limits how many long-lived objects, such as streams, this process has open at once. */
 export type ConcurrencyLimit<Of> = {
   /**
-   * Acquires a permit, or `weight` permits at once, and answers how to release them, which may be repeated. Throws
-   * `rate_limited`, naming the limit that is reached.
+   * Acquires one permit, or `weight` permits at once, and returns the function that releases them. You may call that
+   * function repeatedly. Throws `rate_limited`, naming the limit that is reached.
    */
   acquire(of: Of, weight?: number): () => void
   readonly permitsInUse: number
 }
 
-/** The most permits that everything with one key, such as an organization, may hold at once. */
+/** The most permits that may be acquired at once under one key, such as an organization. */
 export type KeyedLimit<Of> = {
-  /** Its name in refusals. */
+  /** The name of the limit in refusals. */
   readonly name: string
-  /** The setting that changes it. */
+  /** The setting that changes the limit. */
   readonly variable: string
   readonly max: number
   readonly keyOf: (of: Of) => string
@@ -40,7 +40,7 @@ export function makeChannelLimit({ perSandbox, perOrg }: ChannelLimits): Concurr
 /** The most log streams that this process has open at once. */
 export type LogStreamLimits = { readonly perOrg: number; readonly inAll: number }
 
-/** Limits log streams by organization, so that none can use up the limit of all together. */
+/** Limits log streams by organization, so that no organization can use up the limit of the whole process. */
 export function makeLogStreamLimit({ perOrg, inAll }: LogStreamLimits): ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> {
   const org = { name: 'log_streams_per_org', variable: 'SANDYARD_LOG_STREAMS_PER_ORG', max: perOrg }
   const all = { name: 'log_streams', variable: 'SANDYARD_LOG_STREAM_CAPACITY', max: inAll }
@@ -53,7 +53,7 @@ export function makeLogStreamLimit({ perOrg, inAll }: LogStreamLimits): Concurre
   )
 }
 
-/** Combines several limits, checked in their order. `advice` tells a refused client what it can do. */
+/** Combines several limits and checks them in their order. `advice` tells a refused client what to do. */
 export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advice: string): ConcurrencyLimit<Of> {
   const counted = limits.map((limit) => ({ limit, counts: new Map<string, number>() }))
   let permitsInUse = 0
@@ -83,7 +83,7 @@ export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advi
   }
 }
 
-/** Seconds until a refused client may retry: permits are held from a moment to days. */
+/** The `Retry-After` of a refusal, in seconds. A permit may be in use for a moment or for days. */
 const RETRY_AFTER_SECS = 1
 
 type Named = Pick<KeyedLimit<unknown>, 'name' | 'variable' | 'max'>

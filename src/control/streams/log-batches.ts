@@ -1,16 +1,18 @@
 import type { Readable } from 'node:stream'
 import { LOG_SOURCES, type LogEntry } from '../../contract/streams/log-protocol.ts'
 
-/** A part of a log. `isLast`: the log is complete. */
+/** A batch of log entries. `isLast`: the log is complete. */
 export type LogBatch = { readonly entries: readonly LogEntry[]; readonly isLast: boolean }
 
-/** The longest line that a worker may send, in characters. Fully escaped, a text of 16 KiB takes six times that. */
+/**
+ * The longest line that a worker may send, in characters. A text of 16 KiB that is fully escaped has six times as many.
+ */
 const LINE_MAX_CHARS = 256 * 1024
 
 /**
- * Parses what a worker sends of a log (`log-protocol.ts`), at the reader's pace: one batch for each chunk that arrives. Ends
- * after the last batch, or without one when the stream ends. Throws for anything outside the protocol, because clients fail
- * on values that they don't know.
+ * Parses the log stream of a worker (`log-protocol.ts`) at the reader's pace. It yields one batch for each chunk that
+ * arrives. It ends after the last batch, or without a last batch when the stream ends early. Throws for anything
+ * outside the protocol, because clients fail on unknown values.
  */
 export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch> {
   stream.setEncoding('utf8')
@@ -38,7 +40,7 @@ function parseLines(lines: readonly string[]): LogBatch {
   return { entries, isLast: false }
 }
 
-/** Undefined for text that is not JSON: the parser's error would repeat what a sandbox wrote. */
+/** Returns undefined for text that is not JSON. The parser's error would repeat text that a sandbox wrote. */
 function parseJson(line: string): unknown {
   try {
     return JSON.parse(line)

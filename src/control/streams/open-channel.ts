@@ -19,22 +19,25 @@ export type OpenChannel = {
   readonly socket: WebSocket
   /** Aborted when the channel must end, with a `CallerEnded` or a `RunEnded` as the reason. */
   readonly signal: AbortSignal
-  /** Releases what the channel holds and closes the socket. May be repeated. */
+  /** Releases the resources of the channel and closes the socket. May be repeated. */
   readonly close: () => void
 }
 
 type OpenDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log' | 'notifications'> &
   SandboxReader &
   CallerWatchDeps & {
-    /** As `WorkerStreams`, but with the WebSocket itself, paused so that no message is lost. */
+    /**
+     * Asks a worker for a channel. Resolves with the WebSocket itself, paused so that no message is lost. Resolves with
+     * null when too many streams are being opened.
+     */
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly channelLimit: ConcurrencyLimit<SandboxKey>
   }
 
 /**
- * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, and `rate_limited` at
- * a limit of channels. Throws `unavailable` when the worker does not answer or too many channels are being opened, and
- * `problemOfCallerEnd` when the caller loses its rights meanwhile.
+ * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, and
+ * `rate_limited` at a limit on channels. Throws `unavailable` when the worker does not answer or too many channels are
+ * being opened. When the caller loses its rights meanwhile, throws the problem that `problemOfCallerEnd` returns.
  */
 export async function openChannel(
   deps: OpenDeps,
@@ -69,7 +72,7 @@ export async function openChannel(
   }
 }
 
-/** Has the worker dial in and records the audit event: no client gets a channel without one. */
+/** Asks the worker to dial in and records the audit event. No client gets a channel without an event. */
 async function dialWorker(
   deps: OpenDeps,
   { org_id, actor }: Caller,

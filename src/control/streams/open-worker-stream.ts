@@ -3,7 +3,7 @@ import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 
-/** The worker to open a stream to, and what for. */
+/** The worker to open a stream to, and the purpose of the stream. */
 export type StreamTarget = { readonly worker_id: WorkerId; readonly purpose: StreamPurpose }
 
 /** Asks a worker for a stream. Resolves once the worker has dialed in, or with null when too many streams are being opened. */
@@ -11,12 +11,12 @@ export type WorkerStreams = {
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
 }
 
-/** How long a worker has to dial in: the public client gives up after 10 s. */
+/** How long a worker may take to dial in, in milliseconds. The public client gives up after 10 s. */
 const DIAL_TIMEOUT_MS = 8_000
 
 /**
- * Opens a stream to a worker. Throws `unavailable`, with the given message, when the worker does not dial in in time or too
- * many streams are being opened. An aborted `signal` ends the wait as the time limit does.
+ * Opens a stream to a worker. Throws `unavailable`, with the given message, when the worker does not dial in within the
+ * time limit or too many streams are being opened. An aborted `signal` ends the wait like the time limit does.
  */
 export async function openWorkerStream<Stream>(
   { openStream }: { readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Stream | null> },

@@ -22,7 +22,9 @@ type LogDeps = Pick<BaseDeps, 'db' | 'clock' | 'log' | 'notifications'> &
   WorkerStreams &
   CallerWatchDeps & { readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> }
 
-/** What to read of a sandbox's log. `followMs`: how long to wait for new lines; null: read what is there and end. */
+/**
+ * A request to read a sandbox's log. `followMs`: how long to wait for new lines. Null: read the existing lines and end.
+ */
 export type LogRequest = {
   readonly id: SandboxId
   readonly query: Omit<LogQuery, 'follows'>
@@ -32,10 +34,11 @@ export type LogRequest = {
 }
 
 /**
- * Reads the log of a sandbox from the worker of its latest run. A last batch (`isLast`) means that the log is complete: the
- * followed run is over, or, without following, everything was read. The log ends without a last batch when the time is over,
- * the caller loses its rights, or the worker is gone. Throws `sandbox_not_found`, `invalid_state_transition` for following a
- * sandbox that has not been placed yet, `rate_limited`, and `unavailable` when the worker does not answer.
+ * Reads the log of a sandbox from the worker of its latest run. A last batch (`isLast`) means that the log is complete:
+ * a followed run is over, or all existing lines were read. The log ends without a last batch when the time is over, the
+ * caller loses its rights, or the worker disconnects. Throws `sandbox_not_found`, `rate_limited`, and `unavailable`
+ * when the worker does not answer. Throws `invalid_state_transition` for following a sandbox that has not been placed
+ * yet.
  */
 export async function readLogs(deps: LogDeps, caller: Caller, request: LogRequest): Promise<AsyncIterable<LogBatch>> {
   const { status } = await getSandbox(deps, caller, { id: request.id })
@@ -68,8 +71,8 @@ async function* emptyLog(): AsyncGenerator<LogBatch> {
 }
 
 /**
- * Forwards what the worker sends. A worker that reports the end of the log may not have begun this run yet, or may just have
- * restarted. While the run is open, the worker is asked again, from the last line on.
+ * Forwards the log that the worker sends. A worker may report the end of the log before it begins this run, or just
+ * after a restart. While the run is open, the worker is therefore asked again, from the last line on.
  */
 async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
   let log = asked
@@ -101,7 +104,7 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
   }
 }
 
-/** Opens the stream of the worker. It ends with the permit. */
+/** Opens the worker's log stream. The stream ends when the permit ends. */
 async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
   const target = { worker_id: run.worker_id, purpose: { kind: 'logs', sandbox_id: id, query } } as const
   const stream = await openWorkerStream(deps, target, { signal: permit.signal, messages: MESSAGES })
@@ -118,8 +121,8 @@ async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): 
 }
 
 /**
- * The run to ask the worker for again after it reported the end of the log, or null when that is final. Once a run is over, the
- * worker is asked one last time, because its earlier report may have come too early.
+ * The run to ask the worker for again after it reported the end of the log, or null if that report is final. Once a run
+ * is over, the worker is asked one last time, because its earlier report may have been too early.
  */
 async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun | null> {
   const { run, query } = log
@@ -132,7 +135,7 @@ async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun 
 /** How long to wait for a worker's report that the run ended, in milliseconds, before its log is asked for again. */
 const END_REPORT_WAIT_MS = 1_000
 
-/** The sandbox's latest run, once it ended, another one was opened, or the wait is over. */
+/** Resolves with the sandbox's latest run once it ended, another run was opened, or the wait is over. */
 async function whenEnded(deps: LogDeps, { org_id, id, run, permit }: FollowedLog): Promise<runs.LastRun | null> {
   const moved = new AbortController()
   const unsubscribe = deps.notifications.subscribe(sandboxTopic(id), () => {
@@ -160,7 +163,7 @@ type LogStreamPermit = {
   readonly release: () => void
 }
 
-/** Acquires a permit for at most `limitMs`; null: without a time limit. Throws `rate_limited`, naming the limit. */
+/** Acquires a permit for at most `limitMs`. Null means no time limit. Throws `rate_limited`, naming the limit. */
 function acquireLogStream(
   deps: Pick<LogDeps, 'logStreamLimit' | 'callerWatcher'>,
   caller: Caller,
@@ -168,7 +171,8 @@ function acquireLogStream(
 ): LogStreamPermit {
   const releasePermit = deps.logStreamLimit.acquire(caller)
   const over = new AbortController()
-  // A suspended organization may still read its logs. Its runs are being stopped, which ends what follows them.
+  // A suspended organization may still read its logs. Its runs are being stopped, which ends the streams that follow
+  // them.
   const watch = deps.callerWatcher.watch(caller, { outlastsSuspension: true })
   const end = (reason: unknown): void => {
     over.abort(reason)

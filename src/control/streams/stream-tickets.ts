@@ -1,7 +1,8 @@
 /**
- * Tickets for workers that are connected to another server process than the client. The process that waits for the stream
- * leaves a row with its own URL. Every other process reads the rows on a notification and shows them in its sync answers. A
- * ticket is accepted once, by the process that waits for it: the rows only say where to dial.
+ * Stream tickets for workers that are connected to a different server process than the client. The process that waits
+ * for the stream inserts a row with its own URL. Every other process reads the rows on a notification and includes them
+ * in its sync answers. The process that waits for the ticket accepts it once. The rows only tell the worker where to
+ * dial.
  */
 import type { StreamPurpose, StreamTicket } from '../../contract/workers/worker-protocol.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
@@ -11,28 +12,30 @@ import { STREAM_TICKETS_TOPIC, ticketTopic } from '../topics.ts'
 import { runOnNotification } from '../requests/run-on-notification.ts'
 import type { Replicas } from '../workers/replicas.ts'
 
-/** How often the rows are read without a notification, in milliseconds: the most that a lost one costs. */
+/** How often the rows are read without a notification, in milliseconds. A lost notification costs at most this time. */
 const READ_EVERY_MS = 2_000
-/** A row's time to live: many times as long as a client waits, so that clocks need not agree. */
+/**
+ * How long a row is valid, in milliseconds. It is many times as long as a client waits, so that clocks need not agree.
+ */
 const EXPIRES_AFTER_MS = 60_000
-/** The most rows that are read at once: as many tickets as one process may wait for. */
+/** The most rows that are read at once. One process may wait for as many tickets. */
 const TICKETS_READ_MAX = 10_000
 
 export type StreamTicketsDeps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & {
   readonly replicas: Pick<Replicas, 'ownUrl' | 'urls' | 'count'>
-  /** The tickets that this process waits for itself. */
+  /** The tickets that this process itself waits for. */
   readonly ownTickets: (worker: string) => readonly StreamTicket[]
 }
 
-/** The stream tickets that a process shows to its workers: its own and those of the other processes. */
+/** The stream tickets that a process shows to its workers: its own tickets and those of the other processes. */
 export interface StreamTickets {
   /** Tells a worker of a ticket that this process waits for. */
   announce(worker: string, ticket: StreamTicket): void
   /** Withdraws a ticket that was used, or that nobody waits for any more. */
   withdraw(ticket: string): void
-  /** All tickets of a worker from live processes, each with the URL to dial. For the answers to syncs. */
+  /** All tickets of a worker from live processes, each with the URL to dial. Sync answers contain them. */
   openTickets(worker: string): readonly StreamTicket[]
-  /** Keeps reading the tickets of the other processes, until the signal. Never rejects. */
+  /** Reads the tickets of the other processes regularly until the signal aborts. Never rejects. */
   run(signal: AbortSignal): Promise<void>
 }
 
@@ -51,12 +54,12 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
 
   async function readRows(): Promise<void> {
     const before = ofOthers
-    // A single process has no other processes' tickets to read.
+    // A single process reads nothing, because no other process has tickets.
     const rows =
       replicas.count < 2
         ? []
         : await db.asSystem((q) => streamTickets.fromOtherReplicas<StreamPurpose>(q, replicas.ownUrl, TICKETS_READ_MAX))
-    // A ticket of a process that is not known yet is shown by the first read after it became known.
+    // Tickets of an unknown process are left out. The first read after the process becomes known returns them.
     const { urls } = replicas
     const live = rows.filter(({ url }) => urls.includes(url))
     ofOthers = Map.groupBy(live, ({ worker_id }) => worker_id)

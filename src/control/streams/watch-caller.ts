@@ -1,7 +1,8 @@
 /**
- * Checks the authorization of long-lived work again and again: command channels and followed logs go on for hours after their
- * request was authorized. A notification in the transaction that takes a right away makes the check prompt. A check every
- * 30 s makes it correct without one. All watches of one key share their checks.
+ * Checks regularly whether long-lived work is still authorized. Command channels and followed logs continue for hours
+ * after their request was authorized. The transaction that takes a right away sends a notification, which makes the
+ * check prompt. A check every 30 s finds the change even without a notification. All watches of one key share their
+ * checks.
  */
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId } from '../../domain/ids.ts'
@@ -15,7 +16,7 @@ import { apiKeyTopic, orgTopic } from '../topics.ts'
 /** Why a caller lost its rights. */
 export type CallerEndReason = 'api_key_revoked' | 'api_key_expired' | 'org_suspended'
 
-/** The reason of the signal of a `CallerWatch`. */
+/** The abort reason of the signal of a `CallerWatch`. */
 export class CallerEnded extends Error {
   readonly why: CallerEndReason
   constructor(why: CallerEndReason) {
@@ -24,14 +25,16 @@ export class CallerEnded extends Error {
   }
 }
 
-/** A watch on a caller. Call `stop` when you are done; it may be repeated. */
+/** A watch on a caller. Call `stop` when you are done. You may call it repeatedly. */
 export type CallerWatch = {
-  /** Aborted with a `CallerEnded` about a second after the caller lost its rights, in whichever process that was done. */
+  /**
+   * Aborted with a `CallerEnded` about a second after the caller lost its rights, whichever process made the change.
+   */
   readonly signal: AbortSignal
   readonly stop: () => void
 }
 
-/** `outlastsSuspension`: a suspension of the organization does not end the watch, only the end of the key does. */
+/** `outlastsSuspension`: the end of the key ends the watch, but a suspension of the organization does not. */
 export type WatchOptions = { readonly outlastsSuspension: boolean }
 
 /** Watches whether callers' keys are revoked or expire, or their organizations are suspended. */
@@ -43,7 +46,7 @@ export type CallerWatcher = {
 }
 export type CallerWatchDeps = { readonly callerWatcher: CallerWatcher }
 
-/** Maps a `CallerEnded` to the problem that its request is refused with; returns anything else as it is. */
+/** Maps a `CallerEnded` to the problem that refuses its request. Returns any other value unchanged. */
 export function problemOfCallerEnd(reason: unknown): unknown {
   if (!(reason instanceof CallerEnded)) return reason
   return new Problem(END_PROBLEM_CODES[reason.why], {
@@ -64,9 +67,9 @@ const END_PROBLEM_CODES: Readonly<Record<CallerEndReason, ProblemCode>> = {
   org_suspended: 'org_suspended',
 }
 
-/** How often a key is checked without a notification, in milliseconds: the most that a lost one costs. */
+/** How often a key is checked without a notification, in milliseconds. A lost notification costs at most this time. */
 const CHECK_EVERY_MS = 30_000
-/** The pause after a failed check, in milliseconds: an unavailable database says nothing about the key. */
+/** The pause after a failed check, in milliseconds. An unavailable database proves nothing about the key. */
 const RETRY_MS = 1_000
 /** The most keys that one statement checks. */
 const KEYS_PER_CHECK_MAX = 256
@@ -118,7 +121,7 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
     }
   }
 
-  /** Why a key's rights ended, or null and how long until the next check. */
+  /** Checks a key. Returns the reason why its rights ended, or null and the time until the next check. */
   async function check(
     id: ApiKeyId,
     options: WatchOptions,

@@ -4,10 +4,10 @@ import type { BaseDeps } from '../deps.ts'
 import type { SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { sandboxTopic } from '../topics.ts'
 
-/** Why a run ended, for what was going on in it. */
+/** Why a run ended, for the work that was in progress on it. */
 export type RunEndReason = 'sandbox_stopped' | 'sandbox_failed' | 'sandbox_deleted'
 
-/** The reason of the signal of a `RunWatch`. */
+/** The abort reason of the signal of a `RunWatch`. */
 export class RunEnded extends Error {
   readonly why: RunEndReason
   constructor(why: RunEndReason) {
@@ -16,19 +16,21 @@ export class RunEnded extends Error {
   }
 }
 
-/** A run that is watched until `stop`. */
+/** A watch on a run. It lasts until `stop` is called. */
 export type RunWatch = {
-  /** Aborted, with a `RunEnded`, once the run is over or its sandbox deleted. */
+  /** Aborted with a `RunEnded` once the run is over or its sandbox is deleted. */
   readonly signal: AbortSignal
   readonly stop: () => void
 }
 
 type WatchDeps = Pick<BaseDeps, 'clock' | 'notifications' | 'log'> & SandboxReader
 
-/** How often a sandbox is checked without a notification, in milliseconds: the most that a lost one costs. */
+/**
+ * How often a sandbox is checked without a notification, in milliseconds. A lost notification costs at most this time.
+ */
 const CHECK_EVERY_MS = 30_000
 
-/** Watches the current run of a running sandbox. A stopping sandbox still runs. Never throws. */
+/** Watches the current run of a running sandbox. A stopping sandbox counts as running. Never throws. */
 export function watchRun(deps: WatchDeps, sandbox: Sandbox): RunWatch {
   const ended = new AbortController()
   const stopped = new AbortController()

@@ -9,12 +9,15 @@ import { usageQueryOf } from './read-usage.ts'
 /** How many rows are read at a time and held in memory. */
 const PAGE = 10_000
 
-/** The usage of a sandbox on a day, with its last name and slug. Amounts are whole milliseconds times units, as text. */
+/**
+ * The usage of a sandbox on a day, with its latest name and slug. An amount is text: units times milliseconds, as a
+ * whole number.
+ */
 export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
- * Usage by day and sandbox, in pages of one day each, so that any amount can be exported. Open runs count up to the moment of
- * the call. Throws `invalid_request` for a bad range at once, before anything is read.
+ * Exports usage by day and sandbox, in pages of one day each, so that any amount can be exported. Open runs count up to
+ * the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything.
  */
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,

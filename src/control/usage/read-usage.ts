@@ -73,7 +73,10 @@ export async function getSandboxBreakdown(
   })
 }
 
-/** Storage usage by volume and day, with the names of volumes that still exist. Throws as `getSandboxBreakdown` does. */
+/**
+ * Storage usage by volume and day, with the names of volumes that still exist. Throws for the same reasons as
+ * `getSandboxBreakdown`.
+ */
 export async function getStorageBreakdown(
   deps: UsageDeps,
   { org_id }: Pick<Caller, 'org_id'>,
@@ -90,7 +93,7 @@ export async function getStorageBreakdown(
     return { rows, volumes: await storageUsage.volumeNames(q, org_id, ids) }
   })
 }
-/** One MiB-second in bytes times milliseconds. */
+/** One MiB-second, in bytes times milliseconds. */
 const MIB_SECOND = 1024n ** 2n * 1000n
 
 /** UTC midnight of a day such as `2028-02-29`, in the format of replies. */

@@ -17,9 +17,9 @@ export type NewVolume = {
 }
 
 /**
- * Creates a managed volume. It is durable before this resolves, and gets its home worker at its first use. Throws
- * `name_already_exists`, also while a volume of that name is still being deleted, `quota_exceeded`, and what
- * `requireEnforceableCap` throws.
+ * Creates a managed volume. The volume is durable before the call resolves. It gets its home worker at its first use.
+ * Throws `name_already_exists`, also while a volume of that name is still being deleted. Throws `quota_exceeded`, and
+ * the errors of `requireEnforceableCap`.
  */
 export async function createVolume(deps: WriteDeps, caller: Caller, input: NewVolume): Promise<Volume> {
   const { name, labels, capacity_gib, attempt = null } = input
@@ -47,7 +47,7 @@ export async function createVolume(deps: WriteDeps, caller: Caller, input: NewVo
   return { ...volume, used_bytes: null }
 }
 
-/** The volume that an earlier attempt created, as it is now. */
+/** The volume that an earlier attempt created, in its current state. */
 async function createdByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, { org_id }: Caller, id: VolumeId): Promise<Volume> {
   const found = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
   if (found === null) throw idempotencyReplyLost('the volume was created and is gone since')

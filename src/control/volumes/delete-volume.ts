@@ -9,13 +9,13 @@ import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { REAP_VOLUMES_TOPIC, volumeTopics } from '../topics.ts'
 
-/** How many of the sandboxes that mount a volume are named in a refusal. */
+/** The most sandboxes that a refusal names, among those that mount the volume. */
 const NAMED_USERS_MAX = 20
 
 /**
- * Schedules a volume for deletion. Once this resolves, nothing can mount it, and its worker deletes its files. May be
- * repeated. Throws `sandbox_not_found` for an unknown volume (the published API has no other code for it),
- * `host_volume_stays`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
+ * Marks a volume for deletion. Once the call resolves, no sandbox can mount the volume, and its worker deletes its
+ * files. May be repeated. Throws `sandbox_not_found` for an unknown volume (the published API has no other code for
+ * it), `host_volume_stays`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
  */
 export async function deleteVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
@@ -33,7 +33,7 @@ export async function deleteVolume(
     const users = await volumes.sandboxesMounting(tx, id, NAMED_USERS_MAX)
     if (users.length > 0) throw inUse(users)
     const now = deps.clock.now()
-    await volumeReports.accrue(tx, [id], now) // storage is metered up to now: what is being deleted costs nothing
+    await volumeReports.accrue(tx, [id], now) // meters storage up to now: a deleted volume costs nothing
     await volumes.scheduleDeletion(tx, id, now)
     const payload = { volume_id: id, name: volume.name }
     await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })

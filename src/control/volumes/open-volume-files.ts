@@ -19,8 +19,9 @@ export type VolumeFilesDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'> &
 export type OpenVolumeFiles = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
 
 /**
- * Finds the files of a volume of the organization. An unused volume gets its home worker now. Throws `volume_not_found`,
- * `invalid_state_transition` for a volume that is being deleted, and `unavailable` while no live worker may hold it.
+ * Finds the files of a volume of the organization. A volume without a home worker gets one now. Throws
+ * `volume_not_found`, `invalid_state_transition` for a volume that is being deleted, and `unavailable` while no live
+ * worker can hold it.
  */
 export async function openVolumeFiles(
   deps: VolumeFilesDeps,
@@ -72,7 +73,7 @@ function pickWorker(live: readonly workers.WorkerRow[], needs: VolumeNeeds): wor
   throw new Problem('unavailable', { message, retryAfterSeconds: 1 })
 }
 
-/** Assigns a home to a volume; if another request was faster, the home that it assigned. */
+/** Assigns a home worker to a volume. If another request was faster, returns the home that it assigned. */
 async function assignHome(
   deps: VolumeFilesDeps,
   volume: volumes.PlacedVolume,

@@ -5,7 +5,7 @@ import type { Volume } from '../../domain/volumes/volume.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** How a request names a volume: by its id, or as the host volume of its organization. */
+/** The id by which a request identifies a volume, or `host` for the host volume of its organization. */
 export type VolumeRef = { readonly id: VolumeId } | 'host'
 
 type ReadDeps = Pick<BaseDeps, 'db'>

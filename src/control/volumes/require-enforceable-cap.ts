@@ -7,8 +7,9 @@ import * as workers from '../../store/workers/workers.ts'
 import type { BaseDeps } from '../deps.ts'
 
 /**
- * Throws `invalid_request`, naming `capacity_gib`, if the cap is above the organization's storage limit, or if no worker that
- * may hold the volume enforces caps. Throws `unavailable` before the first worker has reported how it stores volumes.
+ * Throws `invalid_request` for `capacity_gib` if the cap is above the organization's storage limit. Throws it too if no
+ * worker that may hold the volume enforces caps. Throws `unavailable` before the first worker has reported how it
+ * stores volumes.
  */
 export async function requireEnforceableCap(
   deps: Pick<BaseDeps, 'db'>,

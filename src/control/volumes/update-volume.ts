@@ -11,7 +11,7 @@ import { requireEnforceableCap } from './require-enforceable-cap.ts'
 import { volumeTopics } from '../topics.ts'
 
 export type VolumeChange = {
-  /** undefined leaves the cap as it is, null removes it. */
+  /** Undefined leaves the cap unchanged. Null removes it. */
   readonly capacity_gib?: number | null
   /** Replaces all labels. */
   readonly labels?: Readonly<Record<string, string>>
@@ -20,9 +20,9 @@ export type VolumeChange = {
 
 /**
  * Changes the cap or the labels of a volume. Its worker applies a new cap at once. May be repeated. Throws
- * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `host_volume_stays` for a cap on the host volume.
- * Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and what
- * `requireEnforceableCap` throws.
+ * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `host_volume_stays` for a cap on the host
+ * volume. Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and the errors
+ * of `requireEnforceableCap`.
  */
 export async function updateVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,

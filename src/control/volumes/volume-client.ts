@@ -14,15 +14,19 @@ import {
 } from '../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
 
-/** How long a worker may take for one operation, without its content: more than its own limit of 600 s. */
+/**
+ * How long a worker may take for one operation, without the transfer of content, in milliseconds. The worker's own
+ * limit is 600 s.
+ */
 const REPLY_LIMIT_MS = 660_000
-/** The longest list from a worker takes about 25 MB. */
+/** The longest reply that is read, in bytes. The longest list from a worker has about 25 MB. */
 const REPLY_LIMIT_BYTES = 64 * 1024 * 1024
 
 /**
- * The files of a volume on a worker. Each operation opens a stream, speaks HTTP over it, and destroys it at the end. Refusals
- * are `VolumeFileError`s; an invalid path is refused before a stream is opened. Read or destroy the content that `read`
- * returns. The content given to `write` stays open when the write is refused.
+ * Makes a client for the files of a volume on a worker. Each operation opens a stream, speaks HTTP over it, and
+ * destroys the stream at the end. The worker's refusals reject with `VolumeFileError`. An invalid path is refused
+ * before a stream is opened. Read or destroy the content that `read` returns. The content that you pass to `write`
+ * stays open when the write is refused.
  */
 export function makeVolumeClient(open: () => Promise<Duplex>): VolumeFiles {
   const ask = (route: Route, paths: Paths): Promise<unknown> => converse(open, { route, paths }, jsonOf)
@@ -34,7 +38,7 @@ export function makeVolumeClient(open: () => Promise<Duplex>): VolumeFiles {
     read: (path) => read(open, path),
     write: async (path, content) => {
       const written = await converse(open, { route: VOLUME_ROUTES.write, paths: { path }, content }, jsonOf)
-      return written as { sizeBytes: number } // as above
+      return written as { sizeBytes: number } // from this program's own worker, as in `list`
     },
     mkdir: async (path) => void (await ask(VOLUME_ROUTES.mkdir, { path })),
     copy: async (path, target) => void (await ask(VOLUME_ROUTES.copy, { path, target })),
@@ -77,7 +81,7 @@ async function converse<T>(
 
 type Headers = Readonly<Record<string, string>>
 
-/** Resolves with a successful reply, whose content is not read yet. */
+/** Resolves with a successful reply whose content is not read yet. */
 async function exchange(
   duplex: Duplex,
   { route, headers, content }: { readonly route: Route; readonly headers: Headers; readonly content?: Readable },
@@ -104,7 +108,7 @@ function replyTo(request: ClientRequest): Promise<IncomingMessage> {
   return promise
 }
 
-/** Sends content at the worker's pace, until all is sent or the worker has replied. Leaves `content` open. */
+/** Sends content at the worker's pace, until everything is sent or the worker has replied. Leaves `content` open. */
 async function send(request: ClientRequest, content: Readable, replied: Promise<IncomingMessage>): Promise<void> {
   const { promise: sent, resolve, reject } = Promise.withResolvers<undefined>()
   const stopListening = finished(content, { writable: false }, (error) => {

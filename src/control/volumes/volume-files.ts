@@ -9,9 +9,9 @@ import type { VolumeRef } from './read-volumes.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * A file operation on a volume. Each operation throws what `openVolumeFiles` throws, and for the file `invalid_volume_path`,
- * `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change resolves once its event is recorded.
- * `signal` is aborted when the client disconnects.
+ * A file operation on a volume. Each operation throws the errors of `openVolumeFiles`. For the file it throws
+ * `invalid_volume_path`, `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change resolves once
+ * its event is recorded. `signal` is aborted when the client disconnects.
  */
 export type FileRequest = { readonly ref: VolumeRef; readonly path: string; readonly signal: AbortSignal }
 
@@ -123,10 +123,10 @@ async function withFiles<T>(
   }
 }
 
-/** The most of a path that a refusal shows, in characters. */
+/** The most characters of a path that a refusal shows. */
 const SEEN_MAX_CHARS = 200
 
-/** A path in the form of events: from the root, without empty parts. */
+/** Formats a path for events: from the root, without empty parts. */
 function eventPath(path: string): string {
   const parsed = parseVolumePath(path)
   return 'names' in parsed ? `/${parsed.names.join('/')}` : path

@@ -7,16 +7,19 @@ import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from '
 
 /** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {
-  /** Its place in the queue, from 1. A position beyond `WAITING_COUNTED_MAX` is given as one more than that. */
+  /**
+   * The position in the queue, from 1. A position beyond `WAITING_COUNTED_MAX` is reported as `WAITING_COUNTED_MAX`
+   * plus 1.
+   */
   readonly position: number
-  /** How many sandboxes of all organizations wait, counted as far as the position is. */
+  /** How many sandboxes of all organizations wait. The count stops where `position` stops. */
   readonly waiting: number
 }
 
 /** The workers that may get runs, read from the database at most once a second. */
 export type FleetReader = { readonly readFleet: () => Promise<readonly NamedPlacementWorker[]> }
 
-/** How long one read of the fleet serves all callers, in milliseconds: many clients poll sandboxes that wait. */
+/** How long one read of the fleet serves all callers, in milliseconds. Many clients poll waiting sandboxes. */
 const FLEET_CACHE_MS = 1_000
 
 /** Makes the cached reader. A failed read rejects its callers and is not cached. */
@@ -36,7 +39,9 @@ export function makeReadFleet({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): Fl
   }
 }
 
-/** Why a sandbox waits, or null for one that does not wait. Reads a bounded number of the waiting runs. */
+/**
+ * Explains why a sandbox waits. Returns null for a sandbox that does not wait. Reads a bounded number of waiting runs.
+ */
 export async function explainWaiting(
   { db, settings, readFleet }: Pick<BaseDeps, 'db'> & RegistryDeps & FleetReader,
   sandbox: SandboxId,

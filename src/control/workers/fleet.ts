@@ -1,4 +1,4 @@
-/** What operators do with workers. It is logged. Organizations see it only by what happens to their sandboxes. */
+/** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes. */
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
@@ -9,7 +9,7 @@ import type { BaseDeps } from '../deps.ts'
 
 type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
 
-/** A worker as operators see it. `joined`: it was never heard since; `silent`: its lease is over. */
+/** A worker as operators see it. `joined`: it has not reported since it joined. `silent`: its lease is over. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
   readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
   readonly last_report_at: Date | null
@@ -30,7 +30,7 @@ export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): Async
   }
 }
 
-/** The worker that has this name now. Throws `not_found`. */
+/** The worker that currently has this name. Throws `not_found`. */
 export async function readWorker(deps: Pick<FleetDeps, 'db' | 'clock'>, name: string): Promise<FleetWorker> {
   for await (const worker of listWorkers(deps)) if (worker.name === name && worker.removed_at === null) return worker
   throw workerNotFound(name)
@@ -46,30 +46,30 @@ function describeWorker({ lease_expires_at, ...row }: fleet.ListedWorker, now: D
 }
 
 /**
- * Drains a worker: it gets no new runs. Its runs are asked to stop at the deadline; without one they go on to their end.
- * Repeating it sets the new deadline. Throws `not_found`.
+ * Drains a worker, which then gets no new runs. Its runs are asked to stop at the deadline. Without a deadline, they
+ * continue to their end. A repeated call sets the new deadline. Throws `not_found`.
  */
 export async function drainWorker(deps: FleetDeps, name: string, deadline_at: Date | null): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since: deps.clock.now(), deadline_at }))
   deps.log.info({ worker: name, deadline_at }, 'the worker is draining')
 }
 
-/** Ends the drain of a worker: it gets runs again. May be repeated. Throws `not_found`. */
+/** Ends the drain of a worker, which then gets runs again. May be repeated. Throws `not_found`. */
 export async function resumeWorker(deps: FleetDeps, name: string): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, null))
   deps.log.info({ worker: name }, 'the worker is no longer draining')
 }
 
-/** What was on a worker when it was removed. */
+/** The runs, sandboxes and volumes on a worker when it was removed. */
 export type Removal = fleet.Holdings & { readonly worker_id: WorkerId }
 
-/** How many sandboxes and volumes are named. */
+/** The most sandboxes, and the most volumes, that are named. */
 const NAMES_SHOWN = 10
 
 /**
- * Removes a worker: its credential is void at once and its name is free. Throws `worker_in_use` while it has runs, disks or
- * volumes, unless `how` is `force`. Then its runs are declared lost when its lease is over, and sandboxes and volumes that
- * were stored there begin empty elsewhere. Throws `not_found`.
+ * Removes a worker. Its credential is void at once and its name is free. Throws `worker_in_use` while the worker has
+ * runs, disks or volumes, unless `how` is `force`. With `force`, its runs are declared lost when its lease is over.
+ * Sandboxes and volumes that were stored on it start empty on another worker. Throws `not_found`.
  */
 export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
   const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
@@ -88,7 +88,7 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
   return removal
 }
 
-/** A sentence part that says what is stored on a worker. */
+/** Describes what is stored on a worker, as a part of a sentence. */
 export function formatHoldings({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
   return [
     `${String(runs)} runs`,

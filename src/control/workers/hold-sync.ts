@@ -9,16 +9,16 @@ import { answerFromReport, emptyAnswer, hasNews, makeAnswer, type AnswerBody, ty
 
 export type HoldSyncDeps = RecordReportDeps &
   AnswerDeps & {
-    /** Called once the report is recorded: the worker's lease goes on from there. */
+    /** Called once the report is recorded. The worker's lease starts again at that moment. */
     readonly onRecorded?: () => void
   }
 
 /**
- * Serves one sync: records the report and answers as soon as the worker has something new to hear. It answers at the latest
- * when the hold time is over, a later sync of the worker arrives, or the worker hangs up (`signal`). A released sync answers
- * what it read last and reads no more, so that it says nothing newer than the sync that released it. A ticket alone is
- * answered without a look at the database: a client waits for its stream. Throws `worker_life_over` for a report of an
- * incarnation that was replaced.
+ * Serves one sync: records the report and answers as soon as there is news for the worker. It answers at the latest
+ * when the hold time is over, the worker sends a later sync, or the worker hangs up (`signal`). A released sync answers
+ * from its last read and reads no more. Its answer is therefore never newer than the answer of the sync that released
+ * it. A new ticket alone is answered without a query, because a client waits for its stream. Throws `worker_life_over`
+ * for a report of an incarnation that was replaced.
  */
 export async function holdSync(deps: HoldSyncDeps, report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer> {
   const worker = report.worker_id
@@ -34,7 +34,7 @@ export async function holdSync(deps: HoldSyncDeps, report: SyncRequest, signal: 
     hasTicket = true
     sleeper.abort(NOTIFIED)
   }
-  // Before the report is recorded: a change that this does not see notifies.
+  // Subscribe before the report is recorded. A change that the recording does not see then causes a notification.
   const topics = [workerTopic(worker), ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
   const unsubscribes = [
     ...topics.map((topic) => deps.notifications.subscribe(topic, noteChange)),
@@ -46,7 +46,8 @@ export async function holdSync(deps: HoldSyncDeps, report: SyncRequest, signal: 
     deps.onRecorded?.()
     if (recorded === null) return { ...emptyAnswer(deps.tickets, worker, report), generation: null }
     for (let isFirst = true; ; isFirst = false) {
-      // What changed while the report was recorded is newer than an answer that follows from the report.
+      // The first answer comes from the report. Keep `isNotified`: a change during the recording is newer than that
+      // answer.
       const immediate = isFirst ? answerFromReport(deps.tickets, report, recorded) : null
       if (immediate === null) isNotified = false
       hasTicket = false
@@ -69,8 +70,9 @@ export async function holdSync(deps: HoldSyncDeps, report: SyncRequest, signal: 
 }
 
 /**
- * Adds what every answer says, and the generation if the same report may go unread next time: it moved nothing, and the
- * worker has nothing left to hear or to delete. Volumes of a shared storage have no worker whose generation they raise.
+ * Adds the notice that every answer contains, and the generation. The worker sends that generation back with an unchanged
+ * report, which then need not be read. The generation is null if the report moved a sandbox, or if the worker has anything
+ * left to get or to delete. It is also null for a shared storage: its volumes have no worker whose generation they raise.
  */
 function completed(answer: AnswerBody, report: SyncRequest, recorded: RecordedReport): SyncAnswer {
   const isQuiet = !recorded.hasMoved && !hasNews(answer, report) && answer.discard_volumes.length === 0
@@ -79,8 +81,9 @@ function completed(answer: AnswerBody, report: SyncRequest, recorded: RecordedRe
 }
 
 /**
- * A report that was not recorded because a later incarnation of its worker has reported must not extend its sender's
- * renew deadline. Mostly nobody hears of it: it was delayed while the worker restarted.
+ * Refuses a report that was not recorded because a later incarnation of its worker has reported. The report must not
+ * extend its sender's renew deadline. Usually nobody gets the refusal, because the report was delayed while the worker
+ * restarted.
  */
 async function refuseSuperseded({ db }: Pick<BaseDeps, 'db'>, { worker_id, incarnation }: SyncRequest): Promise<void> {
   if (await db.asSystem((q) => workers.isSuperseded(q, worker_id, incarnation))) throw new Problem('worker_life_over')

@@ -6,16 +6,16 @@ import * as capacity from '../../store/workers/capacity.ts'
 /** A worker that may get runs, as placement reads it. */
 export type NamedPlacementWorker = PlacementWorker & { readonly name: string }
 
-/** The most profiles that are cached. */
+/** The most worker profiles that are cached. */
 const PROFILES_MAX = 50_000
 
 /**
- * Makes a reader of the fleet: every worker that may get runs at a time, with its free capacity and its profile. A profile
- * that many workers share, or that was read before, is read once.
+ * Makes a reader of the fleet. It returns every worker that may get runs at a given time, with its free capacity and
+ * its profile. A profile that many workers share, or that was read before, is read once.
  */
 export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly NamedPlacementWorker[]> {
   const profiles = new Map<string, WorkerProfile>()
-  /** Equal lists of abilities become one list, so that they are compared once. */
+  /** Equal lists of abilities become one shared list, so that each list is compared once. */
   const abilityLists = new Map<string, readonly string[]>()
 
   const loadProfiles = async (q: Queryable, hashes: ReadonlySet<string>): Promise<void> => {
@@ -39,7 +39,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   return async (q, now) => {
     const found = await capacity.listFree(q, now)
     await loadProfiles(q, new Set(found.map(({ profile_hash }) => profile_hash)))
-    // A worker whose profile changed between the two reads is in the next result.
+    // A worker whose profile changed between the two reads is left out. The next read returns it.
     return found.flatMap((worker) => {
       const profile = profiles.get(worker.profile_hash)
       return profile === undefined ? [] : [{ ...worker, ...profile }]
@@ -47,7 +47,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   }
 }
 
-/** A run as placement reads it. */
+/** A pending run as a request for placement. */
 export function placementRequestOf(run: capacity.PendingRun, defaultRegistry: string): PlacementRequest {
   const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
   return { ...run, image: parsed?.ok === true ? canonicalReference(parsed.reference) : null }

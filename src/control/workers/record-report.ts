@@ -1,4 +1,4 @@
-/** The first half of a sync: records what a worker reports, and moves the sandboxes whose runs it reports on. */
+/** The first half of a sync: records a worker's report and moves the sandboxes of the reported runs. */
 import type { ObservedRun, SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import { transitionOfOutcome, type RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { WorkerId } from '../../domain/ids.ts'
@@ -17,36 +17,36 @@ import type { ReportRecorder } from './report-batches.ts'
 
 export type RecordReportDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'log'> &
   ReportRecorder & {
-    /** The sender, if it was not authenticated for this report; without one, it was. */
+    /** The remembered sender of a report that was not authenticated itself. Absent for an authenticated report. */
     readonly sender?: RememberedSender
   }
 
 /** A worker that was authenticated by this credential for an earlier report. */
 export type RememberedSender = {
   readonly credentialSha256: Buffer
-  /** Looks up whose the credential is now; rejects when it is nobody's. */
+  /** Looks up the worker that has the credential now. Rejects when there is none. */
   readonly authenticate: () => Promise<WorkerId>
 }
 
-/** A report that was recorded: the worker's lease goes on from there. */
+/** A report that was recorded. The worker's lease starts again at that moment. */
 export type RecordedReport = {
-  /** What every answer tells the worker about itself. */
+  /** The notice about the worker itself, which every answer contains. */
   readonly notice: Pick<SyncAnswer, 'drain'>
-  /** The open runs of the worker; null when there is nothing to compare them with: they are as the worker knows them. */
+  /** The open runs of the worker. Null if the worker knows their current state, so that no comparison is needed. */
   readonly open: readonly runs.OpenRunOfWorker[] | null
-  /** Whether the answer may have to say more than `open` does. */
+  /** Whether the answer may need more than `open` contains. */
   readonly has_more: boolean
-  /** Whether the report changed anything beside the lease. */
+  /** Whether the report changed anything except the lease. */
   readonly hasMoved: boolean
-  /** The worker's generation as of `open`; null when it is not known. */
+  /** The worker's generation when `open` was read. Null if it is not known. */
   readonly generation: number | null
 }
 
 /**
- * Records a report. One that says nothing new, from a worker that has nothing new to hear, costs a row in a statement that
- * many share. Any other prolongs the lease and moves sandboxes; one that can't be moved keeps no other from moving. Null,
- * and nothing is written, when a later report was recorded before or the worker was removed. May be repeated. Rejects as
- * `authenticate` of a remembered sender does.
+ * Records a report. An unchanged report, from a worker for which there is no news, costs one row in a statement that
+ * many reports share. Any other report prolongs the lease and moves sandboxes. A sandbox that can't be moved blocks no
+ * other. Resolves with null, and writes nothing, when a later report was recorded before or the worker was removed. May
+ * be repeated. Rejects when `authenticate` of a remembered sender rejects.
  */
 export async function recordReport(deps: RecordReportDeps, report: SyncRequest): Promise<RecordedReport | null> {
   const { known_generation } = report
@@ -79,7 +79,9 @@ function noticeOf({ draining_since, drain_deadline_at }: workers.DrainState): Re
   return draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
 }
 
-/** One transaction: no other report of this worker is recorded between the report and the reading of its runs. */
+/**
+ * Uses one transaction. No other report of this worker is then recorded between this report and the read of its runs.
+ */
 async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: SyncRequest) {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
@@ -96,16 +98,16 @@ async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: S
 
 type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>
 
-/** How a sandbox moves by what its worker observes of its run; null: it stays as it is. */
+/** How a sandbox moves by its worker's observation of its run. Null: it does not move. */
 function transitionOf(run: runs.OpenRunOfWorker, observed: ObservedRun | undefined): Move | null {
-  // A worker reports nothing about a run that it has not begun to start. If that run is to stop, the worker reports it as
-  // ended, once it knows so. Only a running run that is not reported was lost.
+  // A worker does not report a run whose start it has not begun. If that run must stop, the worker reports it as ended
+  // once it knows. Only a running run that is missing from the report was lost.
   if (observed === undefined)
     return run.status === 'running'
       ? endTransitionOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
       : null
   if (observed.phase === 'ended') {
-    if (run.status !== 'running' && isCancelledStart(observed.outcome)) return null // the worker begins it anew, or says that it is stopped
+    if (run.status !== 'running' && isCancelledStart(observed.outcome)) return null // the worker will retry or report it stopped
     return endTransitionOf(
       run,
       observed.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' },

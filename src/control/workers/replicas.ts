@@ -1,6 +1,7 @@
 /**
- * Which server processes are alive. Each renews its row every few seconds. A reader that sees a row unchanged for a while, by
- * its own monotonic clock, takes that process for gone. Clocks of different machines are never compared.
+ * Which server processes are alive. Each process renews its row every few seconds. A reader considers a process dead
+ * once its row stays unchanged for a while by the reader's own monotonic clock. Clocks of different machines are never
+ * compared.
  */
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -16,35 +17,40 @@ export type ReplicasDeps = {
   readonly notifications: Pick<Notifications, 'publish' | 'subscribe'>
 }
 
-/** The topic of those who want to know of a process that comes. */
+/** The topic that announces a new server process. */
 const REPLICA_JOINED_TOPIC = 'replicas'
 
 /** What a process knows about the other server processes, as of a few seconds ago. */
 export interface Replicas {
-  /** The URL by which workers reach this process; null before `announce`, and when it has none to give. */
+  /** The URL by which workers reach this process. Null before `announce`, and for a process without a URL. */
   readonly ownUrl: string | null
-  /** How many processes are alive, this one included. */
+  /** How many processes are alive, including this one. */
   readonly count: number
-  /** The URLs of the processes that are alive, this one included. In the same order everywhere, and bounded. */
+  /**
+   * The URLs of the live processes, including this one. Their order is the same in every process, and their number is
+   * bounded.
+   */
   readonly urls: readonly string[]
-  /** Writes the row of this process, which serves at this URL, and reads the others. Rejects when the database is away. */
+  /**
+   * Writes the row of this process with its URL, and reads the other rows. Rejects when the database is unavailable.
+   */
   announce(url: string | null): Promise<void>
-  /** Renews that row until the signal, and then removes it. Never rejects. */
+  /** Renews the row of this process until the signal aborts, and then deletes it. Never rejects. */
   keepAnnounced(signal: AbortSignal): Promise<void>
 }
 
 /** How often a process renews its row, in milliseconds. */
 export const RENEW_EVERY_MS = 5_000
-/** How long a row may stay the same before its process is taken for gone, in milliseconds. */
+/** How long a row may stay unchanged before its process is considered dead, in milliseconds. */
 export const REPLICA_GONE_MS = 15_000
-/** How much longer the row stays, for people who read the table. */
+/** How much longer the row is kept for people who read the table, in milliseconds. */
 const ROW_KEPT_AFTER_MS = 45_000
-/** The most processes that are read. */
+/** The most rows that are read. */
 const REPLICAS_LIMIT = 64
 
 type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: number }
 
-/** Makes the directory of a process. No two live processes may announce one URL. */
+/** Makes the directory of server processes for one process. No two live processes may announce the same URL. */
 export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
   const { db, clock, log, notifications } = deps
   let self: replicas.Replica = { ...process, url: null }
@@ -63,7 +69,8 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     })
     own = seen
     const nowMs = clock.monotonicMs()
-    // The others must learn at once about a process that starts, or goes on after a pause: they show its tickets to workers.
+    // The other processes must know at once about a process that starts or continues after a pause: they show its
+    // tickets to workers.
     if (nowMs - renewedAtMs >= REPLICA_GONE_MS) notifications.publish([REPLICA_JOINED_TOPIC])
     renewedAtMs = nowMs
     known = new Map(

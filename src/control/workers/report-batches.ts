@@ -7,19 +7,22 @@ import type { Database } from '../../store/postgres/database.ts'
 import type { Statement } from '../../store/postgres/session.ts'
 import * as workerReports from '../../store/workers/worker-reports.ts'
 
-/** Records reports that arrive together by one statement. Both answer null when nothing was written. */
+/** Records reports that arrive together in one statement. Both functions resolve with null when nothing was written. */
 export type ReportBatches = {
-  /** Prolongs the lease of a worker with nothing new to say and nothing new to hear: see `prolongLeases` in the store. */
+  /** Prolongs the lease of a worker whose report is unchanged and for which there is no news. */
   prolongLease(report: workerReports.UnchangedReport): Promise<workerReports.ProlongedLease | null>
-  /** Records a report without news about volumes; null when it was overtaken. */
+  /** Records a report without news about volumes. Resolves with null when a later report was recorded before. */
   record(report: SyncRequest): Promise<workerReports.RecordedReportRow | null>
 }
 
-/** The batches, as use cases take them. */
+/** The dependency of use cases that record reports. */
 export type ReportRecorder = { readonly reportBatches: ReportBatches }
 
 const PROLONGED_MAX = 1_000
-/** From one batch to the next: a lease of 30 s does not feel it, and the database commits 10 times a second at most. */
+/**
+ * The pause between two batches, in milliseconds. It is short compared to a lease of 30 s, and limits the database to
+ * 10 commits a second.
+ */
 const PROLONG_PAUSE_MS = 100
 const RECORDED_MAX = 256
 const RECORDS_IN_FLIGHT = 2
@@ -65,7 +68,7 @@ export function makeReportBatches({ db, clock }: { readonly db: Database; readon
   }
 }
 
-/** Of several reports of one worker the latest: it overtook the others. */
+/** The latest of several reports of each worker. It replaces the earlier ones. */
 function latestOfEach<Report extends ReportPosition & { readonly worker_id: WorkerId }>(
   reports: readonly Report[],
 ): ReadonlyMap<WorkerId, Report> {
@@ -77,7 +80,7 @@ function latestOfEach<Report extends ReportPosition & { readonly worker_id: Work
   return latest
 }
 
-/** Sandboxes whose writable layer is stored on a worker that does not run them. */
+/** Sandboxes whose writable layer is stored on a worker that is not running them. */
 function stoppedSandboxesOf({
   observed_runs,
   stored_sandboxes,

@@ -1,4 +1,4 @@
-/** The second half of a sync: what a worker must hear. */
+/** The second half of a sync: the answer to the worker. */
 import { createHash } from 'node:crypto'
 import type {
   DesiredRun,
@@ -21,10 +21,10 @@ export type Tickets = {
   openTickets(workerId: string): readonly StreamTicket[]
 }
 
-/** An answer before it is known whether it is complete: see `SyncAnswer.generation`. */
+/** An answer without its generation, which is added last. */
 export type AnswerBody = Omit<SyncAnswer, 'generation'>
 
-/** What a worker said that it knows. */
+/** The versions and tickets that a worker reports to know. */
 export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_volumes_version' | 'dialled_tickets'>
 
 export type AnswerDeps = Pick<BaseDeps, 'db' | 'seal' | 'log'> & {
@@ -32,7 +32,7 @@ export type AnswerDeps = Pick<BaseDeps, 'db' | 'seal' | 'log'> & {
   readonly tickets: Tickets
 }
 
-/** The answer that says nothing new, beside open tickets. */
+/** An answer without news, except open tickets. */
 export function emptyAnswer(tickets: Tickets, worker: WorkerId, known: KnownByWorker): AnswerBody {
   return {
     desired_version: known.known_desired_version ?? '',
@@ -46,8 +46,8 @@ export function emptyAnswer(tickets: Tickets, worker: WorkerId, known: KnownByWo
 }
 
 /**
- * The answer that follows from a report as it was recorded, without another look at the database. Null when one is needed,
- * because the report moved something or the worker may have something to hear.
+ * The answer that follows from a recorded report without another query. Null when a query is needed, because the report
+ * moved a sandbox or there may be news for the worker.
  */
 export function answerFromReport(tickets: Tickets, report: SyncRequest, recorded: RecordedReport): AnswerBody | null {
   const { open, has_more, hasMoved } = recorded
@@ -58,7 +58,7 @@ export function answerFromReport(tickets: Tickets, report: SyncRequest, recorded
   return emptyAnswer(tickets, report.worker_id, report)
 }
 
-/** The answer by what the database says now. Leaves out what the worker knows by its version. */
+/** The answer from the current state of the database. It leaves out the parts whose version the worker knows. */
 export async function makeAnswer(deps: AnswerDeps, report: SyncRequest): Promise<AnswerBody> {
   const { worker_id, stored_sandboxes, known_desired_version } = report
   const [[open, discard_sandboxes], volumes] = await Promise.all([
@@ -79,10 +79,10 @@ export async function makeAnswer(deps: AnswerDeps, report: SyncRequest): Promise
   const desired_runs = await Promise.all(
     assignments.map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
   )
-  return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of what is sent
+  return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of the sent runs
 }
 
-/** Whether an answer tells the worker something that its report does not say already. */
+/** Whether an answer contains anything that the worker did not report itself. */
 export function hasNews(answer: AnswerBody, report: Pick<KnownByWorker, 'dialled_tickets'>): boolean {
   const isDialled = new Set(report.dialled_tickets)
   return (
@@ -118,12 +118,12 @@ async function desiredRunOf(
     spec: run.spec,
     default_disk_max_mib: run.default_disk_max_mib,
     volumes,
-    // Only a start pulls: the secret goes no further than it must.
+    // Only a start pulls an image, so no other run gets the secret.
     registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
   }
 }
 
-/** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
+/** A credential that can't be unsealed, for example after a change of the sealing key, fails only its own pull. */
 async function registryAuthOrNull(
   deps: AnswerDeps,
   run: runs.RunAssignment,

@@ -1,24 +1,24 @@
 import type { WorkerId } from '../../domain/ids.ts'
 import { isLaterReport, type ReportPosition } from '../../domain/workers/lease.ts'
 
-/** Serves the syncs of each worker so that answers are made in the order of its reports. */
+/** Serves the syncs of each worker. Their answers are made in the order of the worker's reports. */
 export type SyncOrder = {
   /**
-   * Runs `serve` for a report. A later report ends the hold of an earlier one, by the signal that `serve` gets, and waits
-   * for its answer. A report that was overtaken on its way gets a signal that is aborted already.
+   * Runs `serve` for a report. A later report aborts the signal of the earlier `serve`, and waits for the earlier
+   * answer. A report that arrives after a later one gets a signal that is already aborted.
    */
   run<T>(
     report: ReportPosition & { readonly worker_id: WorkerId },
     signal: AbortSignal,
     serve: (signal: AbortSignal) => Promise<T>,
   ): Promise<T>
-  /** Ends the hold of all syncs: they are answered now. */
+  /** Releases all held syncs, which are then answered at once. */
   releaseAll(reason: Error): void
 }
 
 type HeldSync = { readonly report: ReportPosition; readonly release: AbortController; readonly answered: Promise<void> }
 
-/** Makes the order of the syncs that one server process holds. */
+/** Makes the order of the syncs in one server process. */
 export function makeSyncOrder(): SyncOrder {
   const held = new Map<WorkerId, HeldSync>()
   return {

@@ -24,7 +24,7 @@ function desiredVolumeOf({
 /** The version of an empty list of volumes. */
 export const NO_VOLUMES_VERSION = createHash('sha256').digest('base64url')
 
-/** The part of an answer about volumes: the caps to enforce and what is to be deleted, with a version of both. */
+/** The part of an answer about volumes: the caps to enforce and the volumes to delete, with a version of both. */
 export async function answerVolumes(
   q: Queryable,
   worker_id: WorkerId,
@@ -44,7 +44,7 @@ export async function answerVolumes(
   return { volumes_version, volumes: isKnown ? null : wanted, discard_volumes }
 }
 
-/** The volumes of a worker's assignments, by run. Queries the database only when a spec mounts one. */
+/** The volumes of a worker's assignments, by run. Queries the database only when a spec mounts a volume. */
 export async function volumesOfRuns(
   q: Queryable,
   worker: WorkerId,

@@ -11,8 +11,9 @@ import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 
 /**
- * Registers the worker that runs in this process and returns its id. It is the one with that credential, whatever its name;
- * or else the one of that name, which gets the credential; or else a new one. May be repeated.
+ * Registers the worker that runs in this process and returns its id. Uses the worker with this credential, whatever its
+ * name. Otherwise uses the worker with this name, which gets the credential. Otherwise creates a worker. May be
+ * repeated.
  */
 export async function registerWorker(
   deps: WriteDeps,
@@ -27,8 +28,9 @@ export async function registerWorker(
 }
 
 /**
- * The worker of a credential, or null. Throws `worker_removed` for a worker that was removed: it destroys its runs then, so
- * only the owner of the credential may be told. `onUnknownCredential` is called before that lookup, and may throw.
+ * The worker of a credential, or null. Throws `worker_removed` for a removed worker. A worker that gets this refusal
+ * destroys its runs, so only the owner of the credential may get it. `onUnknownCredential` is called before that
+ * look-up, and may throw.
  */
 export async function authenticateWorker(
   deps: Pick<BaseDeps, 'db'> & WorkerFinder,
@@ -46,10 +48,13 @@ export async function authenticateWorker(
   })
 }
 
-/** Finds the worker of a credential in one statement with others; null: unknown, or the worker was removed. */
+/**
+ * Finds the worker of a credential. Concurrent look-ups share one statement. Resolves with null if the credential is
+ * unknown or the worker was removed.
+ */
 export type WorkerFinder = { readonly findWorker: (credentialSha256: Buffer) => Promise<WorkerId | null> }
 
-/** Makes the batching finder of a process. */
+/** Makes the function that finds the workers of a process in batches. */
 export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['findWorker'] {
   return makeBatch<Buffer, WorkerId | null>({
     run: (hashes) => db.asSystem((q) => workers.findByCredentials(q, hashes)),
@@ -62,23 +67,24 @@ export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['find
 /** The request of a machine that wants to become a worker. */
 export type JoinAttempt = {
   readonly token: string
-  /** The machine made the credential and keeps it. This hash can't be used in its place. */
+  /** The machine generated the credential and keeps it. This hash can't be used in its place. */
   readonly credentialSha256: Buffer
   /** The name that the operator chose, or null. */
   readonly name: string | null
-  /** The name to take when neither operator nor token chose one. */
+  /** The name to use if neither the operator nor the token specifies one. */
   readonly fallbackName: string
 }
 
-/** The worker that a machine is once it has joined. */
+/** The worker that a machine becomes when it joins. */
 export type JoinedWorker = { readonly worker_id: WorkerId; readonly name: string }
 
 type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
 
 /**
- * Makes a machine a worker, for an unused token. May be repeated with the same credential, in case the answer was lost. Throws
- * `invalid_join_token` for an unknown or expired token and for a used one with another credential, `name_already_exists`
- * for a name that another worker has, and `invalid_request` for a name that no worker can have.
+ * Registers a machine as a worker, in exchange for an unused token. May be repeated with the same credential, in case
+ * the answer was lost. Throws `invalid_join_token` for an unknown or expired token, and for a token that was used with
+ * another credential. Throws `name_already_exists` for a name that another worker has, and `invalid_request` for a name
+ * that no worker can have.
  */
 export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<JoinedWorker> {
   if (!isWorkerToken(joining.token))
@@ -98,7 +104,7 @@ export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<
   return answer
 }
 
-/** Only the machine that used a token may use it again. */
+/** Answers a repeated join. Only the machine that used a token may use it again. */
 async function answerRepeatedJoin(
   tx: Queryable,
   worker_id: WorkerId,
@@ -129,7 +135,7 @@ async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now 
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
   const id = asId<WorkerId>(deps.uuids.next())
   if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
-  // Another request of this machine, with another token, may have joined since the lookup above.
+  // Another request of this machine, with another token, may have joined since the look-up above.
   const meanwhile = await findJoined(tx, credentialSha256)
   if (meanwhile !== null) return meanwhile
   throw new Problem('name_already_exists', {
@@ -137,7 +143,7 @@ async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now 
   })
 }
 
-/** The worker that a machine already is, by its credential, or null. */
+/** The worker that already has this credential, or null. */
 async function findJoined(tx: Queryable, credentialSha256: Buffer): Promise<JoinedWorker | null> {
   const known = await fleet.findByCredential(tx, credentialSha256)
   return known?.removed_at === null ? { worker_id: known.id, name: known.name } : null

@@ -4,14 +4,14 @@ import { refusalProblem } from '../../domain/refusal.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** How long a join token can be used by default, in milliseconds. */
+/** How long a join token is valid by default, in milliseconds. */
 export const DEFAULT_TOKEN_LIFETIME_MS = 24 * 3_600_000
 
-/** A token that was just made. Its text is stored nowhere and can't be read again. */
+/** A new token. Its text is not stored and can't be read again. */
 export type CreatedWorkerToken = workerTokens.WorkerToken & { readonly token: string }
 
 /**
- * Makes a token by which one machine may join as a worker, under `name` if that is given. For operators. Throws
+ * Creates a token with which one machine may join as a worker, under `name` if given. Only operators call it. Throws
  * `invalid_request` for a name that no worker can have.
  */
 export async function createWorkerToken(
