@@ -9,7 +9,7 @@ import { makeDeleteInBatch } from './sandboxes/delete-sandbox.ts'
 import { makeReadFleet } from './workers/explain-waiting.ts'
 import { makeReadSandbox } from './sandboxes/read-sandboxes.ts'
 import { makeWorkerAbilities } from './sandboxes/require-abilities.ts'
-import { makeTransitionInBatch } from './sandboxes/transition-batches.ts'
+import { makeMoveQueue } from './sandboxes/transition-batches.ts'
 import type { WaitLimit } from './sandboxes/wait-for-sandbox.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import type { ConcurrencyLimit } from './streams/concurrency-limit.ts'
@@ -40,7 +40,7 @@ export function makeControlDeps(options: ControlOptions) {
     waitHub: makeWaitHub({ ...options, readSandbox }),
     idempotencyClaims: makeIdempotencyClaims(options),
     admitInBatch: makeAdmitInBatch(options),
-    transitionInBatch: makeTransitionInBatch(options),
+    moveQueued: makeMoveQueue(options),
     deleteInBatch: makeDeleteInBatch(options),
     workerAbilities: makeWorkerAbilities(options),
     readFleet: makeReadFleet(options),

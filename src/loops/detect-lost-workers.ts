@@ -1,4 +1,4 @@
-import { transitionAll } from '../control/sandboxes/transition-batches.ts'
+import { moveAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { WorkerId } from '../domain/ids.ts'
@@ -87,7 +87,7 @@ async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[
       if (!(await workers.isSilentSince(tx, worker))) throw new CameBack(`worker '${worker.name}' has reported`)
     }
     try {
-      await transitionAll(
+      await moveAll(
         { ...deps, fence },
         open.map(({ run_id, sandbox_id }) => ({ sandbox_id, run_id, ...end })),
         signal,

@@ -1,5 +1,5 @@
 import { PENDING_TOPIC } from '../control/topics.ts'
-import { transitionAll } from '../control/sandboxes/transition-batches.ts'
+import { moveAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
@@ -44,7 +44,7 @@ async function pass(deps: PlaceDeps, picture: FleetSnapshot, signal: AbortSignal
   for (let after: capacity.PendingRun | null = null; ;) {
     const page = { after, limit: PAGE, waitingUpTo }
     const pending: readonly capacity.PendingRun[] = await deps.db.asSystem((q) => capacity.pending(q, page))
-    await transitionAll(deps, decisionsOn(pending, picture), signal)
+    await moveAll(deps, decisionsOn(pending, picture), signal)
     after = pending.at(-1) ?? null
     if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? picture.restMs() : null
   }

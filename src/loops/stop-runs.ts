@@ -1,4 +1,4 @@
-import { transitionAll } from '../control/sandboxes/transition-batches.ts'
+import { moveAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { TransitionCause } from '../control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
@@ -20,7 +20,7 @@ export type RunsToStop<Run> = {
 
 /**
  * Asks all runs to stop that `read` finds, page after page, so that runs that fail to stop do not block later ones. Resolves
- * with the number of failures. May be repeated. Rejects as `transitionAll` does.
+ * with the number of failures. May be repeated. Rejects as `moveAll` does.
  */
 export async function stopRuns<Run extends RunToStop>(
   deps: StopDeps,
@@ -35,7 +35,7 @@ export async function stopRuns<Run extends RunToStop>(
       const { run_id, sandbox_id } = run
       return { run_id, sandbox_id, event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, ...causeOf(run) } } as const
     })
-    failed += await transitionAll(deps, stops, signal)
+    failed += await moveAll(deps, stops, signal)
     after = page.at(-1)?.run_id ?? null
     if (after === null || page.length < PAGE) return failed
   }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { drainWorker, resumeWorker } from '../../src/control/workers/fleet.ts'
-import { transition } from '../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../src/control/workers/record-report.ts'
@@ -65,7 +65,7 @@ async function sandboxStateOf(id: SandboxId): Promise<{ readonly status: string;
 
 const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
 async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 'worker_stopped'): Promise<void> {
-  await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
+  await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
 }
 
 /** Ends all runs, so that tests don't see each other's. */
@@ -95,7 +95,7 @@ test('a sandbox starts again on the worker with its disk, and waits for it', asy
   await join('large', 1_000)
   const other = await create()
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name = 'home'` }))
-  await transition(control.deps, { sandbox_id: id, run_id: null, event: 'start_admitted', cause })
+  await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event: 'start_admitted', cause })
   await placePending(control.deps).run(never)
   assert.equal((await sandboxStateOf(id)).worker_id, null)
   assert.notEqual((await sandboxStateOf(other)).worker_id, home)

@@ -9,7 +9,7 @@ import { sandboxTopic, workerTopic } from '../topics.ts'
 import { lockIfMatch } from './if-match.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { makeBatchFailureCheck } from './transition-batches.ts'
-import { transitionInTransaction, type TransactionScope } from './transition.ts'
+import { moveInTransaction, type TransactionScope } from './transition.ts'
 
 type DeleteDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
 
@@ -108,7 +108,7 @@ async function deleteInTransaction(
       const cause = { actor: caller.actor, code: 'deleted' } as const
       return { sandbox_id: sandbox.id, run_id: null, event: 'stop_requested', cause } as const
     })
-    await transitionInTransaction(deps, scope, stops)
+    await moveInTransaction(deps, scope, stops)
     await events.insertMany(
       tx,
       deleted.map(({ sandbox: { id, name, slug }, caller: { org_id, actor } }) => {

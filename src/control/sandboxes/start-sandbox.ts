@@ -8,7 +8,7 @@ import * as runs from '../../store/sandboxes/runs.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { withIfMatch } from './if-match.ts'
-import { transition, type TransitionDeps } from './transition.ts'
+import { moveSandbox, type TransitionDeps } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
 type StartDeps = TransitionDeps & SandboxReader & WaitDeps
@@ -60,7 +60,7 @@ async function admitStart(
   const isDone = async (): Promise<boolean> =>
     opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.existed(q, sandbox.id, opens)))
   if (attempt?.isRetry === true && (await isDone())) return
-  const answer = await transition(withIfMatch(deps, sandbox, ifMatch), {
+  const answer = await moveSandbox(withIfMatch(deps, sandbox, ifMatch), {
     sandbox_id: sandbox.id,
     run_id: null,
     event: 'start_admitted',

@@ -9,7 +9,7 @@ import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { lockIfMatch } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
-import { transition, type TransitionDeps } from './transition.ts'
+import { moveSandbox, type TransitionDeps } from './transition.ts'
 
 export type StopOptions = {
   /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */
@@ -40,7 +40,7 @@ export async function stopSandbox(
     await noteRun(tx)
   }
   if (isToNote && !isChecked) await deps.db.asOrg(caller.org_id, noteRun)
-  const answer = await transition(isChecked ? { ...deps, fence } : deps, {
+  const answer = await moveSandbox(isChecked ? { ...deps, fence } : deps, {
     sandbox_id: sandbox.id,
     run_id: notedRun !== null ? asId<RunId>(notedRun) : attempt === null ? null : sandbox.run_id,
     event: 'stop_requested',

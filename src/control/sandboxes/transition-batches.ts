@@ -2,9 +2,9 @@ import { makeBatch } from '../../lib/batch.ts'
 import { isLockTimeout, isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import type { BaseDeps } from '../deps.ts'
 import {
-  transitionAlone,
-  transitionTogether,
-  type BatchedTransition,
+  moveAlone,
+  moveTogether,
+  type TransitionResult,
   type TransitionAnswers,
   type TransitionDeps,
 } from './transition.ts'
@@ -14,11 +14,11 @@ import type { TransitionRequest } from './transition-step.ts'
 const BATCH_MAX = 128
 
 /** Makes the function that moves a sandbox in one transaction with concurrent requests. */
-export function makeTransitionInBatch(
-  deps: Omit<TransitionDeps, 'fence' | 'transitionInBatch'>,
-): (request: TransitionRequest) => Promise<BatchedTransition> {
-  return makeBatch<TransitionRequest, BatchedTransition>({
-    run: (requests) => transitionBatch(deps, requests),
+export function makeMoveQueue(
+  deps: Omit<TransitionDeps, 'fence' | 'moveQueued'>,
+): (request: TransitionRequest) => Promise<TransitionResult> {
+  return makeBatch<TransitionRequest, TransitionResult>({
+    run: (requests) => moveEach(deps, requests),
     groupOf: () => '',
     maxItems: BATCH_MAX,
     maxInFlight: 2,
@@ -30,7 +30,7 @@ export function makeTransitionInBatch(
  * a single broken row would block every loop that meets it. Resolves with the number of failures. Rejects when the
  * database can't be reached, when `deps.fence` rejects, and when the signal aborts, with its reason.
  */
-export async function transitionAll(
+export async function moveAll(
   deps: TransitionDeps & Pick<BaseDeps, 'log'>,
   requests: readonly TransitionRequest[],
   signal?: AbortSignal,
@@ -39,7 +39,7 @@ export async function transitionAll(
   for (let from = 0; from < requests.length; from += BATCH_MAX) {
     signal?.throwIfAborted()
     const some = requests.slice(from, from + BATCH_MAX)
-    const results = await transitionBatch(deps, some)
+    const results = await moveEach(deps, some)
     results.forEach((result, index) => {
       if (!('error' in result)) return
       failed += 1
@@ -56,11 +56,11 @@ export async function transitionAll(
  * always run alone, because a shared transaction would take those locks out of order. Rejects when the database can't
  * be reached, and when `deps.fence` rejects.
  */
-export async function transitionBatch(
+export async function moveEach(
   deps: TransitionDeps,
   requests: readonly TransitionRequest[],
-): Promise<readonly BatchedTransition[]> {
-  const results = new Map<TransitionRequest, BatchedTransition>()
+): Promise<readonly TransitionResult[]> {
+  const results = new Map<TransitionRequest, TransitionResult>()
   let isFencing = false
   const fence = async (tx: Queryable): Promise<void> => {
     isFencing = true
@@ -93,7 +93,7 @@ async function tryTogether(
 ): Promise<TransitionAnswers> {
   if (requests.length === 1) return new Map()
   try {
-    return await transitionTogether(deps, requests)
+    return await moveTogether(deps, requests)
   } catch (error) {
     if (failsAll(error)) throw error
     return new Map() // each request then runs alone, which finds the failing one
@@ -104,9 +104,9 @@ async function tryAlone(
   deps: TransitionDeps,
   request: TransitionRequest,
   failsAll: (error: unknown) => boolean,
-): Promise<BatchedTransition> {
+): Promise<TransitionResult> {
   try {
-    return { answer: await transitionAlone(deps, request) }
+    return { answer: await moveAlone(deps, request) }
   } catch (error) {
     if (failsAll(error)) throw error
     return { error }

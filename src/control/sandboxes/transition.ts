@@ -33,32 +33,32 @@ export type TransitionDeps = WriteDeps &
     /**
      * Runs requests without a fence in one transaction with concurrent requests. `transition-batches.ts` implements it.
      */
-    readonly transitionInBatch?: (request: TransitionRequest) => Promise<BatchedTransition>
+    readonly moveQueued?: (request: TransitionRequest) => Promise<TransitionResult>
   }
 
 /** The result of one transition of a batch: its answer, or the error that affected it alone. */
-export type BatchedTransition = { readonly answer: TransitionAnswer } | { readonly error: unknown }
+export type TransitionResult = { readonly answer: TransitionAnswer } | { readonly error: unknown }
 
 /**
  * Moves a sandbox through its lifecycle and notifies all processes that wait for it. May be repeated: the second call
  * is answered `stale`.
  */
-export async function transition(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
-  if (deps.transitionInBatch === undefined || deps.fence !== undefined) return transitionAlone(deps, request)
-  const result = await deps.transitionInBatch(request)
+export async function moveSandbox(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
+  if (deps.moveQueued === undefined || deps.fence !== undefined) return moveAlone(deps, request)
+  const result = await deps.moveQueued(request)
   if ('error' in result) throw result.error
   return result.answer
 }
 
 /** Moves a sandbox in a transaction of its own. */
-export async function transitionAlone(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
-  const answer = (await transitionTogether(deps, [request])).get(request)
+export async function moveAlone(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
+  const answer = (await moveTogether(deps, [request])).get(request)
   if (answer === undefined) throw new Error('a transition got no answer')
   return answer
 }
 
 /** Moves several sandboxes in one transaction, and publishes the notifications after its commit. */
-export async function transitionTogether(
+export async function moveTogether(
   deps: TransitionDeps,
   requests: readonly TransitionRequest[],
 ): Promise<TransitionAnswers> {
@@ -66,7 +66,7 @@ export async function transitionTogether(
   const answers = await deps.db.transaction('system', async (tx) => {
     topics.length = 0
     await deps.fence?.(tx)
-    return transitionInTransaction(deps, { tx, topics }, requests)
+    return moveInTransaction(deps, { tx, topics }, requests)
   })
   deps.notifications.publish([...new Set(topics)])
   return answers
@@ -81,7 +81,7 @@ export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
  * caller publishes `scope.topics` after the commit. Among several requests, those that must lock volumes get no answer,
  * because their locks would be out of order.
  */
-export async function transitionInTransaction(
+export async function moveInTransaction(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   scope: TransactionScope,
   requests: readonly TransitionRequest[],

@@ -10,7 +10,7 @@ import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import * as workers from '../../store/workers/workers.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import type { BaseDeps } from '../deps.ts'
-import { transitionAll } from '../sandboxes/transition-batches.ts'
+import { moveAll } from '../sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../sandboxes/transition-step.ts'
 import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
 import type { ReportRecorder } from './report-batches.ts'
@@ -71,7 +71,7 @@ export async function recordReport(deps: RecordReportDeps, report: SyncRequest):
     const move = transitionOf(run, observed.get(run.run_id))
     return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
   })
-  await transitionAll(deps, moves)
+  await moveAll(deps, moves)
   return { notice: noticeOf(recorded), open, has_more, hasMoved: moves.length > 0 || has_emptied, generation }
 }
 

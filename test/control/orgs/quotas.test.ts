@@ -6,7 +6,7 @@ import { clearQuota, getQuotas, setQuota } from '../../../src/control/orgs/quota
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
@@ -79,15 +79,21 @@ async function runOf(id: SandboxId): Promise<RunRow> {
 async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
-  await transition(control.deps, { sandbox_id: id, run_id, event: 'placed', cause, worker: { id: worker, name: 'w1' } })
-  await transition(control.deps, { sandbox_id: id, run_id, event: 'worker_running', cause, facts })
+  await moveSandbox(control.deps, {
+    sandbox_id: id,
+    run_id,
+    event: 'placed',
+    cause,
+    worker: { id: worker, name: 'w1' },
+  })
+  await moveSandbox(control.deps, { sandbox_id: id, run_id, event: 'worker_running', cause, facts })
 }
 
 /** Has the worker report all stopping sandboxes as stopped. */
 async function settle(id: SandboxId): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
-  await transition(control.deps, { sandbox_id: id, run_id, event: 'worker_stopped', cause })
+  await moveSandbox(control.deps, { sandbox_id: id, run_id, event: 'worker_stopped', cause })
 }
 
 async function eventsOf(caller: Caller, event_type: string): Promise<readonly unknown[]> {

@@ -7,7 +7,7 @@ import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
 import { saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
 import { OrgQueueFull } from '../../../src/domain/requests/org-queue-full.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
@@ -174,7 +174,7 @@ test('a registry password in a create body is stored sealed, and deleted once th
   const before = await read()
   assert.ok(before.sealed !== null && !before.sealed.includes(password) && !before.row.includes(password))
   assert.match(before.row, /me/)
-  await transition(control.deps, {
+  await moveSandbox(control.deps, {
     sandbox_id: id,
     run_id: null,
     event: 'stop_requested',
@@ -232,7 +232,7 @@ test('an ended ephemeral sandbox can be deleted while it is still readable, and 
   const lifecycle = { ...PLAIN_SPEC.lifecycle, ephemeral: true }
   const { id } = await create({ start: true, spec: { ...PLAIN_SPEC, lifecycle } })
   const cause = { actor: SYSTEM_ACTOR, code: 'requested' } as const
-  await transition(deps, { sandbox_id: id, run_id: null, event: 'stop_requested', cause })
+  await moveSandbox(deps, { sandbox_id: id, run_id: null, event: 'stop_requested', cause })
   assert.equal((await getSandbox(deps, caller, { id })).status, 'stopped')
   await deleteSandbox(deps, caller, { id })
   await assert.rejects(getSandbox(deps, caller, { id }), problem('sandbox_not_found'))

@@ -6,7 +6,7 @@ import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { recordReport } from '../../../src/control/workers/record-report.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
@@ -129,7 +129,7 @@ async function perform(id: SandboxId, step: Step): Promise<void> {
       return
     case 'lose':
       if (open === undefined || open.worker_id === null) return
-      await transition(deps, {
+      await moveSandbox(deps, {
         sandbox_id: id,
         run_id: open.id,
         event: 'worker_lost',

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { deleteBatch } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import { moveAll } from '../../../src/control/sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { isUnavailable } from '../../../src/store/postgres/database.ts'
@@ -38,7 +38,7 @@ test('a sandbox locked by another session does not block the transitions of othe
     await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
     await somebody.query('BEGIN')
     await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
-    assert.equal(await transitionAll(control.deps, starts), 1)
+    assert.equal(await moveAll(control.deps, starts), 1)
     await somebody.query('ROLLBACK')
   })
   assert.equal(await countStarted(starts), 19)
@@ -69,9 +69,9 @@ test('a table locked by another session is waited for a few times, not once per 
   await onServer(control.databaseUrl, async (somebody) => {
     await somebody.query('BEGIN')
     await somebody.query('LOCK TABLE sandboxes IN ACCESS EXCLUSIVE MODE')
-    await assert.rejects(transitionAll(control.deps, starts), isUnavailable)
+    await assert.rejects(moveAll(control.deps, starts), isUnavailable)
     await somebody.query('ROLLBACK')
   })
-  assert.equal(await transitionAll(control.deps, starts), 0)
+  assert.equal(await moveAll(control.deps, starts), 0)
   assert.equal(await countStarted(starts), 20)
 })

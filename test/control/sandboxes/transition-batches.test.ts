@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import { deleteBatch } from '../../../src/control/sandboxes/delete-sandbox.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
-import { transitionBatch } from '../../../src/control/sandboxes/transition-batches.ts'
+import { moveEach } from '../../../src/control/sandboxes/transition-batches.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import type { TransitionEvent } from '../../../src/domain/sandboxes/lifecycle.ts'
@@ -50,18 +50,18 @@ async function look(ids: readonly SandboxId[]): Promise<readonly Seen[]> {
   return rows
 }
 
-const kindsOf = (settled: Awaited<ReturnType<typeof transitionBatch>>): readonly string[] =>
+const kindsOf = (settled: Awaited<ReturnType<typeof moveEach>>): readonly string[] =>
   settled.map((one) => ('error' in one ? 'error' : one.answer.kind))
 
 test('a row that can’t be written does not block the others of its batch, and is counted as failed', async () => {
   const ids = await createSome(5)
-  await transitionAll(
+  await moveAll(
     control.deps,
     ids.map((id) => ask(id, 'start_admitted')),
   )
   const requests = ids.map((id, index) => (index === 2 ? askTheImpossible(id) : ask(id, 'stop_requested')))
   const silent = { ...control.deps, log: { ...control.deps.log, error: () => undefined } }
-  assert.equal(await transitionAll(silent, requests), 1)
+  assert.equal(await moveAll(silent, requests), 1)
   const statuses = (await look(ids)).map(({ status }) => status)
   assert.deepEqual(statuses, ['stopped', 'stopped', 'starting', 'stopped', 'stopped'])
 })
@@ -71,9 +71,9 @@ test('two batches over the same rows in opposite orders both end, and each row m
   for (const event of ['start_admitted', 'stop_requested', 'start_admitted'] as const) {
     const forwards = ids.map((id) => ask(id, event))
     const answers = await Promise.all([
-      transitionBatch(control.deps, forwards),
-      transitionBatch(control.deps, forwards.toReversed()),
-      Promise.all(forwards.map((request) => transition(control.deps, request))),
+      moveEach(control.deps, forwards),
+      moveEach(control.deps, forwards.toReversed()),
+      Promise.all(forwards.map((request) => moveSandbox(control.deps, request))),
     ])
     const kinds = [...kindsOf(answers[0]), ...kindsOf(answers[1]), ...answers[2].map(({ kind }) => kind)]
     assert.equal(kinds.filter((kind) => kind === 'moved').length, ids.length)
@@ -87,7 +87,7 @@ test('several requests for one sandbox in a batch run in their order', async () 
   const [id] = await createSome(1)
   assert.ok(id)
   const events = ['start_admitted', 'start_admitted', 'stop_requested', 'start_admitted'] as const
-  const settled = await transitionBatch(
+  const settled = await moveEach(
     control.deps,
     events.map((event) => ask(id, event)),
   )
@@ -109,9 +109,9 @@ test('a batch has the same answers and effects as its requests one after another
           const id = ids[place]
           return id === undefined ? [] : [ask(id, event)]
         })
-      const answers = kindsOf(await transitionBatch(control.deps, asksOf(together)))
+      const answers = kindsOf(await moveEach(control.deps, asksOf(together)))
       const one: string[] = []
-      for (const request of asksOf(apart)) one.push((await transition(control.deps, request)).kind)
+      for (const request of asksOf(apart)) one.push((await moveSandbox(control.deps, request)).kind)
       assert.deepEqual(answers, one)
       assert.deepEqual(await look(together), await look(apart))
     }),
@@ -123,13 +123,13 @@ test('a rejecting fence moves nothing and rejects the whole batch', async () => 
   const ids = await createSome(3)
   const fence = (): Promise<void> => Promise.reject(new Error('another one leads'))
   const requests = ids.map((id) => ask(id, 'start_admitted'))
-  await assert.rejects(transitionAll({ ...control.deps, fence }, requests), /another one leads/)
+  await assert.rejects(moveAll({ ...control.deps, fence }, requests), /another one leads/)
   assert.ok((await look(ids)).every(({ status }) => status === 'created'))
 })
 
 test('sandboxes deleted in one batch, some twice, each record one event and end their runs', async () => {
   const ids = await createSome(4)
-  await transitionAll(
+  await moveAll(
     control.deps,
     ids.slice(0, 2).map((id) => ask(id, 'start_admitted')),
   )

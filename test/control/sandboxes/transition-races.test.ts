@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { transition, transitionInTransaction } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox, moveInTransaction } from '../../../src/control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
@@ -29,8 +29,8 @@ async function waiters(): Promise<number> {
 async function overlap(first: TransitionRequest, second: TransitionRequest): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {
-    await transitionInTransaction(control.deps, { tx, topics: [] }, [first])
-    waiting = transition(control.deps, second)
+    await moveInTransaction(control.deps, { tx, topics: [] }, [first])
+    waiting = moveSandbox(control.deps, second)
     await waitUntil(async () => (await waiters()) > 0)
   })
   await waiting

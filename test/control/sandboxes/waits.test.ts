@@ -5,7 +5,7 @@ import { sandboxTopic } from '../../../src/control/topics.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { makeWaitHub, statusMask } from '../../../src/control/sandboxes/wait-hub.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
@@ -55,7 +55,7 @@ async function report(
     return rows[0]
   })
   await placePending(deps).run(never)
-  await transition(deps, { sandbox_id: id, run_id: null, event, cause: { ...cause, message: 'no such image' } })
+  await moveSandbox(deps, { sandbox_id: id, run_id: null, event, cause: { ...cause, message: 'no such image' } })
 }
 
 test('a wait ends as soon as the sandbox runs', async () => {

@@ -11,7 +11,7 @@ import {
 import { createWorkerToken } from '../../../src/control/workers/worker-tokens.ts'
 import { openVolumeFiles } from '../../../src/control/volumes/open-volume-files.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { hashSecret } from '../../../src/domain/orgs/api-key.ts'
 import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../../src/domain/ids.ts'
@@ -283,7 +283,7 @@ async function runOn(
 
 async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 'worker_stopped'): Promise<void> {
   const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
-  await transition(world.deps, { sandbox_id: id, run_id: null, event, cause })
+  await moveSandbox(world.deps, { sandbox_id: id, run_id: null, event, cause })
 }
 
 async function rows<Row extends Record<string, unknown>>(

@@ -3,8 +3,8 @@ import { after, before, beforeEach, test } from 'node:test'
 import { explainWaiting } from '../../../src/control/workers/explain-waiting.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
-import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { moveAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../../src/control/workers/record-report.ts'
@@ -80,7 +80,7 @@ async function placeOn(worker: WorkerId, ids: readonly SandboxId[]): Promise<voi
       worker: { id: worker, name: 'w' },
     })),
   )
-  assert.equal(await transitionAll(control.deps, requests), 0)
+  assert.equal(await moveAll(control.deps, requests), 0)
 }
 
 const countOn = async (worker: WorkerId): Promise<number> =>
@@ -94,7 +94,7 @@ test('however many placements run at the same time by snapshots of their own, a 
   const [stopped] = await sql<{ sandbox_id: SandboxId }>('SELECT sandbox_id FROM runs WHERE worker_id = $1', [worker])
   assert.ok(stopped)
   for (const event of ['stop_requested', 'worker_stopped'] as const)
-    await transition(control.deps, { sandbox_id: stopped.sandbox_id, run_id: null, event, cause })
+    await moveSandbox(control.deps, { sandbox_id: stopped.sandbox_id, run_id: null, event, cause })
   await placeOn(worker, (await Promise.all(ids.map(async (id) => ({ id, run: id === stopped.sandbox_id ? null : await runOf(id) })))).flatMap(({ id, run }) => (run?.worker_id === null ? [id] : []))) // prettier-ignore
   assert.equal(await countOn(worker), 7, 'what was freed is given once')
 })
@@ -143,7 +143,7 @@ test('waiting runs are placed, the oldest first, when capacity comes free; new r
   assert.equal((await runOf(small)).worker_id, worker)
   for (const id of [holder, small])
     for (const event of ['stop_requested', 'worker_stopped'] as const)
-      await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
+      await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
   while ((await loop.run(never)) !== null) assert.ok(nowMs < 10_000)
   assert.equal((await runOf(first)).worker_id, worker)
   assert.equal((await runOf(second)).worker_id, null)
