@@ -7,7 +7,10 @@ import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** What became of a create. `conflict`: another sandbox has its name or slug. `failed`: its quota could not be checked. */
+/**
+ * The result of a create. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
+ * `failed`: its quota could not be checked.
+ */
 export type AdmissionResult =
   | { readonly kind: 'admitted' }
   | { readonly kind: 'conflict' }
@@ -50,7 +53,7 @@ export async function admitBatch(
   const [first] = batch
   if (first === undefined) return []
   const { org_id } = first.sandbox
-  const { rows } = await deps.db.commitStatement<admissions.AdmissionResult>(
+  const { rows } = await deps.db.commitStatement<admissions.AdmissionRow>(
     org_id,
     admissions.insertMany(org_id, batch, { isQuotaChecked: false }),
   )
@@ -92,7 +95,7 @@ async function admitWithinQuota(
     const { rows } =
       fitting.length === 0
         ? { rows: [] }
-        : await tx.query<admissions.AdmissionResult>(admissions.insertMany(org, fitting, { isQuotaChecked: true }))
+        : await tx.query<admissions.AdmissionRow>(admissions.insertMany(org, fitting, { isQuotaChecked: true }))
     const admitted = new Set(rows.flatMap(({ id, is_admitted }) => (is_admitted ? [id] : [])))
     for (const admission of fitting) results.set(admission, admitted.has(admission.sandbox.id) ? ADMITTED : CONFLICT)
     for (const [admission, refusal] of refused) results.set(admission, { kind: 'refused', refusal, slug: usage.slug })

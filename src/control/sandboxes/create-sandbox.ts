@@ -29,7 +29,7 @@ type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 
   WorkerAbilities &
   WaitDeps
 
-export type CreateSandboxInput = {
+export type CreateSandboxCommand = {
   readonly spec: SandboxSpec
   /** Null: the slug becomes the name. */
   readonly name: string | null
@@ -56,7 +56,7 @@ const SLUG_TRIES = 8
  * same commit. Throws `invalid_sandbox_config` for a field that no worker can enforce, `name_already_exists`,
  * `quota_exceeded`, `org_suspended` and `rate_limited`.
  */
-export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<Sandbox> {
+export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
   const needed = existing === null ? await requireAbilities(deps, input.spec) : []
   if (existing === null) await requireCredential(deps, caller, input)
@@ -92,7 +92,7 @@ async function createdByEarlierAttempt(
 async function admitSandbox(
   deps: CreateDeps,
   caller: Caller,
-  input: CreateSandboxInput,
+  input: CreateSandboxCommand,
   abilities: readonly string[],
 ): Promise<Sandbox> {
   for (let tried = 1; ; tried++) {
@@ -117,7 +117,7 @@ async function admitSandbox(
  * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed: the conflict
  * was about a generated slug or a volume, or it no longer exists.
  */
-async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<void> {
+async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<void> {
   const { slug } = input
   const name = input.name ?? slug
   const isNameTaken =
@@ -142,7 +142,7 @@ export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem 
 async function requireCredential(
   deps: CreateDeps,
   caller: Caller,
-  { registry, spec }: CreateSandboxInput,
+  { registry, spec }: CreateSandboxCommand,
 ): Promise<void> {
   if (registry.mode !== 'specific') return
   const id = asId<CredentialId>(registry.credential_id)
@@ -160,7 +160,7 @@ async function requireCredential(
 function newSandbox(
   deps: CreateDeps,
   caller: Caller,
-  input: CreateSandboxInput & { readonly slug: string; readonly name: string },
+  input: CreateSandboxCommand & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
 ): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input

@@ -37,8 +37,8 @@ export type NewSandbox = {
 /** The rows that one create request writes in its transaction. */
 export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
 
-/** The result of one admission. */
-export type AdmissionResult = {
+/** The row that the statement returns for each admission. */
+export type AdmissionRow = {
   readonly id: SandboxId
   /**
    * False if the admission must be checked under the organization's lock; then nothing was inserted. That is the case
@@ -54,7 +54,7 @@ export type AdmissionResult = {
 
 /**
  * The statement that commits admissions of one organization: sandboxes, labels, runs, mounts and events. It inserts all
- * of them or none. Its rows are `AdmissionResult`. Pass `isQuotaChecked` if the caller has checked the limits under the
+ * of them or none. Its rows are `AdmissionRow`. Pass `isQuotaChecked` if the caller has checked the limits under the
  * organization's lock; the statement then skips its own check.
  *
  * One statement is used because a batch waits for each round trip. A transaction of two statements took four round

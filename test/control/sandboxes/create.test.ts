@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { admitBatch, type AdmissionResult } from '../../../src/control/sandboxes/admit-in-batch.ts'
-import { createSandbox, type CreateSandboxInput } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { createSandbox, type CreateSandboxCommand } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
@@ -28,7 +28,7 @@ after(() => control.close())
 const never = new AbortController().signal
 
 function create(
-  input: Partial<CreateSandboxInput> = {},
+  input: Partial<CreateSandboxCommand> = {},
   caller = control.caller,
   deps = control.deps,
 ): Promise<Sandbox> {
