@@ -45,8 +45,8 @@ export async function findRegistryAuth(
     found.get(key) ??
     deps.db.asSystem((q) =>
       registry.mode === 'specific'
-        ? credentials.find(q, org_id, asId<CredentialId>(registry.credential_id))
-        : credentials.findByHost(q, org_id, host),
+        ? credentials.findSealed(q, org_id, asId<CredentialId>(registry.credential_id))
+        : credentials.findSealedByHost(q, org_id, host),
     )
   found.set(key, looking)
   const credential = await looking

@@ -58,7 +58,7 @@ export async function saveCredential(
 
 /** The credential that an earlier attempt saved, in its current state. */
 async function savedByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
-  const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
+  const found = await deps.db.asOrg(org, (q) => credentials.find(q, org, id))
   if (found === null) throw idempotencyReplyLost('the credential was saved and is gone since')
   return found
 }

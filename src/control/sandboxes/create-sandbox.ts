@@ -146,7 +146,7 @@ async function requireCredential(
 ): Promise<void> {
   if (registry.mode !== 'specific') return
   const id = asId<CredentialId>(registry.credential_id)
-  const found = await deps.db.asOrg(caller.org_id, (q) => credentials.find(q, caller.org_id, id))
+  const found = await deps.db.asOrg(caller.org_id, (q) => credentials.findSealed(q, caller.org_id, id))
   const host = registryHostOf(spec.image, deps.settings.defaultRegistry)
   if (found?.host === host) return
   throw refusalProblem({

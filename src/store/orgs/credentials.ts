@@ -14,9 +14,9 @@ export type CredentialRow = {
 export type SealedCredential = Pick<CredentialRow, 'id' | 'host' | 'username'> & { readonly password_sealed: Buffer }
 
 /** An organization's credential for a registry host, with its sealed password, or null. */
-export async function findByHost(q: Queryable, org: OrgId, host: string): Promise<SealedCredential | null> {
+export async function findSealedByHost(q: Queryable, org: OrgId, host: string): Promise<SealedCredential | null> {
   const { rows } = await q.query<SealedCredential>({
-    name: 'credentials.findByHost',
+    name: 'credentials.findSealedByHost',
     text: 'SELECT id, host, username, password_sealed FROM registry_credentials WHERE org_id = $1 AND host = $2',
     values: [org, host],
   })
@@ -24,9 +24,9 @@ export async function findByHost(q: Queryable, org: OrgId, host: string): Promis
 }
 
 /** One of an organization's credentials, with its sealed password, or null. */
-export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<SealedCredential | null> {
+export async function findSealed(q: Queryable, org: OrgId, id: CredentialId): Promise<SealedCredential | null> {
   const { rows } = await q.query<SealedCredential>({
-    name: 'credentials.find',
+    name: 'credentials.findSealed',
     text: 'SELECT id, host, username, password_sealed FROM registry_credentials WHERE org_id = $1 AND id = $2',
     values: [org, id],
   })
@@ -34,9 +34,9 @@ export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<
 }
 
 /** One of an organization's credentials as the organization sees it, or null. */
-export async function get(q: Queryable, org: OrgId, id: CredentialId): Promise<CredentialRow | null> {
+export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<CredentialRow | null> {
   const { rows } = await q.query<CredentialRow>({
-    name: 'credentials.get',
+    name: 'credentials.find',
     text: 'SELECT id, host, username, created_at FROM registry_credentials WHERE org_id = $1 AND id = $2',
     values: [org, id],
   })

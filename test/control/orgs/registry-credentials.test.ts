@@ -55,7 +55,7 @@ test('a password is in no reply, event or row, in any encoding, and unseals only
   assert.match(all, /registry_credentials .*registry\.example/)
   for (const spelling of SPELLINGS)
     assert.ok(!all.includes(Buffer.from(PASSWORD).toString(spelling).replace(/=+$/, '')), spelling)
-  const sealed = await deps.db.asOrg(caller.org_id, (q) => credentials.find(q, caller.org_id, saved.id))
+  const sealed = await deps.db.asOrg(caller.org_id, (q) => credentials.findSealed(q, caller.org_id, saved.id))
   assert.ok(sealed)
   assert.equal(deps.seal.open(sealed.password_sealed, credentialSealContext(caller.org_id, saved.host)), PASSWORD)
   assert.throws(() => deps.seal.open(sealed.password_sealed, credentialSealContext(stranger.org_id, saved.host)))
