@@ -21,25 +21,24 @@ export function openEventStream(
   texts: AsyncIterable<string>,
   { keepAliveMs }: { readonly keepAliveMs: number },
 ): Readable {
-  let isQuiet = true
   async function* withComments(): AsyncGenerator<string> {
     try {
       yield KEEP_ALIVE
       for await (const text of texts) {
-        isQuiet = false
+        if (!stream.destroyed) timer.refresh()
         yield text
       }
     } finally {
-      clearInterval(timer)
+      clearTimeout(timer)
     }
   }
   const stream = Readable.from(withComments(), { objectMode: false, highWaterMark: BUFFER_BYTES })
-  const timer = setInterval(() => {
-    if (isQuiet && stream.readableLength === 0) stream.push(KEEP_ALIVE)
-    isQuiet = true
+  const timer = setTimeout(() => {
+    if (stream.readableLength === 0) stream.push(KEEP_ALIVE)
+    timer.refresh()
   }, keepAliveMs)
   stream.once('close', () => {
-    clearInterval(timer)
+    clearTimeout(timer)
   })
   return stream
 }
