@@ -1,6 +1,6 @@
 import type { RunOutcome } from '../../contract/workers/worker-protocol.ts'
 
-/** What a sandbox's log says about its runs, for the sandbox's owner. The lines contain no secrets. */
+/** The lines in a sandbox's log about its runs. The sandbox's owner reads them, and they contain no secrets. */
 export const LIFECYCLE_LINES = {
   started: 'started',
   stopRequested: 'stop requested',

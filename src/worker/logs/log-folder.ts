@@ -9,28 +9,32 @@ import type { Clock } from '../../lib/clock.ts'
  * starts a new file. A crash can therefore cut short only the end of a file.
  */
 export type LogFolder = {
-  /** Oldest first. `sizeBytes` counts what is completely written. */
+  /** The files, oldest first. `sizeBytes` counts only completely written records. */
   readonly segments: readonly Segment[]
   pathOf(generation: number): string
   /**
-   * Writes records. Starts new files and deletes the oldest, as the limit requires. Rejects when some were not written.
+   * Writes records. Starts new files and deletes the oldest files, as the limit requires. Rejects when some records
+   * were not written.
    */
   append(records: readonly string[]): Promise<void>
-  /** Closes the current file. The next record opens it again. */
+  /** Closes the current file. The next record reopens it. */
   closeFile(): Promise<void>
   delete(): Promise<void>
 }
 
 export type Segment = { readonly generation: number; readonly sizeBytes: number }
 
-/** A log is deleted file by file. With four files, at least three quarters of the limit stay. */
+/**
+ * How many files a log at its limit has. The oldest file is deleted as a whole, so at least three quarters of the limit
+ * stay.
+ */
 const SEGMENTS_PER_LIMIT = 4
-/** Each process of the worker starts a file, however little it writes. */
+/** The maximum number of files in a log. Each process of the worker starts a new file, even for few records. */
 const MAX_SEGMENTS = 64
-/** The most bytes of one write. */
+/** The maximum number of bytes in one write. */
 const MAX_WRITE_BYTES = 256 * 1024
 
-/** Opens a folder. The first record creates it. */
+/** Opens the folder of a log. The first record creates the folder. */
 export async function openLogFolder(
   path: string,
   { limitBytes, clock }: { readonly limitBytes: number; readonly clock: Pick<Clock, 'now'> },
@@ -43,7 +47,8 @@ export async function openLogFolder(
   const pathOf = (generation: number): string => join(path, `${String(generation)}.ndjson`)
 
   /**
-   * Starts a file. Generations follow the seconds since 1970, so they never repeat, even after all files were deleted.
+   * Starts a new file. Its generation is at least the number of seconds since 1970, so generations never repeat, even
+   * after all files were deleted.
    */
   const startFile = async (): Promise<void> => {
     await closeFile()
@@ -75,7 +80,7 @@ export async function openLogFolder(
     current = { generation, file, sizeBytes: sizeBytes + data.length }
     segments = [...segments.slice(0, -1), { generation, sizeBytes: current.sizeBytes }]
   }
-  /** Reopens a file. If that fails the file stays as it is, and the next record starts another. */
+  /** Reopens a file. If that fails, the file stays unchanged, and the next record starts a new file. */
   const openAgain = async (generation: number): Promise<FileHandle> => {
     try {
       return await open(pathOf(generation), constants.O_WRONLY | constants.O_APPEND)
@@ -84,10 +89,7 @@ export async function openLogFolder(
       throw error
     }
   }
-  /**
-   * Removes what a failed write left, which is no whole record. If that fails too, nothing more is written to this
-   * file.
-   */
+  /** Removes the incomplete records of a failed write. If that fails too, no more records are written to this file. */
   const undoPartialWrite = async (file: FileHandle, sizeBytes: number): Promise<void> => {
     try {
       await file.truncate(sizeBytes)
@@ -121,7 +123,7 @@ export async function openLogFolder(
   }
 }
 
-/** Joins records up to the size of one write. */
+/** Joins records into batches, each up to the size of one write. */
 function* batchRecords(records: readonly string[], limitBytes: number): Generator<Buffer> {
   let batch: string[] = []
   let bytes = 0

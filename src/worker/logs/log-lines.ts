@@ -1,11 +1,11 @@
 import type { LogEntry, LogLine, LogQuery } from '../../contract/streams/log-protocol.ts'
 
-/** A chunk is sent at this length, or when no further entry is available. */
+/** The length at which a chunk is sent. A shorter chunk is sent when no further entry is available. */
 const CHUNK_CHARACTERS = 64 * 1024
 
 /**
- * Encodes entries as the lines of `log-protocol.ts`, ending with the end line. Entries that are available at once go
- * together.
+ * Encodes entries as the lines of `log-protocol.ts`, with the end line last. Entries that are available at the same
+ * time are sent together.
  */
 export async function* encodeLogLines(
   entries: AsyncIterable<LogEntry>,
@@ -38,7 +38,7 @@ function encodeLine(line: LogLine): string {
   return `${JSON.stringify(line)}\n`
 }
 
-/** Whether a promise is settled before the next turn of the event loop. */
+/** Whether a promise settles before the next turn of the event loop. */
 async function isThere(next: Promise<unknown>): Promise<boolean> {
   const later = new Promise<false>((resolve) => setImmediate(resolve, false))
   return await Promise.race([

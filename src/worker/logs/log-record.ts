@@ -13,7 +13,9 @@ export function formatRecord({ source, atMs, text }: LogRecord): string {
   return `{"s":"${LETTERS[source]}","t":${String(atMs)},"x":${JSON.stringify(text)}}\n`
 }
 
-/** Parses a line. Null when it isn't a complete record, for example when only its end was read. */
+/**
+ * Parses a line. Null when the line isn't a complete record, for example because reading started in the middle of it.
+ */
 export function parseRecord(line: string): LogRecord | null {
   try {
     const value: unknown = JSON.parse(line)
@@ -27,15 +29,15 @@ export function parseRecord(line: string): LogRecord | null {
   }
 }
 
-/** The record as an entry that ends at a position. */
+/** Converts a record to an entry. `position` is the end of the record. */
 export function toEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
   return { position, source, ts: new Date(atMs).toISOString(), text }
 }
 
-/** Negative when the first position lies before the second. */
+/** Compares two positions for sorting. Negative when `a` is before `b`. */
 export function comparePositions(a: LogPosition, b: LogPosition): number {
   return a.generation === b.generation ? a.offset - b.offset : a.generation - b.generation
 }
 
-/** Before all entries. */
+/** The position before all entries. */
 export const LOG_START: LogPosition = { generation: 0, offset: 0 }

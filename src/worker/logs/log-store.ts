@@ -8,7 +8,7 @@ import { readLog } from './read-log.ts'
 import { makeSandboxLog, type SandboxLog } from './sandbox-log.ts'
 
 type LogStoreOptions = {
-  /** Only this store writes there. Created when missing, accessible to the worker alone. */
+  /** The folder of all logs. Only this store writes to it. Created when missing, with access for the worker alone. */
   readonly dir: string
   readonly limits: LogLimits
   readonly clock: Clock
@@ -16,15 +16,17 @@ type LogStoreOptions = {
 }
 
 export type LogLimits = {
-  /** The most bytes kept of a sandbox's log. */
+  /** The maximum size of a sandbox's log. Beyond it, the oldest entries are deleted. */
   readonly sandboxBytes: number
-  /** How long a log is kept after its last entry, once no run is open. */
+  /** How long a log without an open run is kept after its last entry. */
   readonly retentionMs: number
 }
 
 /** How often idle files are closed. */
 const IDLE_CHECK_MS = 5_000
-/** How often expired logs are deleted: every hour, the first time an hour after the start. */
+/**
+ * After how many idle checks expired logs are deleted. That is every hour, for the first time an hour after the start.
+ */
 const SWEEP_EVERY_CHECKS = 720
 
 /** Opens the logs of a worker: a folder for each sandbox, named by its id. */
@@ -58,7 +60,7 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
       if (open.has(sandbox)) continue
       const endedMs = await lastWriteMs(join(dir, name))
       const isOld = clock.now().getTime() - endedMs > limits.retentionMs
-      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has opened it meanwhile
+      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has opened the log since `isOld` was determined
     }
   }
   const runMaintenance = async (): Promise<void> => {
@@ -95,7 +97,10 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
   }
 }
 
-/** A writer that finds its log again after it was closed, so a sandbox never has two logs open. */
+/**
+ * Creates a writer that gets its log again for each call. A sandbox therefore never has two open logs, even if its log
+ * was closed meanwhile.
+ */
 function reopeningWriter(get: () => SandboxLog): LogWriter {
   return {
     openRun: () => {
@@ -111,7 +116,7 @@ function reopeningWriter(get: () => SandboxLog): LogWriter {
   }
 }
 
-/** When the newest file in a folder was written; 0 for an empty folder. */
+/** The modification time of the newest file in a folder. 0 for an empty folder. */
 async function lastWriteMs(folder: string): Promise<number> {
   const times = await Promise.all((await readdir(folder)).map(async (name) => (await stat(join(folder, name))).mtimeMs))
   return Math.max(0, ...times)

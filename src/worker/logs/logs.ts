@@ -2,42 +2,45 @@ import type { LogEntry, LogQuery, LogSource } from '../../contract/streams/log-p
 import type { SandboxId } from '../../domain/ids.ts'
 
 /**
- * The logs of the sandboxes that ran on this worker, kept on its disk: the output of processes, and lines of the worker
- * about the runs. Each log has a size limit, beyond which its oldest entries are deleted. After the last run it is kept
- * for a set time.
+ * The logs of the sandboxes that ran on this worker, stored on its disk. A log contains the output of processes, and
+ * lines of the worker about the runs. Each log has a size limit, beyond which its oldest entries are deleted. After the
+ * last run, a log is kept for a configured time.
  */
 export interface SandboxLogs {
-  /** The writer of a sandbox's log; the same one each time. */
+  /** Returns the writer of a sandbox's log. Repeated calls return the same writer. */
   writerOf(sandbox: SandboxId): LogWriter
   /**
-   * Reads the entries that match a query. The caller may stop at any time. Without `follows` it ends at the current
-   * end; with it, once no run is open (`LogWriter.closeRun`) and everything was read. A sandbox that never logged has
-   * no entries.
+   * Reads the entries that match a query. The caller may stop at any time. Without `follows`, reading stops at the
+   * current end of the log. With `follows`, it stops when no run is open (`LogWriter.closeRun`) and all entries are
+   * read. A sandbox without a log has no entries.
    */
   read(sandbox: SandboxId, query: LogQuery, signal: AbortSignal): AsyncIterable<LogEntry>
   /** Whether a run of the sandbox is open here. */
   isLive(sandbox: SandboxId): boolean
   /** Deletes a sandbox's log. A missing log is fine. */
   discard(sandbox: SandboxId): Promise<void>
-  /** Writes what is pending and closes all files. */
+  /** Writes all pending records and closes all files. */
   close(): Promise<void>
 }
 
-/** Never fails and never waits. What can't be kept is dropped, and a `system` entry says how much. */
+/**
+ * Writes to a sandbox's log. Its methods never fail and never wait. Output that can't be kept is dropped, and a
+ * `system` entry reports its size.
+ */
 export interface LogWriter {
-  /** A run has started or was adopted; readers that follow wait for it. May be repeated. */
+  /** Marks that a run has started or was adopted. Following readers then wait for new entries. May be repeated. */
   openRun(): void
-  /** The run is over; readers that follow end once they have everything. May be repeated. */
+  /** Marks that the run has ended. Following readers stop after they have read all entries. May be repeated. */
   closeRun(): void
-  /** Writes a line of the worker's own. Pass it without a line feed. */
+  /** Writes a line from the worker. Pass it without a line feed. */
   system(text: string): void
-  /** A stream of output, which is split into lines. `end` writes an unfinished last line. */
+  /** Opens a stream for output, which is split into lines. `end` writes an unfinished last line. */
   stream(source: Exclude<LogSource, 'system'>): LogStream
 }
 
 export type LogStream = { write(data: Buffer): void; end(): void }
 
-/** Logs of a worker that keeps none: writes are dropped, and reads find nothing. */
+/** Creates the `SandboxLogs` of a worker without logs. It drops all writes, and reads return no entries. */
 export function makeNoLogs(): SandboxLogs {
   const writer: LogWriter = {
     openRun: () => undefined,

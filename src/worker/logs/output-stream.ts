@@ -6,21 +6,21 @@ export type OutputSource = Exclude<LogSource, 'system'>
 
 type OutputStreamDeps = {
   readonly clock: Pick<Clock, 'sleep' | 'monotonicMs'>
-  /** Whether the next line may be kept; checked for each line. */
+  /** Whether the next line may be kept. Checked for each line. */
   readonly mayKeep: () => boolean
   readonly keep: (text: string) => void
-  /** Told how many bytes were dropped. */
+  /** Receives the number of dropped bytes. */
   readonly lose: (bytes: number) => void
   readonly onEnd: () => void
 }
 
 const LINE_FEED = 0x0a
-/** How long a line may stay unfinished before it is kept as it is: a prompt has no line feed. */
+/** How long a line may stay unfinished before it is written anyway. A prompt, for example, has no line feed. */
 const UNFINISHED_MS = 250
 
 /**
- * Makes a stream that splits output into lines. Output that may not be kept is only counted, which costs almost
- * nothing.
+ * Creates a stream that splits output into lines. Output that may not be kept is only counted, which takes almost no
+ * processor time.
  */
 export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputStreamDeps): LogStream {
   let isWaiting = false
@@ -34,7 +34,8 @@ export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputSt
     if (bytes > 0) lose(bytes)
   }
   /**
-   * Keeps an unfinished line after its time. Runs once at a time, however many lines start meanwhile. Never rejects.
+   * Waits `UNFINISHED_MS` for the rest of a line, then writes the unfinished line. Only one call runs at a time. Never
+   * rejects.
    */
   const waitForRest = async (): Promise<void> => {
     isWaiting = true
@@ -64,27 +65,30 @@ export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputSt
   }
 }
 
-/** The longest entry. A longer line becomes several entries. */
+/** The maximum size of an entry. A longer line becomes several entries. */
 export const MAX_LINE_BYTES = 16 * 1024
 
 /**
- * Splits a byte stream into lines. A character split over chunks stays whole; invalid UTF-8 becomes U+FFFD. Holds at
- * most one line of `MAX_LINE_BYTES`.
+ * Splits a byte stream into lines. Characters that are split over chunks are joined, and invalid UTF-8 becomes U+FFFD.
+ * Keeps at most one line of `MAX_LINE_BYTES` in memory.
  */
 type LineSplitter = {
-  /** Takes bytes. Returns how many were dropped: those of a refused line and everything after it. */
+  /**
+   * Accepts bytes and emits the complete lines. Returns the number of dropped bytes: the bytes of a refused line and
+   * all bytes after it.
+   */
   write(chunk: Buffer): number
-  /** Emits the unfinished line, except for an incomplete character. Returns how many bytes were dropped. */
+  /** Emits the unfinished line, except for an incomplete character. Returns the number of dropped bytes. */
   flush(): number
-  /** Emits everything left. Returns how many bytes were dropped. */
+  /** Emits all remaining bytes. Returns the number of dropped bytes. */
   end(): number
-  /** Whether `flush` would emit anything. */
+  /** Whether `flush` would emit a line. */
   readonly holdsText: boolean
 }
 
 const NOTHING = Buffer.alloc(0)
 
-/** `keep` gets each line with its line feed, and returns whether it kept the line. */
+/** Creates a line splitter. `keep` receives each line with its line feed, and returns whether it kept the line. */
 export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter {
   let held: Buffer = NOTHING
 
@@ -117,7 +121,7 @@ export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter 
   }
 }
 
-/** The end of the last whole character before `end`, or `end` itself for invalid UTF-8. */
+/** The end of the last complete character before `end`. For invalid UTF-8 it is `end` itself. */
 function endOfCharacters(data: Buffer, from: number, end: number): number {
   for (let start = end - 1; start >= from && start >= end - 4; start--) {
     const byte = data[start] ?? 0

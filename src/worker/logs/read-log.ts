@@ -6,12 +6,12 @@ import type { ReadableLog } from './sandbox-log.ts'
 import { isFileNotFound } from '../../lib/files.ts'
 import type { Segment } from './log-folder.ts'
 
-/** Long enough to never matter, and below the 24 days that a timer may have. */
+/** The longest wait for a change. It must be below 24 days, the maximum delay of a timer. */
 const LONGEST_WAIT_MS = 3_600_000
 
 /**
- * Reads the entries that match a query, oldest first, in constant memory. The writer wakes readers that follow; they
- * end with the last run, or when `until` is reached. Throws the signal's reason on abort.
+ * Reads the entries that match a query, oldest first, in constant memory. The writer notifies following readers of
+ * changes. They stop at the end of the last run, or when `until` is reached. Throws the signal's reason on abort.
  */
 export async function* readLog(
   log: ReadableLog,
@@ -29,7 +29,8 @@ export async function* readLog(
   }
   for (;;) {
     signal.throwIfAborted()
-    // All three before reading, so entries written meanwhile count as a change, and the end isn't seen too early.
+    // All three are read before the entries. Entries written meanwhile therefore count as a change, and the reader
+    // doesn't stop too early.
     const change = log.nextChange()
     const isLast = isOver()
     const to = log.end
@@ -42,14 +43,16 @@ export async function* readLog(
   }
 }
 
-/** A position beyond the end belongs to another log, so everything here comes after it. */
+/**
+ * The position to start at. A position beyond the end belongs to an earlier, deleted log, so all entries come after it.
+ */
 function startPosition({ end }: ReadableLog, after: LogPosition | null): LogPosition {
   return after === null || after.generation > end.generation ? LOG_START : after
 }
 
 function makeFilter({ sources, since, until }: LogQuery): (entry: LogEntry) => boolean {
   const wanted = new Set(sources)
-  // A caller's timestamps may have other digits or another time zone than ours.
+  // A caller's timestamps may have other digits or another time zone than the stored ones.
   const asOurs = (text: string): string => new Date(text).toISOString()
   const sinceTs = since === null ? '' : asOurs(since)
   const untilTs = until === null ? null : asOurs(until)
@@ -70,7 +73,7 @@ async function waitFor(
   }
 }
 
-/** The size of one read. A record has at most about 100 KiB; an incomplete one is carried over. */
+/** The size of one read. A record has at most about 100 KiB. An incomplete record is completed by the next read. */
 const BLOCK_BYTES = 64 * 1024
 const LINE_FEED = 0x0a
 const NOTHING = Buffer.alloc(0)
@@ -79,8 +82,8 @@ const NOTHING = Buffer.alloc(0)
 type LogRange = { readonly from: LogPosition; readonly to: LogPosition }
 
 /**
- * Yields the entries of a range, block by block. Skips files that rotation deletes meanwhile, and records that a crash
- * cut short.
+ * Yields the entries of a range, block by block. Skips files that are deleted meanwhile because of the size limit, and
+ * records that are incomplete because of a crash.
  */
 async function* scanForward(
   log: ReadableLog,
@@ -123,8 +126,8 @@ async function* scanForward(
 }
 
 /**
- * The position of the `count`th last entry of a range that `accepts` matches; the start of the range when there are
- * fewer.
+ * Finds the position of the `count`th last entry of a range that `accepts` matches. Returns the start of the range when
+ * there are fewer entries.
  */
 async function findTail(
   log: ReadableLog,
@@ -148,7 +151,7 @@ async function findTail(
       signal.throwIfAborted()
       const start = Math.max(reach.start, end - BLOCK_BYTES)
       const data = Buffer.concat([await readAt(file, start, end - start), rest])
-      // A record that begins before this block is read with the block before.
+      // A record that begins before this block is read with the previous block.
       const first = start === reach.start ? 0 : data.indexOf(LINE_FEED) + 1
       for (let behind = data.lastIndexOf(LINE_FEED) + 1; behind > first;) {
         const begin = Math.max(first, behind < 2 ? 0 : data.lastIndexOf(LINE_FEED, behind - 2) + 1)
@@ -164,7 +167,7 @@ async function findTail(
   return from
 }
 
-/** Calls `take` with each line and where it ends. Returns the end of the last one. */
+/** Calls `take` with each line and the offset of its end. Returns the end of the last line. */
 function eachLine(data: Buffer, take: (line: string, end: number) => void): number {
   let from = 0
   for (let feed = data.indexOf(LINE_FEED); feed !== -1; feed = data.indexOf(LINE_FEED, from)) {
@@ -174,7 +177,7 @@ function eachLine(data: Buffer, take: (line: string, end: number) => void): numb
   return from
 }
 
-/** The part of a file that lies in a range. */
+/** The part of a file that belongs to a range. */
 function byteRangeWithin(
   { generation, sizeBytes }: Segment,
   { from, to }: LogRange,

@@ -9,29 +9,30 @@ import { makeOutputStream, type OutputSource } from './output-stream.ts'
 import { formatRecord } from './log-record.ts'
 
 /**
- * One sandbox's log while it is in use. Writing never waits: records are queued and written together a little later.
+ * One sandbox's log while it is in use. Writing never waits. Records are queued and written together after a short
+ * pause.
  */
 export type SandboxLog = ReadableLog & {
   openRun(): void
   closeRun(): void
   system(text: string): void
   stream(source: OutputSource): LogStream
-  /** Ends unfinished lines, writes everything and closes the file. */
+  /** Ends unfinished lines, writes all pending records and closes the file. */
   close(): Promise<void>
   delete(): Promise<void>
-  /** Closes the file when nothing was written since the last call. Returns true when nobody uses this log any more. */
+  /** Closes the file if no record was written since the last call. Returns true if the log is no longer in use. */
   closeIfIdle(): Promise<boolean>
 }
 
-/** What a reader needs of a log. */
+/** A log as a reader uses it. */
 export type ReadableLog = {
-  /** Writes what is pending. */
+  /** Writes all pending records. */
   flush(): Promise<void>
   readonly segments: readonly Segment[]
-  /** After the last written record. */
+  /** The position after the last written record. */
   readonly end: LogPosition
   pathOf(generation: number): string
-  /** Whether a run is open, or a record of one still has to be written. */
+  /** Whether a run is open, or records of a run are still pending. */
   readonly isLive: boolean
   /** Resolves at the next change of the properties above. */
   nextChange(): Promise<void>
@@ -48,17 +49,17 @@ type SandboxLogDeps = {
 
 /** The pause between two writes. */
 const WRITE_PAUSE_MS = 20
-/** The most bytes that may be pending when the disk is slow. */
+/** The maximum number of pending bytes when the disk is slow. */
 const MAX_PENDING_BYTES = 4 * 1024 * 1024
-/** How long nothing is kept after too much output, or after a failed write. One line then reports all of the loss. */
+/** How long all output is dropped after too much output or a failed write. One line then reports the whole loss. */
 const RESUME_AFTER_MS = 1_000
-/** The least that a record takes besides its text. */
+/** The minimum size of a record without its text. */
 const RECORD_OVERHEAD_BYTES = 36
 
-/** A record that is to be written, and how many bytes of output it represents. */
+/** A record to write, and the number of bytes of output that it represents. */
 type PendingRecord = { readonly line: string; readonly outputBytes: number }
 
-/** Makes the log of a folder, which is opened when first needed. */
+/** Creates the log for a folder. The folder is opened when it is first needed. */
 export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps): SandboxLog {
   const allowance = makeTokenBucket(clock)
   const streams = new Set<LogStream>()
@@ -92,7 +93,10 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     isUsed = true
     if (!isWriteDue) void keepWriting()
   }
-  /** Writes the first record after a quiet time at once, and later ones after a pause. Never rejects. */
+  /**
+   * Writes pending records until there are none. The first record after a quiet time is written at once, and later
+   * records after a pause. Never rejects.
+   */
   const keepWriting = async (): Promise<void> => {
     isWriteDue = true
     do {
@@ -101,7 +105,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     } while (pending.length > 0)
     isWriteDue = false
   }
-  /** Runs file work one after the other. A failure affects only its caller. */
+  /** Runs file operations one after the other. A failure affects only its caller. */
   const serialize = (work: () => Promise<void>): Promise<void> => {
     const done = lastFileWork.then(work)
     const goOn = (): void => {
@@ -110,7 +114,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     lastFileWork = done.then(goOn, goOn)
     return done
   }
-  /** Never rejects. */
+  /** Writes all pending records. Never rejects. */
   const flush = (): Promise<void> => {
     writesDue += 1
     return serialize(writeHeld)
@@ -159,7 +163,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       if (!isRunOpen) return
       recordLoss()
       isRunOpen = false
-      void flush() // tells readers that this is the end
+      void flush() // notifies readers that the run has ended
     },
     system(text) {
       recordLoss()

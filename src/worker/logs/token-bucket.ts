@@ -1,18 +1,21 @@
 import type { Clock } from '../../lib/clock.ts'
 
-/** The burst of a sandbox's output that may be kept, in bytes as stored. */
+/** The maximum burst of a sandbox's output that is kept, in bytes as stored. */
 const BURST_BYTES = 8 * 1024 * 1024
-/** The rate of output that may be kept in the long run. */
+/** The maximum sustained rate of output that is kept. */
 const BYTES_PER_SECOND = 1024 * 1024
 
-/** A token bucket: what is spent refills over time. */
+/** A token bucket. Spent tokens refill over time. */
 type TokenBucket = {
-  /** Whether tokens are left. If so, the next record may be spent as a whole, however large it is. */
+  /**
+   * Whether tokens are left. If so, the caller may spend the size of one more record, even if it exceeds the remaining
+   * tokens.
+   */
   hasTokens(): boolean
   spend(bytes: number): void
 }
 
-/** Makes a full bucket. */
+/** Creates a full bucket. */
 export function makeTokenBucket(clock: Pick<Clock, 'monotonicMs'>): TokenBucket {
   let left = BURST_BYTES
   let refilledMs = clock.monotonicMs()

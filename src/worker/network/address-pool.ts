@@ -12,7 +12,10 @@ const FALLBACK_ADDRESS_POOLS: readonly string[] = [
 
 const LARGEST_PREFIX = 28
 
-/** The configured pool, or the first fallback that overlaps no route of this machine. Throws when all overlap. */
+/**
+ * Returns the configured pool, or the first fallback pool, that overlaps no route of this machine. Throws when all
+ * pools overlap a route.
+ */
 export async function chooseAddressPool(configured: string): Promise<Cidr> {
   const first = parseCidr(configured)
   if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {

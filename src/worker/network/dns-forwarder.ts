@@ -6,15 +6,20 @@ import type { Random } from '../../lib/random.ts'
 import { isRebinding, RCODE, readQuery, errorReply } from './dns-message.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
-/** The most queries of all sandboxes that may wait for an answer at a time. Further ones get REFUSED. */
+/**
+ * The maximum number of queries of all sandboxes that may wait for an answer at a time. Further queries get REFUSED.
+ */
 const IN_FLIGHT_MAX = 512
 const TCP_CLIENTS_MAX = 128
 const TCP_IDLE_MS = 10_000
-/** The time limit for one resolver before the next is asked. Stub resolvers give up after 5 s. */
+/**
+ * The time limit for one resolver. After it, the forwarder asks the next resolver. Stub resolvers in sandboxes give up
+ * after 5 s.
+ */
 const RESOLVER_TIMEOUT_MS = 2_000
-/** The most resolvers asked for one query, as in glibc. */
+/** The maximum number of resolvers to ask for one query, the same as in glibc. */
 const RESOLVERS_MAX = 3
-/** How many ports to try until one is free for both UDP and TCP. */
+/** The maximum number of attempts to find a port that is free for both UDP and TCP. */
 const PORT_ATTEMPTS = 10
 const DNS_PORT = 53
 
@@ -33,10 +38,11 @@ type DnsForwarderOptions = {
 }
 
 /**
- * Answers DNS over UDP and TCP at an address by asking the given resolvers in order. Uses port 53 if it is free.
+ * Starts a DNS server for UDP and TCP at an address. It asks the given resolvers in order. It listens on port 53 if
+ * that port is free.
  *
- * Replies REFUSED to queries above its limits and to answers that rebind a public name, and SERVFAIL when no resolver
- * answers.
+ * It replies REFUSED to queries above its limits, and if the answer would rebind a public name to a special address. It
+ * replies SERVFAIL if no resolver answers.
  */
 export async function startDnsForwarder(options: DnsForwarderOptions): Promise<DnsForwarder> {
   const stopping = new AbortController()
@@ -118,7 +124,10 @@ async function queryResolversInOrder(
   return null
 }
 
-/** Listens on one port for UDP and TCP: 53, or any free port when a resolver of the host listens on all addresses. */
+/**
+ * Listens on one port for UDP and TCP. The port is 53, or any free port if a resolver of the host listens on port 53 of
+ * all addresses.
+ */
 async function listen(
   address: string,
 ): Promise<{ readonly udp: UdpSocket; readonly tcp: Server; readonly port: number }> {

@@ -1,4 +1,4 @@
-/** The parts of a DNS message that a forwarder needs to understand (RFC 1035, 4.1). */
+/** Reads and writes the parts of a DNS message that a forwarder needs (RFC 1035, 4.1). */
 import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 
@@ -31,7 +31,7 @@ export function answersQuery(answer: Buffer, query: Buffer): boolean {
   return readQuestion(answer)?.name === question.name && answer.subarray(question.end - 4, question.end).equals(type)
 }
 
-/** An error reply to a query, with the question repeated. */
+/** Creates an error reply to a query. The reply repeats the question. */
 export function errorReply(query: Buffer, rcode: number): Buffer {
   const end = readQuestion(query)?.end
   const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
@@ -42,7 +42,7 @@ export function errorReply(query: Buffer, rcode: number): Buffer {
   return reply
 }
 
-/** The same message with another id. */
+/** Returns the same message with another id. */
 export function withMessageId(message: Buffer, id: number): Buffer {
   const copy = Buffer.from(message)
   copy.writeUInt16BE(id, 0)
@@ -50,9 +50,9 @@ export function withMessageId(message: Buffer, id: number): Buffer {
 }
 
 /**
- * Whether an answer gives a public name a special address (private, loopback, link-local and so on). DNS rebinding
- * attacks reach hosts behind a firewall this way. Names for private use may have such addresses. An unreadable answer
- * counts as rebinding.
+ * Whether an answer contains a special address (private, loopback, link-local and so on) for a public name. DNS
+ * rebinding attacks use such answers to reach hosts behind a firewall. Names for private use may have special
+ * addresses. An invalid answer counts as rebinding.
  */
 export function isRebinding(answer: Buffer): boolean {
   const question = readQuestion(answer)
@@ -74,7 +74,7 @@ function readQuestion(message: Buffer): DnsQuestion | null {
   let at = HEADER_BYTES
   for (;;) {
     const length = message[at]
-    // a compressed name (two high bits) has nothing to point back to in a question
+    // also refuses a compressed name (two high bits), because no earlier name exists that it could refer to
     if (length === undefined || length > 63) return null
     at += 1
     if (length === 0) break
@@ -87,7 +87,7 @@ function readQuestion(message: Buffer): DnsQuestion | null {
 const TYPE_A = 1
 const TYPE_AAAA = 28
 
-/** The addresses in the answer section. Null when it can't be read. */
+/** Reads the addresses in the answer section. Null when the section is invalid. */
 function readAddresses(message: Buffer, start: number): readonly Cidr[] | null {
   const addresses: Cidr[] = []
   let at = start

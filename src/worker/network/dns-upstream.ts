@@ -6,22 +6,22 @@ import type { Random } from '../../lib/random.ts'
 import { answersQuery, withMessageId } from './dns-message.ts'
 
 const DNS_PORT = 53
-/** The size of the length before a message over TCP (RFC 1035, 4.2.2). */
+/** The size of the length field before a message over TCP (RFC 1035, 4.2.2). */
 const TCP_LENGTH_BYTES = 2
 
-/** How a query travels. When UDP truncates an answer, the client asks again over TCP. */
+/** The transport protocol of a query. If an answer over UDP is truncated, the client asks again over TCP. */
 export type Transport = 'udp' | 'tcp'
 
 /**
- * Asks a resolver and returns its answer with the client's id. Rejects when `signal` aborts or the resolver can't be
- * reached.
+ * Sends a query to a resolver and returns the answer with the client's id. Rejects when `signal` aborts or the resolver
+ * can't be reached.
  */
 export async function queryResolver(
   question: { readonly query: Buffer; readonly transport: Transport; readonly resolver: string },
   random: Random,
   signal: AbortSignal,
 ): Promise<Buffer> {
-  // an id of our own and a fresh port for each query, so a spoofed answer has to guess both
+  // each query has a new random id and port, so an attacker who spoofs an answer has to guess both
   const query = withMessageId(question.query, random.bytes(2).readUInt16BE())
   const ask = question.transport === 'udp' ? queryOverUdp : queryOverTcp
   return withMessageId(await ask(query, question.resolver, signal), question.query.readUInt16BE(0))
@@ -59,14 +59,14 @@ async function queryOverTcp(query: Buffer, resolver: string, signal: AbortSignal
   }
 }
 
-/** Encodes a message for TCP, with its length before it. */
+/** Encodes a message for TCP: its length, then the message. */
 export function frameTcpMessage(message: Buffer): Buffer {
   const length = Buffer.alloc(TCP_LENGTH_BYTES)
   length.writeUInt16BE(message.length)
   return Buffer.concat([length, message])
 }
 
-/** The messages of a TCP stream. Holds at most one message (64 KiB) and the last chunk. */
+/** Splits a TCP stream into messages. Keeps at most one message (64 KiB) and the last chunk in memory. */
 export async function* readTcpMessages(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let pending = Buffer.alloc(0)
   for await (const chunk of stream) {
@@ -80,7 +80,7 @@ export async function* readTcpMessages(stream: AsyncIterable<Buffer>): AsyncGene
   }
 }
 
-/** The name servers in a resolv.conf, in order. A zone id (`%eth0`) is kept. */
+/** Parses the name servers in a resolv.conf, in order. Keeps a zone id (`%eth0`). */
 export function parseResolvConf(text: string): readonly string[] {
   return text
     .split('\n')
@@ -88,7 +88,7 @@ export function parseResolvConf(text: string): readonly string[] {
     .filter((address) => isIP(address) !== 0)
 }
 
-/** The host's resolvers, from /etc/resolv.conf. A resolver on the host's loopback works too. */
+/** Reads the host's resolvers from /etc/resolv.conf. A resolver on the host's loopback device works too. */
 export async function readHostResolvers(): Promise<readonly string[]> {
   return parseResolvConf(await readFile('/etc/resolv.conf', 'utf8'))
 }

@@ -1,7 +1,7 @@
 /**
- * What sandboxes need in the host's own network namespace: one nftables table, and forwarding on the devices with
- * routes out. Where the host did not forward before, the table lets those devices forward only for our uplink. Traffic
- * from the uplink reaches no address of the host except the DNS forwarder.
+ * Configures the host's own network namespace for sandboxes: one nftables table, and IPv4 forwarding on the devices
+ * with routes to the outside. If a device did not forward before, the table limits its forwarding to the uplink of this
+ * installation. Traffic from the uplink reaches no address of the host except the DNS forwarder.
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
@@ -13,18 +13,21 @@ import { hostRoutes } from './address-pool.ts'
 import { isFileNotFound } from '../../lib/files.ts'
 import { deviceNames, listSet, nft } from './network-commands.ts'
 
-/** Creates or replaces the host's table, and enables forwarding on devices that were added since. May be repeated. */
+/**
+ * Creates or replaces the host's table, and enables forwarding on devices that were added since the last call. May be
+ * repeated.
+ */
 export async function openHostForwarding(
   names: NetworkNames,
   options: { readonly addressPool: Cidr; readonly dns: DnsTarget },
 ): Promise<void> {
   const opened = await devicesToOpen(names)
-  // the table comes before the forwarding that it restricts; `closeHostForwarding` goes the other way
+  // the table must exist before the forwarding that it restricts
   await nft(names.commands, hostRules(names, { ...options, opened }))
   for (const device of [names.uplinkDevice, ...opened]) await setForwarding(device, '1')
 }
 
-/** Undoes `openHostForwarding`: our devices stop forwarding, then the table is deleted. May be repeated. */
+/** Disables the forwarding that `openHostForwarding` enabled, then deletes the table. May be repeated. */
 export async function closeHostForwarding(names: NetworkNames): Promise<void> {
   const opened = await openedDevices(names)
   if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
@@ -32,8 +35,9 @@ export async function closeHostForwarding(names: NetworkNames): Promise<void> {
 }
 
 /**
- * The devices that must forward only because of us. None when the host forwards anyway (`ip_forward`). Beside another
- * installation, every forwarding device counts as ours too, so the last one to leave turns it off.
+ * The devices that forward only because of sandboxes. Empty if the host forwards anyway (`ip_forward`). If the host has
+ * another installation, every forwarding device is included. The last installation to close then disables the
+ * forwarding.
  */
 async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
   if ((await isForwarding('all')) === true) return []
@@ -46,7 +50,8 @@ async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
 }
 
 /**
- * The devices on which we enabled forwarding. The table lists them, because it lives exactly as long as that setting.
+ * The devices on which this installation enabled forwarding. A set in the host's table stores them, because the table
+ * exists exactly as long as that setting.
  */
 async function openedDevices(names: NetworkNames): Promise<readonly string[]> {
   const listing = await listSet(names.commands, `inet ${names.hostTable} ${OPENED}`)
@@ -80,7 +85,7 @@ function hostRules(
     `delete table inet ${names.hostTable}`,
     `table inet ${names.hostTable} {`,
     `set ${OPENED} { type ifname; ${opened.length === 0 ? '' : elements} }`,
-    // before any address translation, so a port that a container engine publishes still counts as the host's
+    // before any address translation, so a port that a container engine publishes still counts as a port of the host
     'chain arriving { type filter hook prerouting priority raw; policy accept;',
     `iifname != ${uplink} ip daddr ${cable} drop`,
     `iifname != ${uplink} accept`,
@@ -90,7 +95,7 @@ function hostRules(
     '}',
     'chain passing { type filter hook forward priority filter; policy accept;',
     `oifname ${uplink} ct state != { established, related } drop`,
-    // clamps the segment size to the path MTU of a tunnel or cloud network, for both ends of a connection
+    // limits the TCP segment size of both directions to the path MTU of a tunnel or cloud network
     `iifname ${uplink} tcp flags syn tcp option maxseg size set rt mtu`,
     `iifname @${OPENED} oifname != "${ANY_UPLINK}" drop`,
     '}',
@@ -126,7 +131,7 @@ async function setForwarding(device: string, value: '0' | '1'): Promise<void> {
   if ((await readIfPresent(file)) !== null) await writeFile(file, value)
 }
 
-/** A file's text, or null when it is missing: a device may vanish at any time. */
+/** Reads a file. Null when it is missing, because a device may be removed at any time. */
 async function readIfPresent(file: string): Promise<string | null> {
   try {
     return await readFile(file, 'utf8')

@@ -2,16 +2,17 @@ import type { Cidr } from '../../domain/cidr.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 
-/** Idle connections are kept at least 2 hours and 4 minutes (RFC 5382, REQ-5). */
+/** How long an idle connection stays open. The minimum is 2 hours and 4 minutes (RFC 5382, REQ-5). */
 const IDLE_CONNECTION_SECS = 7440
 
 /**
- * Creates the router's namespace and its veth pair to the host. Nothing is forwarded until the packet filter allows it.
+ * Creates the router's namespace and its veth pair to the host. The router forwards no packets until the packet filter
+ * allows it.
  */
 export async function createRouter(names: NetworkNames, addressPool: Cidr): Promise<void> {
   const cable = slotAddresses(addressPool, UPLINK_SLOT)
   await ipBatch(names.commands, [`netns add ${names.routerNamespace}`])
-  // before any device exists, so the still empty filter drops even the first packet
+  // before any device exists, so that not even the first packet is forwarded
   await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.routerNamespace })
   await ipBatch(names.commands, [
     `link add ${names.uplinkDevice} type veth peer name up0 netns ${names.routerNamespace}`,
@@ -25,7 +26,8 @@ export async function createRouter(names: NetworkNames, addressPool: Cidr): Prom
 }
 
 /**
- * Creates the namespaces of slots, each with addresses and a veth pair to the router, which drops everything they send.
+ * Creates the namespaces of slots, each with an address and a veth pair to the router. The router drops all packets
+ * from them until a policy is attached.
  */
 export async function createSandboxNamespaces(
   names: NetworkNames,
@@ -41,21 +43,21 @@ export async function createSandboxNamespaces(
 }
 
 /**
- * Creates a slot's namespace with only a loopback device.
+ * Creates a slot's namespace without a veth pair. Its only device is the loopback device.
  *
- * Programs in it, and in one with a veth pair, may listen on every port and ping. The namespace belongs to the host's
- * user namespace, so `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW` of a sandbox's user 0 mean nothing there
- * (user_namespaces(7)).
+ * In both kinds of namespace, programs may listen on every port and send pings. Settings of the namespace allow this,
+ * because the namespace belongs to the host's user namespace. The capabilities `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW`
+ * of a sandbox's user 0 have no effect there (user_namespaces(7)).
  */
 export async function createIsolatedNamespace(names: NetworkNames, slot: number): Promise<void> {
   await names.commands.callSystem(['network', netnsPath(names.sandboxNamespace(slot))])
 }
 
-/** Removes the namespaces and devices of slots. What is already gone is fine. */
+/** Removes the namespaces and devices of slots. Missing ones are fine. */
 export async function removeSandboxNamespaces(names: NetworkNames, slots: readonly number[]): Promise<void> {
   if (slots.length === 0) return
   const removals = await Promise.allSettled([
-    // the devices too: the kernel would remove them later, when the slots may already be in use again
+    // also removes the devices, because the kernel would remove them later, when the slots may be in use again
     ipBatch(
       names.commands,
       slots.map((slot) => `link del ${slotDevice(slot)}`),
@@ -76,7 +78,7 @@ export async function removeSandboxNamespaces(names: NetworkNames, slots: readon
   }
 }
 
-/** Removes all namespaces and devices of an installation. What is already gone is fine. */
+/** Removes all namespaces and devices of an installation. Missing ones are fine. */
 export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
   await deleteLink(names.commands, names.uplinkDevice)
   for (const namespace of await namespaceNames()) {
@@ -86,8 +88,8 @@ export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
 }
 
 /**
- * Commands that bring a device up with an IPv4 address. `addrgenmode none` keeps the kernel from adding an IPv6
- * address.
+ * Returns the commands that bring a device up with an IPv4 address. `addrgenmode none` keeps the kernel from adding an
+ * IPv6 address.
  */
 function deviceUp(device: string, address: string): readonly string[] {
   return [
@@ -100,7 +102,7 @@ function deviceUp(device: string, address: string): readonly string[] {
 const ROUTER_SETTINGS = [
   'cd /proc/sys/net',
   'echo 1 > ipv4/ip_forward',
-  // tracks connections only from their first packet, so an ended one can't be picked up again
+  // tracks a connection only from its first packet, so an ended connection can't be resumed
   'echo 0 > netfilter/nf_conntrack_tcp_loose',
   `echo ${String(IDLE_CONNECTION_SECS)} > netfilter/nf_conntrack_tcp_timeout_established`,
 ].join(' && ')

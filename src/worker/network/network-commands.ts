@@ -3,7 +3,10 @@ import { isFileNotFound } from '../../lib/files.ts'
 import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './network-names.ts'
 
-/** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one reaches it. */
+/**
+ * The time limit for a command. Commands take 5 to 40 ms on a busy machine (measured), so only a hung command reaches
+ * the limit.
+ */
 const COMMAND_TIMEOUT_MS = 15_000
 
 /** Runs iproute2 commands in one process, in the host's namespace or a named one. Stops at the first failure. */
@@ -33,13 +36,13 @@ export async function runInNamespace(
   })
 }
 
-/** Runs an iproute2 query with JSON output. Null when it fails, as for a missing device. */
+/** Runs an iproute2 query with JSON output. Null when the query fails, for example because a device is missing. */
 export async function ipJson(commands: CommandRunner, args: readonly string[]): Promise<unknown> {
   const { code, stdout } = await commands.attempt('ip', ['-j', ...args], { timeoutMs: COMMAND_TIMEOUT_MS })
   return code !== 0 ? null : stdout.trim() === '' ? [] : JSON.parse(stdout)
 }
 
-/** The devices in the host's namespace. */
+/** Lists the devices in the host's namespace. */
 export async function deviceNames(commands: CommandRunner): Promise<readonly string[]> {
   const links = await ipJson(commands, ['link', 'show'])
   if (!Array.isArray(links)) throw new Error('the devices of this machine could not be read')
@@ -74,8 +77,8 @@ async function linkExists(commands: CommandRunner, device: string, namespace?: s
 }
 
 /**
- * Deletes a namespace's name. Processes that still run in it keep the namespace, without a network. A missing name is
- * fine.
+ * Deletes the name of a namespace. If processes still run in the namespace, it continues to exist, without a network. A
+ * missing name is fine.
  */
 export async function deleteNamespace(commands: CommandRunner, namespace: string): Promise<void> {
   const { code, stderr } = await commands.attempt('ip', ['netns', 'del', namespace], { timeoutMs: COMMAND_TIMEOUT_MS })
@@ -83,7 +86,7 @@ export async function deleteNamespace(commands: CommandRunner, namespace: string
   throw new Error(`deleting the network namespace ${namespace}: ${stderr.trim()}`)
 }
 
-/** The named network namespaces of this machine. */
+/** Lists the named network namespaces of this machine. */
 export async function namespaceNames(): Promise<readonly string[]> {
   try {
     return await readdir(NETNS_DIR)

@@ -13,11 +13,14 @@ export type NetworkNames = {
   /** The nftables table in the host's own namespace. */
   readonly hostTable: string
   sandboxNamespace(slot: number): string
-  /** The slot in a namespace's name. Null when it isn't a sandbox namespace of this installation. */
+  /** Returns the slot of a namespace by its name. Null when it isn't a sandbox namespace of this installation. */
   slotOf(namespace: string): number | null
 }
 
-/** Makes the names for a prefix of 1 to 6 lower case letters and digits; a device name has at most 15 characters. */
+/**
+ * Creates the names for a prefix of 1 to 6 lower case letters and digits. The prefix must be short, because a device
+ * name has at most 15 characters.
+ */
 export function networkNames(prefix: string, commands: HostCommands): NetworkNames {
   if (!/^[a-z0-9]{1,6}$/.test(prefix)) throw new Error(`a name prefix is 1 to 6 of a-z and 0-9, not ${prefix}`)
   const base = `sy-${prefix}-`
@@ -41,10 +44,15 @@ export function netnsPath(namespace: string): string {
   return `${NETNS_DIR}/${namespace}`
 }
 
-/** The two usable addresses of a slot's /30: `gateway` is on the side of the host. */
+/**
+ * The two usable addresses of a slot's /30 block. `gateway` is the router's end of the veth pair, and `sandbox` the
+ * sandbox's end.
+ */
 type SlotAddresses = { readonly gateway: string; readonly sandbox: string }
 
-/** The slot of the veth pair between host and router: `gateway` is the host's end, `sandbox` the router's. */
+/**
+ * The slot of the veth pair between host and router. Here `gateway` is the host's end, and `sandbox` the router's end.
+ */
 export const UPLINK_SLOT = 0
 
 export const SLOT_PREFIX = 30
@@ -60,7 +68,7 @@ export function slotAddresses(addressPool: Cidr, slot: number): SlotAddresses {
   return { gateway: formatIpv4(base + 1n), sandbox: formatIpv4(base + 2n) }
 }
 
-/** A slot's device in the router. */
+/** The name of a slot's device in the router. */
 export function slotDevice(slot: number): string {
   return `v${String(slot)}`
 }

@@ -1,7 +1,6 @@
 /**
- * What this installation must remember across restarts: the slot of each run. A record counts only while its namespace
- * still has the recorded inode. After a reboot, or for a namespace of the same name that somebody else made, it
- * doesn't.
+ * The slot of each run, stored on disk for the worker's next process. A record is valid only while its namespace has
+ * the recorded inode. It becomes invalid after a reboot, or when another namespace has taken the name.
  */
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -16,30 +15,32 @@ const RunRecordSchema = Type.Object({
   namespace: Type.String(),
   /** The namespace's inode number, which is unique while the namespace exists. */
   inode: Type.Integer(),
-  /** Null when the network is off. */
+  /** The run's mark and policy. Null when the network is off. */
   network: Type.Union([Type.Null(), Type.Object({ mark: Type.Integer({ minimum: 1 }), policy: Type.String() })]),
 })
-/** A run's network: its slot, and the mark and policy of its attachment. The policy is text, to compare. */
+/**
+ * A run's network: its slot, and the mark and policy of its attachment. The policy is stored as text for comparison.
+ */
 export type RunNetworkRecord = Readonly<Static<typeof RunRecordSchema>>
 
 const RouterRecordSchema = Type.Object({ pool: Type.String() })
-/** Written when the router is complete: its address pool. */
+/** The router's address pool. The record is written when the router is complete. */
 type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
 export type NetworkRecords = {
   readRouter(): Promise<RouterRecord | null>
   writeRouter(record: RouterRecord): Promise<void>
-  /** Null when the run has no record. */
+  /** Reads the record of a run. Null when the run has none. */
   readRun(run: RunId): Promise<RunNetworkRecord | null>
   writeRun(run: RunId, record: RunNetworkRecord): Promise<void>
   removeRun(run: RunId): Promise<void>
-  /** All records, including those whose namespace is gone. */
+  /** Reads all records, including those whose namespace no longer exists. */
   runs(): Promise<ReadonlyMap<RunId, RunNetworkRecord>>
   /** Deletes all records. */
   clear(): Promise<void>
 }
 
-/** Opens the records: small files beneath `dir`, each replaced as a whole. */
+/** Opens the records. They are small files in `dir`, and each write replaces a file atomically. */
 export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   const runsDir = join(dir, 'runs')
   const installationFile = join(dir, 'installation.json')
@@ -67,12 +68,12 @@ export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   return records
 }
 
-/** Whether a record's namespace is still the one that it was written for. */
+/** Whether the namespace of a record still exists. */
 export async function isNamespaceAlive(record: RunNetworkRecord): Promise<boolean> {
   return (await namespaceInode(record.namespace)) === record.inode
 }
 
-/** The inode number of a named namespace. Null when there is none. */
+/** Reads the inode number of a named namespace. Null when there is no such namespace. */
 export async function namespaceInode(namespace: string): Promise<number | null> {
   try {
     return (await stat(netnsPath(namespace))).ino
@@ -92,7 +93,7 @@ async function readRecord<Schema extends TSchema>(file: string, schema: Schema):
     const record: unknown = JSON.parse(await readFile(file, 'utf8'))
     return Value.Check(schema, record) ? record : null
   } catch (error) {
-    // a file that a power failure cut short; the network that it described is gone too
+    // a power failure can leave an incomplete file, but then the network that it described no longer exists
     if (isFileNotFound(error) || error instanceof SyntaxError) return null
     throw new Error(`reading ${file}`, { cause: error })
   }

@@ -6,28 +6,29 @@ import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
 /**
- * Allocates slots of the address pool. Some have their namespace created ahead, because that takes most of the time.
+ * Allocates slots of the address pool. Creates some namespaces ahead, because creating one takes most of the time of an
+ * allocation.
  */
 type NetworkSlots = {
-  /** Allocates a slot whose namespace exists; the router drops its traffic. Throws when the pool is exhausted. */
+  /** Allocates a slot whose namespace exists. The router still drops its traffic. Throws when the pool is exhausted. */
   allocateReady(): Promise<number>
   /** Allocates a slot without a namespace. Throws when the pool is exhausted. */
   allocate(): number
-  /** Frees a slot whose namespace is gone. */
+  /** Frees a slot. Its namespace must be removed already. */
   release(slot: number): void
   /** Creates namespaces in the background until `prewarmCount` are ready. Logs a failure. */
   prewarm(): void
-  /** Waits for namespaces that are being created, and removes those that are ready. */
+  /** Waits for namespaces that are being created, and removes the unused namespaces. */
   close(): Promise<void>
 }
 
-/** How many namespaces to create in one go: few, so the first is soon ready. */
+/** How many namespaces to create in one batch. The batch is small, so the first namespace is ready soon. */
 const PREWARM_BATCH = 4
 
 /**
- * Prewarming waits until no start has taken a namespace for a moment, because it would compete with that start for the
- * processor: mounts and network took 45 ms beside it, and 25 ms without (two cores, 2026-11). `PREWARM_LATEST_MS`
- * bounds the wait under a stream of starts.
+ * How long prewarming waits after a start has used a namespace. Prewarming would compete with that start for the
+ * processor: mounts and network took 45 ms with it, and 25 ms without (two cores, 2026-11). `PREWARM_LATEST_MS` limits
+ * the wait during continuous starts.
  */
 const PREWARM_QUIET_MS = 250
 const PREWARM_LATEST_MS = 1_000
@@ -39,7 +40,7 @@ export function makeNetworkSlots(options: {
   readonly prewarmCount: number
   readonly clock: Clock
   readonly log: Log
-  /** Enables forwarding on host devices that were added since. */
+  /** Enables forwarding on host devices that were added since the last call. */
   readonly ensureHostForwarding: () => Promise<void>
 }): NetworkSlots {
   const { names, addressPool, prewarmCount, log } = options
@@ -54,7 +55,7 @@ export function makeNetworkSlots(options: {
     for (let step = 1; step <= count; step++) {
       const slot = (cursor + step) % count
       if (taken.has(slot)) continue
-      // the next slot, not the first free one, so each slot rests as long as possible
+      // takes the next slot, not the first free one, so that each slot stays unused as long as possible
       cursor = slot
       taken.add(slot)
       return slot

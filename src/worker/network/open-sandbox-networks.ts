@@ -26,17 +26,22 @@ import { deviceNames, namespaceNames, nft } from './network-commands.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type SandboxNetworksOptions = {
-  /** The folder of this installation's records. Created when missing. */
+  /** The folder for this installation's records. Created when missing. */
   readonly dir: string
-  /** The block for the sandboxes' addresses. When a route of the host overlaps it, a fallback is used. */
+  /** The block for the sandboxes' addresses. If a route of the host overlaps it, a fallback block is used. */
   readonly addressPool: string
-  /** 1 to 6 of a-z and 0-9. Sets this installation's names apart from others on the machine. */
+  /**
+   * A prefix of 1 to 6 characters (a-z and 0-9). It distinguishes this installation's names from others on the machine.
+   */
   readonly namePrefix: string
-  /** The resolvers that answer the sandboxes' DNS queries, in order of preference; see `readHostResolvers`. */
+  /**
+   * The resolvers that answer the sandboxes' DNS queries, in order of preference. `readHostResolvers` reads those of
+   * the host.
+   */
   readonly hostResolvers: readonly string[]
-  /** Blocks that no sandbox's policy can open, such as the address of the control plane. */
+  /** Blocks that no sandbox's policy can allow, such as the address of the control plane. */
   readonly hardDeny: readonly string[]
-  /** Whether to refuse DNS answers that give a public name a special address. */
+  /** Whether to refuse DNS answers that contain a special address for a public name. */
   readonly hasRebindProtection: boolean
   /** How many namespaces to keep ready for the next starts. */
   readonly prewarmCount: number
@@ -47,9 +52,9 @@ export type SandboxNetworksOptions = {
 }
 
 /**
- * Prepares this machine for sandbox networks, and adopts the networks of runs from an earlier process. Needs root,
- * iproute2 and nftables; check with `probeNetwork` first. `close` removes everything when no run is left; otherwise the
- * next start adopts it.
+ * Prepares this machine for sandbox networks, and adopts the networks of runs from an earlier process. Requires root,
+ * iproute2 and nftables, so call `probeNetwork` first. `close` removes all network state when no run is left. Otherwise
+ * the state stays, and the next process adopts it.
  */
 export async function openSandboxNetworks(options: SandboxNetworksOptions): Promise<SandboxNetworks> {
   const names = networkNames(options.namePrefix, options.commands)
@@ -153,10 +158,10 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
 }
 
-/** The most often that new host devices are looked for, because that takes four processes. */
+/** The minimum time between two searches for new host devices, because a search starts four processes. */
 const FORWARDING_CHECK_INTERVAL_MS = 10_000
 
-/** Removes everything of an installation from this machine, including the networks of runs. May be repeated. */
+/** Removes all network state of an installation from this machine, including the networks of runs. May be repeated. */
 export async function removeInstallationNetworks(options: {
   readonly dir: string
   readonly namePrefix: string
@@ -170,7 +175,7 @@ async function removeInstallation(names: NetworkNames, records: NetworkRecords):
   await records.clear()
 }
 
-/** The address pool in use. Creates the router unless a complete one exists. */
+/** Returns the address pool in use. Creates the router unless a complete router exists. */
 async function ensureRouter(
   names: NetworkNames,
   records: NetworkRecords,
@@ -181,7 +186,8 @@ async function ensureRouter(
     (await namespaceNames()).includes(names.routerNamespace) &&
     (await deviceNames(names.commands)).includes(names.uplinkDevice)
   if (record !== null && hasRouter) return cidr(record.pool)
-  // half a router, or one whose records are lost: no run's network can be trusted, and starting over is safe
+  // The router is incomplete or its records are lost. The state of the runs' networks is then unknown, so everything is
+  // removed and created again.
   await closeHostForwarding(names)
   await removeAllNamespaces(names)
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
@@ -191,7 +197,7 @@ async function ensureRouter(
   return addressPool
 }
 
-/** The slots of runs whose namespace is alive. Cleans up after the other runs. */
+/** Returns the slots of runs whose namespace still exists. Removes the networks of all other runs. */
 async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
@@ -208,7 +214,7 @@ async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, Ru
   return alive
 }
 
-/** Removes namespaces that an earlier process created ahead; they may be incomplete. */
+/** Removes namespaces that an earlier process created ahead, because they may be incomplete. */
 async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<number>): Promise<void> {
   const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
   await removeSandboxNamespaces(
@@ -231,7 +237,10 @@ function policyText(spec: NetworkSpec): string {
   return JSON.stringify({ policy: spec.policy, max_connections: spec.max_connections })
 }
 
-/** A random mark, so a slot's next run never gets its predecessor's. Never 0, which connections without a mark have. */
+/**
+ * A random mark, so that a slot's next run has another mark than its predecessor. Never 0, because connections without
+ * a mark have 0.
+ */
 function newConnectionMark(random: Random): number {
   return Math.max(1, random.bytes(4).readUInt32BE())
 }

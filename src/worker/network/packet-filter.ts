@@ -1,9 +1,9 @@
 /**
- * The router's nftables rules, as text. Each sandbox has a chain of its own that checks every packet before routing and
- * address translation, so the packet is as the sandbox sent it. Allowed connections get the attachment's mark. Replies
- * pass only to the device that has this mark now, so connections of an earlier run or policy end with their mark. A
- * conntrack zone for each mark keeps their remains apart from new connections with the same addresses. Traffic of a
- * device without rules is dropped.
+ * The router's nftables rules, as text. Each sandbox has its own chain, which checks every packet before routing and
+ * address translation. The chain therefore sees each packet as the sandbox sent it. Allowed connections get the
+ * attachment's mark. Replies pass only to the device that currently has this mark. A new run or policy has a new mark,
+ * so all earlier connections end. Each mark has a conntrack zone of its own, so entries of ended connections don't
+ * conflict with new connections between the same addresses. Traffic of a device without rules is dropped.
  */
 import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
@@ -12,13 +12,13 @@ import { slotDevice } from './network-names.ts'
 
 const TABLE = 'inet sandyard'
 
-/** The DNS forwarder, to which the router redirects port 53 of the gateways. */
+/** The address of the DNS forwarder. The router redirects port 53 of the gateways to it. */
 export type DnsTarget = { readonly address: string; readonly port: number }
 
-/** The DNS packets per second of one sandbox, so none can exhaust the shared forwarder. */
+/** The maximum number of DNS packets per second from one sandbox, so that none can exhaust the shared forwarder. */
 const DNS_PACKETS_PER_SECOND = 500
 
-/** The rules for all sandboxes. Applying them again changes only the DNS target. */
+/** Returns the rules that are common to all sandboxes. Applying them again changes only the DNS target. */
 export function routerBaseRules(dns: DnsTarget): readonly string[] {
   const target = `dnat ip to ${dns.address}:${String(dns.port)}`
   const chains = {
@@ -41,7 +41,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     ]),
     `add chain ${TABLE} refusing`,
     `flush chain ${TABLE} refusing`,
-    // reject, so a refused connection fails at once ("no route to host") instead of timing out
+    // rejects, so that a refused connection fails at once ("no route to host") instead of timing out
     `add rule ${TABLE} refusing reject with icmp type admin-prohibited`,
     `add rule ${TABLE} zoning ct original zone set iifname map @zones`,
     `add rule ${TABLE} judging meta nfproto != ipv4 drop`,
@@ -57,18 +57,21 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
   ]
 }
 
-/** One sandbox's part of the router's rules. */
+/** The attachment of one sandbox to the router. */
 type Attachment = {
   readonly slot: number
   readonly gateway: string
   readonly address: string
-  /** Not 0, and different from the slot's earlier marks. */
+  /** The mark of the sandbox's connections. Not 0, and different from the slot's earlier marks. */
   readonly mark: number
   readonly egress: readonly PacketRule[]
   readonly maxConnections: number | null
 }
 
-/** Applies a sandbox's policy in one transaction. Applying the same again keeps its connections. */
+/**
+ * Returns the commands that apply a sandbox's policy in one transaction. Applying the same attachment again keeps its
+ * connections.
+ */
 export function attachmentRules(attachment: Attachment): readonly string[] {
   const { slot, gateway, address, mark, egress, maxConnections } = attachment
   const device = slotDevice(slot)
@@ -93,7 +96,10 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
   ]
 }
 
-/** Ends all connections of a sandbox and refuses new ones, whichever parts of its rules exist. */
+/**
+ * Returns the commands that end all connections of a sandbox and refuse new ones. They also work if some of its rules
+ * are missing.
+ */
 export function cutOffRules(slot: number, mark: number): readonly string[] {
   const device = slotDevice(slot)
   const gone = (element: string): readonly string[] => [
@@ -108,7 +114,7 @@ export function cutOffRules(slot: number, mark: number): readonly string[] {
   ]
 }
 
-/** Removes a sandbox's rules, whichever parts exist. */
+/** Returns the commands that remove a sandbox's rules. They also work if some of the rules are missing. */
 export function detachmentRules(slot: number, mark: number): readonly string[] {
   const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
   return [
@@ -128,7 +134,7 @@ function verdict({ action }: PacketRule, slot: number): string {
   return action === 'allow' ? `goto pass_${String(slot)}` : 'goto refusing'
 }
 
-/** The IPv4 part of a rule. Empty when there is none, because sandboxes have no IPv6. */
+/** Renders the IPv4 part of a rule. Empty when the rule has only IPv6 addresses, because sandboxes have no IPv6. */
 function renderRule({ peer, protocols, ports }: PacketRule): readonly string[] {
   const within = dropContained(peer.within.filter(({ family }) => family === 4))
   const except = dropContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
@@ -157,7 +163,7 @@ function renderBlocks(blocks: readonly Cidr[]): string {
   return `{ ${blocks.map(formatIpv4Cidr).join(', ')} }`
 }
 
-/** Port ranges, sorted and merged where they touch: nftables refuses sets with overlapping ranges. */
+/** Sorts port ranges and merges adjacent ranges, because nftables refuses sets with overlapping ranges. */
 function joinRanges(ports: PacketRule['ports']): readonly string[] {
   const joined: { start: number; end: number }[] = []
   for (const { start, end } of ports.toSorted((a, b) => a.start - b.start)) {

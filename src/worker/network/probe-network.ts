@@ -7,16 +7,16 @@ import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
 type NetworkProbe = {
-  /** Whether sandboxes can have networks here. If so, `missing` may still name an ability. */
+  /** Whether sandboxes can have networks on this machine. Even if so, `missing` may list missing abilities. */
   readonly ok: boolean
-  /** What is missing, one sentence each. */
+  /** The missing requirements, one sentence for each. */
   readonly missing: readonly string[]
   readonly abilities: readonly Ability[]
 }
 
 /**
  * Checks whether this machine supports sandbox networks: root, iproute2, nsenter, nftables, and a kernel that accepts
- * our rules. Creates a namespace for the check and removes it; changes nothing else. May be repeated.
+ * the router's rules. Creates a temporary namespace for the check and changes nothing else. May be repeated.
  *
  * The abilities never include `network_domains`, because packets don't carry names.
  */

@@ -5,24 +5,26 @@ import { nft } from './network-commands.ts'
 
 /** Changes the router's packet filter. */
 export type RouterRules = {
-  /** Applies the lines in one transaction. Rejects when they are refused. Changes apply in the order of the calls. */
+  /**
+   * Applies the lines in one transaction. Rejects when nft refuses them. Changes are applied in the order of the calls.
+   */
   apply(lines: readonly string[]): Promise<void>
 }
 
-/** The most that one nft process reads, below the size of a pipe. */
+/** The maximum size of the input for one nft process. It is below the size of a pipe. */
 const NFT_INPUT_LIMIT_BYTES = 40_000
 
 type Lines = readonly string[]
 /** The error of a refused change; null when it was applied. */
 type Refusal = { readonly error: unknown } | null
 
-/** The most changes in a batch. A batch that is too long for one process is applied in parts. */
+/** The maximum number of changes in a batch. A batch that is too long for one nft process is applied in parts. */
 const BATCH_MAX = 1_000
 
 /**
- * Makes the rules of a router. Changes that arrive while others are being applied are batched. Of the 7 ms of processor
- * that a change takes, its own part is small; what nft first reads from the kernel grows with the number of sandboxes
- * (2026-11).
+ * Creates the object that changes a router's rules. Changes that arrive while others are being applied are batched. A
+ * change takes 7 ms of processor time (2026-11). Most of this time nft reads the current rules from the kernel, and it
+ * grows with the number of sandboxes.
  */
 export function makeRouterRules(names: NetworkNames): RouterRules {
   const change = makeBatch<Lines, Refusal>({
@@ -43,7 +45,7 @@ export function makeRouterRules(names: NetworkNames): RouterRules {
   }
 }
 
-/** Splits changes in order, so one process can read each part. */
+/** Splits changes into parts, in order, each small enough for one nft process. */
 function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
   const parts: Lines[][] = []
   let bytes = Infinity
@@ -59,7 +61,7 @@ function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
   return parts
 }
 
-/** Applies changes and returns for each whether it was refused. Never rejects. */
+/** Applies changes. Returns for each change whether it was refused. Never rejects. */
 async function applyBatch(names: NetworkNames, changes: readonly Lines[]): Promise<readonly Refusal[]> {
   try {
     await nft(names.commands, changes.flat(), names.routerNamespace)

@@ -1,27 +1,30 @@
 import type { RunId } from '../../domain/ids.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 
-/** The network of one run: a namespace of its own, whose traffic the run's policy governs. */
+/** The network of one run. It is a separate network namespace, and the run's policy filters its traffic. */
 export type SandboxNetwork = {
-  /** The path of the network namespace for the runtime. */
+  /** The path of the network namespace, which the container runtime joins. */
   readonly netnsPath: string
-  /** Null when the network is off; the namespace then has only a loopback device. */
+  /** The sandbox's address. Null when the network is off. The namespace then has only a loopback device. */
   readonly ipv4: string | null
-  /** The addresses for the sandbox's resolv.conf. Empty when the network is off. */
+  /** The DNS resolvers for the sandbox's resolv.conf. Empty when the network is off. */
   readonly resolvers: readonly string[]
 }
 
-/** Creates and removes the networks of runs. It keeps no state in memory, so a restarted worker adopts them. */
+/**
+ * Creates and removes the networks of runs. All state is in the kernel and on disk, so a restarted worker adopts
+ * existing networks.
+ */
 export interface SandboxNetworks {
   /**
-   * Gives a run its network. The policy applies before this resolves. Programs in it may listen on every port and ping.
-   * Repeating it returns the same network.
+   * Creates a run's network. The policy is in effect before the promise resolves. Programs in the sandbox may listen on
+   * every port and send pings. A repeated call returns the same network.
    */
   attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork>
   /** Removes a run's network. An unknown run is fine. */
   detach(run: RunId): Promise<void>
   /** The runs that have a network on this machine. */
   list(): Promise<readonly RunId[]>
-  /** Stops this process's part: ready namespaces and the DNS forwarder. The networks of runs stay. */
+  /** Stops the DNS forwarder and removes unused namespaces. The networks of runs stay. */
   close(): Promise<void>
 }
