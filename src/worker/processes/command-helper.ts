@@ -4,21 +4,25 @@ import { CommandError, makeCommandRunner, tryCommand, type CommandResult } from 
 import { encodeFields, makeProgramStarter } from './perl-process.ts'
 import { makeSystemCallWorkers, type HostCommands } from './system-calls.ts'
 
-/** Runs commands and makes system calls through small processes of its own. */
+/** Runs commands and makes system calls through small helper processes. */
 export type CommandHelper = {
   readonly commands: HostCommands
-  /** Ends the small processes. Commands that still run finish, but nobody learns how. */
+  /** Ends the helper processes. Running commands continue, but their results are lost. */
   close(): void
 }
 
 const SCRIPT = join(import.meta.dirname, '../perl/command-helper.pl')
-/** Less than a pipe holds (64 KiB, pipe(7)), so the helper never waits for a command to read. */
+/**
+ * The maximum size of a command's input. A pipe has room for it (64 KiB, pipe(7)), so the helper never waits for a
+ * command to read.
+ */
 const INPUT_LIMIT_BYTES = 60_000
 
 /**
- * Makes a helper. To start a command, Node forks itself and stops meanwhile, for 3.4 ms with 200 MiB in memory. A worker
- * that starts and removes one sandbox after another spent half of its time so (2026-11, 2 cores). Node itself still starts
- * commands that have an environment, a user or a signal of their own, or whose input is large or contains a NUL.
+ * Creates a helper. To start a command itself, Node forks and stops meanwhile, for 3.4 ms with 200 MiB in memory. A
+ * worker that starts and removes one sandbox after another spent half of its time on forks (2026-11, 2 cores). Node
+ * itself still starts a command with its own environment, user or signal, and a command whose input is large or
+ * contains a NUL.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
   const starter = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: parseResult })
@@ -63,12 +67,12 @@ export function makeCommandHelper(log: Log): CommandHelper {
   }
 }
 
-/** Kills a command that takes too long, and everything that it started. */
+/** Kills a command that takes too long, and all processes that it started. */
 function kill(pid: number): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // it has ended meanwhile
+    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // the command has ended meanwhile
   }
 }
 

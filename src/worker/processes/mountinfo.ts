@@ -1,6 +1,6 @@
 /**
- * Finds where folders are mounted. Sandboxes have mount namespaces of their own, which outlive the worker that made
- * them, so only the kernel knows all mounts.
+ * Finds the mount points of folders. Sandboxes have their own mount namespaces, which outlive the worker that created
+ * them. Therefore only the kernel knows all mounts.
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
@@ -28,17 +28,17 @@ export function parseMountinfo(text: string): readonly MountInfo[] {
     })
 }
 
-/** Spaces and the like are octal escapes in mountinfo. */
+/** Decodes the octal escapes in mountinfo, which stand for spaces and other special characters. */
 function unescapeOctal(text: string): string {
   return text.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)))
 }
 
-/** The mounts that a process sees. Empty when it has ended. */
+/** Reads the mounts that a process sees. Empty when the process has ended. */
 export async function readMounts(pid: string): Promise<readonly MountInfo[]> {
   return parseMountinfo(await readOrEmpty(`/proc/${pid}/mountinfo`))
 }
 
-/** The mount points in any mount namespace that show the folder or a part of it. */
+/** Finds the mount points, in all mount namespaces, at which the folder or a part of it is mounted. */
 export async function mountPointsOf(folder: string): Promise<readonly string[]> {
   const path = await realpath(folder)
   const own = await readMounts('self')
@@ -60,11 +60,12 @@ export async function mountPointsOf(folder: string): Promise<readonly string[]> 
 export async function isMountedElsewhere(point: string): Promise<boolean> {
   const own = (await readMounts('self')).find((mount) => mount.point === point)
   if (own === undefined) return false
-  // A copied namespace has this mount once more, with the same root. The mounts of sandboxes show parts of it.
+  // A copied namespace has a copy of this mount, with the same root. Sandboxes mount only parts of the file system,
+  // with other roots.
   return (await readMountsOfAllNamespaces()).some((mount) => mount.device === own.device && mount.root !== own.root)
 }
 
-/** The mounts of all mount namespaces; each namespace is read once. */
+/** Reads the mounts of all mount namespaces, each namespace once. */
 async function readMountsOfAllNamespaces(): Promise<readonly MountInfo[]> {
   const seen = new Set<string>()
   const mounts: MountInfo[] = []
@@ -82,7 +83,7 @@ async function namespaceOf(pid: string): Promise<string | null> {
   try {
     return await readlink(`/proc/${pid}/ns/mnt`)
   } catch {
-    return null // it has ended, or belongs to another user, whose sandboxes are not this worker's
+    return null // the process has ended, or belongs to another user and so to no sandbox of this worker
   }
 }
 

@@ -3,10 +3,10 @@ import { Socket } from 'node:net'
 import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../../lib/log.ts'
 
-/** A Perl process that works for this one. `perl/perl-process.pl` is its side of the protocol. */
+/** A Perl helper process of the worker. `perl/perl-process.pl` implements its side of the protocol. */
 export type PerlProcess = ChildProcessByStdio<Writable, Readable, null>
 
-/** One line that a Perl process answered: a word, the number of the request, and the rest. */
+/** One reply line of a Perl process: a word, the number of the request, and the rest. */
 export type PerlReply = { readonly word: string; readonly number: number; readonly rest: string }
 
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
@@ -15,14 +15,17 @@ type PerlOptions = {
   readonly script: string
   readonly args: readonly string[]
   readonly onReply: (reply: PerlReply) => void
-  /** May be called twice: with the reason when the process could not be started, and without one when it is gone. */
+  /**
+   * Called with an error when the process could not be started, and without one when it has ended. Both calls may
+   * happen.
+   */
   readonly onEnd: (error?: Error) => void
   readonly log: Log
 }
 
 /**
- * Starts a Perl process in `/` and in a session of its own; its only variable is PATH. Throws when this process has no
- * file descriptors left for the pipes.
+ * Starts a Perl process in the folder `/` and in a session of its own. Its only environment variable is PATH. Throws
+ * when the worker has no file descriptors left for the pipes.
  */
 export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): PerlProcess {
   const started = spawn('perl', [script, ...args], {
@@ -52,7 +55,7 @@ export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): P
   return started
 }
 
-/** Sends a request; its replies carry `number`. */
+/** Sends a request. Its replies contain the same `number`. */
 export function sendRequest(perl: PerlProcess, number: number, fields: Buffer): void {
   const head = Buffer.alloc(8)
   head.writeUInt32BE(4 + fields.length, 0)
@@ -60,12 +63,12 @@ export function sendRequest(perl: PerlProcess, number: number, fields: Buffer): 
   perl.stdin.write(Buffer.concat([head, fields]))
 }
 
-/** Encodes text fields of a request. Each ends with a NUL, so none may contain one. */
+/** Encodes text fields of a request. A NUL ends each field, so no field may contain one. */
 export function encodeFields(fields: readonly string[]): Buffer {
   return Buffer.from(fields.map((field) => `${field}\0`).join(''))
 }
 
-/** Sets whether the Perl process keeps this process alive: only while a reply is awaited. */
+/** Sets whether the Perl process keeps Node's event loop alive. It should do so only while a reply is pending. */
 export function setKeepsAlive(perl: PerlProcess | null, keepsAlive: boolean): void {
   for (const stream of [perl?.stdin, perl?.stdout]) {
     if (!(stream instanceof Socket)) continue
@@ -83,37 +86,40 @@ function onLines(stream: Readable, take: (line: string) => void): void {
   })
 }
 
-/** Starts programs by a Perl process of its own. */
+/** Starts programs through its own Perl process. */
 type ProgramStarter<Exit> = {
   /** Starts the program that the script reads from `fields`. */
   readonly start: (fields: Buffer, observer: ProgramObserver<Exit>) => void
-  /** Ends the Perl process; the programs that it started go on. */
+  /** Ends the Perl process. The programs that it started continue. */
   readonly close: () => void
 }
 
-/** Callbacks for one program: `started` and then `ended`, or `failed` at any time. */
+/** Callbacks for one program. `started` is called first, then `ended`. `failed` can be called at any time instead. */
 type ProgramObserver<Exit> = {
   readonly started: (pid: number) => void
-  /** The program was not started, or the process that would report its end is gone. */
+  /** Called when the program was not started, or when the process that would report its end has ended. */
   readonly failed: (error: Error) => void
   readonly ended: (exit: Exit) => void
 }
 
 type PerlScript<Exit> = {
   readonly script: string
-  /** Arguments after the id of this process, which every script gets first. */
+  /** Arguments for the script. They follow the worker's process id, which is the first argument of every script. */
   readonly args: readonly string[]
   readonly log: Log
   /** Parses what the script reports about the end of a program. */
   readonly exitOf: (text: string) => Exit
 }
 
-/** A Perl process with the programs that it was asked for. A successor has its own, so late replies can't mix. */
+/**
+ * A Perl process and the observers of its programs. A successor has its own observers, so late replies can't reach
+ * them.
+ */
 type StarterProcess<Exit> = { readonly perl: PerlProcess; readonly observers: Map<number, ProgramObserver<Exit>> }
 
 /**
- * Makes a starter. Its process starts with the first program. When it is killed, all who wait for it fail, and the next
- * program starts a new one.
+ * Creates a starter. Its Perl process starts with the first program. When that process is killed, all its observers
+ * fail, and the next program starts a new process.
  */
 export function makeProgramStarter<Exit>(script: PerlScript<Exit>): ProgramStarter<Exit> {
   let current: StarterProcess<Exit> | null = null

@@ -4,9 +4,10 @@ import { CHANNEL_ENDS } from '../../contract/sandboxes/channel-ends.ts'
 import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/web-socket-flow.ts'
 
 /**
- * Carries bytes between a WebSocket and a run's channel until either ends or the signal aborts, then ends the other.
- * Resolves when both are closed. A slow side slows the other down. The WebSocket's close code tells how the channel
- * ended: regularly, with a failure, or, when it was destroyed without either, because the client broke the framing.
+ * Forwards bytes between a WebSocket and a run's channel until either side ends or the signal aborts, then ends the
+ * other side. Resolves when both are closed. A slow side slows the other down. The WebSocket's close code reports how
+ * the channel ended. A channel that was destroyed with neither an end nor an error means that the client sent an
+ * invalid frame.
  */
 export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
   const { promise: closed, resolve } = Promise.withResolvers<void>()

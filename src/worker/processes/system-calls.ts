@@ -5,30 +5,36 @@ import { encodeFields, sendRequest, setKeepsAlive, startPerl, type PerlProcess }
 
 /** The system calls of `perl/system-calls.pl`, each with its arguments. */
 export type SystemCall =
-  /** Copies a file to a new one, which only its owner can read. Blocks of zeros become holes. */
+  /** Copies a file to a new file that only its owner can read. Blocks of zeros become holes. */
   | readonly ['copy', from: string, to: string]
-  /** Makes named pipes that anyone who can reach them may open, replacing what is there. */
+  /** Creates named pipes, replacing existing files. Any user who can reach a pipe may open it. */
   | readonly ['fifos', ...paths: string[]]
-  /** Mounts a disk image on a folder, and makes `upper`, which belongs to the owner, and `work` in it. */
+  /** Mounts a disk image on a folder. Creates the folders `upper`, which belongs to the owner, and `work` in it. */
   | readonly ['disk', image: string, folder: string, owner: string]
-  /** Mounts layers, the lowest first, on the folder `root` in `base`, beneath the disk that is mounted on `disk` there. */
+  /**
+   * Mounts an overlay on the folder `root` in `base`. Its lower folders are `layers`, the lowest first, and its upper
+   * folder is on the disk mounted on `disk` in `base`.
+   */
   | readonly ['root', base: string, options: string, ...layers: string[]]
-  /** Makes a network namespace with a loopback device, in which programs may listen on every port. */
+  /** Creates a network namespace with a loopback device. Programs in it may listen on every port. */
   | readonly ['network', path: string]
-  /** The same with a veth pair to the router, whose end is `device` with the address `gateway`. */
+  /** Creates the same with a veth pair to the router. The router's end is `device` with the address `gateway`. */
   | readonly ['network', path: string, router: string, device: string, gateway: string, address: string, prefix: string]
 
-/** Runs commands on this machine, and makes the system calls that Node can't make. */
+/** Runs commands on this machine, and makes system calls that Node doesn't offer. */
 export type HostCommands = CommandRunner & {
-  /** Makes a system call. Rejects with `CommandError` when the kernel refuses, or when it takes longer than `timeoutMs`. */
+  /**
+   * Makes a system call. Rejects with `CommandError` when the kernel refuses the call, or when it takes longer than
+   * `timeoutMs`.
+   */
   callSystem(call: SystemCall, options?: { readonly timeoutMs: number }): Promise<void>
 }
 
 export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
-/** Far above what a call takes (2026-11: 1 to 10 ms), so only a hung one reaches it. */
+/** The time limit for a call. Calls take 1 to 10 ms (2026-11), so only a hung call reaches the limit. */
 const TIMEOUT_MS = 20_000
 
-/** Commands and system calls that this process starts itself; each system call is a Perl process of its own. */
+/** Runs commands and system calls without a helper. Each system call starts a Perl process. */
 export const localHostCommands: HostCommands = {
   ...localCommands,
   async callSystem(call, { timeoutMs } = { timeoutMs: TIMEOUT_MS }) {
@@ -36,13 +42,16 @@ export const localHostCommands: HostCommands = {
   },
 }
 
-/** A few Perl processes that make system calls, each one call after another. */
+/** A few Perl processes that make system calls. Each process makes one call at a time. */
 type SystemCallWorkers = Pick<HostCommands, 'callSystem'> & {
-  /** Ends the processes; each finishes its call first. */
+  /** Ends the processes. Each process finishes its current call first. */
   close(): void
 }
 
-/** More than one, because a call that waits for a disk must not delay all others. Usually only the first is busy. */
+/**
+ * The maximum number of processes. There are several, because a call that waits for a disk must not delay all others.
+ * Usually only the first process is busy.
+ */
 const WORKERS_LIMIT = 4
 
 type PendingCall = {
@@ -54,8 +63,8 @@ type PendingCall = {
 type CallWorker = { readonly perl: PerlProcess; current: PendingCall | null; timeout: NodeJS.Timeout | null }
 
 /**
- * Makes the workers without starting a process. One starts when a call finds all others busy, at most `WORKERS_LIMIT` in
- * all. A call that takes too long is killed together with its process.
+ * Creates the workers without starting a process. A process is started when a call finds all others busy, up to
+ * `WORKERS_LIMIT` processes. If a call takes too long, its process is killed.
  */
 export function makeSystemCallWorkers(log: Log): SystemCallWorkers {
   const workers: CallWorker[] = []

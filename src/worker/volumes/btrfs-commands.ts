@@ -3,22 +3,23 @@ import { runCommand, tryCommand } from '../../lib/run-command.ts'
 
 /**
  * The btrfs(8) commands that volumes need, on one mounted file system. Quota groups are named `<level>/<id>`. Each
- * subvolume has a group of level 0 with its id; a group of a higher level counts all its members (btrfs-quota(8)).
+ * subvolume has a group of level 0 with its id. A group of a higher level counts the usage of all its members
+ * (btrfs-quota(8)).
  */
 export type Btrfs = {
   readonly root: string
-  /** The id of each subvolume, by its path from the root. */
+  /** Lists the id of each subvolume, by its path from the root. */
   subvolumes(): Promise<ReadonlyMap<string, number>>
-  /** The ids of subvolumes that are deleted but not yet cleaned up. */
+  /** Lists the ids of subvolumes that are deleted but not yet cleaned up. */
   deletedSubvolumeIds(): Promise<ReadonlySet<number>>
-  /** The quota groups. With `isSynced`, everything written so far counts. */
+  /** Lists the quota groups. With `isSynced`, the usage includes all data written so far. */
   groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
-  /** Creates a subvolume that belongs to the group from the start. */
+  /** Creates a subvolume as a member of the group. */
   createSubvolume(path: string, group: string | null): Promise<void>
-  /** Deletes a subvolume durably: it doesn't come back after a power failure. */
+  /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. */
   deleteSubvolume(path: string): Promise<void>
   createGroup(group: string): Promise<void>
-  /** False when the kernel was faster, or still cleans up the subvolume. */
+  /** Destroys a quota group. False when the kernel has already destroyed it, or still cleans up its subvolume. */
   destroyGroup(group: string): Promise<boolean>
   assignGroup(member: string, parent: string): Promise<void>
   setLimit(group: string, bytes: number | null): Promise<void>
@@ -30,10 +31,10 @@ export type QuotaGroup = {
   readonly parents: readonly string[]
 }
 
-/** Changes of the tree wait for a commit, which waits for the disk. */
+/** The time limit for a command. A change of the tree waits for a commit, which waits for the disk. */
 const TIMEOUT_MS = 120_000
 
-/** Makes the commands for the file system mounted at `root`. */
+/** Creates the commands for the file system mounted at `root`. */
 export function makeBtrfs(root: string): Btrfs {
   const run = async (args: readonly string[]): Promise<string> =>
     (await runCommand('btrfs', args, { timeoutMs: TIMEOUT_MS })).stdout
@@ -79,8 +80,8 @@ function parseSubvolumes(text: string): readonly { readonly id: number; readonly
 }
 
 /**
- * Parses lines of group, referenced, exclusive, limit of referenced, and parents. Further columns depend on the
- * release.
+ * Parses lines with the columns group, referenced, exclusive, limit of referenced, and parents. Further columns depend
+ * on the version of btrfs-progs.
  */
 function parseGroups(text: string): ReadonlyMap<string, QuotaGroup> {
   const rows = [...text.matchAll(/^(\d+\/\d+)\s+(\d+)\s+\d+\s+(\d+|none)\s+(\S+)/gm)]

@@ -1,7 +1,7 @@
 /**
- * Volumes as btrfs subvolumes. The quota group of a subvolume holds the volume's cap, and a group above it holds the
- * organization's cap. Every change first reads the state from the file system, because a crash may have cut the last
- * one short.
+ * Stores volumes as btrfs subvolumes. The quota group of a subvolume enforces the volume's cap, and its parent group
+ * the organization's cap. Every change first reads the state from the file system, because a crash may have interrupted
+ * the previous change.
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -19,9 +19,9 @@ import {
 } from './volume-storage.ts'
 
 type BtrfsStorageOptions = {
-  /** Where the file system is mounted, with quotas enabled. */
+  /** The mount point of the file system. Quotas must be enabled. */
   readonly root: string
-  /** The host user that is user 0 in the sandboxes. */
+  /** The id of the host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly report: StorageReport
   /** Releases the file system. */
@@ -31,7 +31,7 @@ type BtrfsStorageOptions = {
 /** The first id of a subvolume (BTRFS_FIRST_FREE_OBJECTID). Quota groups below belong to the file system itself. */
 const FIRST_SUBVOLUME_ID = 256
 
-/** Keeps volumes on a mounted btrfs. */
+/** Creates the storage for volumes on a mounted btrfs. */
 export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageOptions): VolumeStorage {
   const btrfs = makeBtrfs(root)
   const mutex = makeKeyedMutex()
@@ -89,8 +89,8 @@ async function readState(btrfs: Btrfs): Promise<BtrfsState> {
 }
 
 /**
- * Creates what is missing of the subvolumes of an organization and its volume, and of the group above. Returns the
- * state afterwards.
+ * Creates the subvolumes of an organization and its volume and the organization's group, if any of them is missing.
+ * Returns the state after that.
  */
 async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
   const subpath = volumeSubpath(volume)
@@ -99,7 +99,7 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
     await btrfs.createSubvolume(volume.org_id, null)
     state = await readState(btrfs)
   }
-  await chmod(join(btrfs.root, volume.org_id), 0o711) // others may pass through the folder, but not list it
+  await chmod(join(btrfs.root, volume.org_id), 0o711) // other users may pass through the folder, but not list it
   const group = orgGroup(idOf(state, volume.org_id))
   if (!state.groups.has(group)) await btrfs.createGroup(group)
   if (!state.subvolumes.has(subpath)) await btrfs.createSubvolume(subpath, group)
@@ -126,17 +126,17 @@ function idOf({ subvolumes }: BtrfsState, path: string): number {
 }
 
 /**
- * Destroys the groups of deleted subvolumes: kernels before 6.12 keep them, and they fill the table. A subvolume that
- * is still being cleaned up counts for its organization until then.
+ * Destroys the groups of deleted subvolumes. Kernels before 6.12 keep these groups, and their number would grow
+ * forever. A subvolume that is still being cleaned up counts for its organization until that is done.
  */
 async function destroyOrphanGroups(btrfs: Btrfs): Promise<void> {
-  // Groups are read first, so the later list of subvolumes includes those created meanwhile.
+  // Groups are read first, so that the list of subvolumes includes subvolumes created meanwhile.
   const groups = await btrfs.groups({ isSynced: false })
   const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.deletedSubvolumeIds())])
   for (const group of groups.keys()) {
     const [level, id] = group.split('/').map(Number)
     if (level !== 0 || id === undefined || id < FIRST_SUBVOLUME_ID || living.has(id)) continue
-    await btrfs.destroyGroup(group) // a group that can't be destroyed yet is destroyed at the next measurement
+    await btrfs.destroyGroup(group) // if a group can't be destroyed yet, the next measurement destroys it
   }
 }
 

@@ -15,15 +15,16 @@ import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
-/** The deepest tree to copy. Each level holds two descriptors and an open listing. */
+/** The maximum depth of a tree to copy. Each level keeps two descriptors and a listing open. */
 const DEPTH_LIMIT = 256
 const BLOCK_BYTES = 1024 * 1024
 const PERMISSION_BITS = 0o7777n
 
 /**
- * Copies an open file or folder to a new name, with owners, permissions and symlinks, by descriptors only. FIFOs,
- * sockets and devices are left out; hard links become separate files. Where the file system supports it, both copies
- * share their blocks; elsewhere holes stay holes. Sandboxes can't enter a copied folder until `finish`.
+ * Copies an open file or folder to a new name, with owners, permissions and symlinks. Uses only descriptors, so
+ * sandboxes can't redirect it. FIFOs, sockets and devices are omitted, and hard links become separate files. Both
+ * copies share their blocks if the file system supports it. Otherwise holes stay holes. Sandboxes can't enter a copied
+ * folder before `finish`.
  */
 export async function stageCopy(
   folder: FileHandle,
@@ -99,7 +100,7 @@ async function linkOrGone(folder: FileHandle, name: string | Buffer): Promise<Bu
 async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }: Target): Promise<FileHandle> {
   const made = await createExclusively(folder, name)
   try {
-    // The owner first: cloning applies the source's permissions at once, including set-user-id.
+    // The owner is set first, because cloning applies the source's permissions at once, including set-user-id.
     await setOwnership(made, { ...ownershipOf(source.stats), mode: 0o600 })
     if (!(await tryClone(copy, source.handle, made))) await copyBlocks(source, made)
     return made
@@ -122,11 +123,12 @@ async function tryClone(copy: CopyState, source: FileHandle, made: FileHandle): 
 }
 
 /**
- * Copies block by block: one system call for the whole file would occupy one of the process's four threads meanwhile.
+ * Copies block by block, because a single system call for the whole file would occupy one of the process's four
+ * threads.
  */
 async function copyBlocks({ handle, stats }: OpenEntry, made: FileHandle): Promise<void> {
   await using source = await reopenForReading(handle)
-  const sizeBytes = Number(stats.size) // a file that grows as fast as it is copied would have no end
+  const sizeBytes = Number(stats.size) // a fixed size, because copying a growing file might never end
   const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
   const zeros = Buffer.alloc(BLOCK_BYTES)
   let at = 0
@@ -146,7 +148,10 @@ async function writeAll(made: FileHandle, bytes: Buffer, from: number): Promise<
   }
 }
 
-/** A file was created through its descriptor; a folder by its name, which could have been replaced meanwhile. */
+/**
+ * Sets the owner and mode of the copy. A folder was created by name, so a sandbox could have replaced it before it was
+ * opened.
+ */
 async function copyOwnership(stats: BigIntStats, made: FileHandle): Promise<void> {
   await (stats.isDirectory() ? setOwnershipIfOurs : setOwnership)(made, ownershipOf(stats))
 }

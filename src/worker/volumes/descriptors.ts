@@ -5,8 +5,8 @@ import { type FileHandle, chmod, chown, open, opendir } from 'node:fs/promises'
 const O_PATH = 0o10000000
 
 /**
- * The path of an open descriptor, or of a name in that folder. The kernel starts at the descriptor, so renaming or
- * replacing files can't redirect it. Only calls that follow symlinks follow the name.
+ * The path of an open descriptor, or of a name in the open folder. The kernel starts at the descriptor, so renaming or
+ * replacing files can't redirect the path. If the name is a symlink, only calls that follow symlinks follow it.
  */
 export function descriptorPath(handle: FileHandle, name?: string | Buffer): string | Buffer {
   const held = `/proc/self/fd/${String(handle.fd)}`
@@ -23,12 +23,15 @@ export async function openRoot(path: string): Promise<FileHandle> {
   }
 }
 
-/** Opens a name in a folder with O_PATH, without following a symlink. Nothing is read, so a FIFO never blocks. */
+/**
+ * Opens a name in a folder with O_PATH, without following a symlink. Such an open reads no data, so it never blocks on
+ * a FIFO.
+ */
 export async function openNoFollow(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
   return await open(descriptorPath(folder, name), O_PATH | constants.O_NOFOLLOW)
 }
 
-/** Opens for reading the very file of a descriptor. Check first that it is a regular file. */
+/** Opens the file of a descriptor for reading. Check first that it is a regular file. */
 export async function reopenForReading(held: FileHandle): Promise<FileHandle> {
   return await open(descriptorPath(held), constants.O_RDONLY | constants.O_NONBLOCK)
 }
@@ -39,7 +42,7 @@ export async function createExclusively(folder: FileHandle, name: string | Buffe
   return await open(descriptorPath(folder, name), flags, 0o600)
 }
 
-/** Makes the names in a folder durable, so a reported change survives a power failure. */
+/** Makes the names in a folder durable, so that a reported change survives a power failure. */
 export async function syncFolder(folder: FileHandle): Promise<void> {
   const readable = await open(descriptorPath(folder), constants.O_RDONLY | constants.O_DIRECTORY)
   try {
@@ -49,9 +52,9 @@ export async function syncFolder(folder: FileHandle): Promise<void> {
   }
 }
 
-/** The names in a folder, unordered, as raw bytes. They are read on demand. */
+/** Lists the names in a folder, unordered, as raw bytes. Names are read on demand. */
 export async function* listNames(folder: FileHandle): AsyncGenerator<Buffer> {
-  // latin1 keeps each byte; the types of opendir don't know its buffers
+  // latin1 preserves each byte, and the types of opendir don't declare the encoding `buffer`
   for await (const entry of await opendir(descriptorPath(folder).toString(), { encoding: 'latin1' }))
     yield Buffer.from(entry.name, 'latin1')
 }
@@ -63,7 +66,7 @@ export type Ownership = { readonly uid: number; readonly gid: number; readonly m
 export const FILE_MODE = 0o644
 export const FOLDER_MODE = 0o755
 
-/** Gives something that this process created, and holds open, to its owner. */
+/** Sets the owner and mode of an open file or folder that this process created. */
 export async function setOwnership(held: FileHandle, { uid, gid, mode }: Ownership): Promise<void> {
   const stats = await held.stat()
   if (stats.uid !== uid || stats.gid !== gid) await chown(descriptorPath(held), uid, gid)
@@ -71,8 +74,8 @@ export async function setOwnership(held: FileHandle, { uid, gid, mode }: Ownersh
 }
 
 /**
- * `setOwnership` for a folder that this process created by name and then opened. If it belongs to another user, a
- * sandbox has replaced it, and it stays as it is. No sandbox can create files of this process's user.
+ * Like `setOwnership`, but for a folder that this process created by name and then opened. If the folder belongs to
+ * another user, a sandbox has replaced it, and it stays unchanged. No sandbox can create files of this process's user.
  */
 export async function setOwnershipIfOurs(held: FileHandle, ownership: Ownership): Promise<void> {
   const stats = await held.stat()

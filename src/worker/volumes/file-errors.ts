@@ -1,6 +1,6 @@
 import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/volume-protocol.ts'
 
-/** What kernel errors mean to a client. Any other error is a fault of this machine. */
+/** The client's error for each kernel error. Any other error is a fault of this machine. */
 const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
   ENOENT: { code: 'volume_file_not_found', reason: 'is not there' },
   ENOTDIR: { code: 'volume_file_conflict', reason: 'is not a folder, or leads through a file' },
@@ -19,8 +19,8 @@ const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem
 }
 
 /**
- * Runs a file system operation. Kernel errors become `VolumeFileError`s that name `path` as the client wrote it, and no
- * path of the host. Faults of this machine are thrown unchanged.
+ * Runs a file system operation. Kernel errors become `VolumeFileError`s that contain `path` as the client wrote it, and
+ * no path of the host. Faults of this machine are thrown unchanged.
  */
 export async function translateErrors<T>(path: string, step: () => Promise<T>): Promise<T> {
   try {
@@ -41,12 +41,12 @@ function toVolumeFileError(path: string, error: unknown): unknown {
 /** Linux's EDQUOT, for which Node has no name (`Unknown system error -122`). */
 const EDQUOT = 122
 
-/** Whether the kernel refused for lack of space: the file system is full, or a cap is reached. */
+/** Whether an error means a lack of space: the file system is full, or a cap is reached. */
 export function isOutOfSpace(error: unknown): boolean {
   return hasErrorCode(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
 }
 
-/** The error for a file that doesn't exist, or is of a kind that clients don't see. */
+/** The error for a file that doesn't exist, or whose kind is hidden from clients. */
 export function notFoundError(path: string): VolumeFileError {
   return new VolumeFileError('volume_file_not_found', `'${path}' is not there`)
 }

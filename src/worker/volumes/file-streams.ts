@@ -6,12 +6,14 @@ import { FILE_MODE, type Ownership, createExclusively, setOwnership } from './de
 import { translateErrors } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 
-/** The size of one read. Larger chunks are no faster (page cache, 2026-11), and each stream holds two of them. */
+/**
+ * The size of one read. Larger chunks are not faster (page cache, 2026-11), and each stream keeps two chunks in memory.
+ */
 const CHUNK_BYTES = 256 * 1024
 
 /**
- * Streams the first `sizeBytes` of an open file at the reader's pace. The stream fails when the file became shorter;
- * growth is ignored. Ending or destroying the stream closes the file.
+ * Streams the first `sizeBytes` bytes of an open file at the reader's pace. The stream fails if the file becomes
+ * shorter, and ignores growth. Ending or destroying the stream closes the file.
  */
 export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
   let sentBytes = 0
@@ -39,12 +41,16 @@ export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
   })
 }
 
-/** The mode bits that a replaced file passes on. Set-user-id is cleared, as the kernel does on a write. */
+/**
+ * The mode bits that a new file copies from the file that it replaces. Set-user-id is cleared, as the kernel does on a
+ * write.
+ */
 const KEPT_MODE_BITS = 0o1777n
 
 /**
- * Writes a stream to a new file at the pace of the disk. When it fails, the rest of `content` stays unread and the
- * stream open, so the client can be told. When the stream breaks, it rejects with an error of its own.
+ * Writes a stream to a new file at the pace of the disk. If writing fails, the rest of `content` stays unread and the
+ * stream stays open, so that the error can be sent to the client. If the stream itself breaks, rejects with a separate
+ * error.
  */
 export async function stageFile(
   folder: FileHandle,
@@ -58,7 +64,7 @@ export async function stageFile(
       sizeBytes,
       async finish(replaced) {
         await setOwnership(handle, ownershipAfter(replaced, from.uidShift))
-        await handle.sync() // the content must be durable before the name is
+        await handle.sync() // the content must be durable before the name
       },
       [Symbol.asyncDispose]: () => handle.close(),
     }
@@ -86,12 +92,15 @@ async function writeStream(
   return sizeBytes
 }
 
-/** `FileHandle.writeFile` is half as fast (64 KiB chunks, Node 24, 2026-11). */
+/** Writes a whole chunk. `FileHandle.writeFile` is half as fast (64 KiB chunks, Node 24, 2026-11). */
 async function writeAll(handle: FileHandle, chunk: Buffer): Promise<void> {
   for (let at = 0; at < chunk.length;) at += (await handle.write(chunk, at)).bytesWritten
 }
 
-/** Sets a failure of the sender apart from one of the disk, because they may have the same code. */
+/**
+ * Reads the next chunk. Wraps a failure of the sender, because it may have the same error code as a failure of the
+ * disk.
+ */
 async function nextChunk(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
   try {
     return await chunks.next()

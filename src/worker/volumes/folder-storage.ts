@@ -15,16 +15,16 @@ import {
 type FolderStorageOptions = {
   /** The folder of all volumes. Created when missing. */
   readonly root: string
-  /** The host user that is user 0 in the sandboxes. */
+  /** The id of the host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly isShared: boolean
-  /** Why caps can't be enforced here. Shown to operators. */
+  /** The reason why caps can't be enforced here. Operators see it. */
   readonly whyNoCaps: string
 }
 
-/** Counting large volumes takes long: 10 minutes are enough for about 50 million files. */
+/** The time limit for counting. 10 minutes are enough for about 50 million files. */
 const COUNT_TIMEOUT_MS = 600_000
-/** How many volumes one command counts. */
+/** The maximum number of volumes that one command counts. */
 const COUNTED_AT_ONCE = 100
 
 /**
@@ -67,7 +67,7 @@ export async function openFolderStorage({
       const used = await countBytes(volumes.map((volume) => join(root, volumeSubpath(volume))))
       return volumes.flatMap((volume) => {
         const used_bytes = used.get(join(root, volumeSubpath(volume)))
-        return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // deleted meanwhile
+        return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // the volume was deleted meanwhile
       })
     },
     close: () => Promise.resolve(),
@@ -89,7 +89,7 @@ async function countBytes(folders: readonly string[]): Promise<ReadonlyMap<strin
   const counted = new Map<string, number>()
   for (let from = 0; from < folders.length; from += COUNTED_AT_ONCE) {
     const some = folders.slice(from, from + COUNTED_AT_ONCE)
-    // du also exits with an error when files vanish while it counts. What it could count, it still prints.
+    // If files are deleted while du counts, it exits with an error but still prints the other counts.
     const { stdout } = await tryCommand('du', ['-sk', '--', ...some], { timeoutMs: COUNT_TIMEOUT_MS })
     for (const [, kib, path = ''] of stdout.matchAll(/^(\d+)\t(.+)$/gm)) counted.set(path, Number(kib) * 1024)
   }

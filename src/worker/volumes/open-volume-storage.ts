@@ -9,19 +9,19 @@ import { openFolderStorage } from './folder-storage.ts'
 import { openVolumePool, volumePoolFile } from './volume-pool.ts'
 import type { VolumeStorage } from './volume-storage.ts'
 
-/** Where volumes are kept, by the settings. */
+/** The settings for the storage of volumes. */
 export type StorageSettings = {
   /** The installation's own folder for volumes. */
   readonly dir: string
-  /** A folder on a file system that all workers mount. Null: volumes are kept on this machine. */
+  /** A folder on a file system that all workers mount. If null, this machine stores its own volumes. */
   readonly sharedDir: string | null
-  /** The size of the volume pool. Null: half of the free space at the first start. */
+  /** The size of the volume pool. If null, it is half of the free space at the first start. */
   readonly volumePoolGib: number | null
 }
 
 type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
 
-/** The storage that the settings lead to on this machine. For folders, also why caps can't be enforced. */
+/** The kind of storage to use on this machine. For plain folders, it includes the reason why caps can't be enforced. */
 type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
@@ -32,8 +32,8 @@ const MODPROBE_TIMEOUT_MS = 10_000
 
 /**
  * Opens the storage for volumes. Existing volumes keep their kind of storage. A machine without volumes creates a pool,
- * or uses plain folders where it can't. Rejects when an existing pool can't be opened, because sandboxes would find
- * empty folders instead of their volumes.
+ * or uses plain folders if it can't create one. Rejects when an existing pool can't be opened, because sandboxes would
+ * find empty folders instead of their volumes.
  */
 export async function openVolumeStorage(settings: StorageSettings, deps: StorageDeps): Promise<VolumeStorage> {
   const { uidShift, clock, log } = deps
@@ -76,7 +76,7 @@ function folderChoice(
   return { kind: 'folders', root: join(settings.dir, FOLDERS), isShared: false, whyNoCaps }
 }
 
-/** Why this machine can't have a volume pool. Null when it can. */
+/** Returns the reason why this machine can't have a volume pool. Null when it can. */
 export async function whyNoVolumePool(): Promise<string | null> {
   if (process.platform !== 'linux') return 'the machine does not run Linux'
   if (process.getuid?.() !== 0) return 'the worker is not root, and only root can mount a file system'
@@ -98,7 +98,7 @@ async function hasBtrfs(): Promise<boolean> {
   return isListed()
 }
 
-/** Warns about files that were put by hand into a folder outside any volume, where nobody would find them. */
+/** Warns about files that somebody copied into a folder outside any volume, where no sandbox can see them. */
 async function warnOfStrayFolders(dir: string, log: Log): Promise<void> {
   if (!existsSync(dir)) return
   for (const entry of await readdir(dir, { withFileTypes: true })) {

@@ -9,21 +9,24 @@ import { deleteTemporary, newTemporaryName } from './temporary-files.ts'
 
 type ReplaceOptions = {
   readonly names: VolumePath
-  /** As the client wrote it. */
+  /** The target path as the client wrote it. */
   readonly path: string
   readonly random: Random
-  /** Refuses a target by throwing. Called before anything is created, and again before the target is replaced. */
+  /** Throws to refuse a target. Called before any file is created, and again before the target is replaced. */
   readonly check?: (target: ResolvedPath) => void
-  /** Creates the replacement under a new name, complete and synced except for what `finish` does. */
+  /**
+   * Creates the replacement under the given new name, complete and synced except for its ownership, which `finish`
+   * sets.
+   */
   readonly stage: (folder: FileHandle, name: string) => Promise<StagedFile>
 }
-/** A replacement that is still open. `finish` sets its owner, which may depend on what it replaces. */
+/** A replacement that is still open. `finish` sets its owner and mode, which may depend on the replaced file. */
 export type StagedFile = AsyncDisposable & { finish(replaced: BigIntStats | null): Promise<void> }
 
 /**
- * Creates a file or folder under a temporary name and renames it to its path, replacing an existing file. Readers see
- * either the old file or the complete new one. Missing parent folders are created only then, so a failure leaves
- * nothing behind.
+ * Creates a file or folder under a temporary name and then renames it to its path. Replaces an existing file. Readers
+ * see either the old file or the complete new one. Missing parent folders are created only just before the rename, so
+ * that an earlier failure leaves no new folders.
  */
 export async function replaceAtomically(volume: VolumeRoot, options: ReplaceOptions): Promise<void> {
   const { names, path } = options

@@ -5,25 +5,27 @@ import { FOLDER_MODE, descriptorPath, openNoFollow, openRoot, setOwnershipIfOurs
 import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
 
 /**
- * Resolves paths beneath the root of a volume, whose tree a sandbox may change at any moment. Each step opens one name
- * beneath the descriptor of the folder before it, without following symlinks. Symlinks are read and resolved by the
- * same rule. For `..`, which only symlinks may contain, the walk starts again at the root, so a folder that was moved
- * meanwhile can't lead out. At most three descriptors are open at a time, whatever the depth.
+ * The root folder of a volume, in which `resolveBeneath` resolves paths. A sandbox may change the tree at any moment.
+ * Each step therefore opens one name relative to the descriptor of its folder, without following symlinks. Targets of
+ * symlinks are read and resolved in the same way. Only symlinks may contain `..`. At a `..`, resolving restarts at the
+ * root, so a folder that was moved meanwhile can't lead out of the volume. At most three descriptors are open at a
+ * time, at any depth.
  *
- * Like `RESOLVE_BENEATH` of openat2(2), it refuses absolute symlinks and `..` above the root. For paths in a sandbox's root
- * file system use `resolveInRoot`, which resolves them as chroot(2) would.
+ * Like `RESOLVE_BENEATH` of openat2(2), it refuses absolute symlinks and `..` above the root. For paths in a sandbox's
+ * root file system, use `resolveInRoot`, which resolves them as after chroot(2).
  */
 export type VolumeRoot = { readonly root: string; readonly uidShift: number }
 
-/** Where a path leads. Dispose of it to close its descriptors. */
+/** The result of resolving a path. Dispose of it to close its descriptors. */
 export type ResolvedPath = AsyncDisposable & {
   /**
-   * The folder of the last name. When folders on the way are missing, the deepest existing one; for the root, the root.
+   * The folder of the last name. When parent folders are missing, it is the deepest existing one. For the root, it is
+   * the root itself.
    */
   readonly folder: FileHandle
-  /** The last name in `folder`. Null for the root, and when folders on the way are missing. */
+  /** The last name in `folder`. Null for the root, and when parent folders are missing. */
   readonly name: string | null
-  /** What exists there. Null when nothing does. */
+  /** The existing file or folder at the path. Null when there is none. */
   readonly found: OpenEntry | null
   /** The folders from the root to `folder`. */
   readonly trail: readonly InodeId[]
@@ -37,18 +39,21 @@ type ResolveBeneathOptions = {
   /** Whether to follow a symlink at the last name, or to return the symlink itself. */
   readonly lastSymlink: 'follow' | 'keep'
   /**
-   * For a missing name: `refuse` with `volume_file_not_found`, `report` it by `found: null`, create its `parents` as
-   * folders, or create `all` names as folders.
+   * The action for a missing name. `refuse` throws `volume_file_not_found`, and `report` returns `found: null`.
+   * `parents` creates the missing parent folders, and `all` also creates a folder with the last name.
    */
   readonly ifMissing: 'refuse' | 'report' | 'parents' | 'all'
-  /** Shared by several walks that are bounded together. */
+  /** A budget that several calls share, so that it limits all of them together. */
   readonly budget?: StepBudget
 }
 
-/** How many steps are left. Symlinks can make a short path long. */
+/** The number of steps left. A limit is necessary, because symlinks can make a short path long. */
 export type StepBudget = { steps: number }
 
-/** More than a path of 4,096 bytes can have without symlinks (2,048). Takes about half a second to walk. */
+/**
+ * The default step budget. A path of 4,096 bytes without symlinks has at most 2,048 names. This many steps take about
+ * half a second.
+ */
 const STEPS_LIMIT = 8_192
 /** Linux's own limit on symlinks in one path (path_resolution(7)). */
 const SYMLINKS_LIMIT = 40
@@ -74,7 +79,7 @@ export async function resolveBeneath(
 
 type Walker = {
   folder: FileHandle
-  /** The names from the root to `folder`; none was a symlink when it was passed. */
+  /** The names from the root to `folder`. None was a symlink when it was opened. */
   passed: string[]
   trail: InodeId[]
   pending: string[]
@@ -127,7 +132,7 @@ function isMade({ ifMissing }: ResolveBeneathOptions, isLast: boolean): boolean 
   return ifMissing === 'all' || (ifMissing === 'parents' && !isLast)
 }
 
-/** Opens a name. Null when it doesn't exist; with `isMade`, a folder is created instead. */
+/** Opens a name. When it doesn't exist, creates a folder with `isMade`, and otherwise returns null. */
 async function openOrMake(
   volume: VolumeRoot,
   walker: Walker,
@@ -161,7 +166,7 @@ async function expandSymlink(walker: Walker, name: string, path: string): Promis
   if (++walker.links > SYMLINKS_LIMIT) throw invalidPathError(path, 'it leads through too many symlinks')
   const bytes = await readLink(walker.folder, name)
   if (bytes === null) {
-    walker.pending.unshift(name) // it was replaced meanwhile
+    walker.pending.unshift(name) // the symlink was replaced meanwhile
     return
   }
   const target = bytes.toString('utf8')

@@ -25,16 +25,17 @@ const IDLE_LIMIT_MS = 60_000
 const DISCONNECT_CODES: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE', 'ABORT_ERR']
 
 /**
- * Serves a volume's files over a stream by `volume-protocol.ts`: HTTP/1.1 with this side as the server. Content passes
- * at the pace of the slower side and is not buffered. Resolves when the stream has ended and all its requests are done.
- * A broken stream aborts its write, and an idle one is destroyed. Faults of this machine are logged here; the client
- * only learns that one happened.
+ * Serves a volume's files over a stream with the protocol of `volume-protocol.ts`: HTTP/1.1 with this side as the
+ * server. Content is transferred at the pace of the slower side and is not buffered. Resolves when the stream has ended
+ * and all its requests are complete. If the stream breaks, its write is aborted. An idle stream is destroyed. Faults of
+ * this machine are logged here, without details for the client.
  */
 export async function serveVolume(stream: Duplex, files: VolumeFiles, options: ServeVolumeOptions): Promise<void> {
   const server = createServer({ requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0 })
   const pending = new Set<Promise<void>>()
   const ended = new Promise<void>((resolve) => {
-    // A client ends its side only when it drops the stream, so the end of input means that it is gone.
+    // A client ends its side only when it closes the stream, so the end of input means that the client has
+    // disconnected.
     finished(stream, { writable: false }, () => {
       resolve()
     })
@@ -133,8 +134,8 @@ async function receiveContent({ request, response, files }: Exchange): Promise<v
 }
 
 function answerError({ request, response, log }: Exchange, error: unknown): void {
-  // Reads and drops the rest of an upload: the end of the stream lies behind it, and the client may send everything
-  // first.
+  // Reads and drops the rest of an upload. The end of the stream can be read only after it, and the client may send the
+  // whole upload before it reads the answer.
   request.resume()
   if (error instanceof VolumeFileError && !response.headersSent) {
     sendJson(response, 422, { code: error.code, message: error.message })
@@ -146,7 +147,7 @@ function answerError({ request, response, log }: Exchange, error: unknown): void
   else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
 }
 
-/** A client may drop the stream when it has enough or cancels an upload. That is no fault. */
+/** Whether an error means that the client closed the stream, for example to cancel an upload. That is not a fault. */
 function isDisconnect(error: unknown): boolean {
   if (!(error instanceof Error)) return false
   const isOne = 'code' in error && DISCONNECT_CODES.includes(String(error.code))
@@ -177,7 +178,7 @@ function isRecursive({ headers }: IncomingMessage): boolean {
   return header === 'true'
 }
 
-/** Destroys a stream that is idle. */
+/** A timeout that destroys an idle stream. */
 type IdleTimeout = {
   /** Restarts the timeout. */
   readonly touch: () => void
@@ -185,7 +186,7 @@ type IdleTimeout = {
   during<T>(work: () => Promise<T>): Promise<T>
 }
 
-/** Destroys `stream` after `idleMs` without data, `touch` or work. Ends with the stream. */
+/** Destroys `stream` after `idleMs` without data, `touch` or work. The timeout ends with the stream. */
 function makeIdleTimeout(stream: Duplex, idleMs: number): IdleTimeout {
   let working = 0
   const timer = setTimeout(() => {

@@ -5,16 +5,17 @@ import { descriptorPath } from './descriptors.ts'
 import { hasErrorCode } from './file-errors.ts'
 
 /**
- * The prefix of unfinished files. They lie in the volume, so publishing one is a rename and its content counts against
- * the cap. Clients can't see or reach these names. `deleteStaleTemporaries` deletes what killed workers leave behind.
+ * The prefix of the names of unfinished files. These files are in the volume, so a rename publishes them and their
+ * content counts against the cap. Clients can't see or use these names. `deleteStaleTemporaries` deletes the unfinished
+ * files of killed workers.
  */
 const PREFIX = '.sandyard-unfinished-'
 const RANDOM_BYTES = 16
-/** The time limit for deleting. A million files take about 10 s (coreutils on ext4, 2026-11). */
+/** The time limit for a deletion. A million files take about 10 s (coreutils on ext4, 2026-11). */
 const DELETE_TIMEOUT_MS = 600_000
 const MS_PER_MINUTE = 60_000
 
-/** A new name that can't be guessed. */
+/** Returns a new name that can't be guessed. */
 export function newTemporaryName(random: Random): string {
   return `${PREFIX}${random.bytes(RANDOM_BYTES).toString('hex')}`
 }
@@ -24,7 +25,7 @@ export function isTemporaryName(name: string): boolean {
   return name.startsWith(PREFIX)
 }
 
-/** Deletes a temporary file or folder. A missing one is fine. */
+/** Deletes a temporary file or folder, if it exists. */
 export async function deleteTemporary(folder: FileHandle, name: string): Promise<void> {
   try {
     await unlink(descriptorPath(folder, name))
@@ -36,8 +37,8 @@ export async function deleteTemporary(folder: FileHandle, name: string): Promise
 }
 
 /**
- * Deletes a folder of any depth with everything in it. False when part of it could not be deleted. `rm` starts at the
- * open folder and follows no symlinks, so a sandbox can't lead it elsewhere.
+ * Deletes a folder of any depth with everything in it. Returns false when part of it could not be deleted. Runs `rm`,
+ * which starts at the open folder and follows no symlinks, so a sandbox can't redirect it.
  */
 export async function deleteTree(folder: FileHandle, name: string): Promise<boolean> {
   const result = await tryCommand('rm', ['-rf', '--one-file-system', '--', `./${name}`], {
@@ -48,8 +49,8 @@ export async function deleteTree(folder: FileHandle, name: string): Promise<bool
 }
 
 /**
- * Deletes unfinished files of killed workers in the volume at `root`: those not written to for `olderThanMs`. Pass 0
- * only while nothing is being written. Follows no symlinks. May be repeated.
+ * Deletes unfinished files of killed workers in the volume at `root`, if they were not written to for `olderThanMs`.
+ * Pass 0 only while no write is in progress. Follows no symlinks. May be repeated.
  */
 export async function deleteStaleTemporaries(root: string, olderThanMs: number): Promise<void> {
   const age = olderThanMs === 0 ? [] : ['-mmin', `+${String(olderThanMs / MS_PER_MINUTE)}`]

@@ -8,11 +8,11 @@ import { descriptorPath, listNames } from './descriptors.ts'
 import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
-/** The most entries in one reply, about 25 MB of JSON. The public client's call has no pages. */
+/** The maximum number of entries in one reply, about 25 MB of JSON. The public client doesn't support pages here. */
 const ENTRIES_LIMIT = 100_000
-/** How many files to examine at a time. Node does four in parallel. */
+/** How many files to examine at a time. Node runs four of these system calls in parallel. */
 const STAT_BATCH = 16
-/** The step budget for all symlinks of a folder; symlinks beyond it are hidden. An ordinary symlink takes two steps. */
+/** The step budget for all symlinks in a folder. Symlinks beyond it are hidden. An ordinary symlink takes two steps. */
 const LINK_STEPS_LIMIT = 400_000
 
 /**
@@ -39,7 +39,10 @@ export async function listFolder(
   return files.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
-/** The target of a symlink within the volume. Null when it leads out, in a loop, nowhere, or to something hidden. */
+/**
+ * Examines the target of a symlink. Null when the target is outside the volume, missing or hidden, or when the symlink
+ * is part of a loop.
+ */
 export async function statThroughSymlink(
   volume: VolumeRoot,
   names: VolumePath,
@@ -101,16 +104,19 @@ async function* batchesOf(names: AsyncIterable<string>): AsyncGenerator<readonly
   yield batch
 }
 
-/** The user shown for all users outside the sandbox (the kernel's overflow user). */
+/** The id shown for all users outside the sandbox, the same as the kernel's overflow user. */
 const OVERFLOW_ID = 65_534
 /** The number of user ids in a sandbox. */
 const IDS_PER_SANDBOX = 65_536
 const WRITABLE_BITS = 0o222
-/** The range of ISO 8601 with four-digit years. A sandbox can set any file time. */
+/** The range of times that ISO 8601 can express with four-digit years. A sandbox can set any file time. */
 const EARLIEST_MS = -62_135_596_800_000n // 0001-01-01
 const LATEST_MS = 253_402_300_799_999n // 9999-12-31
 
-/** Whether clients can see it: only files and folders. Symlinks appear as their targets; everything else is hidden. */
+/**
+ * Whether clients can see a file of this kind. They see files and folders. Symlinks appear as their targets, and all
+ * other kinds are hidden.
+ */
 export function isVisible(stats: BigIntStats): boolean {
   return stats.isFile() || stats.isDirectory()
 }

@@ -16,10 +16,10 @@ import type { Log } from '../../lib/log.ts'
 type VolumeFilesOptions = VolumeRoot & { readonly random: Random }
 
 /**
- * Makes the file operations of the volume whose folder on this machine is `root`. User 0 of its sandboxes is `uidShift`
- * on the host. It keeps no state in memory, so several may serve one volume.
+ * Creates the file operations of the volume whose folder on this machine is `root`. User 0 of its sandboxes is user
+ * `uidShift` on the host. The result keeps no state in memory, so several may serve one volume at the same time.
  *
- * Sandboxes may change the tree meanwhile; no operation reaches outside `root` (see `resolve-beneath.ts`). When a
+ * Sandboxes may change the tree meanwhile, but no operation leaves `root` (`resolve-beneath.ts` ensures this). When a
  * `write` is refused, the content stream stays open.
  */
 export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): VolumeFiles {
@@ -160,7 +160,7 @@ async function move(volume: VolumeRoot, from: string, to: string): Promise<void>
   })
 }
 
-/** Refuses to put a folder into itself. */
+/** Refuses to copy or move a folder into itself. */
 function refuseOwnDescendant(
   source: OpenEntry,
   target: ResolvedPath,
@@ -188,12 +188,15 @@ async function remove(
     throw conflictError(path, 'could not be removed completely: part of it is in use')
 }
 
-/** A file that nobody has written to for this long is abandoned: an upload that pauses is ended after a minute. */
+/**
+ * The age at which an unfinished file counts as abandoned. It is far longer than the minute after which a paused upload
+ * is ended.
+ */
 const STALE_AFTER_MS = 3_600_000
 
 /**
- * Returns a function that opens the files of a volume by its folder. On the first use of a folder it also deletes, in
- * the background, what killed workers left unfinished there.
+ * Returns a function that opens the files of a volume by its folder. On the first use of a folder, it also deletes the
+ * unfinished files of killed workers there, in the background.
  */
 export function makeVolumeFilesOpener(
   options: Omit<VolumeFilesOptions, 'root'> & { readonly log: Log },

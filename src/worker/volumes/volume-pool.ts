@@ -1,6 +1,7 @@
 /**
- * The file system for volumes on a machine whose own can't enforce caps: btrfs in a sparse file, mounted through a loop
- * device. A crash may cut any step short, so each looks at the machine and does only what is missing.
+ * The file system for volumes on a machine whose own file system can't enforce caps. It is a btrfs in a sparse file,
+ * mounted through a loop device. A crash may interrupt any step. Each step therefore checks the state of the machine
+ * first and completes only the missing parts.
  */
 import { existsSync } from 'node:fs'
 import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeFile } from 'node:fs/promises'
@@ -12,16 +13,16 @@ import { makeMountDir, mountFolderOf, mount, unmountBelow } from '../mounts.ts'
 import { type MountInfo, isMountedElsewhere, readMounts } from '../processes/mountinfo.ts'
 
 type VolumePoolOptions = {
-  /** The folder of the pool's file. Nobody else writes there. */
+  /** The folder of the pool's file. No other program writes to it. */
   readonly dir: string
-  /** The configured size. Null: half of the free space at the first start, and unchanged afterwards. */
+  /** The configured size. If null, it is half of the free space at the first start, and stays unchanged. */
   readonly sizeGib: number | null
   readonly clock: Clock
   readonly log: Log
 }
 
 type VolumePool = {
-  /** Where the pool is mounted. The sandboxes' users can pass through every folder above. */
+  /** The mount point of the pool. The sandboxes' users can pass through all its parent folders. */
   readonly root: string
   readonly sizeBytes: number
   /** Unmounts the pool, unless part of it is still mounted elsewhere. */
@@ -31,15 +32,15 @@ type VolumePool = {
 const GIB = 1024 ** 3
 const MIN_SIZE_BYTES = GIB
 const TIMEOUT_MS = 60_000
-/** A rescan reads the metadata of every file. */
+/** The time limit for a rescan, which reads the metadata of every file. */
 const RESCAN_TIMEOUT_MS = 30 * 60_000
-/** Where the kernel lists each mounted btrfs. */
+/** The folder in which the kernel lists each mounted btrfs. */
 const BTRFS_SYSFS_FOLDER = '/sys/fs/btrfs'
 
 /**
- * `nodatacow` overwrites blocks in place. A full volume can then be rewritten, and takes no more space than its files.
- * With copy-on-write, writing 90 MiB over a file of 90 MiB in a volume of 100 MiB failed after 10 MiB (measured
- * 2026-11).
+ * The mount options. `nodatacow` overwrites blocks in place, so files in a full volume can be rewritten, and a volume
+ * uses only the space of its files. With copy-on-write, writing 90 MiB over a file of 90 MiB in a volume of 100 MiB
+ * failed after 10 MiB (measured 2026-11).
  */
 const MOUNT_OPTIONS = 'loop,noatime,discard=async,nodatacow'
 
@@ -48,12 +49,15 @@ export function volumePoolFile(dir: string): string {
   return join(dir, 'pool.btrfs')
 }
 
-/** Where the pool of a folder is mounted. */
+/** The mount point of the pool in a folder. */
 export function volumePoolMountPoint(dir: string): string {
   return join(mountFolderOf(dir), 'pool')
 }
 
-/** Creates, mounts, grows or adopts the pool of a folder. Rejects when the machine can't; then no new file is left. */
+/**
+ * Opens the pool of a folder: creates, mounts, grows or adopts it as necessary. Rejects when the machine doesn't
+ * support a pool, and then leaves no new file.
+ */
 export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
   const file = volumePoolFile(dir)
   await mkdir(dir, { recursive: true, mode: 0o700 })
@@ -96,7 +100,7 @@ function freshNameOf(file: string): string {
   return `${file}.new`
 }
 
-/** Creates the file under its final name only once it holds a file system. */
+/** Creates the pool's file. It gets its final name only after it contains a file system. */
 async function format(file: string, sizeBytes: number): Promise<void> {
   const fresh = freshNameOf(file)
   const handle = await open(fresh, 'w', 0o600)
@@ -105,12 +109,12 @@ async function format(file: string, sizeBytes: number): Promise<void> {
   } finally {
     await handle.close()
   }
-  // One copy of the metadata: the file system below protects itself against bad disks.
+  // A single copy of the metadata suffices, because the file system below protects itself against bad disks.
   await runCommand('mkfs.btrfs', ['--quiet', '--force', '--metadata', 'single', fresh], { timeoutMs: TIMEOUT_MS })
   await rename(fresh, file)
 }
 
-/** Adopts a mount of an earlier worker, unless its file has been replaced. */
+/** Mounts the pool, or adopts the mount of an earlier worker unless the pool's file was replaced. */
 async function ensureMounted(dir: string, clock: Clock): Promise<void> {
   const root = volumePoolMountPoint(dir)
   const found = await mountAt(root)
@@ -127,13 +131,15 @@ async function mountAt(point: string): Promise<MountInfo | undefined> {
   return (await readMounts('self')).findLast((mount) => mount.point === point)
 }
 
-/** Whether a loop device is backed by this very file. The kernel marks a deleted file. */
+/**
+ * Whether the loop device of a mount is backed by this file. The kernel adds a suffix to the path of a deleted file.
+ */
 async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
   const backingFile = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
   return backingFile?.trimEnd() === file
 }
 
-/** Grows the file to the configured size, and the file system with it. Returns the size. */
+/** Grows the file and the file system to the configured size. Returns the size. */
 async function ensureSize(root: string, file: string, sizeGib: number | null, log: Log): Promise<number> {
   const before = (await stat(file)).size
   const wanted = sizeGib === null ? before : sizeGib * GIB
@@ -154,8 +160,9 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
 }
 
 /**
- * Since 6.1 the kernel may stop counting when much is deleted at once, and caps would no longer hold. The threshold is
- * a tree level and the highest is 7, so 8 turns this off. If counting has stopped, this starts a rescan.
+ * Makes sure that the kernel counts usage. Since version 6.1, it may stop counting when a large tree is deleted, and
+ * would then no longer enforce caps. The threshold for this is a tree level. Levels go up to 7, so the value 8 disables
+ * the behavior. If counting has stopped, runs a rescan.
  */
 async function ensureQuotasConsistent(root: string): Promise<void> {
   const device = basename((await mountAt(root))?.source ?? '')
@@ -170,8 +177,8 @@ async function ensureQuotasConsistent(root: string): Promise<void> {
 }
 
 /**
- * Writes to the pool bypass the page cache of the pool's file: 256 MiB with a sync took 1.3 s instead of 3.1 s
- * (2026-11). A file system without direct I/O goes on without.
+ * Enables direct I/O for the loop device. Writes to the pool then bypass the page cache of the pool's file: 256 MiB
+ * with a sync took 1.3 s instead of 3.1 s (2026-11). If the file system doesn't support direct I/O, nothing changes.
  */
 async function enableDirectIo(root: string): Promise<void> {
   const device = (await mountAt(root))?.source ?? ''
