@@ -1,12 +1,14 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 
-/** How long the runtime's relay may take to accept a client, in milliseconds. */
+/**
+ * How long the relay may take to accept a connection, in milliseconds. The relay is the runtime's socket to the guest's agent.
+ */
 const CONNECT_TIMEOUT_MS = 10_000
 
 /**
- * Connects to the relay of a virtual machine's agent. The socket carries the agent protocol as clients of the cloud speak
- * it, from its first byte: the relay itself sends the prologue and `core.ready` (relay.rs, 0.6.14).
+ * Connects to the relay of a virtual machine's agent. The socket carries the same agent protocol as a client's channel from the
+ * first byte on. The relay itself sends the prologue and `core.ready` (relay.rs, 0.6.14).
  */
 export async function connectAgent(path: string): Promise<Socket> {
   const socket = connect(path)

@@ -8,9 +8,9 @@ type Networking = InstanceType<typeof NetworkBuilder>
 /** Applies a config to the SDK's builder. It uses every field of the config and sets nothing else. */
 export function applyVmConfig(builder: SandboxBuilder, config: VmConfig): SandboxBuilder {
   builder
-    .detached(true) // it outlives the process that starts it
-    .ephemeral(false) // only the driver deletes it
-    .deploymentProfile('single-tenant') // the other profile silently restricts a policy; the config's own rules do so instead
+    .detached(true) // the microVM outlives the process that starts it
+    .ephemeral(false) // only the driver deletes the sandbox
+    .deploymentProfile('single-tenant') // the other profile silently restricts network policies; here, the config's own rules do that
     .pullPolicy('never')
     .image(config.image)
     .rootDisk(config.disk_size_mib)
@@ -50,7 +50,7 @@ function buildMount(builder: Mounting, mount: VmMount): Mounting {
       .statVirtualization(mount.stat_virtualization)
       .hostPermissions(mount.host_permissions)
       .quota(mount.quota_mib)
-      .owner(0, 0) // the owner of files that the API wrote, which have no owner in the sandbox
+      .owner(0, 0) // the owner of files that the API wrote to the volume
   }
   if (mount.readonly) builder.readonly()
   if (mount.noexec) builder.noexec()

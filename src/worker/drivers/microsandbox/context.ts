@@ -12,21 +12,21 @@ import type { VmRunRecords } from './vm-records.ts'
 
 /** The driver's settings. */
 type MicrosandboxSettings = {
-  /** The size of a sandbox's disk, a sparse file, when its spec names none. */
+  /** The size of a sandbox's disk if its spec names no size. The disk is a sparse file. */
   readonly defaultDiskMib: number
-  /** The number that the stores of images and volumes add to owners. */
+  /** The number that the stores of images and volumes add to the owner ids of files. */
   readonly uidShift: number
-  /** How many virtual CPUs to promise per real one. */
+  /** How many virtual CPUs each real CPU counts as. */
   readonly cpuOvercommit: number
 }
 
-/** What `makeMicrosandboxDriver` is given. */
+/** The dependencies and settings of the driver for microVMs. */
 export type MicrosandboxDriverInput = {
-  /** The driver's own folder, with the runtime's home in it. Nothing else writes there. */
+  /** The driver's own folder, which contains the runtime's home. Nothing else writes there. */
   readonly dir: string
   readonly installation: MicrosandboxInstallation
   readonly images: ImageResolver
-  /** The digests of the images in the store that a reference names. */
+  /** Lists the digests of the stored images that have a reference. */
   readonly imageDigests: () => Promise<readonly string[]>
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
@@ -36,9 +36,9 @@ export type MicrosandboxDriverInput = {
   readonly settings: MicrosandboxSettings
 }
 
-/** The driver's input with everything that the driver opened. */
+/** The driver's input and the resources that the driver opened. */
 export type VmContext = MicrosandboxDriverInput & {
-  /** The runtime's home, with its database, its images, and a folder for each sandbox. */
+  /** The runtime's home: its database, its images and a folder for each sandbox. */
   readonly home: string
   readonly msb: MsbCli
   readonly vmImages: VmImages

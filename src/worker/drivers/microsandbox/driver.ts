@@ -23,8 +23,8 @@ import { measureCapacity } from '../shared/machine.ts'
 import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
 
 /**
- * Opens the driver for microVMs of the genuine runtime over the folder `dir`: one microVM for each sandbox. It adopts
- * what earlier workers left there. Rejects when `dir` can't be used; the message tells the operator why.
+ * Opens the driver that runs each sandbox in a microVM of the genuine microsandbox runtime. Adopts the runs that earlier
+ * workers left in `dir`. Rejects when `dir` can't be used; the message tells the operator why.
  */
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
@@ -65,7 +65,7 @@ function makeRunOperations(context: VmContext): RunOperations<VmRunRecord> {
   const heartbeats = makeGuestHeartbeats(clock)
   return {
     async newRecord(desired) {
-      // The virtual machine is the sandbox's: cleaning up a failed start would end the other run.
+      // All runs of a sandbox share one virtual machine. The clean-up of a failed start would therefore end the other run.
       const others = (await records.list()).filter((record) => record.sandbox_id === desired.sandbox_id)
       if (others.some((record) => !record.is_released))
         throw new StartError('disk', 'another run of the sandbox still holds its disk')
@@ -105,7 +105,7 @@ async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
   return { ...input, home, msb, records, storedSandboxes, vmImages, bootId, captures: makeOutputCaptures(input) }
 }
 
-/** Removes the mounts of sandboxes without a live run, and the images that no disk and no reference needs any more. */
+/** Removes the mounts of sandboxes without a live run, and the images that no disk and no reference uses. */
 async function removeLeftovers(context: VmContext): Promise<void> {
   const { records, storedSandboxes, vmImages } = context
   const live = (await records.list()).filter((record) => !record.is_released)
@@ -118,7 +118,10 @@ async function removeLeftovers(context: VmContext): Promise<void> {
   await vmImages.deleteExcept(new Set([...underDisks, ...(await context.imageDigests())]))
 }
 
-/** What this machine offers to microVMs. Rejects when it can't run them; the message lists everything that is missing. */
+/**
+ * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run microVMs; the message lists
+ * everything that is missing.
+ */
 async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
   const missing = await findMissingMicroVmRequirements()
   if (missing.length > 0) throw new Error(`microVMs can't run here: ${missing.join('; ')}`)

@@ -8,23 +8,26 @@ import type { Image } from '../../images/image.ts'
 import { hostArchitecture } from '../../images/manifest.ts'
 import { mount, unmountBelow } from '../../mounts.ts'
 
-/** How many users an image's files may belong to. The store shifts them to as many users of the machine (decision 0005). */
+/**
+ * How many user ids an image's files may have. The image store shifts these ids to unprivileged ids of the machine (decision
+ * 0005).
+ */
 const USERS = 65_536
-/** How long it may take to write a large image as one archive. */
+/** How long writing a large image as one archive may take. */
 const TAR_TIMEOUT_MS = 900_000
 
 type ExportImageInput = {
-  /** An empty folder, for everything that is written. */
+  /** An empty folder for the archive and all temporary files. */
   readonly folder: string
-  /** The number that the image store added to every owner. */
+  /** The number that the image store added to every owner id. */
   readonly uidShift: number
   readonly clock: Clock
   readonly signal: AbortSignal
 }
 
 /**
- * Writes an image of the store as an archive for `msb load`, and returns its path. The archive has one layer: the store
- * keeps layers unpacked, as overlayfs mounts them, and a mounted overlay merges them. May be repeated with another folder.
+ * Writes a stored image as an archive for `msb load`, and returns the archive's path. The store keeps unpacked layers for
+ * overlayfs. This function mounts them as one overlay, so the archive has a single layer. May be repeated with another folder.
  */
 export async function exportImage(
   image: Image,
@@ -68,27 +71,30 @@ export async function exportImage(
   return archive
 }
 
-/** Names each layer by a short link, because all of them together must fit into one page of mount options. */
+/**
+ * Mounts the layers as a readonly overlay. Uses a short symlink for each layer, because all paths together must fit into one
+ * page of mount options.
+ */
 async function mountLayers(merged: string, layers: readonly string[], folder: string): Promise<void> {
   if (layers.length === 0) return
   const links = join(folder, 'layers')
-  // A readonly overlay needs at least two layers. An empty one changes nothing.
+  // A readonly overlay needs at least two layers. An empty layer changes nothing.
   const all = [join(folder, 'empty'), ...layers]
   await mkdir(join(folder, 'empty'))
   await mkdir(links)
   await Promise.all(all.map((layer, index) => symlink(layer, join(links, String(index)))))
-  const lower = all.map((_, index) => String(index)).toReversed() // the topmost first
+  const lower = all.map((_, index) => String(index)).toReversed() // topmost first
   await mount(localCommands, ['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
 }
 
-/** Writes a tree as one layer, with the owners of the image: it reverts the store's shift. */
+/** Writes a tree as one layer. Reverts the store's shift of owner ids, so that the files have the image's owners. */
 async function writeTar(
   target: string,
   root: string,
   { folder, uidShift, signal }: Pick<ExportImageInput, 'folder' | 'uidShift' | 'signal'>,
 ): Promise<void> {
   const map = join(folder, 'owners')
-  // GNU tar maps owners by a list only. The `x` stands for the name, which `--numeric-owner` leaves out.
+  // GNU tar maps owners only by a list. The `x` is a placeholder for the name, which `--numeric-owner` ignores.
   const lines = Array.from({ length: USERS }, (_, id) => `+${String(id + uidShift)} x:${String(id)}\n`)
   await writeFile(map, lines.join(''))
   const owners = ['--numeric-owner', `--owner-map=${map}`, `--group-map=${map}`]
@@ -110,7 +116,7 @@ function imageDocument({ config, digest }: Image, diffId: string): object {
       ...(cmd === null ? {} : { Cmd: cmd }),
       ...(workdir === null ? {} : { WorkingDir: workdir }),
       ...(user === null ? {} : { User: user }),
-      Labels: { 'sandyard.digest': digest }, // so that two images of the same files stay two
+      Labels: { 'sandyard.digest': digest }, // keeps two images with the same files distinct
     },
     rootfs: { type: 'layers', diff_ids: [`sha256:${diffId}`] },
   }

@@ -5,9 +5,9 @@ import type { RunId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 
 /**
- * Tells whether guests are in use. Each guest's agent writes a heartbeat once a second, into a folder that it shares with
- * this machine. A guest is in use when the agent counts activity, or while a process that a client started runs
- * (heartbeat.rs, 0.6.14). The times are kept in memory: idle times start again after a restart of the worker.
+ * Reads guests' heartbeats to find idle guests. Each guest's agent writes a heartbeat once a second into a folder that the
+ * guest shares with this machine. A guest is in use when the agent counts activity, or while a process that a client started
+ * runs (heartbeat.rs, 0.6.14). Idle times are kept in memory and start again when the worker restarts.
  */
 type GuestHeartbeats = {
   /** Reads a run's heartbeat, and returns whether its last use is at least `timeoutSecs` ago. */
@@ -17,7 +17,7 @@ type GuestHeartbeats = {
 
 type Use = { readonly seq: number; readonly atMs: number }
 
-/** Creates a reader of heartbeats that has seen none yet. */
+/** Creates a reader that has read no heartbeats yet. */
 export function makeGuestHeartbeats(clock: Clock): GuestHeartbeats {
   const uses = new Map<RunId, Use>()
   return {
@@ -37,12 +37,15 @@ export function makeGuestHeartbeats(clock: Clock): GuestHeartbeats {
   }
 }
 
-/** The most that is read of a heartbeat, which has about 300 bytes (0.6.14). */
+/** How much of a heartbeat file is read. A genuine one has about 300 bytes (0.6.14). */
 const HEARTBEAT_LIMIT_BYTES = 4096
 
 type Beat = { readonly activity: number; readonly sessions: number }
 
-/** Null for no heartbeat. The guest may put anything at the path, so symlinks, FIFOs and large files are not read. */
+/**
+ * Reads a heartbeat; null if there is none. The guest may create anything at the path, so symlinks, FIFOs and large files are
+ * not read.
+ */
 async function readBeat(folder: string): Promise<Beat | null> {
   const text = await readSmallFile(join(folder, 'heartbeat.json'))
   const activity = /"activity_seq"\s*:\s*(\d{1,15})\b/.exec(text)?.[1]
@@ -59,7 +62,7 @@ async function readSmallFile(path: string): Promise<string> {
     const { buffer, bytesRead } = await handle.read(Buffer.alloc(HEARTBEAT_LIMIT_BYTES), 0, HEARTBEAT_LIMIT_BYTES, 0)
     return buffer.toString('utf8', 0, bytesRead)
   } catch (error) {
-    if (error instanceof Error && 'code' in error) return '' // absent, a symlink, a socket: no heartbeat
+    if (error instanceof Error && 'code' in error) return '' // missing, a symlink or a socket: no heartbeat
     throw error
   }
 }

@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
 import { findMissingPrograms } from '../shared/machine.ts'
 
-/** The genuine microsandbox runtime, as npm installed it. */
+/** The genuine microsandbox runtime that npm installed. */
 export type MicrosandboxInstallation = { readonly msb: string; readonly version: string }
 
 const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
@@ -14,14 +14,14 @@ const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
   arm64: '@superradcompany/microsandbox-linux-arm64-gnu',
 }
 
-/** Finds the runtime's program in the npm package of this platform; null when npm did not install it. */
+/** Finds the runtime's program in the npm package for this platform. Returns null if npm did not install that package. */
 export function findInstallation(): MicrosandboxInstallation | null {
   const name = PLATFORM_PACKAGES[process.arch]
   if (process.platform !== 'linux' || name === undefined) return null
   try {
     const manifest = createRequire(import.meta.url).resolve(`${name}/package.json`)
     const msb = join(dirname(manifest), 'bin', 'msb')
-    const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string } // npm's own format
+    const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string } // the format is npm's
     return existsSync(msb) ? { msb, version } : null
   } catch (error) {
     if (error instanceof Error && 'code' in error && error.code === 'MODULE_NOT_FOUND') return null
@@ -33,8 +33,8 @@ export function findInstallation(): MicrosandboxInstallation | null {
 const PROGRAMS = ['mount', 'umount', 'tar'] as const
 
 /**
- * Where distributions store the certificates of authorities. The runtime (0.6.18) aborts without them, even when it needs
- * no registry.
+ * The paths at which Linux distributions store CA certificates. The runtime (0.6.18) aborts without them, even if it needs no
+ * registry.
  */
 const CERTIFICATES = [
   '/etc/ssl/certs/ca-certificates.crt',
@@ -44,7 +44,7 @@ const CERTIFICATES = [
   '/etc/ssl/cert.pem',
 ] as const
 
-/** Describes everything that keeps microVMs from running on this machine; empty when nothing does. */
+/** Lists everything that prevents microVMs from running on this machine. The list is empty if they can run. */
 export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   return [
@@ -66,23 +66,26 @@ async function findKvmProblems(): Promise<readonly string[]> {
     const code = error instanceof Error && 'code' in error ? String(error.code) : 'failed'
     lacks.push(code === 'ENOENT' ? 'there is no /dev/kvm' : `/dev/kvm does not open (${code})`)
   }
-  // On other architectures, nothing but the device shows whether KVM works.
+  // On other architectures, only the device shows whether KVM works.
   if (process.arch === 'x64' && !/^flags\s*:.*\b(?:vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8')))
     lacks.push('the processor offers no virtualization (no vmx or svm in /proc/cpuinfo)')
   return lacks
 }
 
-/** The runtime's paths of one sandbox, beneath its home (0.6.18; the tests compare them with the SDK's). */
+/** The paths of one sandbox in the runtime's home (0.6.18). The tests compare them with the SDK's. */
 export type VmPaths = {
   readonly name: string
   readonly agentSocket: string
-  /** The folder of captured output and of the guest kernel's log. */
+  /** The folder that contains the captured output and the guest kernel's log. */
   readonly logs: string
-  /** A folder that the guest shares. Its agent writes a heartbeat there. */
+  /** A folder that the guest shares with this machine. The guest's agent writes its heartbeat there. */
   readonly runtime: string
 }
 
-/** The runtime's name and paths of a sandbox. All runs share one name, because the runtime ties the disk to it. */
+/**
+ * Returns the runtime's name and paths of a sandbox. All runs of the sandbox use one name, because the runtime finds the disk
+ * by that name.
+ */
 export function vmPaths(home: string, sandbox: SandboxId): VmPaths {
   const name = `sy-${sandbox}`
   const hash = createHash('sha256')
@@ -99,10 +102,10 @@ export function vmPaths(home: string, sandbox: SandboxId): VmPaths {
 }
 
 const SOCKET_HASH_BYTES = 12
-/** The size of `sun_path` (unix(7)) without its terminating zero. */
+/** The longest path of a socket: the size of `sun_path` (unix(7)) without the terminating zero. */
 const SOCKET_PATH_BYTES = 107
 
-/** Throws when `home` is too long a path for the runtime's sockets. */
+/** Throws if the path `home` is too long for the runtime's sockets. */
 export function assertHomeShortEnough(home: string): void {
   const longest = join(home, 'run', 'sandboxes', '0'.repeat(2 * SOCKET_HASH_BYTES), 'control.sock')
   const over = Buffer.byteLength(longest) - SOCKET_PATH_BYTES
@@ -113,8 +116,8 @@ export function assertHomeShortEnough(home: string): void {
 }
 
 /**
- * The environment of every process of the runtime. It takes no variable from the worker's own environment, which could
- * point the runtime to a cloud, to other credentials or to another home.
+ * Returns the environment of every process of the runtime. It contains no variable of the worker's own environment. Such a
+ * variable could point the runtime to a cloud, to other credentials or to another home.
  */
 export function vmEnvironment(home: string): NodeJS.ProcessEnv {
   return {
@@ -128,7 +131,7 @@ export function vmEnvironment(home: string): NodeJS.ProcessEnv {
   }
 }
 
-/** Describes what isolates a sandbox. */
+/** Describes for the operator how sandboxes are isolated. */
 export function describeIsolation(version: string): string {
   return `microVM (libkrun by microsandbox ${version}, KVM)`
 }

@@ -7,24 +7,25 @@ import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
- * What this driver enforces. It leaves out three abilities:
- * - `secrets`: their values don't reach a worker.
- * - `raw_stat`: the virtual machine's process, which is root on this machine, would write the guest's owners to files.
- * - `disk_images`: an image's format may name other files of this machine, and a sandbox may write such an image.
+ * The abilities of this driver. Three abilities are missing:
+ * - `secrets`: the control plane never sends secret values to a worker.
+ * - `raw_stat`: the virtual machine's process is root on this machine and would set the guest's owner ids on the machine's
+ *   files.
+ * - `disk_images`: a disk image may refer to other files of this machine, and a sandbox may write such an image.
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'network_domains', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
 ] // prettier-ignore
 
-/** What a config needs from this machine. */
+/** The facts about this machine that a microVM's configuration needs. */
 export type VmConfigInput = {
   readonly name: string
   readonly image: string
   readonly diskSizeMib: number
-  /** The pinned source of each mount that has one, by the mount's index in the spec. */
+  /** The paths of the pinned mount sources, by the mount's index in the spec. */
   readonly sources: ReadonlyMap<number, string>
-  /** The path of the copy of each patch that has one, by the patch's index in the spec. */
+  /** The paths of the copied patch sources, by the patch's index in the spec. */
   readonly copies: ReadonlyMap<number, string>
   /** The addresses of this machine, which no sandbox may reach. */
   readonly hostAddresses: readonly string[]
@@ -32,12 +33,15 @@ export type VmConfigInput = {
   readonly makesWorkdir: boolean
 }
 
-/** The most virtual processors of a microVM: the runtime counts them in a byte. */
+/** The most virtual processors of a microVM. The runtime stores their number in one byte. */
 const MAX_VCPUS = 255
-/** Stands for no limit. Without a value, the runtime would set its own limit of 4 GiB. */
+/** The value for no limit. If the field is absent, the runtime sets its own limit of 4 GiB. */
 const NO_QUOTA_MIB = 0xffff_ffff
 
-/** Translates a spec for the runtime. Throws `StartError` of kind `config` for what the runtime can't express. */
+/**
+ * Translates a spec into a microVM's configuration. Throws `StartError` of reason `config` if the runtime does not support a
+ * value.
+ */
 export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
   if (resources.vcpus > MAX_VCPUS)

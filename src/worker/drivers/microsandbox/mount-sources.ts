@@ -12,15 +12,15 @@ import type { VmContext } from './context.ts'
 
 type MountContext = Pick<VmContext, 'dir' | 'settings' | 'volumes' | 'clock'>
 
-/** The folder of all pinned mounts: one folder for each sandbox, with its pins in `pins`. */
+/** Returns the folder of all pinned mounts. It contains a folder for each sandbox, whose pins are in `pins`. */
 function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
   return join(dir, 'mounts')
 }
 
 /**
- * Pins every volume that a run mounts (see `PinnedMount`), and returns the pins by the mount's index. A sandbox has the
- * same pins in all its runs, because the runtime stores their paths with the disk. A pinned volume counts as mounted, so it
- * can't be deleted. Rejects with `StartError` of kind `mount`.
+ * Pins every volume that a run mounts (see `PinnedMount`), and returns the paths of the pins by the mount's index. All runs of
+ * a sandbox use the same paths, because the runtime stores them with the disk. A pinned volume counts as mounted, so it can't
+ * be deleted. Rejects with `StartError` of reason `mount`.
  */
 export async function pinMountSources(
   context: MountContext,
@@ -40,12 +40,17 @@ export async function pinMountSources(
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }
 
-/** The runtime tests an attribute on every folder that it shares. It itself keeps guests from writing to readonly mounts. */
+/**
+ * Makes the pin of a readonly mount writable, because the runtime writes a test attribute to every folder that it shares. The
+ * runtime itself prevents guests from writing to readonly mounts.
+ */
 function withoutReadonly(mount: Mount): Mount {
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 
-/** Removes a sandbox's pins, even half made ones. It can't delete content of a volume. May be repeated. */
+/**
+ * Removes a sandbox's pins, including pins of an interrupted start. It can't delete the content of a volume. May be repeated.
+ */
 export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
   const folder = join(mountsFolder(context), sandbox)
   if ((await lstatOrNull(folder)) === null) return
@@ -61,9 +66,9 @@ export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Prom
 }
 
 /**
- * Copies the sources of patches from the organization's host volume into `folder`, and returns the copies by the patch's
- * index. The runtime can't read them from the volume: a sandbox may change it meanwhile, and the runtime would follow
- * symlinks into this machine. Rejects with `StartError` of kind `patch`.
+ * Copies the sources of patches from the organization's host volume into `folder`. Returns the paths of the copies by the
+ * patch's index. The runtime must not read the volume itself: a sandbox may change the volume, and the runtime would follow
+ * symlinks to files of this machine. Rejects with `StartError` of reason `patch`.
  */
 export async function copyPatchSources(
   context: MountContext,
@@ -87,8 +92,8 @@ function isCopyPatch(patch: Patch): patch is CopyPatch {
 }
 
 /**
- * Whether no layer of an image has a folder. False behind a symlink of the image: only the guest knows where it leads, and
- * the runtime refuses a working folder that is missing there.
+ * Whether a folder exists in no layer of an image. Returns false if a part of the path is a symlink in the image. Only the
+ * guest can resolve that symlink, and the runtime refuses a working folder that is missing in the guest.
  */
 export async function isFolderMissing(layers: readonly string[], path: string): Promise<boolean> {
   const parts = path.split('/').filter((part) => part !== '')

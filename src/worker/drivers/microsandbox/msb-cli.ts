@@ -4,12 +4,15 @@ import { vmEnvironment, type MicrosandboxInstallation } from './installation.ts'
 /** The runtime's status of one of its sandboxes. */
 export type VmStatus = 'running' | 'stopped' | 'crashed' | 'absent'
 
-/** The runtime's command line program. Every call may be repeated. */
+/** Calls of the runtime's command line program `msb`. Every call may be repeated. */
 export type MsbCli = {
   status(name: string): Promise<VmStatus>
-  /** Lets the guest flush and shut down, and kills it after `timeoutSecs`. An unknown or stopped sandbox succeeds. */
+  /**
+   * Asks the guest to flush its disk and shut down, and kills it after `timeoutSecs`. Succeeds for an unknown or stopped
+   * sandbox.
+   */
   stop(name: string, timeoutSecs: number): Promise<void>
-  /** Kills a sandbox's processes and deletes its disk. An unknown sandbox succeeds. */
+  /** Kills a sandbox's processes and deletes its disk. Succeeds for an unknown sandbox. */
   remove(name: string): Promise<void>
   /** Imports an archive as an image. */
   load(archive: string, reference: string, signal: AbortSignal): Promise<void>
@@ -18,10 +21,10 @@ export type MsbCli = {
 }
 
 const TIMEOUT_MS = 60_000
-/** How long an import may take: it writes a large image once more, as a file system for the guest. */
+/** How long an import may take. It writes the whole image again as a file system for the guest. */
 const LOAD_TIMEOUT_MS = 900_000
 
-/** Creates calls to an installation's program, for the sandboxes of one home. */
+/** Creates the calls of an installation's program for the sandboxes in one home. */
 export function makeMsbCli({ msb }: MicrosandboxInstallation, home: string): MsbCli {
   const env = vmEnvironment(home)
   const attempt = (args: readonly string[], timeoutMs = TIMEOUT_MS): Promise<CommandResult> =>
@@ -32,7 +35,10 @@ export function makeMsbCli({ msb }: MicrosandboxInstallation, home: string): Msb
     const found = asList(await ask(['list', '--format', 'json'])).find((one) => one['name'] === name)
     return found === undefined ? 'absent' : statusOf(found['status'])
   }
-  /** The program has one exit code for real and harmless failures, so the sandbox's status decides. */
+  /**
+   * Throws if a call failed and the sandbox is not in the expected state. The program has one exit code for all failures,
+   * including harmless ones.
+   */
   const throwUnless = async (result: CommandResult, isReached: () => Promise<boolean>): Promise<void> => {
     if (result.code !== 0 && !(await isReached())) throw new Error(`msb: ${result.stderr.trim().slice(-500)}`)
   }

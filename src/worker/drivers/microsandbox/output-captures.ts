@@ -6,13 +6,13 @@ import { open, readdir, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound, readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
-/** Copies the captured output of all live runs into our own logs. */
+/** Copies the output that the runtime captured of all live runs into the sandboxes' logs. */
 export type OutputCaptures = {
-  /** Starts to copy a run's output. Does nothing for a run that is copied already. */
+  /** Starts to copy a run's output. Does nothing if the run's output is already being copied. */
   begin(run: CapturedRun): void
-  /** Copies the rest of a run's output and stops. */
+  /** Copies the rest of a run's output and stops copying. */
   finish(run: RunId): Promise<void>
-  /** Stops for all runs. The next worker continues where this one stopped. */
+  /** Stops copying for all runs. The next worker process continues at the same position. */
   close(): Promise<void>
 }
 
@@ -24,7 +24,7 @@ export type CapturedRun = {
   readonly positionFile: string
 }
 
-/** Creates captures that copy nothing yet. */
+/** Creates the output captures of a worker. They copy no run's output yet. */
 export function makeOutputCaptures(deps: {
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
@@ -49,41 +49,41 @@ export function makeOutputCaptures(deps: {
   }
 }
 
-/** Copies what the runtime captured of one sandbox into our own log. */
+/** Copies the captured output of one sandbox into the sandbox's log. */
 type ExecLogFollower = {
-  /** Copies everything that is there, ends every stream, and closes the files. */
+  /** Copies the remaining output, ends every stream, and closes the files. */
   close(): Promise<void>
 }
 
 type ExecLogInput = {
-  /** The folder of the runtime's logs of this sandbox. */
+  /** The folder in which the runtime stores this sandbox's logs. */
   readonly folder: string
-  /** The file that stores the position, so that a restarted worker copies nothing twice. */
+  /** The file that stores how much was copied. A restarted worker therefore copies nothing twice. */
   readonly positionFile: string
   readonly writer: LogWriter
   readonly clock: Clock
   readonly log: Log
 }
 
-/** A file of captured output, by its inode because rotation renames it, and how much of it was copied. */
+/** A position in a file of captured output. The file is identified by its inode, because rotation renames it. */
 type Position = { readonly inode: number; readonly offset: number }
 
-/** A position before all files: none has this inode. */
+/** The position before all files. No file has this inode. */
 const BEGINNING: Position = { inode: 0, offset: 0 }
 
 const CAPTURED = 'exec.log'
-/** How long a line may wait before it is copied. A person may be watching the log. */
+/** How long a line may wait before it is copied. It is short because a person may be watching the log. */
 const POLL_MS = 200
 const PIECE_BYTES = 256 * 1024
-/** The longest line that is copied. The runtime writes a line for each chunk of output, which has at most 4 MiB. */
+/** The longest line that is copied. The runtime writes one line for each chunk of at most 4 MiB of output. */
 const LINE_LIMIT_BYTES = 32 * 1024 * 1024
-/** The most streams with unfinished lines to hold at once. */
+/** The most streams to keep in memory at the same time. */
 const STREAMS_LIMIT = 64
 
 /**
- * Follows the runtime's captured output: one JSON object `{t, s, d, id}` per line, in a file that is renamed when it is
- * full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, it copies everything that is there. It logs a
- * failure once and retries.
+ * Follows the output that the runtime captures: one JSON object `{t, s, d, id}` per line, in a file that is renamed when it is
+ * full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, it copies from the oldest file on. It logs a failure
+ * once and retries.
  */
 export function followExecLog({ folder, positionFile, writer, clock, log }: ExecLogInput): ExecLogFollower {
   const closing = new AbortController()
@@ -122,7 +122,7 @@ export function followExecLog({ folder, positionFile, writer, clock, log }: Exec
   }
 }
 
-/** Stores the end of the captured output as position, so that the output of earlier runs is not copied. */
+/** Stores the end of the captured output as the position, so that the output of earlier runs is not copied. */
 export async function skipExistingOutput(folder: string, positionFile: string): Promise<void> {
   await using handle = await openOrNull(join(folder, CAPTURED))
   if (handle === null) return
@@ -134,12 +134,12 @@ async function copyFrom(folder: string, from: Position, onLine: (line: string) =
   await using opened = new AsyncDisposableStack()
   const openFile = async (name: string): Promise<OpenFile | null> => {
     const handle = opened.use(await openOrNull(join(folder, name)))
-    return handle === null ? null : { handle, inode: (await handle.stat()).ino } // rotation may have renamed it since
+    return handle === null ? null : { handle, inode: (await handle.stat()).ino } // rotation may have renamed the file since it was opened
   }
   const current = await openFile(CAPTURED)
   if (current === null) return from
   if (current.inode === from.inode) return { ...from, offset: await readLines(current.handle, from.offset, onLine) }
-  // The file was renamed meanwhile: copy the rest of it, then the files between, then the current one.
+  // The file was renamed. Copy the rest of it, then the newer renamed files, then the current file.
   const older: OpenFile[] = []
   for (const name of await rotated(folder)) {
     const file = await openFile(name)
@@ -153,7 +153,7 @@ async function copyFrom(folder: string, from: Position, onLine: (line: string) =
 
 type OpenFile = { readonly handle: FileHandle; readonly inode: number }
 
-/** The renamed files, the oldest first: `exec.log.1` is the newest of them. */
+/** Lists the renamed files, oldest first. `exec.log.1` is the newest of them. */
 async function rotated(folder: string): Promise<readonly string[]> {
   const numbers = (await readdir(folder)).flatMap((name) => {
     const number = /^exec\.log\.(\d+)$/.exec(name)?.[1]
@@ -162,7 +162,7 @@ async function rotated(folder: string): Promise<readonly string[]> {
   return numbers.toSorted((a, b) => b - a).map((number) => `${CAPTURED}.${String(number)}`)
 }
 
-/** Reads whole lines from an offset, and returns the offset of the next line. */
+/** Reads whole lines from an offset on, and returns the offset of the next line. */
 async function readLines(handle: FileHandle, offset: number, onLine: (line: string) => void): Promise<number> {
   let at = offset
   let held = Buffer.alloc(0)
@@ -178,7 +178,7 @@ async function readLines(handle: FileHandle, offset: number, onLine: (line: stri
       end = held.indexOf(0x0a)
     }
     if (held.length <= LINE_LIMIT_BYTES) continue
-    at += held.length // too long to be a line of the runtime
+    at += held.length // skips text that is too long to be a line of the runtime
     held = Buffer.alloc(0)
   }
 }
@@ -191,7 +191,7 @@ async function readPiece(handle: FileHandle, position: number): Promise<Buffer> 
 type Entry = { readonly s: string; readonly d: string; readonly id: number }
 type Streams = { of(entry: Entry): LogStream | null; end(): void }
 
-/** Writes the output of one line. Skips the runtime's own messages, for which the worker has its own. */
+/** Writes the output that one line contains. Skips the runtime's own messages, because the worker logs its own. */
 function writeEntry(line: string, streams: Streams): void {
   const entry = parseEntry(line)
   if (entry !== null) streams.of(entry)?.write(Buffer.from(entry.d))
@@ -202,12 +202,12 @@ function parseEntry(line: string): Entry | null {
     const { s, d, id } = JSON.parse(line) as Readonly<Record<string, unknown>> // each field is checked below
     return typeof s === 'string' && typeof d === 'string' ? { s, d, id: typeof id === 'number' ? id : 0 } : null
   } catch (error) {
-    if (error instanceof SyntaxError) return null // cut short by a crash
+    if (error instanceof SyntaxError) return null // truncated by a crash
     throw error
   }
 }
 
-/** Creates one stream for each session and source, so that lines of two sessions don't mix. */
+/** Creates a separate stream for each session and source, so that the lines of two sessions don't mix. */
 function makeStreams(writer: LogWriter): Streams {
   const streams = new Map<string, LogStream>()
   return {
@@ -216,7 +216,7 @@ function makeStreams(writer: LogWriter): Streams {
       const key = `${s} ${String(id)}`
       const stream = streams.get(key) ?? writer.stream(s)
       streams.delete(key)
-      streams.set(key, stream) // keeps the least recently used stream first
+      streams.set(key, stream) // the map's first stream is the least recently used
       const [oldest] = streams
       if (streams.size > STREAMS_LIMIT && oldest !== undefined) {
         oldest[1].end()

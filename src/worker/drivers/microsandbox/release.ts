@@ -15,15 +15,15 @@ const POLL_MS = 20
 /** How long a guest may take to flush its disk and shut down. The runtime itself allows 2 s (0.6.14). */
 const SHUT_DOWN_SECS = 10
 
-/** Stops a run's workload, then its virtual machine. See `RunOperations.stopProcesses`. */
+/** Stops a run's workload, then its virtual machine. Implements `RunOperations.stopProcesses`. */
 export async function stopVm(context: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
   await stopWorkload(context, record, graceMs)
   await shutDownVm(context, record)
 }
 
 /**
- * Sends SIGTERM to the workload and waits at most `graceMs` for its end. Without a workload there is nothing to wait for:
- * processes that clients started get their SIGTERM when the guest shuts down, as with the genuine service.
+ * Sends SIGTERM to the workload and waits at most `graceMs` for its end. Returns at once if there is no workload. Processes
+ * that clients started get SIGTERM when the guest shuts down, as with the genuine service.
  */
 async function stopWorkload({ clock, records }: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
   const { run_id, started } = record
@@ -36,7 +36,7 @@ async function stopWorkload({ clock, records }: VmContext, record: VmRunRecord, 
   while (!(await isOver())) await clock.sleep(POLL_MS)
 }
 
-/** Asks the guest to flush its disk and shut down, then kills what is left of the virtual machine. */
+/** Asks the guest to flush its disk and shut down, then kills the remaining processes of the virtual machine. */
 async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRunRecord): Promise<void> {
   const { name } = vmPaths(home, sandbox_id)
   if (started !== null && isAlive(started.vm)) await msb.stop(name, SHUT_DOWN_SECS)
@@ -44,8 +44,8 @@ async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started
 }
 
 /**
- * Shuts the virtual machine down, because its output is complete only then, and copies the rest of it. The outcome is
- * recorded first: a machine that is off no longer shows how its run ended. See `RunOperations.readLastOutput`.
+ * Shuts the virtual machine down and copies the rest of its output, which is complete only after the shutdown. Records the
+ * outcome first, because a machine that is off no longer shows how its run ended. Implements `RunOperations.readLastOutput`.
  */
 export async function readLastOutput(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<void> {
   await context.records.write({ ...record, outcome })
@@ -54,7 +54,7 @@ export async function readLastOutput(context: VmContext, record: VmRunRecord, ou
   await context.captures.finish(record.run_id)
 }
 
-/** Frees the mounts and files of a run whose virtual machine is off. See `RunOperations.release`. */
+/** Frees the mounts and files of a run whose virtual machine is off. Implements `RunOperations.release`. */
 export async function releaseRun(context: VmContext, { run_id, sandbox_id }: VmRunRecord): Promise<void> {
   const { clock, home, msb, storedSandboxes } = context
   await killProcesses(await findProcesses([WORKLOAD_MARK, run_id]), clock)
@@ -63,7 +63,7 @@ export async function releaseRun(context: VmContext, { run_id, sandbox_id }: VmR
   await rm(copiesFolder(context, run_id), { recursive: true, force: true })
 }
 
-/** Where the copies that patches bring are kept until the disk is made. */
+/** Returns the folder that stores the copied patch sources until the disk is created. */
 export function copiesFolder({ records }: Pick<VmContext, 'records'>, run: RunId): string {
   return join(records.folderOf(run), 'copies')
 }

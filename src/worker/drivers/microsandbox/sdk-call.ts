@@ -1,6 +1,6 @@
 /**
- * The only program that loads the SDK, in a separate process for each call. So the SDK's native module and its state for
- * the whole process (backend, home, database) stay out of the worker, and a crash of it only fails one start.
+ * The program that calls the SDK, in a separate process for each call. Nothing else loads the SDK. Therefore its native module
+ * and its process-wide state (backend, home, database) stay out of the worker. A crash of the SDK fails only one start.
  */
 import { text } from 'node:stream/consumers'
 import { applyVmConfig } from './apply-vm-config.ts'
@@ -26,7 +26,7 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
     }
   } catch (error) {
     if (error instanceof MicrosandboxError) return { kind: 'failed', code: error.code, message: error.message }
-    // For kinds without a class of their own, the binding's message is `[Kind] text`. A failed boot is one of them.
+    // If an error kind has no class in the binding, the message is `[Kind] text`. A failed boot is such a kind.
     const words = /^\[(\w+)\] ([\s\S]*)$/.exec(error instanceof Error ? error.message : String(error))
     return { kind: 'failed', code: words?.[1] ?? 'unknown', message: words?.[2] ?? String(error) }
   }

@@ -6,28 +6,39 @@ import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
 import type { VmConfig } from './vm-config.ts'
 
-/** Marks the command line of a call, followed by its run, so that a call whose worker died can be found. */
+/**
+ * An argument in the command line of each call, followed by the run's id. The next worker finds the calls of a dead worker by
+ * this argument.
+ */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
 
 type SdkCall = {
   readonly home: string
   readonly request: SdkRequest
-  /** The run that the call is for; it stands in the process's command line. */
+  /** The id of the call's run, which becomes an argument of the process. */
   readonly label: string
-  /** An abort kills the call. The virtual machine that it was starting ends too, because the runtime watches its parent. */
+  /**
+   * An abort kills the process of the call. A virtual machine that the call was starting ends too, because the runtime watches
+   * its parent process.
+   */
   readonly signal: AbortSignal
 }
 
-/** How long the SDK may take. It itself waits 180 s for a guest to answer (0.6.14), after it applied patches to the disk. */
+/**
+ * How long a call may take. The SDK applies patches to the disk and then waits up to 180 s for the guest to answer (0.6.14).
+ */
 const TIMEOUT_MS = 400_000
-/** How much of its error output is reported, in characters. */
+/** How many characters of the process's error output are reported. */
 const WORDS_LIMIT = 500
 
-/** Calls the SDK in a separate process. Rejects with the signal's reason, or when the process ends without an answer. */
+/**
+ * Calls the SDK in a separate process. When the signal aborts, it rejects with the signal's reason. It also rejects if the
+ * process ends without an answer.
+ */
 export async function callSdk({ home, request, label, signal }: SdkCall): Promise<SdkAnswer> {
   signal.throwIfAborted()
   const child = spawn(process.execPath, [join(import.meta.dirname, 'sdk-call.ts'), SDK_CALL_MARK, label], {
-    detached: true, // so that Ctrl-C in the worker's terminal does not reach the virtual machines
+    detached: true, // keeps Ctrl-C in the worker's terminal from reaching the virtual machines
     stdio: ['pipe', 'pipe', 'pipe'],
     cwd: '/',
     env: vmEnvironment(home),
@@ -56,18 +67,18 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   }
 }
 
-/** A request to the process with the SDK, as one JSON document on its standard input. */
+/** A request to the SDK's process, sent as one JSON document on its standard input. */
 export type SdkRequest =
   /** Creates a sandbox and starts it. */
   | { readonly kind: 'create'; readonly config: VmConfig }
-  /** Starts a sandbox that exists. */
+  /** Starts an existing sandbox. */
   | { readonly kind: 'start'; readonly name: string }
-  /** Returns the configuration that `create` would use, and creates nothing. */
+  /** Returns the configuration that `create` would use, without creating a sandbox. */
   | { readonly kind: 'build'; readonly config: VmConfig }
   /** Returns the path of a sandbox's agent socket. */
   | { readonly kind: 'socket'; readonly name: string }
 
-/** The answer, as one JSON document on standard output. `code` is the SDK's error code. */
+/** The answer of the SDK's process, sent as one JSON document on its standard output. `code` is the SDK's error code. */
 export type SdkAnswer =
   | { readonly kind: 'done'; readonly value: unknown }
   | { readonly kind: 'failed'; readonly code: string; readonly message: string }

@@ -12,8 +12,8 @@ import { writeJsonAtomically } from '../../../lib/files.ts'
 import type { StartedVm } from './vm-records.ts'
 
 /**
- * Starts the workload of a run whose virtual machine accepts commands, in the watcher process `workload.ts`. Returns that
- * process; null when the spec has no workload.
+ * Starts a run's workload in a watcher process, the program `workload.ts`. The virtual machine must already accept commands.
+ * Returns the watcher process, or null if the spec has no workload.
  */
 export async function startWorkload(
   { records, home }: Pick<VmContext, 'records' | 'home'>,
@@ -45,7 +45,7 @@ export async function startWorkload(
   return identifyProcess(pid)
 }
 
-/** The input of the program `workload.ts`: a JSON file, whose path is the argument after the mark. */
+/** The input of the program `workload.ts`. It is a JSON file, whose path is the argument after `WORKLOAD_MARK`. */
 export type WorkloadRequest = {
   readonly socket: string
   readonly end_file: string
@@ -55,5 +55,5 @@ export type WorkloadRequest = {
   readonly user: string | null
 }
 
-/** Marks the command line of the program, so that it can be told from any other process. */
+/** An argument in the watcher's command line that distinguishes it from every other process. */
 export const WORKLOAD_MARK = 'sandyard-microvm-workload'

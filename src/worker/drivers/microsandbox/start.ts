@@ -19,10 +19,7 @@ import { copyPatchSources, isFolderMissing, pinMountSources } from './mount-sour
 import { findVm } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
 
-/**
- * Starts the microVM of a run and its workload, and writes the run's record once both accept commands. See
- * `RunOperations.start`.
- */
+/** Starts the microVM of a run and then its workload, and writes the run's record. Implements `RunOperations.start`. */
 export async function startVm(
   context: VmContext,
   desired: DesiredRun,
@@ -45,7 +42,7 @@ export async function startVm(
     isolation: describeIsolation(installation.version),
     disk_size_mib: String(stored.disk_size_mib),
   }
-  // A worker that dies before the record is whole leaves processes that the next one finds by their command lines.
+  // If the worker dies before this record is complete, the next worker finds the processes by their command lines.
   const has_workload = desired.spec.runtime.cmd !== null
   const watcher = await startWorkload(context, desired, stored.image.config)
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
@@ -95,7 +92,9 @@ async function callSdkForRun(
   if (answer.kind === 'failed') throw await toStartError(answer, vmPaths(context.home, desired.sandbox_id), context.dir)
 }
 
-/** Copies a run's output into the sandbox's log, from where an earlier worker stopped. May be repeated. */
+/**
+ * Copies a run's output into the sandbox's log, from the position at which an earlier worker process stopped. May be repeated.
+ */
 export function resumeCapture(context: VmContext, record: VmRunRecord): void {
   context.captures.begin({
     run: record.run_id,

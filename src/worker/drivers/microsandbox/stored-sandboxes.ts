@@ -5,15 +5,15 @@ import type { ImageConfig } from '../../images/image.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /**
- * A sandbox that has started once, so that the runtime stores its disk. The disk is only meaningful over its image, so the
- * sandbox keeps that image even if the tag moves, and needs no credential again.
+ * A sandbox whose disk the runtime stores: it has started at least once. The disk is usable only with the image of the first
+ * start. The sandbox therefore keeps that image even if the tag moves, and needs no registry credential again.
  */
 export type StoredSandbox = {
   readonly image: { readonly digest: string; readonly config: ImageConfig }
   readonly disk_size_mib: number
 }
 
-/** The stored sandboxes of this driver, each in a file. */
+/** The stored sandboxes of this driver, with one file for each. */
 export type StoredSandboxes = {
   list(): Promise<readonly SandboxId[]>
   read(sandbox: SandboxId): Promise<StoredSandbox | null>
@@ -21,7 +21,7 @@ export type StoredSandboxes = {
   delete(sandbox: SandboxId): Promise<void>
 }
 
-/** Opens the folder of stored sandboxes, creating it when missing. */
+/** Opens the folder of stored sandboxes. Creates it if it is missing. */
 export async function openStoredSandboxes(dir: string): Promise<StoredSandboxes> {
   const folder = join(dir, 'kept')
   await mkdir(folder, { recursive: true, mode: 0o700 })

@@ -9,8 +9,9 @@ import type {
 import type { VmNetwork } from './vm-network.ts'
 
 /**
- * The complete configuration of a sandbox's microVM: the calls of the SDK's builder as plain data. The runtime gets it once,
- * when the sandbox's disk is created. It is sent to a separate process, `sdk-call.ts`, which alone loads the SDK.
+ * The complete configuration of a sandbox's microVM: the arguments of the SDK's builder as plain data. The runtime gets it
+ * once, when the sandbox's disk is created. The worker sends it to the separate process `sdk-call.ts`, because no other program
+ * loads the SDK.
  */
 export type VmConfig = {
   readonly name: string
@@ -26,7 +27,7 @@ export type VmConfig = {
   readonly entrypoint: readonly string[] | null
   readonly cmd: readonly string[] | null
   readonly log_level: SandboxLogLevel | null
-  /** Null: the runtime's own interval; 0: no samples. */
+  /** Null for the runtime's default interval, 0 for no samples. */
   readonly metrics_sample_interval_ms: number | null
   readonly env: readonly { readonly key: string; readonly value: string }[]
   readonly labels: Readonly<Record<string, string>>
@@ -34,7 +35,7 @@ export type VmConfig = {
   readonly rlimits: readonly Rlimit[]
   readonly mounts: readonly VmMount[]
   readonly patches: readonly VmPatch[]
-  /** Null: no network. */
+  /** Null for no network. */
   readonly network: VmNetwork | null
   readonly init: {
     readonly cmd: string

@@ -7,7 +7,7 @@ import type { SdkAnswer } from './sdk-client.ts'
 
 type Failed = Extract<SdkAnswer, { readonly kind: 'failed' }>
 
-/** The kind of start failure for each of the SDK's error codes. All others are of kind `runtime`. */
+/** The reason of a start failure for each error code of the SDK. Codes that are not listed have the reason `runtime`. */
 const KINDS: Readonly<Partial<Record<string, StartFailure>>> = {
   invalidConfig: 'config',
   noDefaultCommand: 'config',
@@ -20,7 +20,7 @@ const KINDS: Readonly<Partial<Record<string, StartFailure>>> = {
   libkrunfwNotFound: 'host',
 }
 
-/** The kind of start failure for each stage of a virtual machine's boot. The runtime stores the failed stage in a file. */
+/** The reason of a start failure for each stage of a virtual machine's boot. The runtime stores the failed stage in a file. */
 const STAGES: Readonly<Partial<Record<string, StartFailure>>> = {
   mount: 'mount',
   config: 'config',
@@ -29,7 +29,7 @@ const STAGES: Readonly<Partial<Record<string, StartFailure>>> = {
   build_vm: 'runtime',
 }
 
-/** Messages for the sandbox's owner, where the SDK's own would name paths of this machine. */
+/** Messages for the sandbox's owner. They replace the SDK's messages, which contain paths of this machine. */
 const OWNER_MESSAGES: Readonly<Record<StartFailure, string>> = {
   image: 'the image could not be used for a microVM',
   registry: 'the image could not be pulled',
@@ -44,8 +44,8 @@ const OWNER_MESSAGES: Readonly<Record<StartFailure, string>> = {
 }
 
 /**
- * Translates a failure of the SDK. The runtime's own message becomes the cause, for the log. The owner sees it only if it is
- * about the spec and names nothing in `dir`, the driver's folder.
+ * Translates an SDK failure into a `StartError`. The SDK's message becomes the cause, for the log. The owner also sees that
+ * message if it is about the spec and contains no path in `dir`, the driver's folder.
  */
 export async function toStartError(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
   const stage = failed.code === 'BootStart' ? await readStage(paths) : null

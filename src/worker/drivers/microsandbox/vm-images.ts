@@ -9,14 +9,14 @@ import { unmountBelow } from '../../mounts.ts'
 import { exportImage } from './export-image.ts'
 import type { MsbCli } from './msb-cli.ts'
 
-/** The images of our store in the runtime's own store. */
+/** Imports of the worker's stored images into the runtime's own image store. */
 export type VmImages = {
   /**
-   * Imports an image unless the runtime has it, and returns the runtime's reference. Rejects with `StartError` of kind
-   * `host`, or with the signal's reason.
+   * Imports an image unless the runtime has it already. Returns the image's reference in the runtime's store. Rejects with
+   * `StartError` of reason `host`, or with the signal's reason.
    */
   importImage(image: Image, signal: AbortSignal): Promise<string>
-  /** Deletes the imported images that none of these digests names. No sandbox's disk may need them. */
+  /** Deletes the imported images whose digests are not in this set. The set must contain the images of all sandboxes' disks. */
   deleteExcept(digests: ReadonlySet<string>): Promise<void>
 }
 
@@ -29,10 +29,10 @@ type VmImagesInput = {
 
 const PREFIX = 'localhost/sandyard:'
 
-/** Opens the import of images, and deletes what an earlier worker left half done. */
+/** Opens the import of images. Deletes the unfinished imports of an earlier worker process. */
 export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput): Promise<VmImages> {
   const folder = join(dir, 'exports')
-  await unmountBelow(folder, { clock, commands: localCommands }) // mounted layers of an export that was cut short
+  await unmountBelow(folder, { clock, commands: localCommands }) // unmounts the layers of an interrupted export
   await rm(folder, { recursive: true, force: true })
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<string>()
@@ -66,7 +66,7 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
   }
 }
 
-/** A tag has at most 128 characters and no colon. */
+/** Returns the reference for an image's digest. A tag has at most 128 characters and contains no colon. */
 function referenceOf(digest: string): string {
   return `${PREFIX}${digest.replace(':', '-')}`
 }

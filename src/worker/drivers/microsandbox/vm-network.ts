@@ -4,7 +4,7 @@ import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
 import { networkInterfaces } from 'node:os'
 
-/** A virtual machine's network, as the runtime's builder takes it. */
+/** A virtual machine's network, in the form that the SDK's builder accepts. */
 export type VmNetwork = {
   readonly strict: boolean
   readonly max_connections: number | null
@@ -12,10 +12,10 @@ export type VmNetwork = {
 }
 
 /**
- * Translates a spec's network; null without a network. As with every driver, the operator's rules come before the tenant's
- * (decision 0007): they close the machine's own addresses and loopback, and every port of the gateway except DNS. A metadata
- * address opens only to a rule that names it. The runtime connects from a process of this machine, so without these rules a
- * default of `allow` would reach services that listen here.
+ * Translates a spec's network. Returns null if the sandbox has no network. As with every driver, the operator's rules come
+ * before the tenant's (decision 0007). They deny the machine's own addresses, loopback, and every port of the gateway except
+ * DNS. A metadata address is reachable only if a rule names it. The runtime makes connections from a process on this machine.
+ * Without these rules, a default of `allow` would reach the machine's own services.
  */
 export function makeVmNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
   if (!spec.enabled) return null
@@ -46,8 +46,9 @@ function operatorRules(hostAddresses: readonly string[]): readonly Rule[] {
 }
 
 /**
- * The policy's rules that name metadata addresses, then a denial of all of them. So `any`, a default of `allow` and wider
- * blocks don't open them. A denial of `any` or of a wider block does cover them.
+ * Returns the policy's rules that name metadata addresses, followed by a rule that denies all metadata addresses. Therefore
+ * `any`, a default of `allow` and wider blocks don't allow metadata addresses. A rule that denies `any` or a wider block
+ * applies to them, too.
  */
 function metadataRules(policy: NetworkPolicy): readonly Rule[] {
   const said = policy.rules.flatMap((rule): readonly Rule[] => {
@@ -83,7 +84,7 @@ function denyEgress(destination: Destination): Rule {
   return { direction: 'egress', destination, action: 'deny', ports: [], protocols: [] }
 }
 
-/** The addresses of this machine without loopback. */
+/** Returns the addresses of this machine except loopback. */
 export function hostAddresses(): readonly string[] {
   return Object.values(networkInterfaces())
     .flatMap((addresses) => addresses ?? [])

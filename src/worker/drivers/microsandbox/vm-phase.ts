@@ -9,15 +9,17 @@ import { vmPaths } from './installation.ts'
 import type { VmStatus } from './msb-cli.ts'
 import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
 
-/** What the machine shows of a run, apart from its record. */
+/** The observable facts about a run on this machine, apart from its record. */
 export type VmEvidence = {
   readonly bootId: string
   readonly isBeingStarted: boolean
   readonly isVmAlive: boolean
-  /** False once the watcher of the workload is gone: the relay has killed the workload, and nothing reports its end. */
+  /**
+   * False once the workload's watcher process is gone. Then the relay has killed the workload, and no process reports its end.
+   */
   readonly isWatched: boolean
   readonly end: WorkloadEnd | null
-  /** The runtime's status of the sandbox; asked for only when nothing else tells how the run ended. */
+  /** The runtime's status of the sandbox. Null unless it is needed to find out how the run ended. */
   readonly status: VmStatus | null
   readonly hasRunOutOfMemory: boolean
 }
@@ -48,21 +50,24 @@ function outcomeOf(
   switch (end.kind) {
     case 'exited':
       return { kind: 'exited', code: end.code }
-    case 'signalled': // the agent does not report the signal; the kernel's log shows whether memory ran out
+    case 'signalled': // the agent does not report which signal; the guest kernel's log shows whether memory ran out
       return hasRunOutOfMemory ? { kind: 'out_of_memory' } : { kind: 'signalled', signal: 'a signal' }
     case 'failed':
       return { kind: 'lost', message: `the workload could not be started: ${end.message}` }
   }
 }
 
-/** The outcome of a virtual machine that is gone without a report of a workload's end: the guest shut it down, or it died. */
+/**
+ * Returns the outcome of a virtual machine that ended without a report of its workload's end. Either the guest shut the machine
+ * down, or the machine crashed.
+ */
 function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): RunOutcome {
   if (hasRunOutOfMemory) return { kind: 'out_of_memory' }
   if (status === 'stopped') return { kind: 'exited', code: 0 }
   return { kind: 'lost', message: 'the virtual machine ended unexpectedly' }
 }
 
-/** Derives a run's phase from its record and from what the machine shows now. */
+/** Derives a run's phase from its record and from the current state of the machine. */
 export async function observeVm(
   context: VmContext,
   record: VmRunRecord,
@@ -73,7 +78,7 @@ export async function observeVm(
   const watcher = record.started?.watcher ?? null
   const hasWatcher = record.started?.has_workload === true
   const isWatcherAlive = hasWatcher && watcher !== null && isAlive(watcher)
-  // Read after the process: a watcher that ended in between has written its file by now.
+  // Read the file only after the check of the processes. A watcher that ended in between has written it by now.
   const end = await records.readEnd(record.run_id)
   const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested
   const paths = vmPaths(context.home, record.sandbox_id)
@@ -85,10 +90,10 @@ export async function observeVm(
   return deriveVmPhase(record, { bootId, isBeingStarted, isVmAlive, isWatched, end, status, hasRunOutOfMemory })
 }
 
-/** How much of the end of the guest kernel's log is searched. */
+/** How many bytes at the end of the guest kernel's log are searched. */
 const KERNEL_LOG_BYTES = 64 * 1024
 
-/** Whether the guest's kernel logged a kill for lack of memory since the virtual machine's last boot. */
+/** Whether the guest's kernel has logged an out-of-memory kill since the virtual machine's last boot. */
 async function saysOutOfMemory(path: string): Promise<boolean> {
   try {
     await using handle = await open(path, 'r')

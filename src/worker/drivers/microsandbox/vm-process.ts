@@ -8,7 +8,7 @@ import {
   type ProcessIdentity,
 } from '../../processes/process-identity.ts'
 
-/** Finds every process whose command line has all of these words. */
+/** Finds every process whose command line contains all of these arguments. */
 export async function findProcesses(words: readonly string[]): Promise<readonly ProcessIdentity[]> {
   const found: ProcessIdentity[] = []
   for (const name of await readdir('/proc')) {
@@ -29,7 +29,7 @@ export function findVm(name: string): Promise<readonly ProcessIdentity[]> {
 const KILL_TIMEOUT_MS = 20_000
 const KILL_POLL_MS = 10
 
-/** Kills processes and waits until none of them is left. Rejects after 20 s. */
+/** Kills processes and waits until all of them have ended. Rejects after 20 s. */
 export async function killProcesses(marks: readonly ProcessIdentity[], clock: Clock): Promise<void> {
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (const mark of marks) if (isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')

@@ -3,20 +3,23 @@ import { readJson } from '../../../lib/files.ts'
 import { type RunRecord, openRunRecords, type RunRecords } from '../shared/run-records.ts'
 import type { ProcessIdentity } from '../../processes/process-identity.ts'
 
-/** What this driver stores about a run. */
+/** The record of a run of this driver. */
 export type VmRunRecord = RunRecord<StartedVm> & { readonly idle_timeout_secs: number | null }
 
-/** The part of a record that exists once the microVM accepted commands. */
+/** The part of a record that is set once the microVM accepted commands. */
 export type StartedVm = {
   readonly vm: ProcessIdentity
-  /** The process that waits for the workload; null without a workload, or if it ended before it could be identified. */
+  /**
+   * The process that waits for the workload. Null if there is no workload, or if the process ended before it could be
+   * identified.
+   */
   readonly watcher: ProcessIdentity | null
   readonly has_workload: boolean
 }
 
 /**
- * How a workload ended: with a code, by a signal, which the agent does not name, or with a reason why it never started.
- * `lost`: the agent was gone before it reported the end.
+ * The end of a workload: an exit code, a signal (the agent does not report which one), or the reason why the workload never
+ * started. `lost` means that the agent was gone before it reported the end.
  */
 export type WorkloadEnd =
   | { readonly kind: 'exited'; readonly code: number }
@@ -29,7 +32,7 @@ export type VmRunRecords = RunRecords<VmRunRecord> & {
   readEnd(run: RunId): Promise<WorkloadEnd | null>
 }
 
-/** Opens the records beneath `dir`, creating their folders when missing. */
+/** Opens the records beneath `dir`. Creates missing folders. */
 export async function openVmRunRecords(dir: string): Promise<VmRunRecords> {
   const files = await openRunRecords<VmRunRecord>(dir, 'ends')
   return { ...files, readEnd: (run) => readJson<WorkloadEnd>(files.endFileOf(run)) }

@@ -1,6 +1,7 @@
 /**
- * Runs a sandbox's workload through the agent, and writes how it ended to a file. It is a separate process that outlives the
- * worker, because the relay kills what a client started when the client disconnects. It forwards SIGTERM to the workload.
+ * The watcher program: runs a sandbox's workload through the guest's agent and writes the workload's end to a file. It is a
+ * separate process that outlives the worker. The relay kills a client's processes when the client disconnects, so the worker
+ * itself must not be the client. It forwards SIGTERM to the workload.
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -11,11 +12,13 @@ import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
 import type { WorkloadRequest } from './start-workload.ts'
 
-/** The relay sends 8 bytes before the first frame: the range of correlation ids that this client may use. */
+/**
+ * The bytes that the relay sends before the first frame. They contain the range of correlation ids that this client may use.
+ */
 const PROLOGUE_BYTES = 8
 const SIGTERM = 15
 
-const order = JSON.parse(await readFile(process.argv[3] ?? '', 'utf8')) as WorkloadRequest // written by launch-workload.ts
+const order = JSON.parse(await readFile(process.argv[3] ?? '', 'utf8')) as WorkloadRequest // written by start-workload.ts
 const end = await runWorkload(order)
 writeFileSync(`${order.end_file}.tmp`, JSON.stringify(end), { mode: 0o600 })
 renameSync(`${order.end_file}.tmp`, order.end_file)
