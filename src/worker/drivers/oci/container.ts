@@ -8,13 +8,19 @@ export type Container = {
   /** The runtime's command line up to its subcommand, including wrappers: `[...runtime, 'exec', …]`. */
   readonly runtime: readonly string[]
   readonly runtimeName: 'crun' | 'runc' | 'runsc' | 'kata-runtime'
-  /** The host's process id of the container's first process, or of the sandbox's own kernel. */
+  /**
+   * The host's process id of the container's first process. With gVisor or a virtual machine, the process id of the sandbox's
+   * kernel.
+   */
   readonly initPid: number
-  /** Where the host reads the container's files: through the first process if the host sees it, else at the root's mount. */
+  /**
+   * The host's path of the container's root: in `/proc` if the host sees the first process, and otherwise the root's mount
+   * point.
+   */
   readonly rootPath: string
   /** The host user who is user 0 of the container. */
   readonly uidShift: number
-  /** The run's folder, which only root may enter, for FIFOs and process files. */
+  /** The run's folder, which stores FIFOs and process files. Only root may enter it. */
   readonly runDir: string
   readonly spec: SandboxSpec
   readonly image: ImageConfig

@@ -20,7 +20,7 @@ import type { Runtime } from './run/runtime.ts'
 
 /** The driver's settings. */
 export type OciSettings = {
-  /** The size of a sandbox's disk, a sparse file, when its spec names none. */
+  /** The size of a sandbox's disk if its spec names no size. The disk is a sparse file. */
   readonly defaultDiskMib: number
   /** How many disks of that size to keep formatted and mounted, ready for starts. */
   readonly diskPool: number
@@ -28,9 +28,9 @@ export type OciSettings = {
   readonly pidsLimit: number
   /** The host user who is user 0 of every sandbox. Images are unpacked with owners shifted by this number. */
   readonly uidShift: number
-  /** How many virtual CPUs to promise per real one. */
+  /** How many virtual CPUs each real CPU counts as. */
   readonly cpuOvercommit: number
-  /** The static init program of the host. */
+  /** The path of a static init program on the host. */
   readonly initBinary: string
 }
 
@@ -43,7 +43,7 @@ export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift'> = {
   initBinary: '/usr/bin/catatonit',
 }
 
-/** What `makeOciDriver` is given. */
+/** The dependencies and settings of the driver for OCI runtimes. */
 export type OciDriverInput = {
   /** The driver's own folder. Nothing else writes there. */
   readonly dir: string
@@ -57,24 +57,30 @@ export type OciDriverInput = {
   readonly random: Random
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
-  /** Takes the workload's output and the log lines about a sandbox's life. */
+  /** Stores the workload's output and the log lines about a sandbox's starts and ends. */
   readonly logs: Pick<SandboxLogs, 'writerOf'>
-  /** Serves the agent protocol for one client. It reports when the client uses the sandbox, and captures processes' output. */
+  /**
+   * Opens a channel that serves the agent protocol to one client. It reports when the client uses the sandbox, and logs the
+   * output of the client's processes.
+   */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings
 }
 
-/** The driver's input with everything that the driver opened. */
+/** The driver's input and the resources that the driver opened. */
 export type OciContext = OciDriverInput & {
   readonly records: OciRunRecords
   readonly captures: OutputCaptures
   readonly disks: SandboxDisks
   readonly cgroups: Cgroups
-  /** Where root file systems are mounted. Any user of the host may pass the folders above it. */
+  /** The folder in which root file systems are mounted. Every user of the host may enter its parent folders. */
   readonly mountDir: string
   readonly bootId: string
   readonly isAlive: LivenessCheck
-  /** The folder of programs that is mounted into each sandbox; null when the machine lacks what they are made of. */
+  /**
+   * The folder of programs that is mounted into each sandbox. Null if the machine lacks a program that the toolbox is made
+   * from.
+   */
   readonly toolbox: string | null
   readonly hardLimits: HardLimits
 }

@@ -23,9 +23,9 @@ import { startRun } from './run/start.ts'
 import { stopProcesses } from './run/stop-processes.ts'
 
 /**
- * Opens the driver for OCI runtimes over the folder `dir`. It adopts what earlier workers left there, and removes every
- * mount, network and cgroup of a run that is on no record. Rejects when the machine can't run sandboxes; the message tells
- * the operator why.
+ * Opens the driver that runs sandboxes with an OCI runtime. Adopts the runs that earlier workers left in `dir`. Removes every
+ * mount, network and cgroup of a run without a record. Rejects when the machine can't run sandboxes; the message tells the
+ * operator why.
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   assertMachineUsable(input.settings.initBinary)
@@ -88,7 +88,7 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
     },
     async observe(record, isBeingStarted) {
       const phase = await observeRun(context, record, isBeingStarted)
-      if (phase.phase === 'ended') await captures.finish(record) // the end is reported after the last output
+      if (phase.phase === 'ended') await captures.finish(record) // read the last output before the end is reported
       return phase
     },
     isIdle({ run_id, spec }) {
@@ -143,15 +143,16 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
   }
 }
 
-/** What an exec needs of a running container; null when the run is not running. */
+/** Returns the container of a running run, or null if the run is not running. */
 async function containerOf(context: OciContext, record: OciRunRecord): Promise<Container | null> {
   const { run_id, started, image, spec } = record
-  // Not the cached check: the container's root is found by a process id, which a new process may have by now.
+  // Don't use the cached check. The container's root is found by a process id, which may belong to a new process by now.
   const observed = await observeRun({ ...context, isAlive }, record, false)
   if (observed.phase !== 'running' || started === null || started.init === null || image === null) return null
   const { name, command } = started.runtime
   const initPid = started.init.pid
-  // The processes of gVisor and of a virtual machine have no root that the host could enter: it reads what it mounted.
+  // With gVisor or a virtual machine, the host can't enter the root of the sandbox's processes. It reads the root that it
+  // mounted instead.
   const hasHostRoot = name === 'crun' || name === 'runc'
   return {
     id: run_id,

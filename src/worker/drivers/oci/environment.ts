@@ -1,9 +1,9 @@
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
-/** The folder of a spec's scripts in the sandbox. It comes first on PATH. */
+/** The folder of the spec's scripts in the sandbox. It comes first on PATH. */
 export const SCRIPTS_FOLDER = '/.msb/scripts'
-/** The program of the first process, in the sandbox. */
+/** The path in the sandbox of the first process's program. */
 export const INIT_PATH = '/.msb/init'
 /** The folder of the worker's own programs in the sandbox (decision 0014). */
 export const TOOLS_FOLDER = '/.msb/tools'
@@ -11,7 +11,7 @@ export const TOOLS_FOLDER = '/.msb/tools'
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /**
- * The environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's. PATH starts
+ * Returns the environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's. PATH starts
  * with the scripts' folder, and HOME is `home` unless spec or image sets it.
  */
 export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: string): readonly string[] {

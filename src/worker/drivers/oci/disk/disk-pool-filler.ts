@@ -3,24 +3,24 @@ import { debounce } from '../../../../lib/debounce.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { SandboxDisks } from './sandbox-disks.ts'
 
-/** Keeps the pool of formatted disks full, one round at a time. */
+/** Keeps the pool of formatted disks full. Only one fill runs at a time. */
 export type DiskPoolFiller = {
   /** Fills the pool now. */
   fill(): void
   /** Fills the pool after the current burst of starts. */
   fillLater(): void
-  /** Waits for the round in progress; no other one follows. */
+  /** Waits for the fill in progress. No other one follows. */
   close(): Promise<void>
 }
 
 /**
- * A start takes about 100 ms. Formatting during a burst of starts would take processor time from them, so the filler
- * waits until none came for this long, and never longer than the limit.
+ * How long no start must have happened before the pool is filled. A start takes about 100 ms, and formatting would take
+ * processor time from a burst of starts. The filler never waits longer than the limit below.
  */
 const QUIET_MS = 250
 const QUIET_LIMIT_MS = 1_000
 
-/** Creates a filler that does nothing until it is asked. A round that fails is logged. */
+/** Creates a filler that does nothing until it is called. It logs a failed fill. */
 export function makeDiskPoolFiller(
   disks: Pick<SandboxDisks, 'fillPool'>,
   { clock, log }: { readonly clock: Clock; readonly log: Log },

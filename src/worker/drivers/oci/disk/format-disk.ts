@@ -3,16 +3,16 @@ import { join } from 'node:path'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 
 const FORMAT_TIMEOUT_MS = 60_000
-/** For how many sizes an empty disk is kept as a template. One of 8 GiB takes 116 KiB. */
+/** The most template disks to keep, one for each size. A template of 8 GiB takes 116 KiB. */
 const SIZES_LIMIT = 16
 
-/** Creates a new file with an empty file system of a size. The path must not exist. */
+/** Creates a file that contains an empty file system of the given size. The path must not exist. */
 type FormatDisk = (path: string, sizeMib: number) => Promise<void>
 
 /**
- * Creates a formatter that formats one template of each size and copies it. The template is mostly holes, so a copy takes
- * 1 ms of processor time, against 2.5 ms for formatting (2026-11). All copies share a UUID. That is safe: neither ext4 nor
- * overlayfs uses it, and the host finds disks by their files. Empties `folder`, where it keeps the templates.
+ * Creates a formatter that formats one template of each size and copies it. The template is mostly holes, so a copy takes 1 ms
+ * of processor time, against 2.5 ms for formatting (2026-11). All copies share a UUID. That is safe: neither ext4 nor overlayfs
+ * uses the UUID, and the host finds disks by their files. Empties `folder`, in which it stores the templates.
  */
 export async function makeDiskFormatter(commands: HostCommands, folder: string): Promise<FormatDisk> {
   await rm(folder, { recursive: true, force: true }) // a killed worker may have left a half formatted template
@@ -39,8 +39,8 @@ async function makeEmpty(commands: HostCommands, path: string, sizeMib: number):
 }
 
 /**
- * Formats without a journal, because disks are checked after a crash, and without space for growing, which takes 4 MiB of
- * 8 GiB. That takes 2.5 ms, against 8 ms with both (2026-11).
+ * Formats a disk without a journal, because disks are checked after a crash. It also reserves no space for growth, which would
+ * take 4 MiB of 8 GiB. Formatting takes 2.5 ms, against 8 ms with both (2026-11).
  */
 async function formatWithMkfs(commands: HostCommands, path: string, sizeMib: number): Promise<void> {
   const handle = await open(path, 'w', 0o600)

@@ -7,19 +7,20 @@ import { readFileOrNull } from '../../../../lib/files.ts'
 import { mountFolderOf } from '../../../mounts.ts'
 
 /**
- * The file with the image that a sandbox's disk was made over. The writable layer is only meaningful over exactly these
- * layers. So a sandbox keeps the image of its first start even if the tag moves, and needs no credential again.
+ * The name of the file that stores the image of a sandbox's disk. The writable layer is usable only with exactly the layers of
+ * that image. A sandbox therefore keeps the image of its first start even if the tag moves, and needs no registry credential
+ * again.
  */
 const PIN = 'image.json'
 
-/** Stores the image beside a sandbox's disk. */
+/** Stores the image in the folder of a sandbox's disk. */
 export async function pinImage(folder: string, image: Image): Promise<void> {
   await writeFile(join(folder, PIN), JSON.stringify(image), { mode: 0o600 })
 }
 
 /**
- * Reads the image that was stored beside a disk; null when there is none. Rejects with `StartError` of kind `image` when
- * one of its layers is gone: over other layers, the disk's content would be wrong.
+ * Reads the image that is stored with a disk; null if there is none. Rejects with `StartError` of reason `image` if one of the
+ * image's layers is gone. With other layers, the disk's content would be wrong.
  */
 export async function readPinnedImage(folder: string): Promise<Image | null> {
   const image = await readPin(folder)
@@ -30,7 +31,7 @@ export async function readPinnedImage(folder: string): Promise<Image | null> {
   )
 }
 
-/** Reads the layers that the disks in a folder were made over. They must not be deleted. */
+/** Reads which image layers the disks in a folder need. These layers must not be deleted. */
 async function readPinnedLayers(kept: string): Promise<readonly string[]> {
   const names = existsSync(kept) ? await readdir(kept) : []
   const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
@@ -39,10 +40,10 @@ async function readPinnedLayers(kept: string): Promise<readonly string[]> {
 
 async function readPin(folder: string): Promise<Image | null> {
   const text = await readFileOrNull(join(folder, PIN))
-  return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk counted as kept
+  return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk was marked ready
 }
 
-/** Reads the image layers that the sandboxes of the driver at `dir` need, running or stopped. They must not be deleted. */
+/** Reads which image layers the running and stopped sandboxes of the driver at `dir` need. These layers must not be deleted. */
 export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
   const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept')))
   const mountDir = mountFolderOf(dir)
@@ -60,7 +61,10 @@ async function namesIn(folder: string): Promise<readonly string[]> {
   return (await readdir(folder).catch(nothingIfGone)) ?? []
 }
 
-/** A run may end while its folder is read. An image without layers has a folder instead of a link. */
+/**
+ * Returns null for the errors of a missing file and of a path that is no link. A run may end while its folder is read, and an
+ * image without layers has a folder instead of a link.
+ */
 function nothingIfGone(error: unknown): null {
   const code = error instanceof Error && 'code' in error ? error.code : null
   if (code === 'ENOENT' || code === 'EINVAL') return null

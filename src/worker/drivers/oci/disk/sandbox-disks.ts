@@ -11,27 +11,27 @@ import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
- * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write. A
- * disk is kept only once it is marked ready; before that it may be half made, and `prepare` replaces it.
+ * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write. A disk is
+ * stored permanently once it is marked ready. Before that it may be incomplete, and `prepare` replaces it.
  */
 export type SandboxDisks = {
-  /** Returns the sandbox's kept disk, checked and ready to mount, or a new empty one. */
+  /** Returns the sandbox's stored disk, checked and ready to mount, or a new empty disk. */
   prepare(sandbox: SandboxId, sizeMib: number): Promise<SandboxDisk>
-  /** Marks a disk as kept from now on, together with the image that it was made over. */
+  /** Marks a disk as ready and stores its image with it. From then on the disk is kept. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
-  /** The image that a kept disk was made over; null for a sandbox without a kept disk. */
+  /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
-  /** Deletes a sandbox's disk. An unknown sandbox succeeds. */
+  /** Deletes a sandbox's disk. Succeeds for an unknown sandbox. */
   delete(sandbox: SandboxId): Promise<void>
   list(): Promise<readonly SandboxId[]>
-  /** The run that has mounted the disk or is about to; null for none. */
+  /** Returns the run that has mounted the disk or is about to mount it, or null. */
   holderOf(sandbox: SandboxId): Promise<RunId | null>
   /** Records which run holds the disk. Call `prepare` first. */
   setHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Clears the record that a run holds the disk. Does nothing when another run holds it. */
   releaseHolder(sandbox: SandboxId, run: RunId): Promise<void>
-  /** Formats and mounts disks ahead until the pool is full. */
+  /** Formats and mounts spare disks until the pool is full. */
   fillPool(): Promise<void>
   /** Unmounts and deletes the disks in the pool. */
   drainPool(): Promise<void>
@@ -42,7 +42,7 @@ export type SandboxDisk = {
   readonly path: string
   readonly isNew: boolean
   readonly sizeMib: number
-  /** The name under which the pool mounted it; null when it is not mounted. */
+  /** The name of the disk's mount in the pool. Null if the disk is not mounted. */
   readonly mountedAs: string | null
 }
 
@@ -53,7 +53,7 @@ type SandboxDisksInput = {
   readonly poolSize: number
   readonly commands: HostCommands
   readonly random: Random
-  /** Mounts a disk of the pool under a name of its own; `unmountPooled` undoes it. */
+  /** Mounts a disk of the pool under this name. `unmountPooled` unmounts it. */
   readonly mountPooled: (name: string, path: string) => Promise<void>
   readonly unmountPooled: (name: string) => Promise<void>
 }
@@ -63,10 +63,12 @@ const IMAGE = 'disk.img'
 const READY = 'ready'
 const HOLDER = 'holder'
 
-/** The prefix of the names of pooled disks among the mounts; the others are named after their run. */
+/** The prefix of the mount names of pooled disks. Other mounts have the name of their run. */
 export const POOLED_DISK_PREFIX = 'ready-'
 
-/** Opens the folder of disks. A disk that was never marked ready stays until its sandbox's next start or `delete`. */
+/**
+ * Opens the folder of disks. A disk that was never marked ready stays there until its sandbox's next start or until `delete`.
+ */
 export async function openSandboxDisks(input: SandboxDisksInput): Promise<SandboxDisks> {
   const keptFolder = join(input.dir, 'kept')
   const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
@@ -75,11 +77,11 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
   const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
   const pooled: string[] = []
   let isDraining = false
-  // The pool of an earlier worker may have been mounted when the machine crashed. A new disk takes only 8 ms.
+  // Delete the pool of an earlier worker: its disks may have been mounted when the machine crashed. A new disk takes only 8 ms.
   for (const name of await readdir(poolFolder)) await rm(join(poolFolder, name))
   const format = await makeDiskFormatter(input.commands, join(input.dir, 'empty'))
 
-  /** Moves a pooled disk's file to `path` and returns the name under which it stays mounted; null for an empty pool. */
+  /** Moves a pooled disk's file to `path` and returns the name of its mount, which stays. Returns null if the pool is empty. */
   const takePooled = async (path: string): Promise<string | null> => {
     const name = pooled.shift()
     if (name === undefined) return null

@@ -6,15 +6,15 @@ import { ExecFailure } from '../../../channel/guest.ts'
 import type { SandboxUser } from '../rootfs/users.ts'
 import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
-/** A container's files on the host, and how far its user ids are shifted there. */
+/** A container's root folder on the host, and the shift of its user ids there. */
 type ContainerRoot = {
   readonly path: string
   readonly uidShift: number
-  /** Mount points whose content the host can't see. Paths in them are not checked; the runtime reports what is wrong. */
+  /** Mount points whose content the host can't see. Paths in them are not checked; the runtime reports their errors. */
   readonly hiddenMountPoints: readonly string[]
 }
 
-/** How a program is looked up. */
+/** The program to look up, and where to search for it. */
 type ProgramSearch = {
   readonly cmd: string
   /** Absolute, as the container sees it. */
@@ -24,14 +24,14 @@ type ProgramSearch = {
   readonly user: SandboxUser
 }
 
-/** The most folders of PATH to search. Each takes file operations on the host. */
+/** The most folders of PATH to search, because each one needs file operations on the host. */
 const MAX_PATH_FOLDERS = 64
-/** How much of a script's first line Linux reads (execve(2)). */
+/** How many bytes of a script's first line Linux reads (execve(2)). */
 const SHEBANG_BYTES = 256
 
 /**
- * Checks that a program can be executed, by the rules of execve(2), because the runtimes' own messages hide what is wrong.
- * Rejects with `ExecFailure` of kind `not_found`, `permission_denied` or `not_executable`.
+ * Checks by the rules of execve(2) that a program can be executed, because the runtimes' own messages hide the reason. Rejects
+ * with `ExecFailure` of kind `not_found`, `permission_denied` or `not_executable`.
  */
 export async function checkProgram(root: ContainerRoot, search: ProgramSearch): Promise<void> {
   let denied: ExecFailure | null = null
@@ -103,7 +103,9 @@ async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: s
   return hiddenMountPoints.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 
-/** How Linux executes a file: as a binary, by the program that its first line names, or not at all. */
+/**
+ * Finds out how Linux executes a file: as a binary, with the interpreter that its first line names, or not at all (`unknown`).
+ */
 async function interpreterOf(file: FileHandle): Promise<'binary' | 'unknown' | { readonly path: string }> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(SHEBANG_BYTES), 0, SHEBANG_BYTES, 0)
   const start = buffer.toString('latin1', 0, bytesRead)
@@ -113,7 +115,10 @@ async function interpreterOf(file: FileHandle): Promise<'binary' | 'unknown' | {
   return path === undefined ? 'unknown' : { path: Buffer.from(path, 'latin1').toString('utf8') }
 }
 
-/** Checks the execute permission (search, for folders) as Linux does. Root needs any one bit on a file, and none on a folder. */
+/**
+ * Checks the execute permission of a file, or the search permission of a folder, as Linux does. On a file, root needs any
+ * execute bit. On a folder, root needs none.
+ */
 function mayExecute(stat: Stats, user: SandboxUser, uidShift: number): boolean {
   if (user.uid === 0) return stat.isDirectory() || (stat.mode & 0o111) !== 0
   if (stat.uid === user.uid + uidShift) return (stat.mode & 0o100) !== 0

@@ -29,19 +29,19 @@ type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
-  /** The result of `loadPtyBinding`; with null, script(1) creates terminals. */
+  /** The result of `loadPtyBinding`. If it is null, script(1) creates terminals. */
   readonly pty: PtyBinding | null
 }
 
-/** A runtime that has not started a process after this never will: the container or the machine is frozen. */
+/** How long a runtime may take to start a process. If it takes longer, the container or the machine is frozen. */
 const START_TIMEOUT_MS = 30_000
 
-/** Replaces a requested terminal size of zero, which programs can't draw on. */
+/** The terminal size that replaces a requested size of zero, on which programs can't draw. */
 const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
 
 /**
- * Runs processes in a container by the runtime's `exec`. Create one guest for each container: it keeps pipes ready and
- * serves any number of channels. Needs root, and the container's bundle in `runDir`.
+ * Creates a guest, which runs processes in a container with the runtime's `exec`. Create only one guest for each container: it
+ * keeps pipes ready and serves any number of channels. It needs root, and the container's bundle in `runDir`.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const fifoPool = makeFifoPool(container.runDir, deps.log)
@@ -69,7 +69,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     try {
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
-      // gVisor has process ids of its own. On the host, the `exec` command stands for the process.
+      // gVisor has its own process ids. On the host, the `exec` command represents the process.
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, execCli.ended) : innerPid(pid)
       if (isGvisor && inner === null) throw await describeStartFailure(execCli, container)
       execCli.onProcessStarted()
@@ -128,7 +128,9 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   }
 }
 
-/** For a sandbox without toolbox: one that an earlier version started, or that started while the machine had no perl. */
+/**
+ * The error for a sandbox without a toolbox: an earlier version started the sandbox, or the machine had no perl at its start.
+ */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
 
 type ExecFiles = { readonly spec: string; readonly pid: string; readonly innerPid: string }
@@ -138,7 +140,7 @@ function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles):
   return [...runtime, 'exec', '--process', files.spec, '--pid-file', files.pid, ...inner, id]
 }
 
-/** Kills a command that has not started its process, and everything that it forked. */
+/** Kills a command that has not started its process, with all processes that the command forked. */
 function killCli(execCli: ExecCli): void {
   if (execCli.isRunning()) process.kill(-execCli.pid, 'SIGKILL')
 }
@@ -147,7 +149,7 @@ function withDefaultSize(tty: TerminalSize): TerminalSize {
   return tty.rows === 0 || tty.cols === 0 ? DEFAULT_SIZE : tty
 }
 
-/** A started process. `pid` is its id on the host, by which its terminal is found; `inner` the one in the container. */
+/** A started process. `pid` is its id on the host, which is used to find its terminal. `inner` is its id in the container. */
 type Started = { readonly execCli: ExecCli; readonly pid: number; readonly inner: number }
 
 function asGuestProcess(
@@ -181,10 +183,10 @@ function isGone(pid: number): boolean {
   }
 }
 
-/** How much of a runtime's message the client gets, in characters. */
+/** How many characters of a runtime's message are sent to the client. */
 const MESSAGE_LIMIT = 1000
 
-/** The failure of a runtime that ended without having started the process, although every check passed. */
+/** Describes why a runtime ended without starting the process, although every check had passed. */
 async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
   const output = execCli.stderr ?? execCli.stdout
   const chunks: Buffer[] = []
@@ -200,13 +202,13 @@ async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Cont
   )
 }
 
-/** The guests of a worker's containers: one for each container, so that all its channels share the ready pipes. */
+/** The guests of a worker's containers. All channels of a container share one guest and its ready pipes. */
 type ContainerGuests = { of(container: Container): Guest }
 
-/** The most guests to keep. One that was dropped is created again on demand. */
+/** The most guests to keep. A dropped guest is created again on demand. */
 const KEPT_LIMIT = 2_048
 
-/** Creates guests on demand. */
+/** Creates an empty set of guests, which are created on demand. */
 export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
   const guests = new Map<string, Guest>()
   return {
@@ -225,7 +227,7 @@ export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
 /** Runtimes and shells add this to a signal's number to report it as an exit code. */
 const SIGNAL_BASE = 128
 
-/** Signals that end a process. Only rarely is their code a shell's own exit code. */
+/** Signals that end a process. A shell rarely uses their codes (128 + number) as its own exit code. */
 const DEADLY: ReadonlySet<number> = new Set([
   constants.signals.SIGILL,
   constants.signals.SIGABRT,
@@ -237,9 +239,9 @@ const DEADLY: ReadonlySet<number> = new Set([
 ])
 
 /**
- * The exit code for the agent protocol: -1 when a signal ended the process. A runtime reports signal n as code 128 + n, and
- * so does a shell whose child died of it. The code counts as a signal when that signal was sent through the channel or is a
- * deadly one. Otherwise it stands, as 130 does for an interactive shell.
+ * Returns the exit code for the agent protocol: -1 if a signal ended the process. A runtime reports signal n as code 128 + n,
+ * and so does a shell whose child the signal killed. Such a code becomes -1 if the signal was sent through the channel or is in
+ * `DEADLY`. Other codes stay unchanged, such as 130 from an interactive shell.
  */
 function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
   if (exit.code === null) return -1

@@ -2,13 +2,13 @@ import type { Readable, Writable } from 'node:stream'
 import type { FifoPool } from './fifo-pool.ts'
 import type { Launched, Launcher } from '../run/launcher.ts'
 
-/** A running `exec` command of a runtime, which carries one process, with that process's streams. */
+/** A running `exec` command of a runtime. It runs one process in the container and connects that process's streams. */
 export type ExecCli = Launched & {
   readonly stdin: Writable
   readonly stdout: Readable
   /** Null with a terminal: then all output is in `stdout`. */
   readonly stderr: Readable | null
-  /** Call it once the process runs. */
+  /** Must be called once the process runs. */
   onProcessStarted(): void
   /** Sets the size of the terminal of the process with this host id. Does nothing without a terminal. */
   resize(pid: number, size: TerminalSize): void
@@ -17,10 +17,10 @@ export type ExecCli = Launched & {
 /** The size of a terminal in characters. */
 export type TerminalSize = { readonly rows: number; readonly cols: number }
 
-/** What starting an exec needs. */
+/** What is needed to start an `exec` command. */
 export type ExecCliDeps = { readonly fifoPool: FifoPool; readonly launcher: Launcher }
 
-/** Starts a command whose process gets a pipe for each of its streams, and the files `more` as descriptors from 3 on. */
+/** Starts a command with a pipe for each standard stream, and with the files `more` as descriptors from 3 on. */
 export async function startExecOnPipes(
   { fifoPool, launcher }: ExecCliDeps,
   command: readonly string[],

@@ -9,33 +9,33 @@ import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-cli.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
- * Processes with a terminal. The runtime creates the inner terminal, in the container, and copies its bytes to an outer one
- * on the host. crun 1.8 does not forward a new size, so it is set on the inner terminal, through the process's own
- * descriptors. crun sets the first size while the program starts: on a busy machine, a program that asks at once may see 0
- * rows, and gets SIGWINCH afterwards.
+ * Processes with a terminal. The runtime creates the inner terminal, in the container, and copies its bytes to an outer one on
+ * the host. crun 1.8 does not forward a new size. This file therefore sets the size on the inner terminal, through the
+ * process's own descriptors. crun sets the first size while the program starts. On a busy machine, a program that reads the
+ * size at once may see 0 rows; SIGWINCH follows.
  */
 
 type ExecTerminalDeps = ExecCliDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
-  /** Whether the runtime creates no inner terminal, so that the outer one is the process's own. */
+  /** Whether the process uses the outer terminal directly, because the runtime creates no inner one. */
   readonly usesOuterTerminal: boolean
 }
 
-/** How much is read from a terminal ahead of the client. */
+/** How many bytes are read from a terminal ahead of the client. */
 const READ_BUFFER_BYTES = 256 * 1024
 const STTY_TIMEOUT_MS = 5_000
 
 /**
- * Makes the outer terminal the controlling one of the command: a session leader that opens a terminal controls it. Ctrl-C
- * and new sizes then reach the command as signals, which gVisor's command forwards.
+ * A shell command that makes the outer terminal the controlling terminal of the command. A session leader gets a controlling
+ * terminal by opening it. Ctrl-C and new sizes then reach the command as signals, which gVisor's command forwards.
  */
 const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
 
 /**
- * Works around a bug of crun from 1.8 on: if the process ends before crun waits, crun writes its output to crun's own log,
- * with colours and a time, on the same terminal (one `echo` of ten, measured 2026-11). With another child, crun waits as
- * usual. So a shell gives it a companion, which ends when its input does.
+ * A shell command that works around a bug of crun from 1.8 on. If the process ends before crun waits for events, crun prints
+ * the output on the same terminal as its own log, with colours and a time (one `echo` of ten, measured 2026-11). If crun has
+ * another child, it waits as usual. The shell therefore starts a second child, which ends when its input ends.
  */
 const WITH_COMPANION = ['/bin/sh', '-c', 'read -r _ <&3 & exec 3<&-; exec "$@"', 'sh'] as const
 /** How often to check whether crun waits, and for how long at most after the process's start. */
@@ -88,7 +88,7 @@ async function startWithCompanion(
   }
 }
 
-/** Whether a process is in epoll_wait(2) or gone, by the kernel function that it sleeps in (proc_pid_wchan(5)). */
+/** Whether a process has ended or sleeps in epoll_wait(2), according to proc_pid_wchan(5). */
 function waitsForEvents(pid: number): boolean {
   try {
     return /ep_poll|epoll_wait/.test(readFileSync(`/proc/${String(pid)}/wchan`, 'latin1'))
@@ -143,13 +143,14 @@ async function startNatively(
     master.destroy()
     throw error
   } finally {
-    closeSync(pair.slave) // it kept the terminal open until the command opened it in blocking mode
+    closeSync(pair.slave) // this descriptor kept the terminal open until the command had opened it in blocking mode
   }
 }
 
 /**
- * Needs no native code: script(1) of util-linux creates the outer terminal, and stty(1) of coreutils sets sizes. The pipes
- * come from the pool, because Node drops unread output of its own pipes when their process ends.
+ * Starts a command on a terminal without native code. script(1) of util-linux creates the outer terminal, and stty(1) of
+ * coreutils sets sizes. The pipes come from the FIFO pool, because Node drops unread output of its own pipes when their process
+ * ends.
  */
 async function startByScript(deps: ExecTerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
@@ -173,7 +174,7 @@ function innerTerminal(pid: number): string {
 }
 
 /**
- * The output of a terminal as a stream of its own. A terminal ends with the error EIO, which would make `ReadStream` drop
+ * Returns the output of a terminal as a separate stream. A terminal ends with the error EIO, which makes `ReadStream` drop
  * unread output. `ReadStream` itself buffers at most one chunk.
  */
 function readableOver(master: ReadStream): Readable {
@@ -199,7 +200,7 @@ function readableOver(master: ReadStream): Readable {
   return output
 }
 
-/** The input of a terminal. Input after its end is dropped. */
+/** Returns the input of a terminal as a stream. Data that is written after the terminal's end is dropped. */
 function writableOver(master: ReadStream): Writable {
   return new Writable({
     write(piece: Buffer, _encoding, done) {

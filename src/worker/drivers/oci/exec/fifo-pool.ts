@@ -5,11 +5,14 @@ import type { Log } from '../../../../lib/log.ts'
 import { runCommand } from '../../../../lib/run-command.ts'
 
 /**
- * FIFOs for a process's streams. The pipes that Node itself creates are UNIX sockets, which a program can't reopen:
- * `echo x > /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so `mkfifo` creates batches of them ahead of need.
+ * A pool of FIFOs for the streams of processes. Node's own pipes are UNIX sockets, which a program can't reopen: `echo x >
+ * /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so `mkfifo` creates batches of them in advance.
  */
 export type FifoPool = {
-  /** Takes a pipe whose other end is in this process. Call `closeChildEnd` once the child has opened its end, or never will. */
+  /**
+   * Returns a pipe from the pool whose other end is in this process. Call `closeChildEnd` once the child has opened its end or
+   * can't open it any more.
+   */
   takePipe(direction: 'to-child' | 'from-child'): Promise<ChildPipe>
   /** The folder of the FIFOs, which only root may enter. */
   readonly folder: string
@@ -17,17 +20,17 @@ export type FifoPool = {
 
 type ChildPipe = {
   readonly socket: Socket
-  /** Where the child opens its end, without blocking, until `closeChildEnd`. */
+  /** The path at which the child opens its end without blocking. Valid until `closeChildEnd`. */
   readonly path: string
   /** Deletes the path, and closes the descriptor that kept the child's end open. */
   closeChildEnd(): void
 }
 
-/** The FIFOs of one batch: enough for eight processes. `mkfifo` takes 2 ms for any number of them (2026-11). */
+/** The number of FIFOs in one batch, enough for eight processes. `mkfifo` takes 2 ms for any number of them (2026-11). */
 const BATCH = 24
 const LOW_WATER = 12
 const MKFIFO_TIMEOUT_MS = 10_000
-/** How much is read ahead of the client: as much as four pipes of the kernel hold. */
+/** How many bytes are read ahead of the client: the capacity of four kernel pipes. */
 const READ_BUFFER_BYTES = 256 * 1024
 
 /** Creates a pool in a new folder in `parent`, and starts to fill it. */
@@ -40,8 +43,8 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   const makeBatch = async (): Promise<void> => {
     const paths = Array.from({ length: BATCH }, (_, index) => join(folder, `fifo-${String(made + index)}`))
     made += BATCH
-    // Anyone may open them: a process in the container must be able to reopen its /dev/stdout after it changed its user. The
-    // folder keeps other users of the host out.
+    // Mode 666: a process in the container must be able to reopen its /dev/stdout after it changed its user. Other users of the
+    // host can't enter the folder.
     await runCommand('mkfifo', ['-m', '666', ...paths], { timeoutMs: MKFIFO_TIMEOUT_MS })
     ready.push(...paths)
   }
@@ -74,7 +77,10 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   }
 }
 
-/** Opens our end without blocking, and the child's end as well: until the child opens it, ours would be at its end. */
+/**
+ * Opens both ends of a pipe without blocking. Without an open child's end, our end would report the end of the stream before
+ * the child opens it.
+ */
 function openPipe(path: string, direction: 'to-child' | 'from-child'): ChildPipe {
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const writer = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK)

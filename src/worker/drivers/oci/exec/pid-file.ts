@@ -2,9 +2,9 @@ import { readFileSync, watch } from 'node:fs'
 import type { FSWatcher } from 'node:fs'
 import { basename } from 'node:path'
 
-/** Waits for the process ids that a runtime writes to files in one folder, by inotify instead of polling. */
+/** Waits for a runtime to write process ids to files in one folder. It uses inotify instead of polling. */
 type PidFileWaiter = {
-  /** Resolves with the number in a file; with null if there is none once `ended` resolves. */
+  /** Resolves with the number in a file, or with null if the file contains none when `ended` resolves. */
   wait(path: string, ended: Promise<unknown>): Promise<number | null>
 }
 
@@ -42,7 +42,10 @@ export function makePidFileWaiter(folder: string): PidFileWaiter {
   }
 }
 
-/** Null until the file holds a whole number: runtimes create the file before they write it. */
+/**
+ * Reads a process id. Returns null until the file contains a complete number, because runtimes create the file before they
+ * write to it.
+ */
 function readPid(path: string): number | null {
   try {
     const text = readFileSync(path, 'utf8').trim()

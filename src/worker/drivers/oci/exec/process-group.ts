@@ -12,16 +12,16 @@ export type ProcessGroup = {
 
 const SIGKILL = 9
 const MAX_SIGNAL = 64
-/** How often to look again for processes that a group forked while it was killed. */
+/** How many times to search again for processes that a group forked while it was killed. */
 const MAX_ROUNDS = 20
 
 /**
- * The process group of a process in a container. `pids` are the host's ids of the process and of the command that started
- * it. With runc or a terminal, the process leads its group. crun 1.8 leaves it in the group of a process that was started
- * between the two and has ended (measured 2026-11).
+ * Creates the process group of a process in a container. `pids` are the host's ids of the process and of the command that
+ * started it. With runc or a terminal, the process is the leader of its group. crun 1.8 leaves the process in the group of an
+ * intermediate process that has ended (measured 2026-11).
  *
- * If the process ended before its group could be read, any group with an id between the two counts. Only processes in the
- * container's cgroup are signalled, so an id that was reused outside of it does no harm.
+ * If the process ended before its group could be read, every group with an id between the two `pids` is signalled. Only
+ * processes in the container's cgroup get the signal. An id that was reused elsewhere therefore does no harm.
  */
 export function makeProcessGroup(
   initPid: number,
@@ -49,14 +49,14 @@ export function makeProcessGroup(
   }
 }
 
-/** The process's id in its innermost namespace; null when the process is gone. */
+/** Returns a process's id in its innermost namespace, or null if the process is gone. */
 export function innerPid(pid: number): number | null {
   const numbers = /^NSpid:\s*(.+)$/m.exec(readOrEmpty(`/proc/${String(pid)}/status`))?.[1]?.split(/\s+/)
   const last = numbers?.at(-1)
   return last === undefined ? null : Number(last)
 }
 
-/** The cgroup folder of a container's processes: in the v1 hierarchy `pids` if there is one, else in v2. */
+/** Returns the cgroup folder of a container's processes, in the v1 hierarchy `pids` if it exists and otherwise in v2. */
 function cgroupFolder(pid: number): string | null {
   const lines = readOrEmpty(`/proc/${String(pid)}/cgroup`).split('\n')
   const entries = lines.flatMap((line) => {
@@ -69,7 +69,7 @@ function cgroupFolder(pid: number): string | null {
   return v2 === undefined ? null : join('/sys/fs/cgroup', v2.path)
 }
 
-/** Every process in a cgroup and beneath it: a sandbox may have created groups of its own. */
+/** Lists every process in a cgroup and in the cgroups beneath it, which the sandbox may have created. */
 function processesIn(folder: string): readonly number[] {
   const own = readOrEmpty(join(folder, 'cgroup.procs'))
     .split('\n')
@@ -86,7 +86,10 @@ function foldersIn(folder: string): readonly string[] {
   }
 }
 
-/** The fifth field of `/proc/<pid>/stat`, counted after the name in parentheses; null when the process is gone. */
+/**
+ * Returns a process's group id, or null if the process is gone. It is the fifth field of `/proc/<pid>/stat`, counted after the
+ * name in parentheses.
+ */
 function groupOf(pid: number): number | null {
   const stat = readOrEmpty(`/proc/${String(pid)}/stat`)
   const group = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[2])
@@ -111,13 +114,13 @@ function readOrEmpty(path: string): string {
 }
 
 const RUNTIME_TIMEOUT_MS = 20_000
-/** The most processes of one command to signal one by one. Each takes a call of 40 ms (measured 2026-11). */
+/** The most processes of one command to signal one by one. Each needs a call of 40 ms (measured 2026-11). */
 const MAX_SINGLE = 64
 
 /**
- * The process group that a command leads in gVisor, whose processes the host can't see. The runtime signals only single
- * processes, so a shell in the sandbox signals the group. Without a shell, the command and its descendants are signalled
- * one by one. Signals arrive in the order in which they were sent.
+ * Creates the process group whose leader is a command in gVisor. The host can't see processes in gVisor. The runtime signals
+ * only single processes, so a shell in the sandbox signals the group. Without a shell, the command and its descendants are
+ * signalled one by one. Signals arrive in the order in which they were sent.
  */
 export function makeGvisorProcessGroup(container: Container, leader: number, log: Log): ProcessGroup {
   let last: Promise<void> = Promise.resolve()
@@ -146,8 +149,8 @@ async function signalGroup(container: Container, leader: number, signal: number)
     '-c',
     script,
   ])
-  // The shell belongs to the sandbox, so its success is not trusted for SIGKILL. If it found no such group, the command may
-  // have moved to another one.
+  // The shell belongs to the sandbox, so its success is not trusted for SIGKILL. If the shell found no such group, the command
+  // may have moved to another group.
   if (asked.code === 0 && signal !== SIGKILL) return
   const { stdout } = await call(container, ['ps', container.id])
   for (const pid of descendants(parseProcesses(stdout), leader).slice(0, MAX_SINGLE))
@@ -161,7 +164,7 @@ async function call({ runtime }: Container, args: readonly string[]): ReturnType
 
 type SeenProcess = { readonly pid: number; readonly parent: number }
 
-/** A live process and all its descendants. */
+/** Returns a live process and all its descendants. */
 function descendants(processes: readonly SeenProcess[], pid: number): readonly number[] {
   const own = processes.filter((process) => process.pid === pid).map((process) => process.pid)
   const children = processes.filter((process) => process.parent === pid && process.pid !== pid)

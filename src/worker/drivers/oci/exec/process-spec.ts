@@ -13,9 +13,9 @@ import { parseHardLimits } from '../run/rlimits.ts'
 import type { HardLimits } from '../run/rlimits.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 
-/** What every process of a container inherits from the configuration of its first process. */
+/** The settings that every process of a container inherits from the configuration of the container's first process. */
 export type ProcessDefaults = {
-  /** `capabilities`, `noNewPrivileges` and the like, as the container's first process has them. */
+  /** Fields of the first process that are used unchanged, such as `capabilities` and `noNewPrivileges`. */
   readonly shared: Readonly<Record<string, unknown>>
   readonly rlimits: readonly OciRlimit[]
   /** The mount points in the container. */
@@ -41,8 +41,8 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
 }
 
 /**
- * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse
- * without saying why. Rejects with `ExecFailure`.
+ * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse without a
+ * reason. Rejects with `ExecFailure`.
  */
 export async function makeProcessSpec(
   container: Container,
@@ -76,12 +76,12 @@ export async function makeProcessSpec(
   }
 }
 
-/** The limit of open files for a program of the toolbox, if the machine allows it. Each handle of a client is one. */
+/** The limit of open files for a program of the toolbox, if the machine allows it. Each handle of a client is an open file. */
 const TOOL_OPEN_FILES = 4096
 
 /**
  * Creates the spec of a program of the toolbox. It runs as user 0 with the sandbox's capabilities, without the workload's
- * environment and limits. Null when the toolbox is not mounted in this container.
+ * environment and limits. Returns null if the toolbox is not mounted in this container.
  */
 export function makeToolProcessSpec(base: ProcessDefaults, command: readonly string[]): ProcessSpec | null {
   if (!base.mountPoints.includes(TOOLS_FOLDER)) return null
@@ -103,8 +103,9 @@ function hasOwnRoot({ runtimeName }: Container): boolean {
 }
 
 /**
- * The environment of a requested process: its variables override the sandbox's. HOME is that of the process's user unless
- * the spec or the request sets it. The folder of scripts comes first on PATH unless the request's PATH names it elsewhere.
+ * Returns the environment of a requested process. The request's variables override the sandbox's. HOME is that of the process's
+ * user unless the spec or the request sets it. The folder of scripts comes first on PATH unless the request's PATH names it
+ * elsewhere.
  */
 function makeEnv(container: Container, request: GuestExec, home: string): ReadonlyMap<string, string> {
   const env = new Map<string, string>()
@@ -120,7 +121,10 @@ function makeEnv(container: Container, request: GuestExec, home: string): Readon
   return env
 }
 
-/** The limits of a requested process: its own override the container's. A limit that can't be set fails the start. */
+/**
+ * Returns the limits of a requested process. The request's limits override the container's. A limit that can't be set fails the
+ * start.
+ */
 function mergeRlimits(container: Container, base: ProcessDefaults, request: GuestExec): readonly OciRlimit[] {
   const limits = new Map(base.rlimits.map((limit) => [limit.type, limit]))
   const ceilings = request.rlimits.length === 0 ? {} : readCeilings(container)
@@ -144,12 +148,12 @@ function refusedLimit(type: string, code: 'EINVAL' | 'EPERM' | 'ENOSYS'): ExecFa
   return new ExecFailure('resource_limit', message, { errno, errnoName: code, stage: 'setrlimit' })
 }
 
-/** Bit of CAP_SYS_RESOURCE in a capability mask (linux/capability.h). */
+/** The bit of CAP_SYS_RESOURCE in a capability mask (linux/capability.h). */
 const CAP_SYS_RESOURCE = 1n << 24n
 
 /**
- * The hard limits of this worker, which processes inherit and can't exceed; none when they can. In a user namespace no
- * process can: raising a hard limit needs CAP_SYS_RESOURCE on the host (setrlimit(2)).
+ * Returns the hard limits of this worker, which processes inherit and can't exceed. The result is empty if processes can exceed
+ * them. In a user namespace they can't, because raising a hard limit needs CAP_SYS_RESOURCE on the host (setrlimit(2)).
  */
 function readCeilings(container: Container): HardLimits {
   const mask = /^CapEff:\s*([0-9a-f]+)/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1] ?? '0'

@@ -2,14 +2,14 @@ import { createRequire } from 'node:module'
 
 /** The native functions for pseudo-terminals that Node lacks. */
 export type PtyBinding = {
-  /** Opens a pseudo-terminal: the descriptors of both sides, and the path of the slave. */
+  /** Opens a pseudo-terminal. Returns the descriptors of both sides and the path of the slave. */
   open(cols: number, rows: number): { readonly master: number; readonly slave: number; readonly pty: string }
   /** Sets the size of the terminal that is open as `fd`; the kernel signals its foreground processes. */
   resize(fd: number, cols: number, rows: number): void
 }
 
 /**
- * Loads the native part of `@lydell/node-pty`, an optional dependency; null where it is not installed. The package's class
+ * Loads the native part of `@lydell/node-pty`, an optional dependency. Returns null if it is not installed. The package's class
  * is not used: it drops output that is unread 200 ms after the process's end, and can't resize a terminal in a container.
  */
 export function loadPtyBinding(): PtyBinding | null {
@@ -20,7 +20,7 @@ export function loadPtyBinding(): PtyBinding | null {
     const binding = loader.requireBinary('pty.node')
     return isBinding(binding) ? binding : null
   } catch {
-    return null // no prebuilt binary for this machine: script(1) replaces it, with a process for each resize
+    return null // no prebuilt binary for this machine; script(1) is used instead, with a process for each resize
   }
 }
 

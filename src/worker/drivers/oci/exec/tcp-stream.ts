@@ -2,8 +2,8 @@ import { Duplex, type Readable } from 'node:stream'
 import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../../channel/guest.ts'
 
 /**
- * Connects from a process in the sandbox, with the sandbox's name resolution, network and policy. `start` runs
- * `guest/tcp.pl` there with arguments. Rejects with `TcpFailure` or with the signal's reason; the process is reaped by then.
+ * Opens a TCP connection from a process in the sandbox, with the sandbox's name resolution, network and policy. `start` runs
+ * `guest/tcp.pl` in the sandbox. Rejects with `TcpFailure` or with the signal's reason, after the process was reaped.
  */
 export async function connectByProcess(start: StartScript, target: TcpTarget, signal: AbortSignal): Promise<Duplex> {
   signal.throwIfAborted()
@@ -28,7 +28,7 @@ export async function connectByProcess(start: StartScript, target: TcpTarget, si
       resolve(stream)
     })
     signal.addEventListener('abort', onAbort, { once: true })
-    if (signal.aborted) onAbort() // while the process was being started
+    if (signal.aborted) onAbort() // the signal aborted while the process was being started
   })
 }
 
@@ -44,21 +44,21 @@ async function startFor({ host, port }: TcpTarget, start: StartScript, where: st
 }
 
 const SIGKILL = 9
-/** How much is read ahead of a slow client, in addition to the pipe's own buffer. */
+/** How many bytes are read ahead of a slow client, in addition to the pipe's own buffer. */
 const READ_AHEAD_BYTES = 64 * 1024
 
-/** The longest line of status that the process writes. A longer one did not come from our script. */
+/** The longest status line of the process. A longer line does not come from our script. */
 const MAX_LINE_CHARACTERS = 4096
 
 /**
- * The connection that a process of `guest/tcp.pl` carries, as one stream over the process's pipes. It emits `connect` once
- * connected, and ends each direction separately. A failure (`TcpFailure`) is emitted after everything that arrived was
- * read. The stream closes when the process was reaped. `destroy` kills the process.
+ * The TCP connection of a process of `guest/tcp.pl`, as one stream over the process's pipes. It emits `connect` once connected,
+ * and ends each direction separately. It emits a failure (`TcpFailure`) after all received data was read. The stream closes
+ * once the process was reaped. `destroy` kills the process.
  */
 class TcpStream extends Duplex {
   readonly #process: GuestProcess
   #receivedBytes = 0
-  /** How many bytes the peer sent in total, once that is known. */
+  /** How many bytes the peer sent in total. `Infinity` until the number is known. */
   #totalBytes = Infinity
   /** The failure of the connection, as the process reported it. */
   #reported: TcpFailure | null = null
@@ -71,7 +71,7 @@ class TcpStream extends Duplex {
     this.#process = process
     const { stdin, stdout } = process
     stdout.on('data', (data: Buffer) => {
-      if (this.#receivedBytes >= this.#totalBytes) return // more than reported: the sandbox has replaced the process
+      if (this.#receivedBytes >= this.#totalBytes) return // more bytes than reported: the sandbox has replaced the process
       this.#receivedBytes += data.length
       if (!this.push(data)) stdout.pause()
       this.#endAtTotal()
@@ -95,7 +95,7 @@ class TcpStream extends Duplex {
     })
   }
 
-  /** Reads as any stream does. A failure is emitted after the last bytes before it. */
+  /** Reads like any stream, and emits a failure after the last bytes that came before it. */
   override read(size?: number): unknown {
     const data: unknown = super.read(size)
     if (this.#failure !== null && this.readableLength === 0) this.destroy(this.#failure)
@@ -138,14 +138,14 @@ class TcpStream extends Duplex {
 
   #takeNext(): void {
     const written = this.#written
-    this.#written = null // before the call, which may come to the next write at once
+    this.#written = null // before the call, which may start the next write at once
     written?.()
   }
 
   #endAtTotal(): void {
     if (this.#receivedBytes < this.#totalBytes || this.readableEnded) return
     this.push(null)
-    // No one reads any more, and the pipe's end shows only once it is empty.
+    // Nothing reads the pipe any more, and Node reports its end only once it is empty.
     this.#process.stdout.resume()
   }
 

@@ -11,10 +11,10 @@ import { BlockedPathError, createFile, createFolders, type RootTree } from '../.
 export type ResolvedMount = PinnedMount & { readonly guest: string }
 
 /**
- * Resolves the targets of mounts, and returns them in mount order: parents before the mounts in them. Creates missing
- * targets, in the sandbox's root or in the volume that will cover it. Symlinks resolve as the sandbox will see them, within
- * its root. A symlink that changes later can only move a mount within the same sandbox, because the runtime resolves
- * targets within its root, too. Rejects with `StartError` of kind `mount`, which names the mount.
+ * Resolves the targets of mounts, and returns them in mount order: parents before the mounts in them. Creates missing targets,
+ * in the sandbox's root or in the volume that will cover it. Symlinks resolve as the sandbox will see them, within its root.
+ * The runtime also resolves targets within the root. A symlink that changes later can therefore only move a mount within the
+ * same sandbox. Rejects with `StartError` of reason `mount`, which names the mount.
  */
 export async function resolveMounts(tree: RootTree, pinned: readonly PinnedMount[]): Promise<readonly ResolvedMount[]> {
   const withDepth = await Promise.all(
@@ -66,7 +66,7 @@ function coversOf(resolved: readonly ResolvedMount[]): MountsOverRoot {
   return new Map(resolved.flatMap(({ guest, pin }) => (pin === null ? [] : [[guest, pin] as const])))
 }
 
-/** The innermost mount above a path; `resolved` has parents first. */
+/** Returns the innermost mount above a path. `resolved` lists parents first. */
 function parentOf(guestPath: string, resolved: readonly ResolvedMount[]): ResolvedMount | undefined {
   return resolved.findLast(({ guest }) => guestPath.startsWith(`${guest}/`))
 }

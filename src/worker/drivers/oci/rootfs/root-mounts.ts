@@ -2,18 +2,21 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 
-/** Where a run's file systems are mounted. Any user must be able to pass the folders above: so do users of the sandbox. */
+/**
+ * The paths at which a run's file systems are mounted. Every user must be able to enter their parent folders, because users of
+ * the sandbox do.
+ */
 export type RootfsPaths = {
   readonly base: string
-  /** The sandbox's disk, which holds its writable layer. */
+  /** The sandbox's disk, which contains its writable layer. */
   readonly disk: string
   /** The merged root file system. */
   readonly root: string
-  /** The pins of its mounts. See `PinnedMount`. */
+  /** The pins of the run's mounts. See `PinnedMount`. */
   readonly pins: string
 }
 
-/** The paths of a run's mounts. */
+/** Returns the paths of a run's mounts. */
 export function rootfsPaths(mountDir: string, run: string): RootfsPaths {
   const base = join(mountDir, run)
   return {
@@ -33,10 +36,15 @@ export async function mountDisk({ commands, settings }: MountDeps, paths: Rootfs
   await commands.callSystem(['disk', image, paths.disk, String(settings.uidShift)])
 }
 
-/** With any of these on, a lower layer that changes would make the result undefined (kernel, overlayfs.rst). */
+/**
+ * Overlay features that are turned off. With any of them on, a changed lower layer would make the result undefined (kernel,
+ * overlayfs.rst).
+ */
 const ROOT_OPTIONS = 'redirect_dir=off,metacopy=off,index=off'
 
-/** Mounts the root: an overlay of the image's layers, the lowest first, beneath the disk's writable layer. */
+/**
+ * Mounts the root as an overlay of the disk's writable layer over the image's layers. `layers` lists the lowest layer first.
+ */
 export async function mountRoot(commands: HostCommands, paths: RootfsPaths, layers: readonly string[]): Promise<void> {
   await commands.callSystem(['root', paths.base, ROOT_OPTIONS, ...layers])
 }

@@ -5,13 +5,13 @@ import { withInterpreter } from '../../shared/desired-run.ts'
 import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
 import { createFolders, putText, type RootTree } from '../../shared/root-tree.ts'
 
-/** What the system files of a sandbox are made from. */
+/** The contents and options for a sandbox's system files. */
 type SystemFilesInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
   readonly network: SandboxNetwork
   readonly workdir: string
-  /** False when an earlier start applied the patches: the files that they wrote are then left alone. */
+  /** False if an earlier start applied the patches. Then the files that the patches wrote stay unchanged. */
   readonly isFirstStart: boolean
   readonly hasToolbox: boolean
 }
@@ -36,8 +36,8 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
 }
 
 /**
- * Puts a file into `/tmp`. gVisor covers an empty `/tmp` with a tmpfs, which a restart would lose and the disk's limit
- * would not count; one with a file stays on the disk (20240729, measured 2026-11). May be repeated.
+ * Creates a file in `/tmp`, so that gVisor keeps `/tmp` on the disk. gVisor mounts a tmpfs over an empty `/tmp`, whose content
+ * a restart would lose and the disk's limit would not count (20240729, measured 2026-11). May be repeated.
  */
 export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
   await createFolders(tree, '/tmp', 0o1777)
@@ -53,7 +53,10 @@ function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<str
   ])
 }
 
-/** The paths that patches own. At the first start, `append` needs the system file to append to; every other patch replaces it. */
+/**
+ * Returns the system files that patches write and that this file must not. At the first start, an `append` patch needs the
+ * system file; every other patch replaces it.
+ */
 function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): ReadonlySet<string> {
   const counting = patches.filter((patch) => !(isFirstStart && patch.type === 'append'))
   return new Set(

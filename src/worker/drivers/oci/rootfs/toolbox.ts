@@ -6,13 +6,13 @@ import { TOOLS_FOLDER } from '../environment.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { mount, mountPointsBelow } from '../../../mounts.ts'
 
-/** The prefix of the toolboxes' names among the driver's mounts. All other mounts there belong to runs and disks. */
+/** The prefix of the names of toolboxes' mounts. All other mounts of the driver belong to runs and disks. */
 export const TOOLBOX_PREFIX = 'toolbox-'
 
 /**
- * Makes this machine's toolbox and mounts it readonly among the driver's mounts. It can't stay in the driver's own folder:
- * some runtimes mount as the sandbox's user 0, who may not reach that folder. Returns the mount's path, or null when the
- * toolbox can't be made; sandboxes then run without file operations. Deletes toolboxes that no running sandbox uses.
+ * Creates this machine's toolbox, mounts it readonly in the driver's mount folder, and returns the mount's path. The driver's
+ * own folder is unsuitable: some runtimes mount as the sandbox's user 0, who may not enter it. Returns null if the toolbox
+ * can't be created; sandboxes then run without file operations. Deletes toolboxes that no running sandbox uses.
  */
 export async function mountToolbox(
   folders: { readonly dir: string; readonly mountDir: string },
@@ -39,9 +39,10 @@ export async function mountToolbox(
 type ToolScript = 'files.pl' | 'tcp.pl'
 
 /**
- * Makes a folder with the programs that the worker runs in sandboxes, whose images may have none: this machine's perl with
- * its loader and libraries, our scripts, and the modules that they use. The folder lies in `parent`, is named after a hash
- * of its content, and appears in one step. An existing one stays. Rejects when the machine has no perl to copy.
+ * Creates a folder with the programs that the worker runs in sandboxes, because images may contain no programs. It contains
+ * this machine's perl with its loader and libraries, our scripts, and the modules that the scripts use. The folder is created
+ * atomically in `parent` and has a hash of its content as its name. An existing folder is used again. Rejects when the machine
+ * has no perl to copy.
  */
 export async function makeToolbox(parent: string): Promise<string> {
   const files = await collectFiles()
@@ -52,13 +53,13 @@ export async function makeToolbox(parent: string): Promise<string> {
   if (names.includes(nameOf(files))) return path
   const unfinished = await mkdtemp(join(parent, UNFINISHED_PREFIX))
   for (const { name, content, mode } of files) await put(join(unfinished, name), content, mode)
-  // Anyone may read: the sandbox's users are unprivileged on this machine.
+  // Everyone may read the toolbox, because the sandbox's users are unprivileged on this machine.
   for (const folder of foldersOf(files)) await chmod(join(unfinished, folder), 0o755)
   await rename(unfinished, path)
   return path
 }
 
-/** The command that runs a script of the toolbox. `folder` is the toolbox's path; by default the one in a sandbox. */
+/** Returns the command that runs a script of the toolbox. `folder` is the toolbox's path; by default the one in a sandbox. */
 export function toolCommand(
   script: ToolScript,
   args: readonly string[] = [],
@@ -68,7 +69,7 @@ export function toolCommand(
   return [loader ?? '', '--library-path', libraries ?? '', perl ?? '', '-e', RUN, `${folder}/perl5`, `${folder}/${script}`, ...args] // prettier-ignore
 }
 
-/** Whether a toolbox is being made, or was left half made by a worker that was killed. */
+/** Whether a folder is an unfinished toolbox: it is being created, or a worker was killed while creating it. */
 function isUnfinished(name: string): boolean {
   return name.startsWith(UNFINISHED_PREFIX)
 }
@@ -81,10 +82,12 @@ const PERL = 'perl'
 /** Runs a script with only the toolbox's modules: an image's modules may belong to another version of perl. */
 const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
 
-/** The modules that the scripts use, and those that these load on demand. */
+/** The modules that the scripts use, and the modules that those load on demand. */
 const MODULES = ['strict.pm', 'warnings.pm', 'constant.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
 
-/** Prints the path of perl, the name and file of each loaded module, and the file of each loaded library. */
+/**
+ * A perl program that prints the path of perl, the name and file of each loaded module, and the file of each loaded library.
+ */
 const LIST = `eval { require $_ } for @ARGV; require Socket; require Fcntl;
 print "perl\\t$^X\\n";
 print "module\\t$_\\t$INC{$_}\\n" for sort keys %INC;
@@ -127,7 +130,9 @@ async function collectFiles(): Promise<readonly ToolFile[]> {
   )
 }
 
-/** Parses ldd(1): libraries by the name under which programs load them, and the loader, which is named by its path. */
+/**
+ * Parses the output of ldd(1). Returns each library with the name that programs use to load it. The loader's name is its path.
+ */
 function librariesIn(listing: string): readonly { readonly name: string; readonly path: string }[] {
   return listing.split('\n').flatMap((line) => {
     const [, asked, path] = /^\s*(\S+) => (\/\S+) \(/.exec(line) ?? []

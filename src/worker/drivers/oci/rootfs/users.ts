@@ -11,7 +11,7 @@ export type SandboxUser = {
 /** The contents of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
 type UserFiles = { readonly passwd: string; readonly group: string }
 
-/** The limit on what is read of a user file. No real one is larger. */
+/** The most bytes to read of a user file. No real user file is larger. */
 const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024
 
 type FilesRoot = { readonly root: string; readonly isFresh: boolean }
@@ -23,8 +23,8 @@ export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
 }
 
 /**
- * Resolves `name`, `uid`, `name:group` or `uid:gid`; null means user 0. A number needs no entry in the files. Returns a
- * message instead when a name is unknown or a number is outside the sandbox's user namespace.
+ * Resolves `name`, `uid`, `name:group` or `uid:gid`; null means user 0. A number needs no entry in the files. Returns an error
+ * message if a name is unknown or a number is outside the sandbox's user namespace.
  */
 export function resolveUser(requested: string | null, files: UserFiles): SandboxUser | string {
   const [userPart = '', groupPart] = (requested === null || requested === '' ? '0' : requested).split(':', 2)
@@ -50,7 +50,7 @@ export function resolveUser(requested: string | null, files: UserFiles): Sandbox
   return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }
 }
 
-/** How many user ids a sandbox has: as many as an ordinary system, where uid 65534 is `nobody`. */
+/** How many user ids a sandbox has. An ordinary system has as many; uid 65534 is `nobody`. */
 export const USER_NAMESPACE_SIZE = 65_536
 
 function isNumber(text: string): boolean {
@@ -71,7 +71,7 @@ async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
     return buffer.toString('utf8', 0, bytesRead)
   } catch (error) {
-    if (error instanceof PathInRootError) return '' // missing, or no file at all: such an image has no users
+    if (error instanceof PathInRootError) return '' // the file is missing or is not a regular file: the image has no users
     throw error
   }
 }

@@ -11,7 +11,7 @@ import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
-/** Everything that a sandbox is made of. Its root file system is mounted. */
+/** The resources of a run. The root file system is already mounted. */
 export type RunResources = {
   readonly image: Image
   readonly network: SandboxNetwork
@@ -23,9 +23,9 @@ export type RunResources = {
 }
 
 /**
- * Acquires image, network, disk, mounts, cgroup and pipes at the same time, as far as they don't need each other. The
- * first failure cancels the image's pull; this rejects with that failure once all the others have ended, so that the
- * clean-up doesn't race with them.
+ * Acquires the image, network, disk, mounts, cgroup and pipes of a run. Those that don't need each other are acquired at the
+ * same time. The first failure cancels the image's pull. The function rejects with that failure only after all other operations
+ * have ended, so that the clean-up doesn't race with them.
  */
 export async function acquireResources(
   context: OciContext,
@@ -56,7 +56,7 @@ export async function acquireResources(
   const disk = acquire(prepareDisk(context, desired, paths))
   // The root needs the image and the disk, but not the network.
   const root = acquire(mountImageOverDisk(context, { image, disk, paths }))
-  // Preparing the disk creates the run's folder, in which the mounts are pinned.
+  // The disk's preparation creates the run's folder, in which the mounts are pinned.
   const mounts = acquire(disk.then(() => pinMounts(context, desired, { volumes, folder: paths.pins })))
   const cgroup = acquire(
     withStartFailure('host', "the sandbox's limits could not be set", createCgroup(context, desired)),

@@ -6,7 +6,7 @@ import { mountFlagsOf } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
 import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
 
-/** Everything that a container's configuration is made of. */
+/** The input for a container's configuration. */
 type BundleInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
@@ -15,17 +15,17 @@ type BundleInput = {
   readonly uidShift: number
   readonly netnsPath: string
   readonly cgroupsPath: string
-  /** The host's static init program. */
+  /** The path of the static init program on the host. */
   readonly initBinary: string
-  /** The folder of the worker's own programs for sandboxes; null when it has none. */
+  /** The folder of the worker's own programs for sandboxes. Null if the worker has none. */
   readonly toolbox: string | null
-  /** The workload's command line; null when the sandbox only waits for commands. */
+  /** The workload's command line. Null if the sandbox only waits for commands. */
   readonly workload: readonly string[] | null
   readonly user: SandboxUser
   readonly env: readonly string[]
   readonly workdir: string
   readonly rlimits: readonly Rlimit[]
-  /** In mount order. */
+  /** The mounts of the spec, in mount order. */
   readonly mounts: readonly ResolvedMount[]
   readonly architecture: NodeJS.Architecture
 }
@@ -41,7 +41,8 @@ export function makeBundle(input: BundleInput): object {
     mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
     linux: {
       cgroupsPath: input.cgroupsPath,
-      // The parent cgroup holds the limits. Only devices are configured here; the runtime itself allows null, zero and so on.
+      // The parent cgroup has the limits. Only devices are configured here. The runtime itself allows `/dev/null`, `/dev/zero`
+      // and similar ones.
       resources: { devices: [{ allow: false, access: 'rwm' }] },
       uidMappings: mapping,
       gidMappings: mapping,
@@ -57,7 +58,7 @@ export function makeBundle(input: BundleInput): object {
 }
 
 function makeProcess(input: BundleInput): object {
-  // An init without a workload only reaps, and runs as user 0. With a workload, it runs as the workload's user.
+  // Without a workload, the init only reaps processes and runs as user 0. With a workload, it runs as the workload's user.
   const user = input.workload === null ? IDLE_USER : input.user
   return {
     terminal: false,
@@ -72,7 +73,7 @@ function makeProcess(input: BundleInput): object {
       hard,
     })),
     noNewPrivileges: input.spec.security_profile === 'restricted',
-    // When the machine itself runs out of memory, sandboxes go before the worker.
+    // If the machine itself runs out of memory, the kernel kills sandboxes before the worker.
     oomScoreAdj: 500,
   }
 }
@@ -94,7 +95,8 @@ function systemMounts(input: BundleInput): readonly object[] {
     },
     ...shm,
     { destination: '/dev/mqueue', type: 'mqueue', source: 'mqueue', options: ['nosuid', 'noexec', 'nodev'] },
-    // A network namespace made outside can't mount sysfs, and a bind of the host's /sys would show its devices and cgroups.
+    // sysfs can't be mounted, because the network namespace was created outside the user namespace. A bind mount of the host's
+    // /sys would show the host's devices and cgroups.
     {
       destination: '/sys',
       type: 'tmpfs',
@@ -106,7 +108,7 @@ function systemMounts(input: BundleInput): readonly object[] {
   ]
 }
 
-/** Binds a file or folder of the worker into the sandbox, readonly. */
+/** Returns a readonly bind mount of a file or folder of the worker. */
 function bindOwn(destination: string, source: string): object {
   return { destination, type: 'bind', source, options: ['bind', 'ro', 'nosuid', 'nodev'] }
 }
@@ -138,7 +140,7 @@ function halfOf(memoryMib: number): string {
   return String(Math.max(1, Math.floor(memoryMib / 2)))
 }
 
-/** Masked: paths that reveal the machine or its kernel's memory. */
+/** Paths that are masked, because they reveal facts about the machine or its kernel's memory. */
 const MASKED_PATHS: readonly string[] = [
   'acpi',
   'asound',
@@ -162,7 +164,7 @@ const MASKED_PATHS: readonly string[] = [
   'driver',
 ].map((name) => `/proc/${name}`)
 
-/** Readonly: a write would change the machine. */
+/** Paths that are readonly, because a write would change the machine. */
 const READONLY_PATHS: readonly string[] = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger', 'mtrr'].map(
   (name) => `/proc/${name}`,
 )

@@ -2,7 +2,8 @@ import type { SecurityProfile } from '../../../../domain/spec/spec.ts'
 
 /**
  * The capabilities of the sandbox's user 0, always within its user namespace (capabilities(7)). Docker also grants
- * `CAP_NET_RAW`, which opens raw sockets, and `CAP_MKNOD`, which does nothing in a user namespace; neither is here.
+ * `CAP_NET_RAW` and `CAP_MKNOD`. They are omitted here: the first allows raw sockets, and the second has no effect in a user
+ * namespace.
  */
 const DEFAULT_CAPABILITIES = [
   'CAP_AUDIT_WRITE', // sudo and login stop without it
@@ -19,7 +20,9 @@ const DEFAULT_CAPABILITIES = [
   'CAP_SYS_CHROOT', // sshd and package builds; the root was pivoted, so a chroot leads nowhere
 ] as const
 
-/** For the profile `restricted`: user 0 controls its own files and processes, and can't become another user. */
+/**
+ * The capabilities for the profile `restricted`. User 0 controls its own files and processes, and can't become another user.
+ */
 const RESTRICTED_CAPABILITIES = [
   'CAP_CHOWN',
   'CAP_DAC_OVERRIDE',
@@ -29,8 +32,8 @@ const RESTRICTED_CAPABILITIES = [
 ] as const
 
 /**
- * The capabilities of a sandbox's processes in OCI form, for any user. None is inheritable or ambient, so the kernel drops
- * them all when a program starts as a user other than 0 (capabilities(7)).
+ * Returns the capabilities of a sandbox's processes in OCI form. None of them is inheritable or ambient. The kernel therefore
+ * drops them all when a program starts as a user other than 0 (capabilities(7)).
  */
 export function processCapabilities(profile: SecurityProfile): Readonly<Record<string, readonly string[]>> {
   const held = profile === 'restricted' ? RESTRICTED_CAPABILITIES : DEFAULT_CAPABILITIES

@@ -5,24 +5,25 @@ import { isFileNotFound, readFileOrNull } from '../../../../lib/files.ts'
 import { folderHash } from '../../../mounts.ts'
 
 /**
- * The limits of runs, each in a cgroup of the driver's own above the runtime's. The runtime removes its cgroup at the end
- * of the container, and with it the counters that tell whether memory ran out. Works on cgroup v2 and on v1 hierarchies.
+ * The cgroups that limit runs. The driver creates one for each run, as the parent of the runtime's own cgroup. The runtime
+ * removes its cgroup when the container ends; the driver's cgroup keeps the counters that show whether memory ran out. Works on
+ * cgroup v2 and on v1 hierarchies.
  */
 export type Cgroups = {
   readonly version: 1 | 2
   /** Creates a run's cgroup with its limits. May be repeated. */
   create(name: string, limits: CgroupLimits): Promise<void>
-  /** The host's ids of all processes in a run's cgroup and beneath it; empty when it doesn't exist. */
+  /** Lists the host's ids of all processes in a run's cgroup and beneath it. Empty if the cgroup doesn't exist. */
   pids(name: string): Promise<readonly number[]>
   /** Whether the run reached its memory limit. v2 counts kills; v1 only shows that all of the memory was in use. */
   hasRunOutOfMemory(name: string): Promise<boolean>
-  /** Removes a run's cgroup. Rejects while a process is left in it. An unknown one succeeds. */
+  /** Removes a run's cgroup. Rejects while a process is left in it. Succeeds for an unknown cgroup. */
   remove(name: string): Promise<void>
-  /** The names of all that exist. */
+  /** Lists the names of all existing cgroups of runs. */
   list(): Promise<readonly string[]>
   /** Removes the parent cgroup, which must be empty. */
   close(): Promise<void>
-  /** The `cgroupsPath` for the runtime's configuration of a run. */
+  /** Returns the `cgroupsPath` for the runtime's configuration of a run. */
   runtimePath(name: string): string
 }
 
@@ -46,7 +47,7 @@ const V1_HIERARCHIES = [
   'unified',
 ] as const
 const CPU_PERIOD_US = 100_000
-/** The runtime's own cgroup beneath ours. */
+/** The name of the runtime's own cgroup beneath the driver's. */
 const CHILD = 'c'
 
 /** Opens the cgroups beneath `/<parent>`, in the version that this machine has. Rejects when a controller is missing. */
@@ -56,12 +57,12 @@ export async function openCgroups(parent: string, mountPoint = '/sys/fs/cgroup')
     : await openV1(parent, mountPoint)
 }
 
-/** The parent cgroup of all runs of the driver whose folder is `dir`. */
+/** Returns the name of the parent cgroup of all runs of the driver whose folder is `dir`. */
 export function cgroupParentOf(dir: string): string {
   return `sandyard/${folderHash(dir)}`
 }
 
-/** The folder in which every run's cgroup beneath `/<parent>` has a subfolder with its processes. */
+/** Returns the folder that contains the cgroups of all runs beneath `/<parent>`. */
 export function cgroupFolderOf(parent: string, mountPoint = '/sys/fs/cgroup'): string {
   return join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)
 }
@@ -116,7 +117,7 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
     pids: (name) => pidsBelow(join(base('pids'), name)),
     async hasRunOutOfMemory(name) {
       const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
-      // The runtime's cgroup counted the kills, and it is gone. `failcnt` stays 0 here (kernel 6.18, 2026-11).
+      // The runtime's cgroup counted the kills and no longer exists. `failcnt` stays 0 in this cgroup (kernel 6.18, 2026-11).
       const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
       return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },
@@ -134,7 +135,10 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
   }
 }
 
-/** Writes on this thread: the kernel needs a few microseconds, and a thread switch 45 us of processor time (2026-11). */
+/**
+ * Writes a cgroup file on this thread. The kernel needs a few microseconds for it, and a thread switch 45 us of processor time
+ * (2026-11).
+ */
 function writeSync(path: string, value: number | string): void {
   writeFileSync(path, String(value))
 }

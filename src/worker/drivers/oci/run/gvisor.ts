@@ -5,29 +5,29 @@ import { join } from 'node:path'
 import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
 import { USER_NAMESPACE_SIZE } from '../rootfs/users.ts'
 
-/** What it takes to try gVisor's runtime on this machine. */
+/** What is needed to try gVisor's runtime on this machine. */
 type GvisorTrial = {
   readonly binary: string
   /** The folder of the runtime's own state, which the runtime creates. */
   readonly stateDir: string
-  /** The init of sandboxes, a static program of the host. For `-V` it prints its version and exits with 0. */
+  /** The path of the sandboxes' init, a static program of the host. With `-V` it prints its version and exits with 0. */
   readonly initBinary: string
 }
 
-/** How gVisor works on this machine, or why it doesn't. */
+/** The result of a trial: how gVisor works on this machine, or why it doesn't work. */
 type GvisorSupport =
   { readonly command: readonly string[]; readonly platform: GvisorPlatform } | { readonly flaw: string }
 
 /**
  * How gVisor catches system calls, the best way first. systrap comes last because it takes 2 to 3 % of a core for each idle
- * sandbox (measured 2026-11). It is tried at all because later releases may lack ptrace.
+ * sandbox (measured 2026-11). It is still tried, because later releases may lack ptrace.
  */
 const PLATFORMS = ['kvm', 'ptrace', 'systrap'] as const
 type GvisorPlatform = (typeof PLATFORMS)[number]
 
 /**
- * Finds the first platform on which gVisor runs a sandbox here, by running one with a user namespace and a given network
- * namespace, as the driver does. Takes a quarter of a second and leaves nothing behind.
+ * Finds the first platform on which gVisor runs a sandbox on this machine. It runs a trial sandbox with a user namespace and a
+ * given network namespace, as the driver does. Takes a quarter of a second and leaves nothing behind.
  */
 export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupport> {
   const flaws: string[] = []
@@ -41,10 +41,11 @@ export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupp
 }
 
 /**
- * The command line up to its subcommand. On kernels from 6.9 on, gVisor releases until 2024-07 take every network namespace
- * for the machine's, because of a file in `/proc/sys/net` (gVisor issue 10704). So each call sees an empty folder there.
- * With `/proc` partly covered, the kernel lets a user namespace mount its own `/proc` only while an uncovered one is mounted
- * somewhere; that one is in the same folder (mount_namespaces(7); tried with 20240729, 2026-11).
+ * Returns gVisor's command line up to the subcommand. On kernels from 6.9 on, gVisor releases until 2024-07 mistake every
+ * network namespace for the machine's, because of a file in `/proc/sys/net` (gVisor issue 10704). Therefore each call sees an
+ * empty folder there. With `/proc` partly covered, the kernel lets a user namespace mount its own `/proc` only while an
+ * uncovered `/proc` is mounted elsewhere. The command mounts it in the same folder (mount_namespaces(7); tried with 20240729,
+ * 2026-11).
  */
 function gvisorCommand(
   { binary, stateDir }: Pick<GvisorTrial, 'binary' | 'stateDir'>,
@@ -56,13 +57,16 @@ function gvisorCommand(
     ...inMountNamespace(`${preparation} && exec "$@"`),
     binary,
     `--platform=${platform}`,
-    '--overlay2=none', // its own overlay would write past the disk's limit
+    '--overlay2=none', // gVisor's own overlay would exceed the disk's limit
     '--root',
     join(stateDir, 'runsc'),
   ]
 }
 
-/** A command prefix that gives the command its own mount namespace. `script` prepares it and runs the command as `"$@"`. */
+/**
+ * Returns a command prefix that runs the command in its own mount namespace. `script` prepares the namespace and runs the
+ * command as `"$@"`.
+ */
 export function inMountNamespace(script: string): readonly string[] {
   return ['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', script, 'sh']
 }
@@ -74,12 +78,15 @@ async function canOpenKvm(): Promise<boolean> {
   )
 }
 
-/** A trial takes 170 ms. Where /dev/kvm opens but runs no machine, gVisor hangs (2026-11). */
+/**
+ * How long a trial may take on each platform. A trial takes 170 ms. If /dev/kvm opens but can't run a machine, gVisor hangs
+ * (2026-11).
+ */
 const TRIAL_TIMEOUT_MS: Readonly<Record<GvisorPlatform, number>> = { kvm: 2_000, ptrace: 10_000, systrap: 10_000 }
-/** How much of a failed trial's error output is reported, in characters. */
+/** How many characters of a failed trial's error output are reported. */
 const ERROR_LIMIT = 300
 const TRIAL_ID = 'trial'
-/** Any user except the machine's root. */
+/** The user id shift of trials: any value except the machine's root works. */
 const TRIAL_UID_SHIFT = 100_000
 
 async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPlatform): Promise<string | null> {
@@ -91,7 +98,7 @@ async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPla
     await mkdir(join(bundle, 'root/proc'), { recursive: true })
     await writeFile(join(bundle, 'root/init'), '')
     await writeFile(join(bundle, 'config.json'), JSON.stringify(trialBundle(join(bundle, 'root'), initBinary)))
-    // This call's own network namespace stands for the one that the driver creates for each sandbox.
+    // This call's own network namespace replaces the one that the driver creates for each sandbox.
     const args = ['-n', ...command, 'run', '--bundle', bundle, TRIAL_ID]
     const { code, stderr } = await tryCommand('unshare', args, options)
     return code === 0 ? null : `exit ${String(code)} ${stderr.trim().slice(-ERROR_LIMIT)}`

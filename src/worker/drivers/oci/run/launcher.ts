@@ -3,37 +3,37 @@ import type { Log } from '../../../../lib/log.ts'
 import { encodeFields, makeProgramStarter } from '../../../processes/perl-process.ts'
 
 /**
- * Starts programs from a small process of its own. Node would fork itself, and block meanwhile: for 0.7 ms with 50 MiB in
- * memory, 3.4 ms with 200 and 14.5 ms with 600 (2026-11), for every command in every sandbox.
+ * Starts programs from a small helper process. Node would fork itself and block during the fork for every command in every
+ * sandbox: 0.7 ms with 50 MiB in memory, 3.4 ms with 200 MiB and 14.5 ms with 600 MiB (2026-11).
  */
 export type Launcher = {
   /**
-   * Starts a command line in `/` and in its own session; looks its program up on PATH. `files` are opened as its standard
-   * input, output and error, and as readable descriptors from 3 on; each must open without blocking. Rejects when the
-   * program can't be started, and the message says why.
+   * Starts a command line in `/` and in a new session. Looks up its program on PATH. `files` are opened as its standard input,
+   * output and error, and as readable descriptors from 3 on. Each file must open without blocking. Rejects when the program
+   * can't be started, and the message says why.
    */
   start(command: readonly string[], files: readonly [string, string, string, ...string[]]): Promise<Launched>
-  /** Ends the small process. The programs that it started go on. */
+  /** Ends the helper process. The programs that it started keep running. */
   close(): void
 }
 
 /** A program that was started. */
 export type Launched = {
-  /** Also the id of its session and process group. */
+  /** The program's process id, which is also the id of its session and process group. */
   readonly pid: number
   isRunning(): boolean
-  /** Resolves once the program was reaped, or with a null code when the small process is gone. Never rejects. */
+  /** Resolves once the program was reaped. Resolves with a null code if the helper process is gone. Never rejects. */
   readonly ended: Promise<RuntimeExit>
 }
 
-/** How a program ended: its exit code, or null when a signal ended it or its end was not seen. */
+/** The end of a program: its exit code. Null if a signal ended it or its end was not seen. */
 export type RuntimeExit = { readonly code: number | null }
 
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
 
 /**
- * Creates a launcher. Its process starts with the first program, and again after it was killed. With `deadlineFile`, it
- * starts no program once the renew deadline has passed.
+ * Creates a launcher. The helper process starts with the first program, and again if it was killed. With `deadlineFile`, the
+ * launcher starts no program once the renew deadline has passed.
  */
 export function makeLauncher(log: Log, deadlineFile: string | null = null): Launcher {
   const perl = makeProgramStarter<RuntimeExit>({

@@ -10,8 +10,8 @@ import { deleteFromRuntime, killProcesses, removeMounts } from './release.ts'
 import { SHIM_NAME } from './shim.ts'
 
 /**
- * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be starting
- * its container; its command line names the run. Call it before the runs are adopted.
+ * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be starting its
+ * container. Its command line contains the run's id. Call this function before the runs are adopted.
  */
 export async function killOrphanedShims(context: OciContext): Promise<void> {
   const started = (await context.records.list()).filter((record) => record.started !== null)
@@ -37,14 +37,14 @@ export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
   }
 }
 
-/** Every run that has a folder, a cgroup or a mount here. */
+/** Lists every run that has a folder, a cgroup or a mount on this machine. */
 async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise<readonly RunId[]> {
   const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
   const names = new Set([...(await records.names()), ...(await cgroups.list()), ...mounted])
   return [...names].map((name) => asId<RunId>(name))
 }
 
-/** Removes the folder of mounts and the parent cgroup, unless a run is left in them. */
+/** Removes the mount folder and the parent cgroup unless a run still uses them. */
 export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {
   if (!existsSync(mountDir)) return
   const names = await readdir(mountDir)

@@ -9,15 +9,15 @@ import { openPipeToRead, workloadPipes } from './workload-pipes.ts'
 
 /** Reads the output of workloads and writes it to their sandboxes' logs. */
 export type OutputCaptures = {
-  /** Starts to read the output of a run whose shim was started. A run that is read already stays so. */
+  /** Starts to read the output of a run whose shim was started. Does nothing if the output is already being read. */
   begin(run: CapturedRun): void
   /**
-   * Reads the rest of an ended run's output, for at most `DRAIN_MS`, and kills the run's shim. A repeated call waits for
-   * the first one.
+   * Reads the rest of an ended run's output for at most `DRAIN_MS`, and kills the run's shim. A repeated call waits for the
+   * first one.
    */
   finish(record: OciRunRecord): Promise<void>
   forget(run: RunId): void
-  /** Stops reading. Workloads go on, and their output waits in the pipes for the next worker. */
+  /** Stops reading. Workloads keep running, and their output stays in the pipes for the next worker process. */
   close(): void
 }
 
@@ -32,9 +32,9 @@ type OutputCapturesDeps = {
   readonly log: Log
 }
 
-/** How long the end of a run may wait for its last output. */
+/** How long the report of a run's end may wait for the run's last output. */
 export const DRAIN_MS = 1_000
-/** The most that is read from one stream of a workload: 32 MiB a second. */
+/** The interval of the rate limit for each stream of a workload. The limit is 32 MiB per second. */
 const PACE_MS = 50
 const PACE_BYTES = (32 * 1024 * 1024 * PACE_MS) / 1000
 
@@ -45,7 +45,7 @@ type Capture = {
 }
 type Pipe = { readonly socket: Socket; readonly stream: LogStream; readonly closed: Promise<void> }
 
-/** Creates captures that read nothing yet. */
+/** Creates the output captures of a worker. They read no run's output yet. */
 export function makeOutputCaptures({ records, bootId, logs, clock, log }: OutputCapturesDeps): OutputCaptures {
   const captures = new Map<RunId, Capture>()
 
@@ -80,7 +80,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
     return { socket, stream, closed }
   }
   const drain = async ({ pipes, shim }: Capture): Promise<void> => {
-    if (shim !== null && isAlive(shim)) sendSignal(-shim.pid, 'SIGKILL') // it alone still holds the pipes
+    if (shim !== null && isAlive(shim)) sendSignal(-shim.pid, 'SIGKILL') // only the shim still holds the pipes open
     for (const { socket } of pipes) socket.resume()
     const limit = new AbortController()
     const over = clock.sleep(DRAIN_MS, limit.signal).catch((error: unknown) => {
@@ -97,7 +97,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
     async finish(record) {
       const { run_id, started, boot_id, outcome } = record
       const shim = started?.shim ?? null
-      // Without a living shim, nobody holds the pipe: it is empty, and its end would never show.
+      // Without a live shim, no process holds the pipe open. It is empty, and a reader would never see its end.
       const isUnread = !captures.has(run_id) && outcome === null && boot_id === bootId
       if (isUnread && shim !== null && isAlive(shim)) begin({ ...record, shim })
       const capture = captures.get(run_id)
@@ -120,7 +120,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
   }
 }
 
-/** Counts what was read, and pauses a socket that used up its share until the next interval. */
+/** Counts the bytes that were read. Pauses a socket that reached the limit until the next interval. */
 function makePace(clock: Clock, socket: Socket): (bytes: number) => void {
   let fromMs = clock.monotonicMs()
   let bytesRead = 0

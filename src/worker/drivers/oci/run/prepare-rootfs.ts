@@ -13,7 +13,7 @@ import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
-/** A container's configuration, and the facts about the sandbox for its events. */
+/** A container's configuration, and facts about the sandbox for its log. */
 type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
 
 /**
@@ -46,7 +46,7 @@ export async function prepareRootfs(
     await readUserFiles({ root: paths.root, isFresh: true }),
   )
   const workload = workloadCommand(spec, image.config)
-  // Without a workload, the user matters only to later commands, and each of them reports an unknown user itself.
+  // Without a workload, only later commands use the user, and each of them reports an unknown user itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
   await chownWorkloadPipes(pipes, settings.uidShift + known.uid)

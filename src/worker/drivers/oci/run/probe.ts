@@ -4,16 +4,19 @@ import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
 
-/** What this driver enforces. The control plane refuses specs that need another ability, by its name. */
+/** The abilities of this driver. The control plane refuses specs that need another ability, and names it. */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'named_mounts', 'bind_mounts',
 ] // prettier-ignore
 
-/** The programs of the host that a start needs. */
+/** The programs that must be installed on the host to start a sandbox. */
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
 
-/** What this machine offers. Rejects when it can't run sandboxes; the message lists everything that is missing. */
+/**
+ * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run sandboxes; the message lists
+ * everything that is missing.
+ */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
   assertMachineUsable(settings.initBinary)
@@ -28,13 +31,13 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
   }
 }
 
-/** Throws when sandboxes can't run here; the message lists everything that is missing. */
+/** Throws if sandboxes can't run on this machine. The message lists everything that is missing. */
 export function assertMachineUsable(initBinary: string): void {
   const missing = findMissingOciRequirements(initBinary)
   if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
 }
 
-/** Describes everything that keeps sandboxes from running; empty when nothing does. */
+/** Lists everything that prevents sandboxes from running on this machine. The list is empty if they can run. */
 export function findMissingOciRequirements(initBinary: string): readonly string[] {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   return [
@@ -45,7 +48,10 @@ export function findMissingOciRequirements(initBinary: string): readonly string[
   ]
 }
 
-/** Describes what keeps the worker from making its toolbox, without which it can't serve the files of sandboxes. */
+/**
+ * Lists the missing programs that the worker needs to create its toolbox. Without the toolbox, the worker can't serve the files
+ * of sandboxes.
+ */
 export function findMissingToolboxPrograms(): readonly string[] {
   const packages: Readonly<Record<string, string>> = { perl: 'perl-base', ldd: 'libc-bin' }
   return findMissingPrograms(Object.keys(packages)).map(

@@ -14,18 +14,19 @@ const KILL_TIMEOUT_MS = 10_000
 const KILL_POLL_MS = 5
 const RUNTIME_TIMEOUT_MS = 20_000
 
-/** Kills a run's processes and frees its network, cgroup, mounts and its hold on the disk. See `RunOperations.release`. */
+/** Kills a run's processes, frees its network, cgroup and mounts, and releases its disk. Implements `RunOperations.release`. */
 export async function releaseRun(context: OciContext, record: OciRunRecord): Promise<void> {
   const run = record.run_id
   await killProcesses(context, run)
-  // A runtime deletes the state of a container whose end it saw. Only a container that died with its runtime is left.
+  // A runtime deletes the state of a container whose end it saw. State is left only if the container died together with its
+  // runtime.
   const hasRuntimeState =
     context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
   if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseDisk(context, record)])
 }
 
-/** Also deletes the disk of a sandbox whose first start failed: it holds nothing. */
+/** Releases a run's disk. Also deletes it if the sandbox's first start failed, because it contains no data. */
 async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRecord): Promise<void> {
   await removeMounts(context, run_id)
   const { disks } = context
@@ -33,7 +34,7 @@ async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRe
   if (!disks.isReady(sandbox_id) && (await disks.holderOf(sandbox_id)) === null) await disks.delete(sandbox_id)
 }
 
-/** Unmounts a run's file systems and removes their folders. It removes empty folders only, so it can't delete content. */
+/** Unmounts a run's file systems and removes their folders. It removes only empty folders, so it can't delete content. */
 export async function removeMounts(
   context: Pick<OciContext, 'mountDir' | 'clock' | 'commands'>,
   run: string,
@@ -61,7 +62,9 @@ export async function killProcesses(context: OciContext, run: RunId): Promise<vo
   }
 }
 
-/** Deletes a runtime's state of a container, killing what is left of it. An unknown container succeeds. */
+/**
+ * Deletes a runtime's state of a container and kills the container's remaining processes. Succeeds for an unknown container.
+ */
 export async function deleteFromRuntime(
   { commands }: Pick<OciContext, 'commands'>,
   runtime: Runtime,

@@ -3,13 +3,15 @@ import type { Rlimit, RlimitResource } from '../../../../domain/spec/spec.ts'
 /** The hard limits of a process. An unlimited resource is absent. */
 export type HardLimits = Readonly<Partial<Record<RlimitResource, number>>>
 
-/** The limits in force, and a description of each that had to be lowered. */
+/** The limits to set, and a description of each limit that was lowered. */
 type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: readonly string[] }
 
-/** As good as no limit, and exact in JSON. There 2^64 - 1 would be rounded up to a number that runtimes can't read. */
+/**
+ * The value for no limit. JSON can't represent 2^64 - 1 exactly: it would be rounded up to a number that runtimes can't read.
+ */
 const UNLIMITED = Number.MAX_SAFE_INTEGER
 
-/** Lowers limits to what this machine allows, because a runtime fails at a limit above its own hard limit. */
+/** Lowers limits to this machine's hard limits, because a runtime fails if a limit is above its own hard limit. */
 export function clampRlimits(requested: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
   const clamped: string[] = []
   const rlimits = requested.map((rlimit) => {

@@ -2,15 +2,15 @@ import type { RunId } from '../../../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 
 /**
- * When each run was last used. It is kept in memory, so idle times start again after a restart of the worker. The command
- * channel decides what counts as use. A run is in use while a process that a client started in it runs.
+ * The time of each run's last use. It is kept in memory, so idle times start again when the worker restarts. The command
+ * channel decides what counts as a use. A run is in use while a process that a client started runs in it.
  */
 export type RunActivity = {
   /** Starts the idle time of a run, unless it is tracked already. */
   track(run: RunId, timeoutSecs: number): void
   /** Records a use of a run: its idle time starts again. */
   touch(run: RunId): void
-  /** Keeps a run in use until the returned function is called. That call counts as a use and may be repeated. */
+  /** Marks a run as in use until the returned function is called. That call counts as a use and may be repeated. */
   hold(run: RunId): () => void
   forget(run: RunId): void
   /** Whether the last use is at least the run's timeout ago. An untracked run is never idle. */
@@ -25,14 +25,14 @@ type TrackedRun = {
   readonly timeoutMs: number
   lastMs: number
   holds: number
-  /** Whether `onIdle` was called since its last use. */
+  /** Whether `onIdle` was called since the run's last use. */
   isReported: boolean
 }
 
-/** The longest sleep: timers take at most 2^31 ms. */
+/** The longest sleep. Node's timers allow at most 2^31 ms. */
 const LONGEST_MS = 3_600_000
 
-/** Tracks activity by a clock, and calls `onIdle` at the moment that runs become idle. */
+/** Tracks the activity of runs and calls `onIdle` at the moment at which a run becomes idle. */
 export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
   const runs = new Map<RunId, TrackedRun>()
   const closed = new AbortController()

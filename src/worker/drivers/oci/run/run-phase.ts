@@ -5,7 +5,7 @@ import type { ExitFile, OciRunRecord } from './run-records.ts'
 import type { OciContext } from '../context.ts'
 import { isAlive } from '../../../processes/process-identity.ts'
 
-/** Derives a run's phase from its record and from what the machine shows now. */
+/** Derives a run's phase from its record and from the current state of the machine. */
 export async function observeRun(
   context: OciContext,
   record: OciRunRecord,
@@ -17,25 +17,26 @@ export async function observeRun(
   const shim = started?.shim ?? null
   const init = started?.init ?? null
   const isInitAlive = isSameBoot && init !== null && context.isAlive(init)
-  // Checked only once the init is gone: reading processes from the kernel is most of the cost of a look at many runs.
+  // Check the shim only if the init is gone. Reading processes from the kernel is most of the cost of checking many runs.
   const isShimAlive = !isInitAlive && isSameBoot && shim !== null && isAlive(shim)
-  // Read after the processes: a shim that ended in between has written its file by now.
+  // Read the file only after the check of the processes. A shim that ended in between has written it by now.
   const exit = records.readExit(record.run_id)
   const hasRunOutOfMemory =
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
-  // The run may have been released meanwhile, and its cgroup's memory counters with it. Then the record has the outcome.
+  // The run may have been released in the meantime, which deletes its cgroup's memory counters. Then the record contains the
+  // outcome.
   const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
   return deriveRunPhase(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }
 
-/** What the machine shows of a run, apart from its record. */
+/** The observable facts about a run on this machine, apart from its record. */
 export type RunEvidence = {
   readonly bootId: string
   readonly exit: ExitFile | null
   readonly isShimAlive: boolean
   readonly isInitAlive: boolean
   readonly hasRunOutOfMemory: boolean
-  /** Whether this process is starting it right now. */
+  /** Whether this process is starting the run now. */
   readonly isBeingStarted: boolean
 }
 
@@ -50,7 +51,7 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
   if (evidence.exit !== null) return { phase: 'ended', outcome: outcomeOf(record, evidence, evidence.exit.code) }
   if (record.boot_id !== evidence.bootId)
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
-  // While the shim lives, the exit code is on its way even if the first process is gone.
+  // While the shim lives, it will still write the exit code, even if the first process is gone.
   if (evidence.isInitAlive || evidence.isShimAlive) return { phase: live }
   if (record.is_stop_requested) return { phase: 'ended', outcome: { kind: 'stopped' } }
   return {
@@ -59,7 +60,7 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
   }
 }
 
-/** 128 + SIGKILL. */
+/** The exit code 128 + SIGKILL. */
 const KILLED = 137
 /** The exit code of runsc when the sandbox's kernel was killed, as the host does when memory runs out. */
 const GVISOR_DIED = 128

@@ -6,24 +6,24 @@ import type { ProcessIdentity } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull } from '../../../../lib/files.ts'
 import type { Runtime } from './runtime.ts'
 
-/** What this driver stores about a run. */
+/** The record of a run of this driver. */
 export type OciRunRecord = RunRecord<StartedContainer> & {
   readonly spec: SandboxSpec
   readonly image: ImageConfig | null
 }
 
-/** The part of a record that exists once the container accepted commands. */
+/** The part of a record that is set once the container accepted commands. */
 export type StartedContainer = {
   readonly uid_shift: number
-  /** The runtime that started it, whichever a later worker would choose. */
+  /** The runtime that started the run. A later worker process may choose another runtime for new runs. */
   readonly runtime: Runtime
-  /** The shell that waits for the runtime; null when the run ended before the shell could be identified. */
+  /** The shell that waits for the runtime. Null if the run ended before the shell could be identified. */
   readonly shim: ProcessIdentity | null
   /** The container's first process. */
   readonly init: ProcessIdentity | null
 }
 
-/** The runtime's exit, as the shim wrote it. */
+/** The runtime's exit code, which the shim wrote to a file. */
 export type ExitFile = { readonly code: number }
 
 /** The records of this driver's runs. */
@@ -31,7 +31,7 @@ export type OciRunRecords = RunRecords<OciRunRecord> & {
   readExit(run: RunId): ExitFile | null
 }
 
-/** Opens the records beneath `dir`, creating their folders when missing. */
+/** Opens the records beneath `dir`. Creates missing folders. */
 export async function openOciRunRecords(dir: string): Promise<OciRunRecords> {
   const files = await openRunRecords<OciRunRecord>(dir, 'exits')
   return {

@@ -4,25 +4,25 @@ import { delimiter, join } from 'node:path'
 import { runCommand } from '../../../../lib/run-command.ts'
 import { findGvisorPlatform, inMountNamespace } from './gvisor.ts'
 
-/** Runtimes by strength of isolation: virtual machines first, then a kernel in user space, then containers. */
+/** The names of runtimes, the strongest isolation first: virtual machines, then a kernel in user space, then containers. */
 export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
 export type RuntimeName = (typeof RUNTIME_NAMES)[number]
 
-/** An OCI runtime that this machine has. */
+/** An OCI runtime that is installed on this machine. */
 export type Runtime = {
   readonly name: RuntimeName
   /** Name and version, such as `crun 1.8.1`. */
   readonly version: string
-  /** The command line up to its subcommand, including wrappers and global options. */
+  /** The command line up to the subcommand, including wrappers and global options. */
   readonly command: readonly string[]
   /** Describes what separates a sandbox from the machine. */
   readonly isolation: string
 }
 
 type RuntimeSearch = {
-  /** The runtime to use; null for the strongest one that is installed. */
+  /** The runtime to use. Null for the strongest usable one. */
   readonly name: RuntimeName | null
-  /** The folders to search, in the form of PATH. */
+  /** The folders to search, in the format of PATH. */
   readonly searchPath: string
   /** The folder of the runtime's own state, which the runtime creates. */
   readonly stateDir: string
@@ -30,7 +30,7 @@ type RuntimeSearch = {
   readonly initBinary: string
 }
 
-/** A runtime, and for each stronger one that is installed but unusable, why. */
+/** A runtime. `unusable` contains the reason for each stronger runtime that is installed but unusable. */
 export type FoundRuntime = Runtime & { readonly unusable: readonly string[] }
 
 /** Finds a runtime by trying those that are installed. Rejects when none is usable; the message says why. */
@@ -89,10 +89,10 @@ async function isExecutable(path: string): Promise<boolean> {
   )
 }
 
-/** The first release of gVisor that works in tests; that of 2022-12 has no terminals (2026-11). */
+/** The first release of gVisor that works in tests. The release of 2022-12 has no terminals (2026-11). */
 const FIRST_USABLE_RUNSC = 20240729
 
-/** Describes why an installed runtime can't be used; null when it can. */
+/** Describes why an installed runtime can't be used. Returns null if it can. */
 function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'kata-runtime' && !/^[01]\./.test(version))
     return 'has no OCI command line (from version 2 on it is a containerd shim)'
@@ -116,8 +116,8 @@ function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): r
 }
 
 /**
- * Gives each call its own mount namespace where the runtime would refuse the machine's mounts. The namespace is a slave of
- * the machine's, so that later unmounts of sandboxes reach it.
+ * Returns a command prefix that runs each call in its own mount namespace, if the runtime would refuse the machine's mounts.
+ * The namespace is a slave of the machine's. Therefore later unmounts of sandboxes also happen in it.
  */
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))
@@ -125,7 +125,7 @@ async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   return []
 }
 
-/** crun refuses a machine with both cgroup versions if the second one has controllers. */
+/** Whether the machine has both cgroup versions and v2 has controllers. crun refuses such a machine. */
 async function hasHybridCgroups(): Promise<boolean> {
   return await readFile('/sys/fs/cgroup/unified/cgroup.controllers', 'utf8').then(
     (controllers) => controllers.trim() !== '',

@@ -1,13 +1,13 @@
 /**
- * The seccomp profile of a sandbox, as the OCI runtime takes it: an allow list. An unlisted call fails with `ENOSYS`, as on
- * an older kernel, so that programs fall back. A call that is well known and dangerous fails with `EPERM`. Source:
+ * Returns the seccomp profile of a sandbox in the OCI runtime's format. It is an allow list. An unlisted call fails with
+ * `ENOSYS`, as on an older kernel, so that programs use a fallback. A well-known dangerous call fails with `EPERM`. Source:
  * syscalls(2) and the manual page of each call, kernel 6.18, reviewed 2026-11.
  */
 export function seccompProfile(architecture: NodeJS.Architecture): object {
   return {
     defaultAction: 'SCMP_ACT_ERRNO',
     defaultErrnoRet: ENOSYS,
-    // Only the native one: the 32-bit table would double the kernel's attack surface.
+    // Only the native architecture. The 32-bit system calls would double the kernel's attack surface.
     architectures: [architecture === 'arm64' ? 'SCMP_ARCH_AARCH64' : 'SCMP_ARCH_X86_64'],
     syscalls: [
       { names: ALLOWED, action: 'SCMP_ACT_ALLOW' },
@@ -42,22 +42,34 @@ const ENOSYS = 38
 /** Every CLONE_NEW… flag of clone(2). clone3 is not allowed, because it hides its flags from the filter. */
 const NAMESPACE_FLAGS = 0x7e020000
 
-/** Linux, 32-bit layout, no address randomization (debuggers), both, and the query for the current one. */
+/**
+ * The allowed personalities: Linux, 32-bit layout, no address randomization (for debuggers), both, and the query for the
+ * current one.
+ */
 const PERSONALITIES = [0, 0x8, 0x40000, 0x40008, 0xffffffff] as const
 
-/** AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Not AF_VSOCK, which reaches the hypervisor, and not AF_ALG. */
+/**
+ * The allowed socket families: AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK. AF_VSOCK, which reaches the hypervisor, and AF_ALG
+ * are not allowed.
+ */
 const SOCKET_FAMILIES = [1, 2, 10, 16] as const
 
 /**
- * On btrfs, any user may create a subvolume in a writable folder, and its content counts against no volume's cap. So the
- * filter refuses every request of btrfs: those whose bits 8 to 15 are this number (ioctl(2), `_IOC_TYPE`).
+ * The number in bits 8 to 15 of every btrfs ioctl request (ioctl(2), `_IOC_TYPE`). The filter refuses these requests. On btrfs,
+ * any user may create a subvolume in a writable folder, and its content would count against no volume's cap.
  */
 const BTRFS_MAGIC = 0x94
 
-/** FICLONE, FICLONERANGE and FIDEDUPERANGE have that number too. They work on every file system and create no subvolume. */
+/**
+ * FICLONE, FICLONERANGE and FIDEDUPERANGE contain the same number but are allowed. They work on every file system and create no
+ * subvolume.
+ */
 const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436].map((value) => ({ value, op: 'SCMP_CMP_EQ' }))
 
-/** One rule for each bit in which a request can differ from the magic number: filters only know "equal under a mask". */
+/**
+ * Returns one rule for each bit in which a request can differ from the magic number. Filters can only compare for equality
+ * under a mask.
+ */
 function ioctlsOfOtherMagic(magic: number): readonly object[] {
   return [0, 1, 2, 3, 4, 5, 6, 7].map((bit) => {
     const mask = 1 << (8 + bit)
@@ -111,7 +123,10 @@ const ALLOWED: readonly string[] = [
   'shmdt', 'shmget',
 ]
 
-/** Refused with `EPERM`, so that programs report "not permitted" instead of "unknown". Each reaches beyond a sandbox. */
+/**
+ * Calls that fail with `EPERM`, so that programs report "not permitted" instead of "unknown". Each of them affects more than
+ * the sandbox.
+ */
 // prettier-ignore
 const REFUSED: readonly string[] = [
   // mounts and roots

@@ -19,8 +19,8 @@ import type { WorkloadPipes } from './workload-pipes.ts'
 
 /**
  * The shim: a shell that waits for the runtime and writes its exit code to a file. It outlives the worker. It keeps the
- * workload's pipes open, so that unread output is not lost. The reader kills it when the run has ended; once the run's
- * folder is gone, it exits by itself.
+ * workload's pipes open, so that unread output is not lost. The worker kills the shim when the run has ended and its output was
+ * read. If the run's folder is deleted, the shim exits without a signal.
  */
 const SHIM = `out=$1 err=$2 exit=$3; shift 3
 exec 3<>"$out" 4<>"$err"
@@ -29,7 +29,7 @@ code=$?
 echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
 while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 
-/** Marks a shim's command line, so that it can be told from any other process. */
+/** An argument in a shim's command line that distinguishes it from every other process. */
 export const SHIM_NAME = 'sandyard-shim'
 
 type ShimInput = {
@@ -38,24 +38,24 @@ type ShimInput = {
   readonly launcher: Launcher
   readonly records: OciRunRecords
   readonly bundle: object
-  /** Where the run's file systems are mounted. */
+  /** The folder in which the run's file systems are mounted. */
   readonly rootBase: string
-  /** Where the workload's output goes. */
+  /** The pipes that the workload writes its output to. */
   readonly pipes: WorkloadPipes
   readonly clock: Clock
   readonly signal: AbortSignal
 }
 
-/** The processes of a started run. Each is null when it ended before it could be identified. */
+/** The processes of a started run. A process is null if it ended before it could be identified. */
 type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
 
 const READY_TIMEOUT_MS = 30_000
-/** The first interval between checks for the init. Later ones take a sixteenth of the time that has passed. */
+/** The first interval between checks for the init. Each later interval is a sixteenth of the wait so far. */
 const READY_POLL_MS = 2
 
 /**
- * Starts a run's container and waits until its first process is the init. Rejects with `StartError` of kind `runtime`, or
- * with the signal's reason; by then no process of the run is left outside its cgroup.
+ * Starts a run's container and waits until its first process is the init. Rejects with `StartError` of reason `runtime`, or
+ * with the signal's reason. When it rejects, no process of the run is left outside the run's cgroup.
  */
 export async function startShim(input: ShimInput): Promise<RunProcesses> {
   const folder = input.records.folderOf(input.run)
@@ -69,16 +69,16 @@ export async function startShim(input: ShimInput): Promise<RunProcesses> {
     const init = await waitUntilReady(input)
     return { shim: identifyProcess(pid), init }
   } catch (error) {
-    sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group
+    sendSignal(-pid, 'SIGKILL') // the shell, the runtime and the runtime's children are one process group
     await ended
     throw error
   }
 }
 
-/** How much of the runtime's log is reported, in characters. */
+/** How many characters of the runtime's log are reported. */
 const RUNTIME_LOG_LIMIT = 500
 
-/** The end of the runtime's own log. */
+/** Reads the end of the runtime's own log. */
 async function readRuntimeLog(folder: string): Promise<string> {
   return ((await readFileOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_LOG_LIMIT)
 }
@@ -87,14 +87,14 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null>
   const folder = input.records.folderOf(input.run)
   const fromMs = input.clock.monotonicMs()
   for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
-    // In this order: a run that is over wrote its process id before its exit, however short it was.
+    // Read the exit before the process id: even a very short run writes its process id before its exit.
     const isOver = input.records.readExit(input.run) !== null
     const pid = readPid(join(folder, 'pid'))
     if (pid !== null && (await isReady(input, pid))) return identifyProcess(pid)
     if (isOver) {
       const message = await readRuntimeLog(folder)
       if (pid === null || message !== '') throw runtimeError(input, message)
-      return null // it ran, and has ended already
+      return null // the run started and has already ended
     }
     await input.clock.sleep(Math.max(READY_POLL_MS, passedMs / 16), input.signal)
   }
@@ -104,13 +104,19 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null>
   )
 }
 
-/** The owner gets the runtime's message without the worker's folders, and the log gets all of it. */
+/**
+ * Returns the error for a failed start. The owner sees the runtime's message without the worker's folders. The log gets the
+ * whole message.
+ */
 function runtimeError({ records, run, rootBase, runtime }: ShimInput, message: string): StartError {
   const forOwner = hideHostFolders(message, [records.folderOf(run), rootBase])
   return new StartError('runtime', `${runtime.name} could not start the sandbox: ${forOwner}`, new Error(message))
 }
 
-/** A container's process becomes the init at the moment it starts. gVisor and virtual machines have to be asked. */
+/**
+ * Whether the container runs. The first process becomes the init at the moment the container starts. With gVisor and virtual
+ * machines, the runtime is asked for the state.
+ */
 async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
   if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH
   const [file = '', ...args] = [...runtime.command, 'state', run]

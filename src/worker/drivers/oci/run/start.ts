@@ -8,8 +8,8 @@ import type { OciRunRecord } from './run-records.ts'
 import { startShim } from './shim.ts'
 
 /**
- * Starts the container of a run, and writes its record once the container accepts commands. See `RunOperations.start`.
- * Logs how long each step took.
+ * Starts the container of a run, and writes the run's record once the container accepts commands. Implements
+ * `RunOperations.start`. Logs how long each step took.
  */
 export async function startRun(
   context: OciContext,
@@ -47,7 +47,7 @@ export async function startRun(
 
 type Stopwatch = { lap(name: string): void; laps(): Readonly<Record<string, number>> }
 
-/** Measures steps in milliseconds, for the log. */
+/** Creates a stopwatch that measures steps in milliseconds, for the log. */
 function makeStopwatch({ clock }: OciContext): Stopwatch {
   const laps: Record<string, number> = {}
   let lastMs = clock.monotonicMs()

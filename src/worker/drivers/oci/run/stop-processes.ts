@@ -10,8 +10,9 @@ const RUNTIME_TIMEOUT_MS = 20_000
 const SHIM_TIMEOUT_MS = 10_000
 
 /**
- * Ends a run's processes: SIGTERM to each, then SIGKILL to those that are left after `graceMs`. The init of a sandbox
- * without a workload is killed as soon as it is alone: it is process 1 without a handler, so the kernel drops its SIGTERM.
+ * Ends a run's processes: SIGTERM to each, then SIGKILL to those that are left after `graceMs`. The init of a sandbox without a
+ * workload is killed as soon as it is the only process. It is process 1 without a signal handler, so the kernel drops SIGTERM
+ * for it.
  */
 export async function stopProcesses(context: OciContext, record: OciRunRecord, graceMs: number): Promise<void> {
   const { started } = record
@@ -39,7 +40,7 @@ async function stopContainer(
   await waitFor(context, graceMs, async () => (await others()).length === 0)
 }
 
-/** The host can't signal processes in gVisor or in a virtual machine: the runtime passes the signals on. */
+/** Stops processes through the runtime. The host can't signal processes in gVisor or in a virtual machine itself. */
 async function stopByRuntime(
   context: OciContext,
   record: OciRunRecord,

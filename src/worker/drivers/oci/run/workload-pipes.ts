@@ -5,24 +5,27 @@ import { join } from 'node:path'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 
 /**
- * The two named pipes that a workload writes to. The shim holds them open for reading and writing. So while the worker is
- * away, a workload blocks once they are full and never gets a broken pipe. They lie in the run's folder, which only root
- * may enter; the workload sees them only as open files.
+ * The two named pipes that a workload writes to. The shim keeps them open for reading and writing. While the worker is down, a
+ * workload therefore blocks once they are full and never gets a broken pipe. They are in the run's folder, which only root may
+ * enter. The workload has them only as open files.
  */
 export type WorkloadPipes = { readonly stdout: string; readonly stderr: string }
 
-/** The paths of the pipes in a run's folder. */
+/** Returns the paths of the pipes in a run's folder. */
 export function workloadPipes(folder: string): WorkloadPipes {
   return { stdout: join(folder, 'stdout'), stderr: join(folder, 'stderr') }
 }
 
-/** Creates the pipes, in place of those of a start that was cut short. */
+/** Creates the pipes. Replaces the pipes of an interrupted start. */
 export async function makeWorkloadPipes(commands: HostCommands, { stdout, stderr }: WorkloadPipes): Promise<void> {
-  // Anyone may open them: a process must be able to reopen its /dev/stdout after it changed its user.
+  // Every user may open the pipes: a process must be able to reopen its /dev/stdout after it changed its user.
   await commands.callSystem(['fifos', stdout, stderr])
 }
 
-/** Makes the workload's user own the pipes: images `chown` their /dev/stdout, which only a known owner may do. */
+/**
+ * Makes the workload's user the owner of the pipes. Images `chown` their /dev/stdout, which fails unless the owner's id exists
+ * in the sandbox.
+ */
 export async function chownWorkloadPipes({ stdout, stderr }: WorkloadPipes, owner: number): Promise<void> {
   await Promise.all([stdout, stderr].map((path) => chown(path, owner, owner)))
 }
