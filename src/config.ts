@@ -12,7 +12,7 @@ function defaultDataDir(): string {
   return process.getuid?.() === 0 ? '/var/lib/sandyard' : join(homedir(), '.local/share/sandyard')
 }
 
-/** Every setting of the program. The table in docs/settings.md is made from this. */
+/** Every setting of Sandyard. The table in docs/settings.md is generated from this object. */
 export const SETTINGS = {
   ...SERVER_SETTINGS,
   ...WORKER_SETTINGS,
@@ -21,13 +21,13 @@ export const SETTINGS = {
 
 type SettingName = keyof typeof SETTINGS
 
-/** The settings that have a flag beside their variable. */
+/** The settings that have a command-line flag as well as an environment variable. */
 export type FlagSetting = { [N in SettingName]: (typeof SETTINGS)[N]['flag'] extends string ? N : never }[SettingName]
 
 type ValueOf<S> = S extends { parse: (text: string) => infer R } ? Extract<R, { value: unknown }>['value'] : never
 type IsOptional<S> = S extends { fallback: null } ? true : false
 
-/** The value of every setting; null for one that is not set and has no default. */
+/** The value of every setting. Null for a setting that is not given and has no default. */
 export type Config = {
   readonly [N in SettingName]: N extends 'dataDir'
     ? string
@@ -36,7 +36,10 @@ export type Config = {
       : ValueOf<(typeof SETTINGS)[N]>
 }
 
-/** Reads every setting from flags and variables; a flag wins. An empty variable counts as unset. Throws `SettingError`. */
+/**
+ * Reads every setting from flags and environment variables. A flag overrides its variable. An empty variable counts as
+ * not given. Throws `SettingError`.
+ */
 export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string, string | undefined>>): Config {
   const read = <N extends SettingName>(name: N): unknown => {
     const setting: Setting<unknown> = SETTINGS[name]
@@ -48,11 +51,12 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
     const where = flag === undefined ? setting.variable : `--${String(setting.flag)}`
     throw new SettingError(`${where} is ${JSON.stringify(seen)}; accepted: ${parsed.accepted}`)
   }
-  const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)]) // the keys of the table are its names
-  return Object.fromEntries(entries) as Config // each value was parsed by the setting of its name
+  // The keys of the table are the names of the settings.
+  const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)])
+  return Object.fromEntries(entries) as Config // `read` parsed each value with the setting of that name
 }
 
-/** The settings as rows for `--help` and docs/settings.md: variable, flag, default, unit, meaning. */
+/** Renders the settings as rows for `--help` and docs/settings.md: variable, flag, default, unit, meaning. */
 export function settingRows(): readonly (readonly [string, string, string, string, string])[] {
   const settings: readonly Setting<unknown>[] = Object.values(SETTINGS)
   return settings.map(({ variable, flag, fallback, unit, meaning }) => [

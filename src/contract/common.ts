@@ -3,14 +3,14 @@ import { eitherCasing, type EitherCasing } from '../domain/casing.ts'
 import { INT32_MAX, INT53_MAX, PAGE_DEFAULT, PAGE_MAX } from '../domain/requests/request-bounds.ts'
 
 /**
- * Building blocks of the schemas. A schema with a `title` becomes a component of the OpenAPI document under that name. Schemas of
- * requests refuse unknown fields; schemas of replies allow them, for later versions.
+ * Building blocks of the schemas. A schema with a `title` becomes a component with that name in the OpenAPI document.
+ * Request schemas refuse unknown fields. Reply schemas allow them, because later versions may add fields.
  */
 
 export const Uuid = Type.String({ format: 'uuid' })
 export const DateTime = Type.String({ format: 'date-time' })
 
-/** An object of a request. Fields that it does not list are refused. */
+/** The schema of a request object. It refuses fields that it does not list. */
 export function requestObject<const Properties extends Record<string, TSchema>>(
   properties: Properties,
   options: Documentation = {},
@@ -20,24 +20,24 @@ export function requestObject<const Properties extends Record<string, TSchema>>(
 
 export type Documentation = { readonly title?: string; readonly description?: string }
 
-/** A schema with one `type`, or null. Its `type` becomes a list, so that an error names both. */
+/** A schema with a single `type`, made nullable. Its `type` becomes a list, so that an error names both types. */
 export function nullable<Schema extends TSchema>(schema: Schema) {
   if (!('type' in schema) || typeof schema.type !== 'string') throw new Error('nullable takes a schema with one type')
   const values = 'enum' in schema && Array.isArray(schema.enum) ? { enum: [...schema.enum, null] } : {}
   return Type.Unsafe<Static<Schema> | null>({ ...schema, type: [schema.type, 'null'], ...values })
 }
 
-/** A component, or null. */
+/** A nullable reference to a component. */
 export function nullableComponent<Schema extends TSchema>(schema: Schema) {
   return Type.Unsafe<Static<Schema> | null>({ anyOf: [schema, { type: 'null' }] })
 }
 
-/** One of a closed set of strings. */
+/** The schema of a string from a fixed list. */
 export function stringEnum<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
   return Type.Unsafe<Value>({ type: 'string', enum: [...values], ...options })
 }
 
-/** One of a closed set of strings of a request, in snake_case or PascalCase. */
+/** The schema of a request string from a fixed list, in snake_case or PascalCase. */
 export function stringEnumEitherCase<const Value extends string>(
   values: readonly Value[],
   options: Documentation = {},
@@ -45,7 +45,10 @@ export function stringEnumEitherCase<const Value extends string>(
   return Type.Unsafe<EitherCasing<Value>>({ type: 'string', enum: eitherCasing(values), ...options })
 }
 
-/** One of several objects, chosen by the string in `tag`, so that an error is about the variant that was meant. */
+/**
+ * The schema of an object that has one of several variants. The string in `tag` selects the variant, so that an error
+ * describes only that variant.
+ */
 export function taggedUnion<const Variants extends readonly TSchema[]>(
   tag: string,
   list: Variants,
@@ -59,17 +62,17 @@ export function taggedUnion<const Variants extends readonly TSchema[]>(
   })
 }
 
-/** An object with any keys and with strings as values. */
+/** The schema of an object with any keys and only strings as values. */
 export function stringMap(options: Documentation & { readonly maxProperties?: number } = {}) {
   return Type.Unsafe<Record<string, string>>({ type: 'object', additionalProperties: { type: 'string' }, ...options })
 }
 
-/** A whole number from 0 to 2^31-1, or within narrower bounds. */
+/** The schema of a whole number from 0 to 2^31-1, or within narrower bounds. */
 export function int32(options: Bounds = {}) {
   return Type.Integer({ format: 'int32', minimum: 0, maximum: INT32_MAX, ...options })
 }
 
-/** A whole number from 0 to 2^53-1, beyond which JSON numbers are not exact, or within narrower bounds. */
+/** The schema of a whole number from 0 to 2^53-1, or within narrower bounds. Larger JSON numbers are not exact. */
 export function int64(options: Bounds = {}) {
   return Type.Integer({ format: 'int64', minimum: 0, maximum: INT53_MAX, ...options })
 }
@@ -97,7 +100,7 @@ export const MessageReply = Type.Object(
   { title: 'MessageReply', description: 'Confirms that the operation succeeded.' },
 )
 
-/** A page of a list. `next_cursor` is null on the last one. */
+/** The schema of a page of a list. `next_cursor` is null on the last page. */
 export function pageOf<Item extends TSchema>(item: Item, title: string) {
   return Type.Object(
     {
@@ -109,7 +112,7 @@ export function pageOf<Item extends TSchema>(item: Item, title: string) {
   )
 }
 
-/** Query parameters of every list. */
+/** The query parameters of every list operation. */
 export const pageQuery = {
   cursor: Type.Optional(Type.String({ description: 'The `next_cursor` of the page before.' })),
   limit: Type.Optional(

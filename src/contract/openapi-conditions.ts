@@ -15,23 +15,23 @@ export const CONDITION_HEADERS = {
 const ETAG_HEADER = { ETag: { $ref: '#/components/headers/ETag' } }
 const REPLAYED_HEADER = { 'Idempotency-Replayed': { $ref: '#/components/headers/IdempotencyReplayed' } }
 
-/** The reply to an `If-None-Match` that matches the object. */
+/** The 304 reply, for an `If-None-Match` that matches the object. */
 export const NOT_MODIFIED = {
   304: { description: 'The object has not changed.', headers: { ...COMMON_HEADERS, ...ETAG_HEADER } },
 }
 
-/** Whether an operation replies with one object and its ETag. */
+/** Whether an operation replies with one object and the object's ETag. */
 export function hasETag({ reply }: Operation): boolean {
   return reply.kind === 'json' && reply.hasETag === true
 }
 
-/** The headers of a successful reply. */
+/** The headers of an operation's successful reply. */
 export function replyHeaders(operation: Operation): object {
   const isKeyed = operation.method === 'POST'
   return { ...COMMON_HEADERS, ...(hasETag(operation) ? ETAG_HEADER : {}), ...(isKeyed ? REPLAYED_HEADER : {}) }
 }
 
-/** The header parameters that an operation has because of its method and its ETag. */
+/** The header parameters that follow from an operation's method and ETag. */
 export function conditionParameters(operation: Operation): readonly object[] {
   const { method, checksIfMatch } = operation
   return [

@@ -15,7 +15,7 @@ import { OPERATIONS } from './operations.ts'
 /** The version of the API. */
 const API_VERSION = '0.1.0'
 
-/** The OpenAPI 3.1 document of the API. It depends only on the table of operations. */
+/** Renders the OpenAPI 3.1 document of the API. The document depends only on the table of operations. */
 export function renderDocument(): object {
   const components = new Map<string, unknown>()
   const paths: Record<string, Record<string, unknown>> = {}
@@ -54,7 +54,10 @@ export function renderDocument(): object {
   }
 }
 
-/** The document as text: it is served, printed by `sandyard openapi`, and kept in the repository. */
+/**
+ * Renders the document as text. The API serves it, `sandyard openapi` prints it, and the repository contains it as
+ * openapi.json.
+ */
 export function renderDocumentText(): string {
   return `${JSON.stringify(renderDocument(), null, 2)}\n`
 }
@@ -105,7 +108,10 @@ function renderOperation(operation: Operation, components: Components): object {
 const BYTES = { 'application/octet-stream': { schema: {} } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
 
-/** OpenAPI 3.1 describes a stream of events only as text, so `x-event-data` holds the schema of their data. */
+/**
+ * Renders a reply of Server-Sent Events. OpenAPI 3.1 describes such a stream only as text, so `x-event-data` contains
+ * the schema of the events' data.
+ */
 function renderEvents(data: TSchema, components: Components): object {
   return { 'text/event-stream': { schema: { type: 'string' }, 'x-event-data': render(data, components) } }
 }
@@ -151,8 +157,8 @@ function renderProblems(operation: Operation, components: Components): object {
 }
 
 /**
- * The schema as the document shows it: schemas with a title become references to components. `discriminator` is left out, because
- * OpenAPI defines it only for variants that are components.
+ * Renders a schema for the document: a nested schema with a title becomes a reference to a component. `discriminator`
+ * is left out, because OpenAPI defines it only for variants that are components.
  */
 function render(schema: unknown, components: Components): unknown {
   if (Array.isArray(schema)) return schema.map((item) => render(item, components))

@@ -3,52 +3,55 @@ import type { Scope } from '../domain/orgs/caller.ts'
 import type { ProblemCode } from '../domain/problem.ts'
 import { requestObject } from './common.ts'
 
-/** One operation of the API. Its route, its validation and its entry in the OpenAPI document are derived from it. */
+/**
+ * One operation of the API. Its route, its validation and its part of the OpenAPI document are derived from this
+ * definition.
+ */
 export type Operation<
   Params extends TSchema = TSchema,
   Query extends TSchema = TSchema,
   Body extends TSchema = TSchema,
 > = {
-  /** The `operationId` of the document, and the name in metrics. */
+  /** The `operationId` in the OpenAPI document, and the operation's name in metrics. */
   readonly id: string
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** With `{name}` for each parameter. */
+  /** The path of the route, with `{name}` for each parameter. */
   readonly path: string
   readonly tag: string
   readonly summary: string
   readonly description?: string
   readonly params: Params
   readonly query: Query
-  /** `NoBody` accepts an absent body and `{}`, which the public client sends. */
+  /** The schema of the body. `NoBody` accepts an absent body and `{}`, which the public client sends. */
   readonly body: Body
   readonly reply: Reply
-  /** The operation's own refusals. `problemsOf` adds those of every operation. */
+  /** The problems that only this operation refuses requests with. `problemsOf` adds those of every operation. */
   readonly problems: readonly ProblemCode[]
-  /** The scope that the caller's key needs. `none`: no key is needed. */
+  /** The scope that the caller's API key must have. `none`: no key is needed. */
   readonly access: Scope | 'none'
-  /** The operation's own request headers, for the document. Its handler checks them. */
+  /** The request headers of only this operation, for the OpenAPI document. The operation's handler checks them. */
   readonly headers?: TSchema
-  /** `bytes`: the body is streamed bytes of any content type, and `body` is unused. */
+  /** `bytes`: the request body is a stream of bytes with any content type, and `body` is unused. */
   readonly takes?: 'bytes'
-  /** Whether the operation checks `If-Match`, in the transaction of the change. Others refuse it. */
+  /** Whether the operation checks `If-Match` in the transaction of its change. Other operations refuse the header. */
   readonly checksIfMatch?: true
   /**
-   * For a POST with an Idempotency-Key whose first attempt left no stored reply. True: a retry is served, because the use case
-   * finds what the attempt did. Otherwise the retry gets `idempotency_reply_lost`.
+   * Applies to a POST with an Idempotency-Key whose first attempt stored no reply. True: a retry runs again, because
+   * the use case detects what the first attempt did. Otherwise the retry gets `idempotency_reply_lost`.
    */
   readonly isResumable?: true
 }
 
-/** The reply of an operation that succeeds. */
+/** The successful reply of an operation. */
 export type Reply =
   | JsonReply
   | { readonly kind: 'bytes'; readonly status: 200; readonly description: string }
-  /** Server-Sent Events. `schema` describes their data. */
+  /** Server-Sent Events. `schema` describes the data of each event. */
   | { readonly kind: 'events'; readonly status: 200; readonly schema: TSchema; readonly description: string }
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
 
-/** `taggedReply`: one object, with its `ETag`; `If-None-Match` is looked at. */
+/** A JSON reply. `hasETag`: the reply is one object with an `ETag`, and the operation honours `If-None-Match`. */
 export type JsonReply = {
   readonly kind: 'json'
   readonly status: 200
@@ -57,7 +60,7 @@ export type JsonReply = {
   readonly hasETag?: true
 }
 
-/** The parts of a request that were checked against the operation's schemas. */
+/** The parts of a request, validated against the operation's schemas. */
 export type RequestOf<Of extends Operation> = {
   readonly params: Static<Of['params']>
   readonly query: Static<Of['query']>
@@ -68,7 +71,10 @@ export const NoParams = requestObject({})
 export const NoQuery = requestObject({})
 export const NoBody = requestObject({})
 
-/** Fills in the defaults of an operation: no parameters, no body, no own refusals, and the scope of its method (GET: read). */
+/**
+ * Defines an operation. The defaults are: no parameters, no body, no problems of its own, and the scope of its method
+ * (GET: read).
+ */
 export function defineOperation<
   Params extends TSchema = typeof NoParams,
   Query extends TSchema = typeof NoQuery,
@@ -85,17 +91,17 @@ type Parts<Params extends TSchema, Query extends TSchema, Body extends TSchema> 
 > &
   Partial<Operation<Params, Query, Body>>
 
-/** A reply of JSON. */
+/** The definition of a JSON reply. */
 export function jsonReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description }
 }
 
-/** A reply of one object with an `ETag`. */
+/** The definition of a JSON reply that is one object with an `ETag`. */
 export function taggedReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description, hasETag: true }
 }
 
-/** Every refusal that an operation may reply with. */
+/** Every problem that an operation may refuse a request with. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
   const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)

@@ -8,7 +8,7 @@ import { SERVICE_OPERATIONS } from './service/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
 import { VOLUME_OPERATIONS } from './volumes/operations.ts'
 
-/** Every operation of the API. Routes, validation, metrics and the document are derived from its rows. */
+/** Every operation of the API. Routes, validation, metrics and the OpenAPI document are derived from this table. */
 export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
   ...LOG_OPERATIONS,

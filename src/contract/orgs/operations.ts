@@ -18,7 +18,7 @@ import {
 } from './schemas.ts'
 import { MessageReply } from '../common.ts'
 
-/** The organization of the caller: what it is, its limits, and who may use it. */
+/** The operations on the caller's organization: its data, its limits, its members, keys and credentials. */
 export const ORG_OPERATIONS = {
   get_org: defineOperation({
     id: 'get_org',
@@ -29,7 +29,7 @@ export const ORG_OPERATIONS = {
     reply: taggedReply(OrgReply, 'The organization and what the caller may do in it.'),
   }),
 
-  // The limits are set by the `sandyard` command alone.
+  // Only the `sandyard` command can change the limits.
   get_quotas: defineOperation({
     id: 'get_quotas',
     method: 'GET',
@@ -39,7 +39,7 @@ export const ORG_OPERATIONS = {
     reply: jsonReply(QuotaUsageReply, 'Every limit and what is in use. A limit of null is unlimited.'),
   }),
 
-  // Who may use the organization: people and API keys, and its credentials for image registries.
+  // People, API keys and credentials for image registries.
   list_members: defineOperation({
     id: 'list_members',
     method: 'GET',

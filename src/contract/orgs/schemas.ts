@@ -21,7 +21,7 @@ export const OrgReply = Type.Object(
 
 const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. Null: unlimited.` }))
 
-/** The organization's limits, and what is in use. */
+/** The organization's limits, and its current use of them. */
 export const QuotaUsageReply = Type.Object(
   {
     hard_cap: Type.Boolean({

@@ -1,7 +1,7 @@
 /**
- * The close codes and reasons with which a command channel ends. The public client shows none of them; docs/channels.md explains
- * them. Codes below 4000 are those of RFC 6455, section 7.4.1, and of the IANA registry (1012). Those above are private, after the
- * HTTP status of a similar refusal.
+ * The close codes and reasons with which a command channel ends. The public client shows none of them; docs/channels.md
+ * explains them. Codes below 4000 are standard: RFC 6455, section 7.4.1, and the IANA registry (1012). Codes from 4000
+ * on are private. Each resembles the HTTP status of a similar refusal.
  */
 export const CHANNEL_ENDS = {
   client_done: { code: 1000, reason: 'goodbye' },
@@ -25,15 +25,15 @@ export const CHANNEL_ENDS = {
 
 export type ChannelEnd = keyof typeof CHANNEL_ENDS
 
-/** The codes and their reasons in a sentence, for the OpenAPI document. */
-export const CHANNEL_ENDS_TEXT = `The end of the channel says why by its close code: ${[
+/** The close codes with their reasons as one sentence, for the OpenAPI document. */
+export const CHANNEL_ENDS_TEXT = `The close code says why the channel ended: ${[
   ...Map.groupBy(Object.values(CHANNEL_ENDS), ({ code }) => code),
 ]
   .toSorted(([a], [b]) => a - b)
   .map(([code, ends]) => `${String(code)} ${ends.map(({ reason }) => reason).join(', or ')}`)
   .join('; ')}.`
 
-/** The end of a channel for its client, by the code with which the worker closed its stream. */
+/** The close code and reason for the client, from the code with which the worker closed its stream. */
 export function channelEndOfWorkerCode(code: number): ChannelEnd {
   switch (code) {
     case CHANNEL_ENDS.agent_done.code:

@@ -5,7 +5,7 @@ import type { DestinationInput as Destination } from '../../domain/spec/spec-inp
 import { nullableComponent, requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
-/** The network of a create request. */
+/** The schemas of the network in a create request. */
 
 const DestinationInput = Type.Unsafe<Destination>({
   title: 'DestinationInput',
@@ -35,7 +35,7 @@ const RuleInput = requestObject(
     ports: Type.Optional(Type.Array(PortRange, { maxItems: RULE_PORTS_MAX })),
     protocols: Type.Optional(Type.Array(stringEnumEitherCase(PROTOCOLS), { maxItems: PROTOCOLS.length })),
   },
-  { title: 'RuleInput', description: 'A rule of a network policy. No ports or protocols: all of them.' },
+  { title: 'RuleInput', description: 'A rule of a network policy. Without ports or protocols, it applies to all of them.' },
 )
 
 const NetworkPolicyInput = requestObject(
@@ -79,7 +79,7 @@ const SecretSource = taggedUnion(
     requestObject({ type: stringEnumEitherCase(['env']), var: Type.String() }),
     requestObject({ type: stringEnumEitherCase(['store']), reference: Type.String() }),
   ],
-  { title: 'SecretSource', description: 'Where the client keeps the value. The value stays there.' },
+  { title: 'SecretSource', description: 'Where the client stores the value. The value stays there.' },
 )
 
 const flag = Type.Optional(Type.Boolean())
@@ -112,7 +112,7 @@ const SecretsInput = requestObject(
   { title: 'SecretsInput', description: 'Secrets, and what happens when one would leak.' },
 )
 
-/** A network field that no driver supports: only null is accepted. */
+/** The schema of a network field that no driver supports. It accepts only null. */
 const notYet = Type.Optional(nullable(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
 
 export const NetworkInput = requestObject(

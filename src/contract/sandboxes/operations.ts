@@ -14,7 +14,7 @@ import { CHANNEL_ENDS_TEXT } from './channel-ends.ts'
 import { MessageReply } from '../common.ts'
 import { CreateSandboxInput } from './spec-input.ts'
 
-/** What the operations by id and by name share. */
+/** Replies and texts that the operations by id and by name share. */
 
 export const SANDBOX = taggedReply(SandboxReply, 'The sandbox as it is now.')
 export const WAIT_PROBLEMS = ['sandbox_not_found', 'run_over', 'rate_limited'] as const
@@ -32,7 +32,7 @@ export const START_DESCRIPTION =
 export const DELETE_DESCRIPTION =
   'A sandbox that still runs is stopped; the reply does not wait for that. Its name and slug are free at once.'
 
-/** Sandboxes by their id. */
+/** The operations on sandboxes by id. */
 export const SANDBOX_OPERATIONS = {
   create_sandbox: defineOperation({
     id: 'create_sandbox',
@@ -151,7 +151,7 @@ export const SANDBOX_OPERATIONS = {
   }),
 } as const satisfies Record<string, Operation>
 
-/** Sandboxes by their name, as the public client asks for them. */
+/** The operations on sandboxes by name, which the public client uses. */
 export const SANDBOX_BY_NAME_OPERATIONS = {
   get_sandbox_by_name: defineOperation({
     id: 'get_sandbox_by_name',

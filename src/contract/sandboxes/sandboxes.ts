@@ -18,7 +18,7 @@ import { SandboxSpecReply } from './spec-output.ts'
 
 /** Sandboxes in replies, and the parameters of their routes. */
 
-/** What a wait may wait for. */
+/** The statuses that a wait request may name. */
 const WAITABLE = [...SANDBOX_STATUSES, 'terminal'] as const
 
 const SandboxStatus = stringEnum(SANDBOX_STATUSES, {
@@ -29,7 +29,7 @@ const SandboxStatus = stringEnum(SANDBOX_STATUSES, {
 const MissingReply = Type.Object(
   {
     kind: stringEnum(REQUIREMENT_KINDS),
-    name: Type.String({ description: 'Such as `vcpus`, or the name of an ability.' }),
+    name: Type.String({ description: 'The name of the requirement: an amount such as `vcpus`, or an ability.' }),
     requested: Type.Union([int64(), Type.String()], { description: 'An amount, or a text.' }),
     largest_free: nullable(int64({ description: 'For an amount: what is free on the worker that comes closest.' })),
     accepted: nullable(Type.String({ description: 'For a text: what a worker would need.' })),
@@ -74,7 +74,7 @@ export const SandboxReply = Type.Object(
       nullable(
         Type.String({
           format: 'uuid',
-          description: 'The latest run, whether it goes on or has ended. Null before the first start.',
+          description: 'The latest run, open or ended. Null before the first start.',
         }),
       ),
     ),
@@ -99,7 +99,7 @@ export const SandboxPatch = requestObject(
 export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
 export const SandboxNameParams = requestObject({ name: Type.String() })
 
-/** Query parameters of the routes that may wait for a sandbox to run. */
+/** The query parameters of operations that can wait until a sandbox runs. */
 export const waitQuery = {
   wait_for: Type.Optional(
     stringEnum(['running'], { description: 'Waits until the sandbox runs, has failed, or the time is over.' }),
@@ -113,7 +113,7 @@ export const waitQuery = {
   ),
 }
 
-/** The parameters of the wait routes; `terminal` stands for `stopped` and `failed`. */
+/** The query parameters of the wait operations. `terminal` stands for `stopped` and `failed`. */
 export const WaitQuery = requestObject({
   for: Type.Optional(
     Type.String({

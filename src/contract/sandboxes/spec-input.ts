@@ -79,7 +79,7 @@ const replace = Type.Optional(
 const src = Type.String({ description: "A path on the organization's default volume." })
 const bytes = Type.Array(int32({ maximum: 255 }), { description: 'Bytes as numbers.' })
 
-/** A change to the root file system before the start. */
+/** A change to the root file system before the sandbox starts. */
 export const PatchInput = taggedUnion(
   'type',
   [
@@ -129,7 +129,7 @@ const RuntimeInput = requestObject(
     user: Type.Optional(nullable(Type.String())),
     workdir: Type.Optional(nullable(Type.String())),
   },
-  { title: 'RuntimeInput', description: 'How processes in the sandbox run. Null or absent: as the image says.' },
+  { title: 'RuntimeInput', description: 'How processes in the sandbox run. Null or absent: the value of the image.' },
 )
 
 const RlimitInput = requestObject(
@@ -159,7 +159,7 @@ const LifecycleInput = requestObject(
     idle_timeout_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
     max_duration_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
   },
-  { title: 'LifecycleInput', description: 'When the sandbox ends by itself.' },
+  { title: 'LifecycleInput', description: 'When the sandbox is stopped automatically.' },
 )
 
 const RegistryInput = taggedUnion(

@@ -7,7 +7,7 @@ import {
 import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
 import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
 
-/** The specification as replies show it. */
+/** The schemas of a sandbox's specification in replies. */
 
 const DestinationReply = Type.Unsafe<Destination>({
   title: 'Destination',
@@ -38,7 +38,7 @@ const RuleReply = Type.Object(
     ports: Type.Array(PortRange),
     protocols: Type.Array(stringEnum(PROTOCOLS)),
   },
-  { title: 'Rule', description: 'A rule of a network policy. No ports or protocols: all of them.' },
+  { title: 'Rule', description: 'A rule of a network policy. Without ports or protocols, it applies to all of them.' },
 )
 
 const NetworkPolicyReply = Type.Object(
@@ -52,10 +52,10 @@ const NetworkPolicyReply = Type.Object(
 const LifecyclePolicyReply = Type.Object(
   {
     ephemeral: Type.Boolean({ description: 'Whether the sandbox is removed once it has ended.' }),
-    idle_timeout_secs: nullable(int64({ description: 'Stops the sandbox after so long without use.' })),
-    max_duration_secs: nullable(int64({ description: 'Stops the sandbox after it ran for so long.' })),
+    idle_timeout_secs: nullable(int64({ description: 'Stops the sandbox after this many seconds without use.' })),
+    max_duration_secs: nullable(int64({ description: 'Stops the sandbox after it has run for this many seconds.' })),
   },
-  { title: 'LifecyclePolicy', description: 'When a sandbox ends by itself.' },
+  { title: 'LifecyclePolicy', description: 'When a sandbox is stopped automatically.' },
 )
 
 const ResourcesReply = Type.Object(
@@ -80,7 +80,7 @@ const RuntimeReply = Type.Object(
     user: nullable(Type.String()),
     workdir: nullable(Type.String()),
   },
-  { title: 'RuntimeOptions', description: 'How processes in the sandbox run. Null: as the image says.' },
+  { title: 'RuntimeOptions', description: 'How processes in the sandbox run. Null: the value of the image.' },
 )
 
 const RlimitReply = Type.Object(

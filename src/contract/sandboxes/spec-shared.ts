@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
 import { requestObject, int32, stringEnum } from '../common.ts'
 
-/** Parts that the specification has in requests and in replies. */
+/** Schemas that the specification uses in requests and in replies. */
 
 export const EnvVar = requestObject(
   { key: Type.String(), value: Type.String() },

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
-/** The routes for operators. They need no key. */
+/** The operations for operators. They need no API key. */
 
 export const HealthReply = Type.Object(
   { status: Type.String() },
@@ -18,7 +18,7 @@ export const ReadyReply = Type.Object(
   { title: 'Readiness', description: 'Whether the process can serve requests.' },
 )
 
-/** Health, readiness, metrics and the API document. */
+/** The operations for health, readiness, metrics and the API document. */
 export const SERVICE_OPERATIONS = {
   get_health: defineOperation({
     id: 'get_health',

@@ -5,9 +5,9 @@ import { LOG_SOURCES, type LogPosition } from './log-protocol.ts'
 import { defineOperation, type Operation } from '../operation.ts'
 import { SandboxIdParams } from '../sandboxes/sandboxes.ts'
 
-/** The logs of sandboxes: parameters, events and cursors. */
+/** The log operations of sandboxes: their parameters, events and cursors. */
 
-/** The sources of a request that names none, as the public client sends without `--source`. */
+/** The log sources of a request that names none. The public client sends none without `--source`. */
 export const DEFAULT_LOG_SOURCES = ['stdout', 'stderr', 'output'] as const
 
 /** The header with which a client resumes a stream (HTML standard, "Server-sent events"). */
@@ -44,7 +44,7 @@ export const SandboxLogsQuery = requestObject({
 
 export const SandboxLogsHeaders = requestObject({
   [LAST_EVENT_ID_HEADER]: Type.Optional(
-    Type.String({ description: 'The `id` of the last event that the client saw. The stream goes on after it.' }),
+    Type.String({ description: 'The `id` of the last event that the client saw. The stream continues after it.' }),
   ),
 })
 
@@ -55,23 +55,23 @@ export const LogEventData = Type.Object(
     }),
     ts: DateTime,
     text: Type.String({
-      description: 'A line with its line feed. Without one, the line goes on in the next event of the same source.',
+      description: 'A line with its line feed. Without one, the line continues in the next event of the same source.',
     }),
   },
   { title: 'LogEventData', description: 'The data of an event of type `log`.' },
 )
 
 /**
- * Cursors are standard base64 of `n:u8 + n × (u64 LE generation, u64 LE offset)`, the format of the public client. The log of one
- * worker has one position. The client fails on any other text.
+ * The number of positions in a cursor. A cursor is standard base64 of `n:u8 + n × (u64 LE generation, u64 LE offset)`,
+ * the format of the public client. The client fails on any other text. The log of one worker has one position.
  */
 const POSITIONS = 1
 const BYTES = 1 + POSITIONS * 16
 
-/** Describes a valid cursor. */
+/** Describes a valid cursor, for refusals. */
 export const LOG_CURSOR_RULE = 'the id of an event of this stream, unchanged'
 
-/** The cursor of a position. */
+/** Encodes a position as a cursor. */
 export function encodeLogCursor({ generation, offset }: LogPosition): string {
   const bytes = Buffer.alloc(BYTES)
   bytes.writeUInt8(POSITIONS)
@@ -80,7 +80,7 @@ export function encodeLogCursor({ generation, offset }: LogPosition): string {
   return bytes.toString('base64')
 }
 
-/** The position of a cursor. Null for any text that `encodeLogCursor` does not return. */
+/** Decodes a cursor. Returns null for any text that `encodeLogCursor` does not return. */
 export function decodeLogCursor(text: string): LogPosition | null {
   const bytes = Buffer.from(text, 'base64')
   if (bytes.length !== BYTES || bytes.readUInt8() !== POSITIONS || bytes.toString('base64') !== text) return null
@@ -89,7 +89,7 @@ export function decodeLogCursor(text: string): LogPosition | null {
   return Number.isSafeInteger(generation) && Number.isSafeInteger(offset) ? { generation, offset } : null
 }
 
-/** Logs of sandboxes. */
+/** The operations on logs of sandboxes. */
 export const LOG_OPERATIONS = {
   read_sandbox_logs: defineOperation({
     id: 'read_sandbox_logs',
@@ -98,7 +98,7 @@ export const LOG_OPERATIONS = {
     tag: 'Sandboxes',
     summary: 'Read and follow what a sandbox writes',
     description:
-      'Server-Sent Events, the oldest line first: `log` for each line, then `end` when the followed run has ended or `follow` is false. If the stream drops before `end`, reconnect with `Last-Event-ID`, as an EventSource does by itself. A sandbox that never ran can be followed only once it runs.',
+      'Server-Sent Events, the oldest line first: `log` for each line, then `end` when the followed run has ended or `follow` is false. If the stream drops before `end`, reconnect with `Last-Event-ID`, as an EventSource does automatically. A sandbox that never ran can be followed only once it runs.',
     params: SandboxIdParams,
     query: SandboxLogsQuery,
     headers: SandboxLogsHeaders,

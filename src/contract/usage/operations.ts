@@ -2,13 +2,13 @@ import { Type } from 'typebox'
 import { DateTime, nullable, requestObject, Uuid } from '../common.ts'
 import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
-/** What was metered, and what it costs. */
+/** The schemas and operations of usage reports: metered amounts and their costs. */
 
 export const UsageQuery = requestObject({
   since: Type.Optional(
     Type.String({
       format: 'date-time',
-      description: 'The start of the range, inclusive. Default: the start of the UTC month in which `until` lies.',
+      description: 'The start of the range, inclusive. Default: the start of the UTC month that contains `until`.',
     }),
   ),
   until: Type.Optional(
@@ -51,7 +51,7 @@ export const UsageSummaryReply = Type.Object(
     total_cents: Type.Integer(),
     projected_spend_cents: Type.Integer({
       description:
-        'The total at the end of the period if usage goes on at the same rate. For a period that has ended: the total.',
+        'The total at the end of the period if usage continues at the same rate. For a period that has ended: the total.',
     }),
     storage_gib: nullable(
       Type.Number({ description: 'What volumes hold now. Null if no worker has reported any volume.' }),
@@ -70,7 +70,7 @@ const SandboxDailyUsage = Type.Object(
   },
   {
     title: 'SandboxDailyUsage',
-    description: 'What the runs of a sandbox used on one day. A run that goes on counts up to now.',
+    description: 'What the runs of a sandbox used on one day. An open run counts up to now.',
   },
 )
 
@@ -112,7 +112,7 @@ export const StorageBreakdownReply = Type.Object(
   },
 )
 
-/** Usage reports. */
+/** The operations of usage reports. */
 export const USAGE_OPERATIONS = {
   get_usage: defineOperation({
     id: 'get_usage',

@@ -7,11 +7,11 @@ import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
 export const VolumeFileReply = Type.Object(
   {
-    path: Type.String({ description: "From the volume's root, with a leading slash." }),
+    path: Type.String({ description: "The path from the volume's root, with a leading slash." }),
     kind: stringEnum(['file', 'directory']),
     size: int64(),
     mode: int64({ description: '`st_mode`, type bits included.' }),
-    uid: int64({ description: 'As a sandbox that mounts the volume sees it.' }),
+    uid: int64({ description: 'The user id that a sandbox sees when it mounts the volume.' }),
     gid: int64(),
     readonly: Type.Boolean(),
     accessed_at: DateTime,
@@ -25,7 +25,7 @@ export const VolumeFileList = Type.Object({ entries: Type.Array(VolumeFileReply)
 export const VolumeFileStat = Type.Object({ metadata: VolumeFileReply }, { title: 'VolumeFileStat' })
 export const VolumeFileExists = Type.Object({ exists: Type.Boolean() }, { title: 'VolumeFileExists' })
 
-const path = Type.String({ description: "From the volume's root." })
+const path = Type.String({ description: "The path from the volume's root." })
 
 export const MkdirInput = requestObject({ path }, { title: 'VolumeFolder' })
 export const MoveInput = requestObject({ from: path, to: path }, { title: 'VolumeFileMove' })
@@ -52,7 +52,7 @@ const READ_PROBLEMS = [
 ] as const // prettier-ignore
 const WRITE_PROBLEMS = [...READ_PROBLEMS, 'quota_exceeded'] as const
 
-/** The files of volumes, whether or not a sandbox mounts them. */
+/** The operations on the files of volumes. They work whether or not a sandbox mounts the volume. */
 export const VOLUME_FILE_OPERATIONS = {
   list_volume_files: defineOperation({
     ...common,
@@ -111,7 +111,7 @@ export const VOLUME_FILE_OPERATIONS = {
     ...common,
     id: 'make_volume_folder',
     method: 'POST',
-    isResumable: true, // creating it again changes nothing
+    isResumable: true, // a repeated create of a folder changes nothing
     path: `${FILES}/mkdir`,
     summary: 'Create a folder in a volume, with those above it',
     body: MkdirInput,

@@ -35,7 +35,7 @@ export const VolumeReply = Type.Object(
       title: 'VolumeStatus',
       description: '`deleting`: it can not be mounted any more, and is deleted with its files.',
     }),
-    storage: stringEnum(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are kept.' }),
+    storage: stringEnum(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are stored.' }),
     labels: stringMap(),
     capacity_bytes: Type.Optional(
       nullable(int64({ description: 'The most it may hold. Null: it has no cap of its own.' })),
@@ -82,7 +82,7 @@ export const VolumeIdParams = requestObject({ id: Uuid })
 
 const VOLUME = taggedReply(VolumeReply, 'The volume as it is now.')
 
-/** Volumes. */
+/** The operations on volumes. */
 export const VOLUME_OPERATIONS = {
   list_volumes: defineOperation({
     id: 'list_volumes',

@@ -1,52 +1,54 @@
 import type { Readable } from 'node:stream'
 
 /**
- * The files of a volume, as the public client's routes need them. The worker that holds the volume implements this on its folder.
- * The control plane calls it over a stream of kind `volume`: HTTP/1.1 on which the worker is the server, although the worker dialled.
- * The requests are those of `VOLUME_ROUTES`.
+ * The file operations on a volume that the public API needs. The worker that stores the volume implements this
+ * interface on the volume's folder. The control plane calls it over a stream of kind `volume`. The stream carries
+ * HTTP/1.1: the worker is the server, although the worker dialled the connection. `VOLUME_ROUTES` lists the requests.
  *
- * A path is relative to the volume's root, with or without a leading slash. `invalid_volume_path` refuses `..`, a second leading
- * slash, NUL, and a symlink that leads out of the volume.
+ * A path is relative to the volume's root, with or without a leading slash. A path with `..`, a second leading slash,
+ * NUL, or a symlink that leads out of the volume is refused with `invalid_volume_path`.
  */
 export interface VolumeFiles {
-  /** The files and folders of a folder, sorted by path. */
+  /** Lists the files and folders of a folder, sorted by path. */
   list(path: string): Promise<readonly VolumeFile[]>
   stat(path: string): Promise<VolumeFile>
-  /** Whether a file or folder exists. A bad path is refused, as everywhere. */
+  /** Whether a file or folder exists. An invalid path is refused, as in every operation. */
   exists(path: string): Promise<boolean>
-  /** The content of a regular file, streamed. */
+  /** Reads the content of a regular file as a stream. */
   read(path: string): Promise<{ readonly sizeBytes: number; readonly content: Readable }>
-  /** Writes a file, and creates missing folders. It replaces an existing file when all of the content has arrived. */
+  /**
+   * Writes a file, and creates missing folders. An existing file is replaced only after all of the content has arrived.
+   */
   write(path: string, content: Readable): Promise<{ readonly sizeBytes: number }>
-  /** Creates a folder and those above it. Succeeds if it exists. */
+  /** Creates a folder and the missing folders above it. Succeeds if the folder exists. */
   mkdir(path: string): Promise<void>
-  /** Copies a file or a folder, and creates the folders above the target. */
+  /** Copies a file or a folder, and creates the missing folders above the target. */
   copy(from: string, to: string): Promise<void>
-  /** Moves a file or a folder, and creates the folders above the target. */
+  /** Moves a file or a folder, and creates the missing folders above the target. */
   rename(from: string, to: string): Promise<void>
   /** Removes a file, or with `isRecursive` a folder and everything in it. */
   remove(path: string, options: { readonly isRecursive: boolean }): Promise<void>
 }
 
-/** A file or folder as clients see it. A symlink shows as its target, and other kinds are hidden. */
+/** A file or folder as clients see it. A symlink is shown as its target. Files of other kinds are hidden. */
 export type VolumeFile = {
-  /** From the volume's root, with a leading slash. */
+  /** The path from the volume's root, with a leading slash. */
   readonly path: string
   readonly kind: 'file' | 'directory'
   readonly size: number
-  /** `st_mode`, type bits included, as the public SDK shows it. */
+  /** The mode as in `st_mode`, including the type bits, because the public SDK expects that. */
   readonly mode: number
-  /** As a sandbox that mounts the volume sees them. */
+  /** The user and group id that a sandbox sees when it mounts the volume. */
   readonly uid: number
   readonly gid: number
   readonly readonly: boolean
-  /** ISO 8601. */
+  /** Times in ISO 8601. */
   readonly accessed_at: string
   readonly modified_at: string
   readonly created_at: string
 }
 
-/** Why a file operation was refused. These are also codes of `PROBLEMS`. */
+/** The codes of refused file operations. They are also codes of `PROBLEMS`. */
 export const VOLUME_FILE_PROBLEMS = [
   'volume_file_not_found',
   'invalid_volume_path',
@@ -55,7 +57,7 @@ export const VOLUME_FILE_PROBLEMS = [
 ] as const
 export type VolumeFileProblem = (typeof VOLUME_FILE_PROBLEMS)[number]
 
-/** A refusal of a file operation. Its message is for the client, and names no path of the host. */
+/** The refusal of a file operation. Clients see its message, so the message contains no path of the host. */
 export class VolumeFileError extends Error {
   readonly code: VolumeFileProblem
   constructor(code: VolumeFileProblem, message: string, cause?: unknown) {
@@ -65,8 +67,9 @@ export class VolumeFileError extends Error {
 }
 
 /**
- * The requests on a stream of kind `volume`. Paths are in the headers `x-msb-file-path` and `x-msb-file-target`, in UTF-8 as
- * base64url. Replies are JSON, except that of `read`. A refusal has status 422 and the body `{code, message}`, a fault 500.
+ * The requests on a stream of kind `volume`. The headers `x-msb-file-path` and `x-msb-file-target` contain paths, in
+ * UTF-8 as base64url. Replies are JSON, except the reply of `read`. A refusal has status 422 and the body `{code,
+ * message}`. An unexpected failure has status 500.
  */
 export const VOLUME_ROUTES = {
   list: { method: 'GET', url: '/list' },
@@ -77,23 +80,29 @@ export const VOLUME_ROUTES = {
   mkdir: { method: 'POST', url: '/mkdir' },
   copy: { method: 'POST', url: '/copy' },
   rename: { method: 'POST', url: '/rename' },
-  /** With the header `x-msb-file-recursive: true|false`. */
+  /** Needs the header `x-msb-file-recursive: true|false`. */
   remove: { method: 'DELETE', url: '/' },
 } as const
 
-/** The header with the path of a request, on the public routes and on a worker's stream. */
+/** The header with the path of a request, in the public API and on a worker's stream. */
 export const VOLUME_PATH_HEADER = 'x-msb-file-path'
-/** The target of a copy or a move, on a worker's stream only. The public routes have it in the body. */
+/**
+ * The header with the target of a copy or a move, on a worker's stream only. In the public API the target is in the
+ * body.
+ */
 export const VOLUME_TARGET_HEADER = 'x-msb-file-target'
-/** Whether to remove a folder with everything in it: `true` or `false`. */
+/** The header that says whether to remove a folder with its content: `true` or `false`. */
 export const VOLUME_RECURSIVE_HEADER = 'x-msb-file-recursive'
 
-/** Encodes a path for these headers: base64url of UTF-8 without padding, because paths may contain any character. */
+/**
+ * Encodes a path for these headers as base64url of UTF-8 without padding. Paths may contain any character, headers may
+ * not.
+ */
 export function encodeVolumePath(path: string): string {
   return Buffer.from(path, 'utf8').toString('base64url')
 }
 
-/** Decodes a path of these headers. Null unless `encodeVolumePath` gives the same text for it. */
+/** Decodes a path from these headers. Returns null for any text that `encodeVolumePath` does not return. */
 export function decodeVolumePath(header: string): string | null {
   const bytes = Buffer.from(header, 'base64url')
   const path = bytes.toString('utf8')

@@ -12,7 +12,10 @@ const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['lost']), message: Type.String() }),
 ])
 
-/** The body of `POST /worker/v1/sync`, validated as strictly as a client's: a worker may have another version. */
+/**
+ * The schema of `POST /worker/v1/sync`. A worker may have another version, so its body is validated as strictly as a
+ * client's.
+ */
 export const SyncInput = requestObject({
   protocol: int32(),
   worker_id: Uuid,

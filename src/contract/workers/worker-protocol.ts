@@ -8,24 +8,24 @@ export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
 export type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 
 /**
- * The protocol between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker reports all that it
- * observes; the answer says all that is desired of it. Both are complete states, so either side may repeat a message. The
- * id of a run is its fencing token.
+ * The version of the protocol between workers and the control plane: `POST /worker/v1/sync`, a long poll. The worker
+ * reports its whole observed state, and the answer contains the whole desired state of that worker. Therefore either
+ * side may repeat a message. The id of a run is its fencing token.
  */
 export const WORKER_PROTOCOL_VERSION = 4
 
 /**
- * A machine becomes a worker here: it makes a credential, keeps it, and sends its SHA-256 with a join token. It may repeat
- * the same request until it is answered.
+ * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
+ * credential's SHA-256 with a join token. It may repeat the same request until it gets an answer.
  */
 export const JOIN_PATH = '/worker/v1/join'
 
 export type JoinRequest = {
   readonly protocol: number
   readonly token: string
-  /** In hexadecimal digits. */
+  /** The SHA-256 of the credential, in hexadecimal digits. */
   readonly credential_sha256: string
-  /** The name that the operator chose; null: the token's, or else `fallback_name`. */
+  /** The worker's name, chosen by its operator. Null: the name in the token, or else `fallback_name`. */
   readonly name: string | null
   readonly fallback_name: string
 }
@@ -33,37 +33,41 @@ export type JoinRequest = {
 export type JoinAnswer = { readonly worker_id: WorkerId; readonly name: string }
 
 /**
- * How long the control plane holds a sync while there is nothing new to answer, in milliseconds. The head of the answer comes
- * as soon as the report is recorded. From then on the worker knows that its lease was prolonged.
+ * The longest time for which the control plane delays the answer to a sync when nothing has changed, in milliseconds.
+ * It sends the head of the answer as soon as the report is recorded. From then on the worker knows that its lease was
+ * extended.
  */
 export const SYNC_HOLD_MS = 8_000
 
 export type SyncRequest = {
   readonly protocol: number
   readonly worker_id: WorkerId
-  /** A UUIDv7 of this process of the worker, greater than those of its earlier processes: see `ReportPosition`. */
+  /** A UUIDv7 of this worker process, greater than those of its earlier processes: see `ReportPosition`. */
   readonly incarnation: string
   /**
-   * Counts up from 1 within an incarnation, in the order in which the worker observed. A later sync releases an earlier one
-   * that is held. A report that was overtaken on its way changes nothing.
+   * The number of the sync, from 1 within an incarnation, in the order of the worker's observations. A later sync ends
+   * the wait of an earlier one. A report that arrives after a later one changes nothing.
    */
   readonly seq: number
   /**
-   * The `generation` of the last answer, if this report differs only in `seq` from the one that was answered, and from all
-   * between; otherwise null. The control plane need not read the report then, while that is the current generation.
+   * The `generation` of the last answer, if only `seq` has changed since the report of that answer. Otherwise null.
+   * While that generation is current, the control plane need not read the report.
    */
   readonly known_generation: number | null
-  /** The `desired_version` of the last answer that the worker applied, or null. Runs of that version are not sent again. */
+  /**
+   * The `desired_version` of the last answer that the worker applied, or null. The answer leaves out the runs while
+   * this version is current.
+   */
   readonly known_desired_version: string | null
   readonly capacity: Capacity
   readonly driver: DriverReport
   readonly observed_runs: readonly ObservedRun[]
   /** Sandboxes whose writable layer is stored on this worker, whether or not they run. */
   readonly stored_sandboxes: readonly SandboxId[]
-  /** Open tickets that the worker has dialled: they are no news to it. */
+  /** Open tickets that the worker has already dialled. The answer need not wait for them. */
   readonly dialled_tickets: readonly string[]
   readonly storage: StorageReport
-  /** How much each volume that is stored here uses; null: as in the last report that was answered. */
+  /** How much space each volume on this worker uses. Null: unchanged since the last report that was answered. */
   readonly volumes: readonly StoredVolume[] | null
   /** The `volumes_version` of the last answer that the worker applied, or null. */
   readonly known_volumes_version: string | null
@@ -71,48 +75,58 @@ export type SyncRequest = {
 
 export type StoredVolume = { readonly org_id: OrgId; readonly volume_id: VolumeId; readonly used_bytes: number }
 
-/** A volume with the caps to enforce, in bytes; null: no cap. */
+/** A volume with the caps to enforce, in bytes. Null: no cap. */
 export type DesiredVolume = {
   readonly org_id: OrgId
   readonly volume_id: VolumeId
   readonly capacity_bytes: number | null
-  /** What all volumes of the organization together may use. */
+  /** The cap for all volumes of the organization together. */
   readonly org_capacity_bytes: number | null
 }
 
-/** A volume that a run mounts: the host volume of its organization, or one by its name. */
+/** A volume that a run mounts: the host volume of its organization, or a named volume. */
 export type RunVolume = DesiredVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
 
 export type SyncAnswer = {
   /**
-   * The worker's generation: the control plane raises it whenever something changes that the worker must hear. Null when
-   * the next report must be read whole, because of what this answer says or what the report changed.
+   * The worker's generation. The control plane raises it whenever something changes that the worker must know. Null
+   * when the control plane must read the next report in full, because of this answer or of what the last report
+   * changed.
    */
   readonly generation: number | null
   readonly desired_version: string
-  /** null: as in `known_desired_version`. */
+  /** The runs that this worker must run. Null: unchanged since `known_desired_version`. */
   readonly desired_runs: readonly DesiredRun[] | null
-  /** Those of `stored_sandboxes` that were deleted: the worker deletes their writable layers. */
+  /** Those of `stored_sandboxes` that were deleted. The worker deletes their writable layers. */
   readonly discard_sandboxes: readonly SandboxId[]
   /** Streams that the worker must dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */
   readonly streams: readonly StreamTicket[]
   readonly volumes_version: string
-  /** The caps of all volumes whose home is this worker; null: as in `known_volumes_version`. */
+  /** The caps of all volumes whose home is this worker. Null: unchanged since `known_volumes_version`. */
   readonly volumes: readonly DesiredVolume[] | null
   /** Volumes that the worker must delete. */
   readonly discard_volumes: readonly Pick<DesiredVolume, 'org_id' | 'volume_id'>[]
-  /** The URLs of all live server processes. The worker stands by at each, and syncs with another when one fails. */
+  /**
+   * The URLs of all live server processes. The worker keeps stand-by requests open at each of them. When one fails, it
+   * syncs with another.
+   */
   readonly replicas?: readonly string[]
-  /** Present while the worker gets no new runs. `deadline_at`: when its runs are asked to stop (RFC 3339), or null. */
+  /**
+   * Present while the worker gets no new runs. `deadline_at` is the time at which its runs are asked to stop (RFC
+   * 3339), or null.
+   */
   readonly drain?: { readonly deadline_at: string | null }
 }
 
-/** `url`: the server process that waits for the stream. Without it: the one that the worker syncs with. */
+/**
+ * A ticket and the server process that waits for its stream. Without `url`, that is the process with which the worker
+ * syncs.
+ */
 type TicketTo = { readonly ticket: string; readonly url?: string }
 
 /**
- * `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 by `volume-protocol.ts`. `logs`: lines by
- * `log-protocol.ts`.
+ * A ticket for a stream. `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as in
+ * `volume-protocol.ts`. `logs`: lines as in `log-protocol.ts`.
  */
 export type StreamTicket =
   | (TicketTo & { readonly kind: 'agent'; readonly run_id: RunId })
@@ -120,15 +134,16 @@ export type StreamTicket =
   | (TicketTo & { readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery })
 
 /**
- * A worker keeps WebSocket requests open at `STAND_BY_PATH`. The control plane accepts one when it needs a stream, and says
- * the purpose in this header of its reply: a `StreamPurpose` as JSON in base64url. Otherwise it refuses it after a while.
+ * The path of stand-by requests. A worker keeps several of these WebSocket requests open. When the control plane needs
+ * a stream, it accepts one and sends the purpose in a reply header: a `StreamPurpose` as JSON in base64url. It refuses
+ * a request that was not needed for some time.
  */
 export const STAND_BY_PATH = '/worker/v1/streams'
 export const STREAM_PURPOSE_HEADER = 'x-sandyard-stream-purpose'
-/** How long the control plane holds such a request: less than the minute after which proxies cut silent connections. */
+/** How long the control plane keeps a stand-by request open. Proxies cut silent connections after a minute. */
 export const STAND_BY_HOLD_MS = 50_000
 
-/** What a stream is for. Whoever waits for the stream makes its ticket. */
+/** The purpose of a stream. The process that waits for the stream creates its ticket. */
 export type StreamPurpose = StreamTicket extends infer One
   ? One extends StreamTicket
     ? Omit<One, keyof TicketTo>
@@ -142,28 +157,28 @@ export type ObservedRun = {
   readonly phase: RunPhase
   /** Present when `phase` is `ended`. */
   readonly outcome?: RunOutcome
-  /** True once the sandbox was idle for its whole idle timeout. */
+  /** True once the sandbox has been idle for its whole idle timeout. */
   readonly is_idle_expired?: boolean
-  /** Facts for the sandbox's events, such as the image's digest and the isolation in force. */
+  /** Data for the sandbox's events, such as the image's digest and the isolation in use. */
   readonly facts?: Readonly<Record<string, string>>
 }
 export const RUN_PHASES = ['starting', 'running', 'stopping', 'ended'] as const
 export type RunPhase = (typeof RUN_PHASES)[number]
 
-/** A run that the control plane desires on this worker. */
+/** A run that this worker must run. */
 export type DesiredRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
   readonly slug: string
   readonly desired_status: 'running' | 'stopped'
-  /** From SIGTERM to SIGKILL, in milliseconds. */
+  /** The time from SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number
   readonly spec: SandboxSpec
   /** All volumes that the spec uses: those of named mounts, and the host volume if a bind mount or a copy needs it. */
   readonly volumes: readonly RunVolume[]
-  /** The most that the disk of a sandbox may have if its spec names no size, in MiB; null: the worker's default size. */
+  /** The largest disk of a sandbox whose spec has no disk size, in MiB. Null: the worker's default size. */
   readonly default_disk_max_mib: number | null
-  /** The credential to present to the image's registry; null: none. Never logged. */
+  /** The credential for the image's registry. Null: none. It is never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
 }

@@ -1,15 +1,19 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 
-/** How long requests may take to end once the server closes, in milliseconds. Then their connections are closed. */
+/**
+ * How long requests may take to end after the server starts to close, in milliseconds. Then their connections are
+ * closed.
+ */
 const DRAIN_MS = 3_000
-/** How often connections that became idle meanwhile are closed, in milliseconds. */
+/** The interval at which idle connections are closed while the server closes, in milliseconds. */
 const SWEEP_MS = 20
 
 /**
- * Closes the server gracefully: returns a signal for every wait, which is aborted when the server closes, so that the replies are
- * sent. Connections are closed as they become idle. Node itself closes only those that were idle when `close` was called, and none
- * on which no request has come yet, although clients open some in advance (Node 24).
+ * Closes the server gracefully. Returns a signal that is aborted when the server starts to close. It ends every wait,
+ * so that the replies are sent. Connections are closed when they become idle. Node itself closes only the connections
+ * that were idle when `close` was called. It leaves open those without any request yet, although clients open some in
+ * advance (Node 24).
  */
 export function closeGracefully(app: FastifyInstance): AbortSignal {
   const closing = new AbortController()

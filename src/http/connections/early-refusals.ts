@@ -8,11 +8,11 @@ import type { StreamedBodies } from '../requests/bodies.ts'
 import { renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 
 /**
- * Refusals that come before a route is found: bytes that are not HTTP, and requests that this server does not serve. Node would
- * close the connection or answer without the error envelope.
+ * Refusals before routing: bytes that are not HTTP, and requests that this server does not support. Node would close
+ * the connection or answer without the error envelope.
  */
 
-/** Answers bytes that are not HTTP, or that come too late, and closes the connection. */
+/** Creates the handler that answers bytes that are not HTTP, or that arrive too late, and closes the connection. */
 export function refuseMalformed(uuids: Uuids, streamedBodies: StreamedBodies): (error: Error, socket: Socket) => void {
   return (error, socket) => {
     if ('code' in error && error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && streamedBodies.has(socket)) return
@@ -29,7 +29,7 @@ type ParserRefusal = { readonly field: string; readonly seen: string; readonly a
 
 const MALFORMED: ParserRefusal = { field: 'request', seen: 'malformed bytes', accepted: 'an HTTP/1.1 request' }
 
-/** Refusals for the error codes of Node's parser that a client can act on. */
+/** Refusals for error codes of Node's parser that tell a client what to change. */
 const PARSER_ERRORS: Readonly<Record<string, ParserRefusal>> = {
   HPE_HEADER_OVERFLOW: {
     field: 'headers',
@@ -49,8 +49,9 @@ export type UnsupportedRequestDeps = {
 }
 
 /**
- * Refuses valid HTTP that this server does not serve: a request without a route or a host, an expectation other than
- * `100-continue`, a tunnel. It does so before the body is read: Fastify would read the whole body first, whoever sent it.
+ * Refuses valid HTTP requests that this server does not support: no route, no host, an expectation other than
+ * `100-continue`, or a tunnel. It refuses them before the body is read. Fastify would first read the whole body, even
+ * of an unauthenticated client.
  */
 export function refuseUnsupportedRequests(app: FastifyInstance, { ids, refuseUnrouted }: UnsupportedRequestDeps): void {
   app.addHook('onRequest', async (request, reply) => {
@@ -77,16 +78,19 @@ function unsupported(field: string, seen: string, accepted: string): ReturnType<
   return refusalProblem({ code: 'invalid_request', field, seen, accepted })
 }
 
-/** How long a refused client may take to read the refusal and to close its side, in milliseconds. */
+/** How long a refused client may take to read the refusal and to close its end, in milliseconds. */
 const LINGER_MS = 2_000
 
-/** Answers on a connection that has no response object, and closes it whether or not the client does. */
+/** Sends a reply on a connection that has no response object, and closes the connection even if the client doesn't. */
 export function endWithProblem(socket: Duplex, reply: ProblemReply): void {
   socket.end(formatRawReply(reply))
   setTimeout(() => socket.destroy(), LINGER_MS).unref()
 }
 
-/** A reply as the bytes of HTTP/1.1, for connections that have no response object. It tells the client to close. */
+/**
+ * Formats a reply as the bytes of HTTP/1.1, for connections that have no response object. Its headers ask the client to
+ * close the connection.
+ */
 export function formatRawReply({ status, headers, body }: ProblemReply): string {
   const all = { ...headers, 'content-length': String(Buffer.byteLength(body)), connection: 'close' }
   const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`)

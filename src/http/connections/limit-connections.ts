@@ -7,23 +7,26 @@ import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { formatRawReply } from './early-refusals.ts'
 
-/** How many connections a server process has open at once. */
+/** The limits on open connections of a server process. */
 export type ConnectionLimits = {
   readonly capacity: number
   readonly perAddress: number
-  /** How often the server checks that clients read what it sends, in milliseconds. */
+  /** The interval at which the server checks that clients read its replies, in milliseconds. */
   readonly checkIntervalMs: number
 }
 
-/** A client that read nothing between so many checks in a row is gone, or stalls on purpose. */
+/** A client that reads nothing between this many consecutive checks is gone, or stalls on purpose. */
 const STALLED_CHECKS_MAX = 3
 
-/** How much a client has read, and for how many checks in a row that has not grown although more waits for it. */
+/**
+ * The bytes that a client has read, and the number of consecutive checks at which this had not grown although more data
+ * was waiting.
+ */
 type SendProgress = { readonly sentBytes: number; readonly stalledChecks: number }
 
 /**
- * Limits the open connections of a server, in all and for each address. A connection above the limit gets `rate_limited` and is
- * closed. It also closes connections whose client stops reading, because the reply stays in memory until it is read.
+ * Limits the open connections of a server, in total and per address. A connection above a limit gets `rate_limited` and
+ * is closed. This function also closes connections whose client stops reading, because an unread reply stays in memory.
  */
 export function limitConnections(app: FastifyInstance, limits: ConnectionLimits, uuids: Uuids): void {
   const capacity = { name: 'connections', variable: 'SANDYARD_CONNECTION_CAPACITY', max: limits.capacity }
@@ -67,16 +70,17 @@ function checkProgress(socket: Socket, before: SendProgress): SendProgress {
   }
 }
 
-/** The most requests that may wait on one connection behind the one that is served. Today's clients send one at a time. */
+/** The most requests that may wait on one connection while another is served. Today's clients send one at a time. */
 const PIPELINED_MAX = 16
 
 /**
- * Serves the requests of one connection one after the other, and closes a connection on which too many wait. Node itself starts
- * all requests of one read at once, up to 1,800, before it serves other connections, and keeps their replies in memory.
+ * Serves the requests of one connection one after the other, and closes a connection on which too many requests wait.
+ * Node itself would start all requests of one read at once, up to 1,800. It would do so before it serves other
+ * connections, and keep all replies in memory.
  */
 export function limitPipelining(server: Server): void {
   const waiting = new WeakMap<Socket, (() => void)[]>()
-  const listeners = server.listeners('request') as RequestListener[] // what listens to this event has this type
+  const listeners = server.listeners('request') as RequestListener[] // listeners of this event have this type
 
   const serveNow = (request: IncomingMessage, response: ServerResponse, queue: (() => void)[]): void => {
     response.once('close', () => {

@@ -6,7 +6,7 @@ import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 
-/** The syntax of RFC 6750, section 2.1. The limit is far above the length of a key. */
+/** The syntax of RFC 6750, section 2.1. The limit of 512 is far above the length of a key. */
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 
 export type AuthenticateDeps = {
@@ -15,17 +15,18 @@ export type AuthenticateDeps = {
   readonly limits?: Pick<RequestLimits, 'rates'>
 }
 
-/** The address of a request, and its `authorization` header. */
+/** The client's address and the `authorization` header of a request. */
 export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
 
-/** The sender of an HTTP request. */
+/** Reads the address and the `authorization` header of an HTTP request. */
 export function senderOf({ headers, raw }: FastifyRequest): Sender {
   return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 /**
- * The caller of a request. Throws `invalid_api_key` if its key is missing or unknown. Throws `rate_limited` for a key that is not
- * cached, from an address with too many failures: it is not looked up then, so guessing slows nobody else down.
+ * Authenticates a request and returns its caller. Throws `invalid_api_key` if the key is missing or unknown. Throws
+ * `rate_limited` if the key is not cached and its address had too many failures. The key is not looked up then, so
+ * guessing keys slows nobody else down.
  */
 export async function authenticateRequest({ call, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
   const key = BEARER.exec(sender.authorization ?? '')?.[1]
@@ -38,7 +39,7 @@ export async function authenticateRequest({ call, limits }: AuthenticateDeps, se
   throw new Problem('invalid_api_key')
 }
 
-/** Throws `forbidden` if the caller's key lacks the scope that an operation needs. */
+/** Throws `forbidden` if the caller's key lacks the scope that the operation needs. */
 export function requireScope(caller: Caller, needed: Scope | 'none'): void {
   if (needed === 'none' || includesScope(caller.scope, needed)) return
   throw new Problem('forbidden', {

@@ -6,7 +6,7 @@ import {
   pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
 
-/** The handlers of audit events. */
+/** Creates the handlers of audit events. */
 export function makeEventHandlers(
   call: CallUseCase,
   handler: HandlerFactory,

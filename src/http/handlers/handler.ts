@@ -14,8 +14,8 @@ import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /**
- * A request whose caller is known. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing is checked against the
- * schemas of the operation yet.
+ * A request whose caller is authenticated. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing
+ * has been validated against the operation's schemas yet.
  */
 export type AuthenticatedRequest = {
   readonly caller: Caller
@@ -23,18 +23,23 @@ export type AuthenticatedRequest = {
   readonly headers: IncomingHttpHeaders
   readonly params: unknown
   readonly body: unknown
-  /** A signal that is aborted when the client disconnects. A function, because most requests need none. */
+  /**
+   * Returns a signal that is aborted when the client disconnects. It is a function, because most requests need no
+   * signal.
+   */
   readonly signal: () => AbortSignal
-  /** The attempt that this request is, if it has an Idempotency-Key. */
+  /** The attempt of this request, if it has an Idempotency-Key. */
   readonly attempt: IdempotentAttempt | null
-  /** The request's `If-Match`, for the object that it changes. */
+  /** The request's `If-Match` condition on the object to change. */
   readonly ifMatch: IfMatch | null
 }
 
-/** A reply of bytes. */
+/** A reply of streamed bytes. */
 export type ByteReply = { readonly content: Readable; readonly sizeBytes: number }
 
-/** A reply of Server-Sent Events. Each text holds whole events. It ends when the request's signal is aborted. */
+/**
+ * A reply of Server-Sent Events. Each text contains whole events. The stream ends when the request's signal is aborted.
+ */
 export type EventReply = { readonly events: AsyncIterable<string> }
 
 /** A reply of one object as JSON text, with its ETag. */
@@ -43,20 +48,20 @@ export type TaggedReply = { readonly json: string; readonly tag: string }
 /** The stored reply of an earlier request with the same Idempotency-Key. */
 export type ReplayedReply = { readonly kept: StoredReply }
 
-/** An object that comes later. `start` calls `onEnd` once, and returns how to end the wait early. */
+/** A reply that is sent later. `start` calls `onEnd` once, and returns a function that ends the wait early. */
 export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
 
-/** What a handler replies; a string is JSON text. */
+/** The reply of a handler. A string is JSON text. */
 export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | EventReply | ReplayedReply
 
-/** A reply of one object, with the hash of its text as its ETag. */
+/** Creates a reply of one object. Its ETag is the hash of its text. */
 export function taggedReply(json: string): TaggedReply {
   return { json, tag: etagOf(json) }
 }
 
 /**
- * Calls a use case of `src/control` with this process's dependencies: `call(getOrg, caller)` is `getOrg(deps, caller)`. Tests
- * of the transport put fakes in place of single use cases here.
+ * Calls a use case of `src/control` with this process's dependencies: `call(getOrg, caller)` runs `getOrg(deps,
+ * caller)`. Tests of the HTTP layer replace single use cases with fakes here.
  */
 export type CallUseCase = <Args extends readonly unknown[], Result>(
   useCase: (deps: ControlDeps, ...args: Args) => Result,
@@ -68,10 +73,13 @@ export function callWith(deps: ControlDeps): CallUseCase {
   return (useCase, ...args) => useCase(deps, ...args)
 }
 
-/** Serves one operation: checks the request against the operation's schemas, and replies. Throws `Problem` to refuse it. */
+/**
+ * Serves one operation: validates the request against the operation's schemas, and returns the reply. Throws `Problem`
+ * to refuse the request.
+ */
 export type Handler = (request: AuthenticatedRequest) => Promise<HandlerReply>
 
-/** Creates the handler of an operation. `serve` gets the checked parts of the request, and the request as it came. */
+/** Creates the handler of an operation. `serve` gets the validated parts of the request, and the request itself. */
 export type HandlerFactory = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
   operation: Operation<Params, Query, Body>,
   serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: AuthenticatedRequest) => Promise<HandlerReply>,
@@ -79,7 +87,7 @@ export type HandlerFactory = <Params extends TSchema, Query extends TSchema, Bod
 
 const noBody: TSchema = NoBody
 
-/** Creates handlers that check the parameters of the path, then the query, then the body. */
+/** Creates a factory for handlers that validate the path's parameters, then the query, then the body. */
 export function makeHandlerFactory(compileSchema: SchemaCompiler): HandlerFactory {
   return (operation, serve) => {
     const parseParams = compileSchema(operation.params, 'path')
@@ -98,19 +106,19 @@ export function makeHandlerFactory(compileSchema: SchemaCompiler): HandlerFactor
   }
 }
 
-/** The reply of an operation that only says that it was done. */
+/** Renders the reply of an operation that only confirms its success. */
 export function messageReply(message: string): string {
   return JSON.stringify({ message })
 }
 
-/** The page that a query asks for. */
+/** The limit and cursor of the page that a query requests. */
 export function pageInput(query: { readonly cursor?: string; readonly limit?: number }): PageInput {
   return { cursor: query.cursor ?? null, limit: query.limit ?? PAGE_DEFAULT }
 }
 
 type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
-/** A page as the JSON text of a reply; `render` gives the JSON text of one item. */
+/** Renders a page as the JSON text of a reply. `render` returns the JSON text of one item. */
 export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (item: Item) => string): string {
   const data = renderList(items.map(render))
   return renderObject(
@@ -119,12 +127,12 @@ export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (ite
   )
 }
 
-/** The instant of a parameter whose format was checked. Null if it is absent. */
+/** Parses the instant of a parameter whose format was validated. Null if the parameter is absent. */
 export function parseInstant(text: string | undefined): Date | null {
   return text === undefined ? null : new Date(text)
 }
 
-/** Throws `invalid_request` for a field of the request. It repeats `seen`, so it is not for secrets. */
+/** Throws `invalid_request` for a field of the request. The message contains `seen`, so don't pass secrets. */
 export function refuseField(field: string, seen: unknown, accepted: string): never {
   throw invalidRequest(field, seen, accepted)
 }

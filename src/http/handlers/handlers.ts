@@ -9,10 +9,10 @@ import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeUsageHandlers } from './usage.ts'
 import { makeVolumeFileHandlers, makeVolumeHandlers } from './volumes.ts'
 
-/** The operations that need a key and answer over HTTP. The compiler demands a handler for each of them. */
+/** The operations that need a key and reply over HTTP. The compiler requires a handler for each of them. */
 type HandledOperation = Exclude<OperationId, 'open_agent' | keyof typeof SERVICE_OPERATIONS>
 
-/** The handlers of all operations, by their ids. */
+/** Creates the handlers of all operations, by operation id. */
 export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): Record<HandledOperation, Handler> {
   const handler = makeHandlerFactory(compileSchema)
   return {

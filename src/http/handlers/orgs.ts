@@ -12,7 +12,7 @@ import {
   messageReply, pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
 
-/** The handlers of the organization: its quotas, members, API keys and registry credentials. */
+/** Creates the handlers of the organization: its quotas, members, API keys and registry credentials. */
 export function makeOrgHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -34,7 +34,7 @@ export function makeOrgHandlers(
       const { name, scopes = SCOPES } = body
       const expires_at = parseInstant(body.expires_at ?? undefined)
       const { key, ...shown } = await call(createApiKey, caller, { name, scopes, expires_at, attempt })
-      // The tag is that of later reads, which don't show the secret.
+      // Use the ETag of later reads, whose replies don't contain the secret.
       return { json: JSON.stringify({ ...shown, key }), tag: etagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>

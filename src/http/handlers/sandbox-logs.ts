@@ -21,7 +21,7 @@ import {
   type CallUseCase,
 } from './handler.ts'
 
-/** The handler of the logs of sandboxes. */
+/** Creates the handler of sandbox logs. */
 export function makeSandboxLogHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -63,7 +63,10 @@ function parseSources(text: string | undefined): readonly LogSource[] {
   return known
 }
 
-/** How long to follow; null not to follow. `follow_timeout` with `follow=false` is refused, because it would be ignored. */
+/**
+ * How long to follow the log. Null: don't follow it. `follow_timeout` with `follow=false` is refused, because it would
+ * be ignored.
+ */
 function parseFollowMs({ follow = true, follow_timeout }: Request['query']): number | null {
   if (follow) return (follow_timeout ?? LOG_FOLLOW_DEFAULT_SECS) * 1000
   if (follow_timeout !== undefined)
@@ -84,7 +87,7 @@ async function* renderEvents(batches: AsyncIterable<LogBatch>): AsyncGenerator<s
   }
 }
 
-/** JSON text contains no line feed, so it is one `data` line. */
+/** Renders one log entry as an event. JSON text contains no line feed, so it fits in one `data` line. */
 function renderEntry({ position, source, ts, text }: LogEntry): string {
   return `id: ${encodeLogCursor(position)}\nevent: log\ndata: ${JSON.stringify({ source, ts, text })}\n\n`
 }

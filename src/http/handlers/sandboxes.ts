@@ -29,7 +29,7 @@ import {
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
 
-/** The handlers of sandboxes, by id and by name. */
+/** Creates the handlers of sandboxes, by id and by name. */
 export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory): Record<Handled, Handler> {
   return {
     create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, attempt }) => {
@@ -99,7 +99,7 @@ function refById({ sandbox_id }: { readonly sandbox_id: string }): SandboxRef {
   return { id: asId<SandboxId>(sandbox_id.toLowerCase()) }
 }
 
-/** A text that can't be a name is the name of no sandbox: 404, not 400. */
+/** Refers to a sandbox by name. A text that isn't a valid name can't match a sandbox, so it gets 404 and not 400. */
 function refByName({ name }: { readonly name: string }): SandboxRef {
   if (!isName(name))
     throw new Problem('sandbox_not_found', {
@@ -116,7 +116,10 @@ function parseRename({ name, slug }: RenameInput): { readonly name?: string; rea
   return { ...(typeof name === 'string' ? { name } : {}), ...(typeof slug === 'string' ? { slug } : {}) }
 }
 
-/** How long to wait for the sandbox to run; null without `wait_for`. `wait_timeout` alone is refused, because it would be ignored. */
+/**
+ * How long to wait until the sandbox runs. Null without `wait_for`. `wait_timeout` alone is refused, because it would
+ * be ignored.
+ */
 function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeout?: number }): number | null {
   if (query.wait_for !== undefined) return (query.wait_timeout ?? WAIT_DEFAULT_SECS) * 1000
   if (query.wait_timeout !== undefined)
@@ -159,7 +162,10 @@ async function deferWait(call: CallUseCase, prepared: Promise<PreparedWait>): Pr
 
 const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
 
-/** The reply of one sandbox. While it waits for capacity, the reply says why. Its ETag does not cover that. */
+/**
+ * Renders the reply of one sandbox. While the sandbox waits for capacity, the reply contains the reason. The ETag does
+ * not cover the reason.
+ */
 async function renderWithDetails(call: CallUseCase, pending: Promise<Sandbox>): Promise<TaggedReply> {
   const sandbox = await pending
   const reply = renderTagged(sandbox)

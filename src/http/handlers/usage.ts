@@ -9,7 +9,7 @@ import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import { parseInstant, type Handler, type HandlerFactory, type CallUseCase } from './handler.ts'
 
-/** The handlers of usage reports. */
+/** Creates the handlers of usage reports. */
 export function makeUsageHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -39,11 +39,11 @@ export function makeUsageHandlers(
 }
 
 /**
- * How many breakdowns are made at once, and for one organization. One may have hundreds of thousands of rows, which take about
- * 100 MB while they are read and rendered.
+ * How many breakdowns are rendered at once, in total and per organization. A breakdown may have hundreds of thousands
+ * of rows, which take about 100 MB while they are read and rendered.
  */
 const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
-/** Rows that are rendered before other requests are served: a few milliseconds. */
+/** The number of rows to render before other requests are served. They take a few milliseconds. */
 const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {
@@ -57,7 +57,10 @@ function tooManyReports(): Problem {
 
 type Row = Awaited<ReturnType<typeof getSandboxBreakdown>>['rows'][number]
 
-/** The amounts are exact decimals, so they are rendered from their text and not from numbers. */
+/**
+ * Renders one row of a breakdown. The amounts are exact decimals, so they are copied as text and never converted to
+ * numbers.
+ */
 function renderUsageRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
   const amounts = {
     vcpu_seconds: decimalSeconds(vcpu_ms),

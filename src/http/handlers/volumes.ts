@@ -40,7 +40,7 @@ import {
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
 
-/** The handlers of volumes. */
+/** Creates the handlers of volumes. */
 export function makeVolumeHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -88,7 +88,7 @@ function checkLabels(labels: Readonly<Record<string, string>>): Readonly<Record<
   return labels
 }
 
-/** The handlers of the files of volumes. */
+/** Creates the handlers of the files of volumes. */
 export function makeVolumeFileHandlers(
   call: CallUseCase,
   handler: HandlerFactory,

@@ -4,18 +4,18 @@ import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
 import { parseJson } from './parse-json.ts'
 
-/** How bodies are read: as strict JSON, or as streams of bytes where an operation takes them. */
+/** Reads request bodies: as strict JSON, or as streams for operations that take bytes. */
 
 export type JsonBodyDeps = {
-  /** Who sent a request. Large bodies of different senders take turns. */
+  /** Identifies the sender of a request. Large bodies of different senders are parsed in turn. */
   readonly senderOf: (request: FastifyRequest) => string
-  /** Gets the bytes of bodies that come with an Idempotency-Key. */
+  /** Called with the bytes of a body whose request has an Idempotency-Key. */
   readonly onIdempotentBody: (request: FastifyRequest, bytes: Buffer) => void
 }
 
 /**
- * Accepts bodies of strict JSON and no others. An absent body is undefined, whatever its content type says: the schema of the
- * operation decides whether it needs one.
+ * Accepts only bodies of strict JSON. An absent body is undefined, whatever its content type. The operation's schema
+ * decides whether a body is required.
  */
 export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentBody }: JsonBodyDeps): void {
   const queue = makeBodyQueue()
@@ -33,8 +33,8 @@ export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentB
 }
 
 /**
- * The value of a body of strict JSON. Throws `unsupported_media_type` for another charset or an encoding, and `invalid_request`
- * as `parseJson` does.
+ * Parses a body of strict JSON. Throws `unsupported_media_type` for a content encoding or for a charset other than
+ * UTF-8. Throws `invalid_request` as `parseJson` does.
  */
 export function parseJsonBody({ headers }: Pick<FastifyRequest, 'headers'>, body: Buffer): unknown {
   const charset = /;\s*charset="?([^;"\s]+)/i.exec(headers['content-type'] ?? '')?.[1]?.toLowerCase() ?? 'utf-8'
@@ -45,34 +45,36 @@ export function parseJsonBody({ headers }: Pick<FastifyRequest, 'headers'>, body
   return parseJson(body)
 }
 
-/** A body below this size takes no longer to parse than other requests take, in bytes. */
+/**
+ * The size from which a body is large, in bytes. Parsing a smaller body takes no longer than serving other requests.
+ */
 const LARGE_BYTES = 64 * 1024
 
 type Done = (error: Error | null, value?: unknown) => void
 
 type BodyQueue = {
-  /** Calls `done` with what `parse` returns or throws: at once for a small body, in turn for a large one. */
+  /** Calls `done` with the result or the error of `parse`: at once for a small body, in turn for a large body. */
   parse(body: { readonly sender: string; readonly bytes: number }, parse: () => unknown, done: Done): void
 }
 
 /**
- * Parses large bodies one at a time, senders in turn, and serves other requests between two of them. Several at once would block
- * the process for their sum: 4 MiB of JSON take about 100 ms (2026-11). The queue is bounded by the bytes of bodies that an
- * organization may send at once.
+ * Creates a queue that parses large bodies one at a time, senders in turn, and lets other requests run in between.
+ * Several bodies at once would block the process for the sum of their times: 4 MiB of JSON take about 100 ms (2026-11).
+ * The limit on an organization's body bytes also bounds this queue.
  */
 function makeBodyQueue(): BodyQueue {
   const semaphore = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   return {
     parse({ sender, bytes }, parse, done) {
       if (bytes <= LARGE_BYTES) callDone(parse, done)
-      else void parseInTurn(sender, parse, done) // it never rejects: `done` gets every error
+      else void parseInTurn(sender, parse, done) // never rejects: `done` gets every error
     },
   }
 
   async function parseInTurn(sender: string, parse: () => unknown, done: Done): Promise<void> {
     const release = await semaphore.acquire(sender)
     setImmediate(() => {
-      callDone(parse, done) // includes what the handler does before it first waits
+      callDone(parse, done) // includes the handler's work before its first wait
       setImmediate(() => release?.())
     })
   }
@@ -89,19 +91,28 @@ function callDone(parse: () => unknown, done: Done): void {
   done(null, value)
 }
 
-/** How long a stream may stand still before its connection is closed, in milliseconds. */
+/** How long a stream may make no progress before its connection is closed, in milliseconds. */
 const STREAM_IDLE_MS = 120_000
-/** How long the rest of a refused body is still read, so that the client sees the refusal, in milliseconds. */
+/** How long the server continues to read a refused body, so that the client sees the refusal, in milliseconds. */
 const REFUSED_LINGER_MS = 5_000
 
-/** The connections on which a body of any length is streamed. The time limit of a whole request does not apply to them. */
+/**
+ * Tracks the connections on which a body of any length is streamed. The time limit for whole requests does not apply to
+ * them.
+ */
 export type StreamedBodies = {
   has(socket: Socket): boolean
-  /** Notes that a request takes or gives a stream, until its reply has ended. Call it once the caller is known. */
+  /**
+   * Exempts a request with a streamed body from the time limit until its reply has ended. Call it once the caller is
+   * authenticated.
+   */
   begin(request: FastifyRequest, reply: FastifyReply): void
 }
 
-/** Creates an empty set of streams. A stream may take any time while it moves; one that stands still is closed. */
+/**
+ * Creates an empty set of streams. A stream may last any time while it makes progress. A stream without progress is
+ * closed.
+ */
 export function makeStreamedBodies(): StreamedBodies {
   const sockets = new WeakSet<Socket>()
   return {
@@ -110,7 +121,7 @@ export function makeStreamedBodies(): StreamedBodies {
       const { socket } = request.raw
       if (!(socket instanceof Socket)) return // an injected request has no connection
       sockets.add(socket)
-      socket.setTimeout(STREAM_IDLE_MS) // Node closes a connection whose timeout nobody handles
+      socket.setTimeout(STREAM_IDLE_MS) // Node closes the connection, because no listener handles this timeout
       reply.raw.once('close', () => sockets.delete(socket))
       reply.raw.once('finish', () => {
         if (!request.raw.complete) setTimeout(() => socket.destroy(), REFUSED_LINGER_MS).unref()

@@ -3,12 +3,13 @@ import type { Operation } from '../../contract/operation.ts'
 import { ETAGS_MAX, matchesIfNoneMatch, parseEtags, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 
-/** Conditional requests (RFC 9110, section 13). A condition is checked or refused, never ignored. */
+/** Conditional requests (RFC 9110, section 13). A condition is either checked or refused, never ignored. */
 
 const TAGS_RULE = `* or at most ${String(ETAGS_MAX)} entity tags, separated by commas`
 
 /**
- * The `If-Match` of a request, or null. Throws `invalid_request` if it is malformed, or if the operation checks none.
+ * Parses the `If-Match` of a request. Null if there is none. Throws `invalid_request` if the header is malformed, or if
+ * the operation does not check it.
  */
 export function parseIfMatch(operation: Operation, headers: IncomingHttpHeaders): IfMatch | null {
   const header = headers['if-match']
@@ -18,7 +19,7 @@ export function parseIfMatch(operation: Operation, headers: IncomingHttpHeaders)
   return parseTagHeader('if-match', header)
 }
 
-/** Whether a read may be answered with 304. Throws `precondition_failed` if its `If-Match` does not match. */
+/** Whether the reply to a read may be 304. Throws `precondition_failed` if the request's `If-Match` does not match. */
 export function isNotModified(operation: Operation, headers: IncomingHttpHeaders, tag: string): boolean {
   if (operation.method !== 'GET') return false
   const { 'if-match': ifMatch, 'if-none-match': ifNoneMatch } = headers

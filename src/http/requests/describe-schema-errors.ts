@@ -1,10 +1,15 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../domain/refusal.ts'
 
-/** The part of a request that holds a value. It begins the field paths of errors, but for those of the body. */
+/**
+ * The part of a request that contains a value. The field path in an error starts with this part, except for the body.
+ */
 export type RequestPart = 'path' | 'query' | 'body'
 
-/** The errors of a validator as one refusal: the field's path, what was seen, and what would be accepted. */
+/**
+ * Describes a validator's errors as one refusal: the path of the field, the value that was seen, and the values that
+ * would be accepted.
+ */
 export function describeSchemaErrors(errors: readonly ErrorObject[], part: RequestPart): Refusal {
   const [first] = errors
   if (first === undefined) throw new Error('a validator refused without an error')
@@ -13,7 +18,7 @@ export function describeSchemaErrors(errors: readonly ErrorObject[], part: Reque
   return { code: 'invalid_request', field, seen: describeValue(first, field), accepted: describeAccepted(errors) }
 }
 
-/** A JSON pointer as a path that people read, such as `mounts[0].guest`. */
+/** Formats a JSON pointer as a readable path, such as `mounts[0].guest`. */
 function fieldPath(part: RequestPart, pointer: string): string {
   const steps = pointer
     .split('/')
@@ -31,7 +36,7 @@ function escapePointer(key: string): string {
   return key.replaceAll('~', '~0').replaceAll('/', '~1')
 }
 
-/** The key that an error is about, if the error's own path does not end with it. */
+/** The key that an error is about, if the error's own path does not contain the key. */
 function extraKey({ keyword, params }: ErrorObject): string | null {
   if (keyword === 'additionalProperties') return stringAt(params, 'additionalProperty')
   if (keyword === 'required') return stringAt(params, 'missingProperty')
@@ -39,7 +44,7 @@ function extraKey({ keyword, params }: ErrorObject): string | null {
   return null
 }
 
-/** Fields that may hold a secret. An error gives the type of what it saw there, never the value. */
+/** Fields that may contain a secret. For them, an error contains the type of the value, never the value. */
 const SECRET_FIELD = /^(?:registry|network\.secrets)\b|(?:^|\.)(?:value|password|content)$|^runtime\.scripts\./
 
 function describeValue({ keyword, params, data }: ErrorObject, field: string): string {
@@ -51,8 +56,8 @@ function describeValue({ keyword, params, data }: ErrorObject, field: string): s
 }
 
 /**
- * What the schema would accept. If none of several alternatives matched, each has an error with the same path, and all of them
- * are named. Otherwise the first error is that of the variant that the client meant.
+ * Describes the values that the schema would accept. If none of several alternatives matched, each has an error with
+ * the same path, and all are named. Otherwise the first error belongs to the variant that the client meant.
  */
 function describeAccepted(errors: readonly ErrorObject[]): string {
   const [first] = errors

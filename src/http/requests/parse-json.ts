@@ -1,15 +1,18 @@
 import { isUtf8 } from 'node:buffer'
 import { refusalProblem } from '../../domain/refusal.ts'
 
-/** The deepest nesting of lists and objects in a body; the shapes of the API stay below 10. */
+/** The deepest nesting of lists and objects in a body. The API's own schemas are less than 10 deep. */
 export const DEPTH_MAX = 32
 
-/** The most keys of one object; the largest of the API has 256. Every key costs a look into a set, however short it is. */
+/**
+ * The most keys of one object. The largest object of the API has 256. Every key costs a lookup in a set, however short
+ * the key is.
+ */
 export const KEYS_MAX = 4096
 
 /**
- * The value of strict JSON. Throws `invalid_request` for what is not JSON in UTF-8, for nesting that is too deep, and for what
- * would be lost or fail later: a key given twice, `__proto__`, NUL, half of a surrogate pair.
+ * Parses strict JSON. Throws `invalid_request` for a text that is not JSON in UTF-8 or is nested too deeply. It also
+ * refuses what would be lost or fail later: a repeated key, `__proto__`, NUL, or half of a surrogate pair.
  */
 export function parseJson(body: Buffer): unknown {
   if (!isUtf8(body)) refuse('body', 'bytes that are not UTF-8', 'JSON in UTF-8')
@@ -17,7 +20,7 @@ export function parseJson(body: Buffer): unknown {
   const bad = findBadStructure(text)
   if (bad !== null) refuse(bad.field, bad.seen, bad.accepted)
   const value = parseText(text)
-  // Only an escape can bring in what PostgreSQL can't store, so most bodies need no second look.
+  // Only an escape sequence can contain what PostgreSQL can't store, so most bodies need no second check.
   if (text.includes('\\u')) refuseUnstorable(value, '')
   return value
 }
@@ -27,7 +30,7 @@ function parseText(text: string): unknown {
     return JSON.parse(text)
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error
-    // The parser's own message quotes the text, which may hold a secret. The position is enough.
+    // The parser's own message quotes the text, which may contain a secret. Report only the position.
     const position = /position (\d+)/.exec(error.message)?.[1]
     const seen = position === undefined ? 'text that is not JSON' : `text that is not JSON at position ${position}`
     return refuse('body', seen, 'a JSON document')
@@ -59,12 +62,13 @@ function refuse(field: string, seen: string, accepted: string): never {
 export type BadStructure = { readonly field: string; readonly seen: string; readonly accepted: string }
 
 /**
- * The first thing in a JSON text that `JSON.parse` would accept and we refuse, or null: nesting that is too deep, an object with
- * too many keys, a key twice in one object (the parser keeps only the last), or `__proto__`. The result for a text that is not
- * JSON means nothing: `JSON.parse` refuses it.
+ * Finds the first structure in a JSON text that `JSON.parse` would accept but this API refuses. These are: nesting that
+ * is too deep, an object with too many keys, a repeated key (the parser keeps only its last value), and `__proto__`.
+ * Returns null if there is none. If the text is not JSON, the result means nothing, because `JSON.parse` refuses the
+ * text.
  */
 export function findBadStructure(text: string): BadStructure | null {
-  // One entry for each open bracket: the keys of an object, null for a list.
+  // One entry for each open bracket: the keys of an object, or null for a list.
   const open: (Keys | null)[] = []
   let at = 0
   while (at < text.length) {
@@ -103,7 +107,10 @@ const OPEN_LIST = 0x5b
 const CLOSE_LIST = 0x5d
 const SPACE = 0x20
 
-/** The keys of one object. Up to `FEW` of them are kept in a list, which is searched faster than a set (2026-11). */
+/**
+ * The keys of one object. Up to `FEW` keys are stored in a list, because searching a short list is faster than a set
+ * (2026-11).
+ */
 type Keys = { readonly few: string[]; many: Set<string> | null }
 const FEW = 12
 
@@ -143,6 +150,6 @@ function unescape(quoted: string): string {
   try {
     return String(JSON.parse(quoted))
   } catch {
-    return quoted // not JSON: `JSON.parse` refuses the whole text
+    return quoted // not JSON, so `JSON.parse` refuses the whole text
   }
 }

@@ -3,8 +3,8 @@ import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import type { Parser } from './schema-compiler.ts'
 
 /**
- * Parses a query string by the schema of its parameters: `true` and `false` for booleans, digits for whole numbers. Throws
- * `invalid_request` for a parameter that is unknown, repeated, malformed, or refused by the schema.
+ * Parses a query string with the schema of its parameters. Booleans are `true` and `false`, and whole numbers are
+ * digits. Throws `invalid_request` for a parameter that is unknown, repeated, malformed, or refused by the schema.
  */
 export function parseQuery<Schema extends TSchema>(
   url: string,

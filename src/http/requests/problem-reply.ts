@@ -2,7 +2,7 @@ import { mapOutageToProblem } from '../../control/requests/database-outage.ts'
 import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 
-/** A problem as an HTTP reply. */
+/** An HTTP reply that reports a problem. */
 export type ProblemReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
@@ -10,10 +10,12 @@ export type ProblemReply = {
   readonly body: string
 }
 
-/** Seconds after which a refused client should retry, if the problem names no other time. */
+/** The seconds after which a refused client should retry, unless the problem names another time. */
 const RETRY_AFTER_SECS = 1
 
-/** Renders a problem. An internal error shows only the request's id, which leads to the error in the log. */
+/**
+ * Renders a problem as a reply. An internal error shows only the request id, with which you find the error in the log.
+ */
 export function renderProblem(problem: Problem, requestId: string): ProblemReply {
   const { status } = PROBLEMS[problem.code]
   const isInternal = problem.code === 'internal_error'
@@ -36,7 +38,10 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
 
 export const JSON_TYPE = 'application/json; charset=utf-8'
 
-/** What was thrown as a problem. Database outages and Fastify's errors have problems of their own; all else is `internal_error`. */
+/**
+ * Converts a thrown value to a problem. Database outages and Fastify's errors have their own problems. Everything else
+ * is `internal_error`.
+ */
 export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
   const error = mapOutageToProblem(thrown)
   if (error instanceof Problem) return error

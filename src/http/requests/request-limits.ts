@@ -19,20 +19,20 @@ export type RequestLimitSettings = {
   readonly bodiesMib: number
 }
 
-/** Counters of requests that are being served, and of their rates. */
+/** Counters of the requests in progress, and of the request rates. */
 export type RequestLimits = {
   readonly rates: RequestRateLimiter
   readonly inFlight: ConcurrencyLimit<OrgId>
-  /** Bytes of JSON bodies that arrive or are being served. */
+  /** Bytes of JSON bodies that are arriving or being processed. */
   readonly bodyBytes: ConcurrencyLimit<OrgId>
 }
 
-/** A body counts as one more request for each of these bytes: parsing 4 MiB takes as long as some hundred requests. */
+/** The bytes of a body that count as one more request. Parsing 4 MiB takes as long as some hundred requests. */
 const BYTES_PER_TOKEN = 16 * 1024
 
 const MIB = 1024 * 1024
 
-/** Creates the counters of a process. */
+/** Creates the counters of a server process. */
 export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Clock, 'monotonicMs'>): RequestLimits {
   const inFlight = { name: 'org_requests_in_flight', variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT' }
   const ofOrg = { name: 'org_body_bytes', variable: 'SANDYARD_ORG_BODIES_MIB', max: settings.orgBodiesMib * MIB }
@@ -55,8 +55,9 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
 }
 
 /**
- * Counts a request of a caller until its reply is sent. Call it before the body is read. Throws `rate_limited` above a limit. With
- * `takesJson` the bytes of its body count too; a body of unknown length counts as the longest.
+ * Counts a caller's request until its reply is sent. Call it before the body is read. Throws `rate_limited` above a
+ * limit. With `takesJson`, the bytes of the body count as well. A body of unknown length counts as the longest allowed
+ * body.
  */
 export function enforceRequestLimits(
   limits: RequestLimits,
@@ -71,11 +72,14 @@ export function enforceRequestLimits(
   const { status, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
   if (status !== null) reply.headers(rateHeaders(status))
   if (refusal !== null) throw refusal
-  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // the client may have disconnected by now
+  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // handles a client that has already disconnected
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
-/** The headers of draft-ietf-httpapi-ratelimit-headers-06, which client libraries read. `reset` is in seconds from now. */
+/**
+ * The headers of draft-ietf-httpapi-ratelimit-headers-06, which client libraries read. `reset` is a number of seconds
+ * from now.
+ */
 export function rateHeaders({ limit, remaining, resetSecs }: RateStatus): Readonly<Record<string, string>> {
   return {
     'ratelimit-limit': String(limit),

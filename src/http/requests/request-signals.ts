@@ -12,15 +12,16 @@ export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   return gone.signal
 }
 
-/** Calls `act` when the reply is sent or its connection is closed. If that has happened already, it calls it at once. */
+/** Calls `act` when the reply is sent or its connection is closed. Calls it at once if that has already happened. */
 export function onResponseClose(response: ServerResponse, act: () => void): void {
   if (response.closed) act()
   else response.once('close', act)
 }
 
 /**
- * Creates the signals of requests. One is aborted when its client disconnects before the reply is sent; all are aborted with
- * `closing`. Each has a controller, because `AbortSignal.any` takes 4 KiB more for each waiting request (Node 24.21, 2026-11).
+ * Creates a function that returns a signal for each request. The signal is aborted when the client disconnects before
+ * the reply is sent, or when `closing` is aborted. Each signal has its own controller, because `AbortSignal.any` takes
+ * 4 KiB more for each waiting request (Node 24.21, 2026-11).
  */
 export function makeRequestSignals(closing: AbortSignal): (response: ServerResponse) => AbortSignal {
   const open = new Set<AbortController>()

@@ -1,11 +1,13 @@
-/** The methods of every route. It tells a wrong path (404) from a wrong method (405). */
+/** The methods of every route. The table distinguishes a wrong path (404) from a wrong method (405). */
 export type RouteTable = {
   add(method: string, template: string): void
-  /** The methods of all routes that match a path, sorted. Empty for a path without a route. */
+  /** The methods of all routes that match a path, sorted. Empty if no route matches. */
   methodsFor(path: string): readonly string[]
 }
 
-/** Creates an empty table. Templates are the router's: `:name` matches one step, `*` the rest. */
+/**
+ * Creates an empty table. It uses the router's templates: `:name` matches one path segment, and `*` matches the rest.
+ */
 export function makeRouteTable(): RouteTable {
   const methods = new Map<string, { readonly shape: RegExp; readonly names: Set<string> }>()
   return {
@@ -21,7 +23,10 @@ export function makeRouteTable(): RouteTable {
   }
 }
 
-/** A pattern for paths whose template has `:name` or `{name}` for a step. Its groups have the names of the parameters. */
+/**
+ * Compiles a path template to a regular expression. In the template, `:name` or `{name}` stands for a path segment. The
+ * named groups are the parameters.
+ */
 export function compilePathTemplate(template: string): RegExp {
   const steps = template.split('/').map((step) => {
     if (step === '*') return '.*'

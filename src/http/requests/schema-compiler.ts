@@ -3,15 +3,15 @@ import type { Static, TSchema } from 'typebox'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { describeSchemaErrors, type RequestPart } from './describe-schema-errors.ts'
 
-/** Returns the value with its type, or throws `invalid_request`, which names the field. */
+/** Validates a value and returns it with its type. Throws `invalid_request`, which names the field. */
 export type Parser<Schema extends TSchema> = (value: unknown) => Static<Schema>
 
-/** Compiles a schema into a parser of one part of a request. Parsers coerce, remove and fill in nothing. */
+/** Compiles a schema into a parser for one part of a request. Parsers never convert, remove or add values. */
 export type SchemaCompiler = <Schema extends TSchema>(schema: Schema, part: RequestPart) => Parser<Schema>
 
 /**
- * Creates a compiler that knows the formats of the API's schemas. A schema is compiled when its first value comes: compiling all
- * of them took 0.45 s of every start (2026-11).
+ * Creates a compiler that knows the formats of the API's schemas. A schema is compiled when its first value is parsed.
+ * Compiling all schemas took 0.45 s of every start (2026-11).
  */
 export function makeSchemaCompiler(): SchemaCompiler {
   const ajv = new Ajv2020({ discriminator: true, allowUnionTypes: true, verbose: true, strictRequired: false })
@@ -28,10 +28,13 @@ export function makeSchemaCompiler(): SchemaCompiler {
 
 /** A UUID of any version (RFC 9562, section 4). */
 const UUID_SHAPE = /^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$/
-/** A date and time with offset (RFC 3339, section 5.6). `isDateTime` checks that such a day exists. */
+/** A date and time with offset (RFC 3339, section 5.6). `isDateTime` checks that the day exists. */
 const DATE_TIME_SHAPE = /^(\d{4}-\d{2}-\d{2})[Tt]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2})$/
 
-/** `int32`, `int64` and `password` check nothing: the schemas have bounds of their own. */
+/**
+ * The formats of the API's schemas. `int32`, `int64` and `password` check nothing, because the schemas have their own
+ * bounds.
+ */
 const FORMATS = {
   uuid: (text: string) => UUID_SHAPE.test(text),
   'date-time': isDateTime,
@@ -40,7 +43,7 @@ const FORMATS = {
   password: true,
 } as const
 
-/** The years 1 to 9999 in UTC, which JavaScript, PostgreSQL and RFC 3339 write alike. */
+/** The accepted years are 1 to 9999 in UTC. JavaScript, PostgreSQL and RFC 3339 write them alike. */
 const FIRST_INSTANT_MS = Date.parse('0001-01-01T00:00:00Z')
 const LAST_INSTANT_MS = Date.parse('9999-12-31T23:59:59.999Z')
 
@@ -48,5 +51,5 @@ function isDateTime(text: string): boolean {
   const day = DATE_TIME_SHAPE.exec(text)?.[1]
   const instantMs = Date.parse(text)
   if (day === undefined || !(instantMs >= FIRST_INSTANT_MS && instantMs <= LAST_INSTANT_MS)) return false
-  return new Date(`${day}T00:00:00Z`).toISOString().startsWith(day) // `Date` takes February 30 for March 2
+  return new Date(`${day}T00:00:00Z`).toISOString().startsWith(day) // `Date` reads February 30 as March 2
 }

@@ -19,14 +19,17 @@ export type RouteDeps = AuthenticateDeps & {
   readonly streamedBodies: StreamedBodies
   readonly idempotency: IdempotencyDeps
   readonly deferReply: DeferReply
-  /** The callers of requests that were authenticated. */
+  /** The authenticated callers, by request. */
   readonly callers: WeakMap<FastifyRequest, Caller>
 }
 
 type Route = { readonly operation: Operation; readonly handler: Handler }
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
 
-/** Adds the route of an operation. The caller is authenticated before the body is read, so strangers cost little. */
+/**
+ * Adds the route of an operation. It authenticates the caller before it reads the body, so unauthenticated requests
+ * cost little.
+ */
 export function addRoute(app: FastifyInstance, deps: RouteDeps, route: Route): void {
   if (route.operation.takes === 'bytes') {
     app.register((scope) => {
@@ -77,14 +80,14 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
   })
 }
 
-/** The path of an operation as the router spells it: `:name` for a parameter. */
+/** The path of an operation in the router's syntax: `:name` for a parameter. */
 export function routePath({ path }: Pick<Operation, 'path'>): string {
   return path.replaceAll(/\{(\w+)\}/g, ':$1')
 }
 
 /**
- * Refuses a request without a route: 404, or 405 if its path has routes for other methods. It answers OPTIONS with the methods
- * of the path. Below /v1 it tells only callers with a key.
+ * Refuses a request without a route. The reply is 404, or 405 if the path has routes for other methods. OPTIONS is
+ * answered with the methods of the path. Below /v1, only callers with a valid key see whether a path exists.
  */
 export async function refuseUnrouted(
   deps: Pick<RouteDeps, 'call' | 'limits'>,

@@ -8,12 +8,15 @@ import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
-/** A request of an operation, and where its reply goes. */
+/** A request for an operation, and the object to which its reply is sent. */
 export type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly operation: Operation }
 
 const BYTES_TYPE = 'application/octet-stream'
 
-/** Sends the reply of a handler. An object that the client already has becomes 304, and a stored reply is sent as it was. */
+/**
+ * Sends the reply of a handler. It sends 304 for an object that the client already has, and sends a stored reply
+ * unchanged.
+ */
 export function sendReply(
   { request, reply, operation }: Exchange,
   answer: HandlerReply,
@@ -38,17 +41,20 @@ export function sendReply(
   return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
 }
 
-/** Keeps an exchange open until its reply comes. The handler has returned by then, so a wait holds little memory. */
+/**
+ * Sends a deferred reply when it is available. The handler has returned by then, so a waiting request uses little
+ * memory.
+ */
 export type DeferReply = (exchange: Exchange, later: DeferredReply) => FastifyReply
 
 export type DeferReplyDeps = {
-  /** Aborted when the server closes. It ends every wait, so that the replies go out. */
+  /** Aborted when the server closes. This ends every wait, so that the replies are sent. */
   readonly closing: AbortSignal
-  /** Renders a refusal or failure of a request, and logs it if nobody expected it. */
+  /** Renders the reply for a refusal or failure of a request. Unexpected errors are logged. */
   readonly renderError: (error: Error, requestId: string) => ProblemReply
 }
 
-/** Creates the `DeferReply` of one server. A client that disconnects cancels its wait. */
+/** Creates the `DeferReply` of one server. When a client disconnects, its wait ends. */
 export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferReply {
   const cancels = new Set<() => void>()
   closing.addEventListener('abort', () => {
@@ -61,7 +67,7 @@ export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferR
       if (response.closed) return
       sendDeferred({ reply, operation, renderError }, result)
     })
-    reply.hijack() // from here on Fastify answers no error by itself
+    reply.hijack() // from here on Fastify sends no reply of its own
     cancels.add(cancel)
     response.once('close', cancel)
     if (closing.aborted || response.closed) cancel()
@@ -88,7 +94,10 @@ function sendDeferred({ reply, operation, renderError }: DeferredExchange, resul
   else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body: given.json })
 }
 
-/** The object to send. Its text is empty when the client already has it; an error says why the client gets none. */
+/**
+ * Checks the conditions of a request against the object of the reply. The result is the object to send, without text if
+ * the client already has it, or an error if a condition failed.
+ */
 function applyConditions(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
   try {
     return isNotModified(operation, req.headers, object.tag) ? { ...object, json: '' } : object
@@ -106,14 +115,14 @@ function write(response: ServerResponse, { status, headers, body }: RawResponse)
 
 export type ErrorDeps = { readonly log: Log; readonly settings: { readonly bodyLimitBytes: number } }
 
-/** Answers a request with what was thrown, as a problem. It logs unexpected errors, and nobody else does. */
+/** Sends a thrown value as a problem. Unexpected errors are logged here and nowhere else. */
 export function replyWithError(
   deps: ErrorDeps,
   error: unknown,
   { request, reply }: Pick<Exchange, 'request' | 'reply'>,
 ): FastifyReply {
   const { id, method, routeOptions, raw } = request
-  // A client that disconnects in the middle of its body must not fill the log.
+  // A client that disconnects in the middle of its body must not cause a log entry.
   const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
   const { status, headers, body } = renderError(deps, problem, { request_id: id, method, route: routeOptions.url })
   return reply.code(status).headers(headers).send(body)
@@ -121,7 +130,7 @@ export function replyWithError(
 
 type ErrorContext = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
 
-/** Renders what was thrown as a problem, and logs it if nobody expected it. */
+/** Renders a thrown value as a problem, and logs it if it is unexpected. */
 export function renderError(deps: ErrorDeps, error: unknown, about: ErrorContext): ProblemReply {
   const problem = problemOf(error, deps.settings.bodyLimitBytes)
   if (problem.code === 'internal_error') {

@@ -8,7 +8,7 @@ import { invalidRequest } from '../../domain/refusal.ts'
 import type { AuthenticatedRequest, CallUseCase, Handler, HandlerReply } from '../handlers/handler.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 
-/** Printable ASCII. */
+/** The characters and length of a valid key: printable ASCII. */
 const KEY_SHAPE = /^[\x20-\x7e]{1,255}$/
 const KEY_RULE = '1 to 255 printable ASCII characters'
 const NO_BODY = Buffer.alloc(0)
@@ -20,7 +20,7 @@ type KeyedServing = {
   readonly request: FastifyRequest
 }
 
-/** What serving requests with a key needs. */
+/** What is needed to serve requests with an Idempotency-Key. */
 export type IdempotencyDeps = {
   readonly call: CallUseCase
   readonly bodyLimitBytes: number
@@ -29,8 +29,8 @@ export type IdempotencyDeps = {
 }
 
 /**
- * Serves a request with an `Idempotency-Key` once, and gives the stored reply whenever it comes again. Refusals are stored as
- * other replies are, except 429 and 5xx: they depend on the moment, so a retry is served.
+ * Serves a request with an `Idempotency-Key` only once. Repeated requests get the stored reply. Refusals are stored
+ * like other replies, except 429 and 5xx. Those depend on the moment, so a retry is served.
  */
 export async function serveIdempotently(
   deps: IdempotencyDeps,
@@ -45,7 +45,8 @@ export async function serveIdempotently(
     if (claim.attempt.isRetry && operation.isResumable !== true)
       throw idempotencyReplyLost('the first attempt may have been done')
     const answer = await handler({ ...raw, attempt: claim.attempt })
-    // If the client disconnected, the reply is not final: a retry resumes the wait for what this attempt began.
+    // If the client disconnected, this reply is not final: a retry resumes the wait for the work that this attempt
+    // began.
     const isCut = signal.aborted && operation.isResumable === true
     await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
     return answer
@@ -55,7 +56,10 @@ export async function serveIdempotently(
   }
 }
 
-/** The key of a request, or null. Reads ignore a key. Throws `invalid_request` for a malformed key and for other methods than POST. */
+/**
+ * Parses the key of a request. Null if there is none. Reads ignore a key. Throws `invalid_request` for a malformed key,
+ * and for a key on any other operation than a POST.
+ */
 export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
   const header = headers['idempotency-key']
   if (header === undefined || method === 'GET') return null
@@ -67,7 +71,9 @@ export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw
   return header
 }
 
-/** A hash of what must be equal in every attempt: method, path and query, `If-Match`, and the bytes of the body. */
+/**
+ * Hashes everything that must be equal in every attempt: method, path and query, `If-Match`, and the bytes of the body.
+ */
 function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Buffer {
   const head = JSON.stringify([method, url, headers['if-match'] ?? null])
   return createHash('sha256').update(head).update('\n').update(body).digest()
@@ -81,7 +87,10 @@ function storedReplyOf(answer: HandlerReply): StoredReply {
 
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
-/** Other 429 and 502 refusals come before anything is done; but the first attempt of a retry may have done it all. */
+/**
+ * Decides how an attempt ends that failed with this error. A refusal with 429 or 502 comes before any change, except
+ * that the first attempt of a retry may already have made the change.
+ */
 function attemptEndOf(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]

@@ -26,28 +26,28 @@ export type ServerDeps = {
   readonly log: Log
   readonly uuids: Uuids
   readonly metrics: Registry
-  /** Why the process can't serve, for people. Empty if it can. */
+  /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */
   readonly unreadyReasons: () => Promise<readonly string[]>
   readonly settings: ServerSettings
-  /** Limits on requests. Absent: none. */
+  /** The limits on requests. Absent: no limits. */
   readonly limits?: RequestLimits
-  /** More routes, such as those of workers. They authenticate by themselves. */
+  /** Additional routes, such as those of workers. They authenticate their own callers. */
   readonly plugins?: readonly FastifyPluginAsync[]
-  /** More WebSocket routes. They authenticate by themselves. */
+  /** Additional WebSocket routes. They authenticate their own callers. */
   readonly upgrades?: readonly UpgradeRoute[]
 }
 
 export type ServerSettings = {
   /** The largest body of a request, in bytes. */
   readonly bodyLimitBytes: number
-  /** How long a request may take to arrive, in milliseconds. Streamed bodies are not limited while they move. */
+  /** How long a request may take to arrive, in milliseconds. It does not limit a streamed body that makes progress. */
   readonly requestTimeoutMs: number
   /** How long the head of a request may take to arrive, in milliseconds. Then the connection is closed. */
   readonly headTimeoutMs: number
   readonly connections: ConnectionLimits
-  /** How often a WebSocket is pinged, in milliseconds. One that sends no pong within a period is closed. */
+  /** The interval of WebSocket pings, in milliseconds. A WebSocket that sends no pong within an interval is closed. */
   readonly pingMs: number
-  /** How long a stream of events is silent at most, in milliseconds. */
+  /** The longest silence on a stream of events, in milliseconds. Then a comment is sent. */
   readonly keepAliveMs: number
 }
 
@@ -60,15 +60,18 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   keepAliveMs: 10_000,
 }
 
-/** How long a connection is silent before TCP probes it, in milliseconds. A peer that vanished is noticed 10 s later. */
+/** The silence after which TCP probes a connection, in milliseconds. A peer that vanished is detected 10 s later. */
 const TCP_KEEP_ALIVE_MS = 60_000
 
-/** The longest parameter of a path. A name of 128 bytes has 384 characters when every byte is percent-encoded. */
+/**
+ * The longest parameter of a path, in characters. A name of 128 bytes has 384 characters if every byte is
+ * percent-encoded.
+ */
 const PARAM_MAX_CHARS = 1024
 
 /**
- * Creates the HTTP server of the API: routes, validation, authentication, errors, metrics. It does not listen yet. `close` closes its
- * WebSockets with 1001.
+ * Creates the HTTP server of the API with routes, validation, authentication, errors and metrics. The server does not
+ * listen yet. Its `close` closes its WebSockets with 1001.
  */
 export function makeServer(deps: ServerDeps): FastifyInstance {
   const { call, settings } = deps
@@ -89,7 +92,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
       keepAlive: true,
       keepAliveInitialDelay: TCP_KEEP_ALIVE_MS,
-      requireHostHeader: false, // `refuseUnsupportedRequests` answers with the error envelope
+      requireHostHeader: false, // `refuseUnsupportedRequests` replies with the error envelope
     },
     clientErrorHandler: refuseMalformed(requestIds, streamedBodies),
     frameworkErrors: (error, request, reply) => {
@@ -145,7 +148,7 @@ function refusePlainAgentRequest(): Promise<string> {
   throw new Problem('invalid_request', { message: 'invalid request: this route is a WebSocket', details })
 }
 
-/** Sets the request id of every reply, and adds every request to the metrics and the log. */
+/** Sets the request id of every reply, and records every request in the metrics and the log. */
 function observeRequests(app: FastifyInstance, { metrics, log }: ServerDeps, table: RouteTable): void {
   const durations = new Histogram({
     name: 'sandyard_http_request_duration_seconds',
@@ -172,12 +175,12 @@ function observeRequests(app: FastifyInstance, { metrics, log }: ServerDeps, tab
   })
 }
 
-/** How many request ids share one random UUID; they differ in its last three digits. */
+/** The number of request ids that share one random UUID. They differ in its last three digits. */
 const IDS_PER_DRAW = 4096
 
 /**
- * Creates request ids: one UUID in 4,096 is random, and the others count up from it. A random one each took an eighth of the time
- * of the cheapest request (2026-11), and a request id protects nothing.
+ * Creates request ids. One UUID in 4,096 is random, and the others are consecutive numbers after it. A random UUID for
+ * each request took an eighth of the time of the cheapest request (2026-11), and a request id protects nothing.
  */
 function makeRequestIds(uuids: Uuids): Uuids {
   let stem = ''

@@ -8,14 +8,17 @@ import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry
-  /** Why the process can't serve, for people. Empty if it can. */
+  /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */
   readonly unreadyReasons: () => Promise<readonly string[]>
 }
 
-/** Adds the routes for operators: health, readiness, metrics, the API document. They need no key and show nothing of organizations. */
+/**
+ * Adds the routes for operators: health, readiness, metrics, and the API document. They need no key and show no data of
+ * organizations.
+ */
 export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): void {
-  const document = Buffer.from(renderDocumentText()) // bytes, which all replies share
-  // These requests carry no key and have no rate limit, so that concurrent ones share one look at the database.
+  const document = Buffer.from(renderDocumentText()) // all replies share these bytes
+  // These requests need no key and have no rate limit. Therefore concurrent requests share one query of the database.
   const checks = makeSingleFlight<readonly string[]>()
   const scrapes = makeSingleFlight<string>()
   app.get(OPERATIONS.get_health.path, (_request, reply) => reply.type(JSON_TYPE).send('{"status":"ok"}'))

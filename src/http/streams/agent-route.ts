@@ -16,8 +16,8 @@ import type { WebSocket } from 'ws'
 import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 /**
- * The route of a sandbox's command channel. Every refusal comes before the upgrade: the public client shows the HTTP status of a
- * refusal, but nothing of a WebSocket that opens and closes.
+ * The route of a sandbox's command channel. All checks run before the upgrade, because the public client shows the HTTP
+ * status of a refusal. It shows nothing if a WebSocket opens and then closes.
  */
 export function agentRoute(deps: {
   readonly call: CallUseCase
@@ -69,16 +69,17 @@ function endOf(reason: unknown): ChannelEnd {
 }
 
 export type BridgeOptions = {
-  /** How often the client is pinged, in milliseconds. */
+  /** The interval at which the client is pinged, in milliseconds. */
   readonly pingMs: number
-  /** Ends the channel from outside. `endOf` maps the reason of its abortion. */
+  /** Ends the channel when it is aborted. `endOf` converts the abort reason to the end of the channel. */
   readonly signal: AbortSignal
   readonly endOf: (reason: unknown) => ChannelEnd
 }
 
 /**
- * Forwards messages between a client and a worker until one of them closes or the signal is aborted. Then it closes both with the
- * reason, and resolves with it once both are closed. It doesn't look into the messages.
+ * Forwards messages between a client and a worker until either closes or the signal is aborted. Then it closes both
+ * WebSockets with the same reason. Resolves with that reason once both are closed. Messages are forwarded without being
+ * decoded.
  */
 export async function bridgeChannel(client: WebSocket, worker: WebSocket, options: BridgeOptions): Promise<ChannelEnd> {
   const decided = Promise.withResolvers<ChannelEnd>()
@@ -118,7 +119,7 @@ export async function bridgeChannel(client: WebSocket, worker: WebSocket, option
   return why
 }
 
-/** The end for an error of the client's WebSocket. The `ws` library has sent the close code already. */
+/** The channel end for an error of the client's WebSocket. The `ws` library has already sent the close code. */
 function channelEndOfError(error: Error): ChannelEnd {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
   if (code === 'WS_ERR_UNSUPPORTED_MESSAGE_LENGTH') return 'message_too_large'

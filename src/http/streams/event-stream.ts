@@ -1,21 +1,21 @@
 import { Readable } from 'node:stream'
 
-/** Headers that keep proxies, nginx among them, from storing or delaying events. */
+/** Headers that keep proxies, such as nginx, from caching or delaying events. */
 export const EVENT_STREAM_HEADERS = {
   'content-type': 'text/event-stream',
   'cache-control': 'no-cache, no-transform',
   'x-accel-buffering': 'no',
 } as const
 
-/** A comment, which clients skip. */
+/** A comment, which clients ignore. */
 const KEEP_ALIVE = ': keep-alive\n\n'
-/** How much is buffered for a slow reader, in bytes. */
+/** The most bytes to buffer for a slow reader. */
 const BUFFER_BYTES = 64 * 1024
 
 /**
- * A reply body of events, read at the reader's pace; each text holds whole events. It begins with a comment, so that the reader gets
- * the headers at once. Another comment follows after `keepAliveMs` of silence: it keeps proxies from closing the stream, and
- * detects a reader that has gone.
+ * Creates a reply body from events. It is read at the reader's pace, and each text contains whole events. It begins
+ * with a comment, so that the reader gets the headers at once. It sends another comment after `keepAliveMs` of silence.
+ * The comments keep proxies from closing the stream, and detect a reader that has gone.
  */
 export function openEventStream(
   texts: AsyncIterable<string>,

@@ -12,28 +12,28 @@ import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { endWithProblem } from '../connections/early-refusals.ts'
 import { compilePathTemplate } from '../requests/route-table.ts'
 
-/** A route that ends in a WebSocket. */
+/** A route for WebSockets. */
 export type UpgradeRoute = {
-  /** With `{name}` for a parameter. */
+  /** The path of the route, with `{name}` for a parameter. */
   readonly path: string
-  /** Serves one connection. An error that it throws before `accept` becomes an HTTP refusal. */
+  /** Serves one connection. An error thrown before `accept` is called becomes an HTTP refusal. */
   readonly handle: (upgrade: Upgrade) => Promise<void>
 }
 
-/** A request to become a WebSocket. */
+/** A request for a WebSocket upgrade. */
 export type Upgrade = {
   readonly url: string
   readonly headers: IncomingHttpHeaders
   /** The client's IP address. */
   readonly address: string | undefined
-  /** Percent-decoded. */
+  /** The parameters of the path, percent-decoded. */
   readonly params: Readonly<Record<string, string>>
   readonly requestId: string
   /** Aborted when the client disconnects. */
   readonly signal: AbortSignal
-  /** Aborted when the server closes. The server itself closes WebSockets that are still open a second later. */
+  /** Aborted when the server closes. The server closes WebSockets that are still open a second later. */
   readonly closing: AbortSignal
-  /** Answers 101 and returns the WebSocket, paused. Call it once, after the last check that may refuse the upgrade. */
+  /** Sends status 101 and returns the WebSocket, paused. Call it once, after all checks that may refuse the upgrade. */
   readonly accept: (headers?: Readonly<Record<string, string>>) => Promise<WebSocket>
 }
 
@@ -46,22 +46,25 @@ type UpgradeDeps = {
 
 /** The largest WebSocket message, in bytes: twice the largest frame of the agent protocol. */
 const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
-/** How long open WebSockets may take to close when the server closes, in milliseconds. */
+/** How long open WebSockets may take to close while the server closes, in milliseconds. */
 const CLOSE_TIMEOUT_MS = 1_000
 const GOING_AWAY = 1001
-/** The most upgrades of one route that are being opened at once: several times the channels of one organization. */
+/**
+ * The most upgrades of one route that may be waiting for their reply. It is several times the limit on command channels
+ * of one organization.
+ */
 const OPENING_MAX = 8_192
 
-/** Serves WebSocket upgrades on the server's port. `app.close()` closes them. */
+/** Serves WebSocket upgrades on the server's port. `app.close()` closes the WebSockets. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
   const extraHeaders = new WeakMap<IncomingMessage, Readonly<Record<string, string>>>()
   sockets.on('headers', (lines, request) => {
     for (const [name, value] of Object.entries(extraHeaders.get(request) ?? {})) lines.push(`${name}: ${value}`)
   })
-  // Upgrades without an answer. Once accepted, they belong to the WebSocketServer.
+  // Connections whose upgrade has no reply yet. After the reply, the WebSocketServer owns the connection.
   const pending = new Set<Duplex>()
-  // Limited for each route, so that waiting clients can't keep out the workers that they wait for.
+  // Each route has its own limit. Otherwise waiting clients could block the workers that they wait for.
   const routes = deps.routes.map((route) => ({
     ...route,
     shape: compilePathTemplate(route.path),
@@ -173,13 +176,16 @@ function accept(
     signal.addEventListener('abort', onGone, { once: true })
     sockets.handleUpgrade(request, socket, head, (webSocket) => {
       signal.removeEventListener('abort', onGone)
-      webSocket.pause() // no message may arrive before somebody listens
+      webSocket.pause() // no message may arrive before there is a listener
       resolve(webSocket)
     })
   })
 }
 
-/** Checks the handshake (RFC 6455, section 4.2.1). The library would refuse it without the error envelope. */
+/**
+ * Checks the handshake (RFC 6455, section 4.2.1). The `ws` library would refuse an invalid handshake without the error
+ * envelope.
+ */
 function refuseHandshake({ method, headers }: IncomingMessage): void {
   const no = (field: string, seen: string, accepted: string): never => {
     throw refusalProblem({ code: 'invalid_request', field, seen, accepted })

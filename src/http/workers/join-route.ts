@@ -9,12 +9,12 @@ import { refusalProblem } from '../../domain/refusal.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
-/** The largest request to join, in bytes. */
+/** The largest body of a join request, in bytes. */
 const JOIN_LIMIT_BYTES = 8 * 1024
 
 /**
- * The route by which a machine becomes a worker. It needs only a join token. An address whose tokens were refused too often
- * gets `rate_limited` without a lookup.
+ * The route on which a machine becomes a worker. It needs only a join token. An address with too many refused tokens
+ * gets `rate_limited` without a lookup of its token.
  */
 export function makeJoinRoute(
   control: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>,
@@ -39,7 +39,7 @@ export function makeJoinRoute(
   }
 }
 
-/** Throws `invalid_request` for a worker of a release with another protocol version. */
+/** Throws `invalid_request` if the worker's release uses a different protocol version. */
 export function refuseProtocol(protocol: number): void {
   if (protocol === WORKER_PROTOCOL_VERSION) return
   const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`

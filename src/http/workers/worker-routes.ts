@@ -32,28 +32,29 @@ import { parseJsonBody } from '../requests/bodies.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
-/** What authenticates workers; without `rates`, guesses are not counted. */
+/** The dependencies for authenticating workers. Without `rates`, failed attempts are not counted. */
 type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: AuthenticationRateLimiter }
 export type WorkerRouteDeps = AuthenticationDeps & { readonly relay: Relay<StreamPurpose, WebSocket> }
 export type SyncRouteDeps = AuthenticationDeps & {
   readonly tickets: Tickets
-  /** The server processes that are alive. */
+  /** The URLs of the live server processes. */
   readonly replicas: { readonly urls: readonly string[] }
 }
 
-/** The largest sync, in bytes: some 100,000 runs. */
+/** The largest body of a sync, in bytes: about 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 
-/** A larger sync is read only once its sender is authenticated, in bytes. */
+/** The size above which a sync is read only after its sender is authenticated, in bytes. */
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
-/** The most workers whose credentials a process remembers. A larger fleet is served, at a higher cost. */
+/** The most workers whose credentials a process caches. A larger fleet works, but each sync costs more. */
 const REMEMBERED_MAX = 100_000
 
 /**
- * The route that workers sync by. A worker that this process knows is not looked up again: the statement that prolongs its
- * lease compares its credential, and what that refuses is looked up. The head of the answer goes out as soon as the report is recorded, with a blank, which
- * JSON allows before a value: from then on the worker knows that its lease was prolonged.
+ * The route for worker syncs. A worker whose credential is cached needs no lookup: the statement that extends its lease
+ * compares the credential. If that statement refuses the worker, the worker is looked up. The head of the reply is sent
+ * as soon as the report is recorded, with a space, which JSON allows before a value. From then on the worker knows that
+ * its lease was extended.
  */
 export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   const { control, tickets, replicas } = deps
@@ -63,7 +64,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   return (app) => {
     acceptUnparsedBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
-      // Most syncs are small: their sender is authenticated once, after their body has come.
+      // Most syncs are small. Their sender is authenticated only once, after the body has arrived.
       if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(request))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
@@ -107,7 +108,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   }
 }
 
-/** Hands JSON bodies over as bytes: a sync is parsed once its sender is known. */
+/** Passes JSON bodies on as bytes. A sync is parsed after its sender is authenticated. */
 function acceptUnparsedBodies(scope: FastifyInstance): void {
   scope.removeAllContentTypeParsers()
   scope.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
@@ -115,7 +116,10 @@ function acceptUnparsedBodies(scope: FastifyInstance): void {
   })
 }
 
-/** The route on which a worker stands by: its request is accepted when a stream from the worker is needed. */
+/**
+ * The route for a worker's stand-by requests. A request is accepted when the control plane needs a stream from the
+ * worker.
+ */
 export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
   const { control, relay } = deps
   return {
@@ -142,7 +146,7 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
   }
 }
 
-/** The route by which a worker dials in with a ticket. */
+/** The route on which a worker dials a stream with a ticket. */
 export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
   const { relay } = deps
   return {
