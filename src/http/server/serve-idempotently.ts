@@ -88,8 +88,8 @@ function storedReplyOf(answer: HandlerReply): StoredReply {
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
 /**
- * Decides how an attempt ends that failed with this error. A refusal with 429 or 502 comes before any change, except
- * that the first attempt of a retry may already have made the change.
+ * Decides how an attempt ends that failed with this error. Except for the errors of the first check, a refusal with
+ * 429 or 502 comes before any change. If this is a retry, an earlier attempt may still have made the change.
  */
 function attemptEndOf(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
