@@ -1,9 +1,10 @@
--- The generation of each worker: a number that rises whenever something changes that the worker must hear. A worker that
--- knows the current one, and has nothing new to say, needs no answer worked out: its lease is prolonged and that is all.
+-- The generation of each worker: a number that rises whenever something changes that the worker must know. If a worker
+-- knows its current generation and reports no change, the control plane only extends its lease and computes no answer.
 --
--- Triggers raise it in the transaction that makes the change, whoever makes it, so that no writer can forget to. They read
--- whole statements, never single rows: the rows of this table are locked in the order of the workers' ids, and last of all
--- that a transaction locks. A raise too many costs one answer; docs/decisions/0022 says what an answer depends on.
+-- Triggers raise the generation in the transaction of the change. Therefore no code that writes can forget to raise it.
+-- The triggers run once per statement, not per row. A transaction locks the rows of this table in the order of the
+-- workers' ids, and after all other rows. A needless raise costs one answer. docs/decisions/0022 lists the data on
+-- which an answer depends.
 CREATE TABLE worker_generations (
   worker_id uuid NOT NULL,
   generation bigint NOT NULL,
@@ -15,7 +16,8 @@ ALTER TABLE worker_generations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE worker_generations FORCE ROW LEVEL SECURITY;
 CREATE POLICY system ON worker_generations USING (sandyard_is_system());
 
--- Who changes a volume sees one organization; the generations belong to none, so this sees all for a moment.
+-- A transaction that changes a volume sees only one organization. Generations belong to no organization, so this
+-- function briefly sees all organizations.
 CREATE FUNCTION sandyard_raise_generations(of_workers uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE seen_org text := current_setting('sandyard.org', true);
 BEGIN
@@ -26,7 +28,7 @@ BEGIN
   PERFORM set_config('sandyard.org', seen_org, true);
 END $$;
 
--- What a statement left as it was appears twice among the old and the new rows, what it changed once.
+-- An unchanged row appears twice among the old and new rows of a statement. Each version of a changed row appears once.
 CREATE FUNCTION sandyard_runs_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE of_workers uuid[];
 BEGIN
@@ -40,7 +42,8 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Only a sandbox that is gone from its clients changes what its worker must hear, and only while it has no run.
+-- A sandbox changes what its worker must know only when it is deleted for its clients, and only while it has no open
+-- run.
 CREATE FUNCTION sandyard_sandboxes_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE of_workers uuid[];
 BEGIN
@@ -67,7 +70,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Limits change rarely: every worker that holds a volume of such an organization is raised, whichever limit it was.
+-- Limits change rarely. Therefore a change of any limit raises every worker that stores a volume of that organization.
 CREATE FUNCTION sandyard_org_limits_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM sandyard_raise_generations(ARRAY(

@@ -1,21 +1,21 @@
 import { Option, type Command } from 'commander'
 import { readConfig, SETTINGS, type Config, type FlagSetting } from '../config.ts'
 
-/** What a command is called with. */
+/** The arguments and flags with which a command was called. */
 export type Call = {
   readonly config: Config
-  /** The arguments, without flags. */
+  /** The positional arguments, without flags. */
   readonly args: readonly string[]
-  /** The flags that take a text, by name without dashes. */
+  /** The values of flags that take a text, by the flag's name without dashes. */
   readonly texts: Readonly<Record<string, string>>
-  /** The flags that take no text, such as `json`. */
+  /** The names of given flags that take no text, such as `json`. */
   readonly switches: ReadonlySet<string>
 }
 
-/** A wrong call of a command. The program prints the message and ends with exit code 2. */
+/** An invalid call of a command. The program prints the message and ends with exit code 2. */
 export class UsageError extends Error {}
 
-/** Has a command do `handler`. The number that it answers becomes the exit code. */
+/** Makes a command run `handler`. If the handler returns a number, that number becomes the exit code. */
 export function runs(command: Command, handler: (call: Call) => Promise<number | void>): Command {
   return command.action(async () => {
     const exitCode = await handler(readCall(command))
@@ -33,7 +33,10 @@ function readCall(command: Command): Call {
   return { config: readConfig(process.env, texts), args: command.args, texts, switches }
 }
 
-/** Adds the flags of settings to a command. Their values are checked by `readConfig`, as those of the variables are. */
+/**
+ * Adds the flags of settings to a command. `readConfig` validates the values of flags and of environment variables
+ * alike.
+ */
 export function addSettings(command: Command, ...names: readonly FlagSetting[]): Command {
   for (const name of names) command.addOption(settingOption(name))
   return command

@@ -15,7 +15,7 @@ try {
 
 /** Prints an error and returns the exit code: 2 for a wrong call, 1 for a failure. */
 function reportError(error: unknown): number {
-  // It was printed by commander already. `--help` and `--version` end this way too, with exit code 0.
+  // commander has already printed this error. `--help` and `--version` also end with this error, but with exit code 0.
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : USAGE_EXIT_CODE
   const isUsageError = error instanceof UsageError || error instanceof SettingError
   const text = error instanceof Error ? (isUsageError ? error.message : formatError(error)) : String(error)
@@ -23,7 +23,7 @@ function reportError(error: unknown): number {
   return isUsageError ? USAGE_EXIT_CODE : 1
 }
 
-/** The message with its causes. With `SANDYARD_LOG_LEVEL=debug`, the stack. */
+/** Formats the error's message with its causes, or its stack with `SANDYARD_LOG_LEVEL=debug`. */
 function formatError(error: Error): string {
   if (process.env['SANDYARD_LOG_LEVEL'] === 'debug') return error.stack ?? error.message
   return error.cause instanceof Error ? `${error.message}\n  because: ${formatError(error.cause)}` : error.message

@@ -4,7 +4,7 @@ import { VERSION } from './version.ts'
 
 type CommandEntry = {
   readonly summary: string
-  /** Loads the function that declares the command's arguments, flags and subcommands, and what they do. */
+  /** Loads the function that declares the command's arguments, flags, subcommands and handlers. */
   readonly load: () => Promise<(command: Command) => void>
 }
 
@@ -73,8 +73,9 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
 }
 
 /**
- * Makes the program for a command line. Only the command that it names is loaded, or all of them for `completion`: with all,
- * a command that only asks the database starts in 2.0 s instead of 0.9 (2026-11, two cores, no compile cache).
+ * Creates the program for a command line. It loads only the command that the command line names, or all commands for
+ * `completion`. If all were loaded, a command that only queries the database would start in 2.0 s instead of 0.9
+ * (2026-11, two cores, no compile cache).
  */
 export async function makeProgram(argv: readonly string[]): Promise<Command> {
   const words = argv.filter((word) => !word.startsWith('-'))
@@ -91,7 +92,7 @@ export async function makeProgram(argv: readonly string[]): Promise<Command> {
         write(text.replace(/^error: /, 'sandyard: '))
       },
     })
-    .enablePositionalOptions() // a flag before a subcommand is not taken for the subcommand's
+    .enablePositionalOptions() // keeps a subcommand from taking a flag that precedes it
     .exitOverride()
   for (const [name, { summary, load }] of Object.entries(COMMANDS)) {
     const command = program.command(name).description(summary)

@@ -2,16 +2,22 @@ import { constants } from 'node:os'
 import { systemClock, type Clock } from '../lib/clock.ts'
 import { printStatus } from './print-status.ts'
 
-/** How a program is stopped: a signal to stop in order, and the handler for signals of the operating system. */
+/** The abort signal for a clean shutdown, and the handler for signals of the operating system. */
 export type StopSignals = {
   readonly signal: AbortSignal
   readonly handleSignal: (name: NodeJS.Signals) => void
 }
 
-/** A second signal within this time counts as the first: npm forwards a Ctrl-C that the terminal also sent to us. */
+/**
+ * A second signal within this time counts as the first. npm forwards a Ctrl-C that the terminal also sends to this
+ * process.
+ */
 const DUPLICATE_SIGNAL_MS = 1_000
 
-/** The first signal asks for a stop in order. A signal that comes a second later or more calls `force`. */
+/**
+ * Creates the handler for stop signals. The first one requests a clean shutdown. Another one, a second later or more,
+ * calls `force`.
+ */
 export function makeStopSignals(deps: {
   readonly clock: Clock
   readonly print: (text: string) => void
@@ -36,8 +42,7 @@ export function makeStopSignals(deps: {
 }
 
 /**
- * Listens for SIGINT and SIGTERM of this process. The returned signal is aborted by the first one; a second one ends the
- * process at once.
+ * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once.
  */
 export function listenForStopSignals(): AbortSignal {
   const stop = makeStopSignals({

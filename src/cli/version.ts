@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** The version of this program, as package.json has it. */
+/** The version of this program, from package.json. */
 export const VERSION = readVersion()
 
 function readVersion(): string {

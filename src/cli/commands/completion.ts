@@ -1,7 +1,10 @@
 import { Argument, type Command } from 'commander'
 import { runs } from '../command.ts'
 
-/** `sandyard completion`: a completion script for a shell, generated from the commands and their flags. */
+/**
+ * Defines `sandyard completion`, which prints a completion script for a shell. The script is generated from the
+ * commands and their flags.
+ */
 export function defineCompletion(completion: Command): void {
   completion.addHelpText(
     'after',
@@ -16,15 +19,15 @@ Add one of these to ~/.bashrc or ~/.zshrc:
   })
 }
 
-/** What may follow a command, such as `sandyard org`, and the values that its flags take. */
+/** The words that may follow a command such as `sandyard org`, and the values that its flags take. */
 type Completions = {
   readonly path: string
   readonly words: readonly string[]
-  /** No values: any text, for which the shell proposes files. */
+  /** The flags with their possible values. A flag without values takes any text, for which the shell proposes files. */
   readonly flags: readonly { readonly name: string; readonly values: readonly string[] }[]
 }
 
-/** The completions of a command and, after it, of all its subcommands. */
+/** Lists the completions of a command, followed by those of all its subcommands. */
 export function readTree(command: Command, parentPath = ''): readonly Completions[] {
   const path = `${parentPath} ${command.name()}`.trimStart()
   const flags = command.options.map((option) => ({ name: option.long ?? '', takesText: !option.isBoolean(), option }))
@@ -45,7 +48,10 @@ export function readTree(command: Command, parentPath = ''): readonly Completion
 
 type Script = (tree: readonly Completions[]) => string
 
-/** Both scripts walk the words to the deepest command, then propose what may follow it or its last flag. */
+/**
+ * The completion scripts by shell. Each script finds the deepest command on the command line, then proposes the words
+ * that may follow this command or its last flag.
+ */
 const SCRIPTS: Readonly<Record<string, Script>> = {
   bash: (tree) => `# Completion of sandyard for bash: source <(sandyard completion bash)
 _sandyard() {

@@ -11,7 +11,7 @@ import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } fro
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
 import { volumeStorageConfig } from '../worker/worker-storage.ts'
 
-/** `sandyard doctor`: what this machine can run. */
+/** Defines `sandyard doctor`, which reports which sandboxes this machine can run. */
 export function defineDoctor(doctor: Command): void {
   doctor.addHelpText('after', '\nThe exit code is 0 when the chosen driver can run sandboxes here, and 1 otherwise.')
   runs(addSettings(doctor, 'dataDir', 'driver', 'runtime', 'logLevel'), runDoctor)
@@ -19,9 +19,9 @@ export function defineDoctor(doctor: Command): void {
 
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
-/** Findings that don't keep sandboxes from running, or that the first start creates. */
+/** Checks whose failure doesn't prevent sandboxes from running, or that pass after the first start. */
 const OPTIONAL_FINDINGS = ['data folder', 'volumes', 'files']
-/** Findings that matter for the driver for OCI runtimes alone. */
+/** Checks that matter only for the driver for OCI runtimes. */
 const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'network']
 
 async function runDoctor({ config }: Call): Promise<number> {
@@ -75,14 +75,15 @@ async function runDoctor({ config }: Call): Promise<number> {
   return needed.every(({ isOk }) => isOk) && (chosen?.missing.length ?? 0) === 0 ? 0 : 1
 }
 
-/** Formats the surveys, in the order of preference, and the choice. One string is one line. */
+/** Formats the surveys of the drivers, in the order of preference, and the chosen driver. Each string is one line. */
 export function formatDrivers(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
   const line = (name: string, text: string): string => `  ${name.padEnd(13)} ${text}\n`
   const lines = surveys.flatMap(({ name, isolation, missing, refusedFields, hasSandboxes }) => {
     const text = missing.length === 0 ? `can run here: ${isolation}` : `can't run here: ${missing.join('; ')}`
     return [
       line(name, hasSandboxes ? `${text}; this machine holds sandboxes of it` : text),
-      line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`), // they are written for docs/drivers.md
+      // The field names contain backticks for docs/drivers.md.
+      line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`),
     ]
   })
   return [

@@ -4,7 +4,7 @@ import type { ImageStore } from '../../worker/images/image-store.ts'
 import { deleteUnusedLayers, openImages } from '../worker/worker-storage.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 
-/** `sandyard image`: the images that this machine has. */
+/** Defines `sandyard image`, which manages the images on this machine. */
 export function defineImage(image: Command): void {
   const subcommand = (nameAndArgs: string, description: string): Command =>
     addSettings(image.command(nameAndArgs).description(description), 'dataDir', 'logLevel')

@@ -9,7 +9,7 @@ import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 
-/** `sandyard key`: the API keys of an organization. */
+/** Defines `sandyard key`, which manages the API keys of an organization. */
 export function defineKey(key: Command): void {
   runs(
     orgCommand(key, 'create', 'create an API key and print it; it is shown only this once')
@@ -69,7 +69,7 @@ function readScopes(text: string | undefined): readonly Scope[] {
   return scopes
 }
 
-/** RFC 3339 with its offset, so that a time means the same wherever the command runs. */
+/** RFC 3339 with an offset. A time without offset would depend on the machine's time zone. */
 const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:\d{2})$/
 
 function readExpiry(texts: Call['texts'], now: Date): Date | null {

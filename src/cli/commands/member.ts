@@ -5,7 +5,7 @@ import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 
-/** `sandyard member`: who belongs to an organization. */
+/** Defines `sandyard member`, which manages the members of an organization. */
 export function defineMember(member: Command): void {
   member.addHelpText('after', '\nAn organization needs at least one owner.')
   runs(

@@ -3,7 +3,7 @@ import { dumpSchema } from '../../store/postgres/schema-dump.ts'
 import { addSettings, runs } from '../command.ts'
 import { withOperator } from './operator.ts'
 
-/** `sandyard migrate`: opening the database migrates it. */
+/** Defines `sandyard migrate`. Opening the database applies the migrations. */
 export function defineMigrate(migrate: Command): void {
   addSettings(migrate.option('--dump', 'print the schema as schema.sql has it'), 'dataDir', 'logLevel')
   runs(migrate, (call) =>

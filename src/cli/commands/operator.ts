@@ -12,17 +12,17 @@ import * as orgs from '../../store/orgs/orgs.ts'
 import { openSharedStore } from '../server/open-store.ts'
 import { addSettings, UsageError, type Call } from '../command.ts'
 
-// Commands with which an operator works on the database, whether or not a server runs on it.
+// Operator commands open the database themselves, whether or not a server is running.
 
-/** What such a command needs of the control plane's dependencies. */
+/** The dependencies of the control plane that operator commands need. */
 export type OperatorDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'> & { readonly keyCache: KeyCache }
 
-/** Declares a subcommand with the flags that reach the database. */
+/** Declares a subcommand with the flags that locate the database. */
 export function operatorCommand(parent: Command, nameAndArgs: string, description: string): Command {
   return addSettings(parent.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
 }
 
-/** Declares a subcommand about one organization: the one of `--org`, or the only one. */
+/** Declares a subcommand for one organization: the one that `--org` names, or the only organization. */
 export function orgCommand(parent: Command, nameAndArgs: string, description: string): Command {
   return operatorCommand(parent, nameAndArgs, description).option(
     '--org <slug>',
@@ -30,7 +30,9 @@ export function orgCommand(parent: Command, nameAndArgs: string, description: st
   )
 }
 
-/** Opens the database for the length of `work`. While a server runs on the data folder, its database is used. */
+/**
+ * Opens the database, runs `work` and closes the database. If a server runs on the data folder, its database is used.
+ */
 export async function withOperator(
   { config }: { readonly config: Config },
   work: (deps: OperatorDeps) => Promise<void>,
@@ -41,7 +43,7 @@ export async function withOperator(
   await work({ db: store.db, clock: systemClock, random: systemRandom, uuids, log, keyCache: makeKeyCache() })
 }
 
-/** As `withOperator`, on the organization that the call is about. */
+/** Runs `work` as `withOperator` does, with the organization of the call. */
 export async function withOrg(
   { config, texts }: Call,
   work: (deps: OperatorDeps, acting: OrgActor) => Promise<void>,
@@ -51,12 +53,13 @@ export async function withOrg(
   })
 }
 
-/** How many organizations a refusal lists. */
+/** The most organizations that an error message lists. */
 const MAX_LISTED = 20
 
 /**
- * Finds the organization of a slug, or the only one when there is no slug. Throws `UsageError`, which lists the
- * organizations, for an unknown slug, and for a missing one when there are several.
+ * Finds the organization with this slug, or the only organization if there is no slug. Throws `UsageError` for an
+ * unknown slug. Also throws if the slug is missing and there are several organizations. The error lists the
+ * organizations.
  */
 export async function findOrg(db: Database, slug: string | undefined): Promise<orgs.OrgRow> {
   if (slug !== undefined) {
@@ -76,7 +79,7 @@ export async function findOrg(db: Database, slug: string | undefined): Promise<o
   )
 }
 
-/** An operator who changes something of an organization. Events name the operator as their actor. */
+/** The actor for an operator's change to an organization. Events name the operator as their actor. */
 export function asOperator(org: Pick<orgs.OrgRow, 'id'>): OrgActor {
   return { org_id: org.id, actor: OPERATOR_ACTOR }
 }

@@ -5,7 +5,7 @@ import { runs, type Call } from '../command.ts'
 import { asOperator, findOrg, operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 
-/** `sandyard org`: the organizations of an installation. */
+/** Defines `sandyard org`, which manages the organizations of an installation. */
 export function defineOrg(org: Command): void {
   org.addHelpText('after', '\nEach organization has its own sandboxes, volumes, members, keys, limits and bills.')
   runs(

@@ -3,12 +3,12 @@ import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 
 type Row = readonly (string | null)[]
 
-/** Prints a line of headings and a line for each row, with a tab between columns and `-` for null. */
+/** Prints a line of headings and a line for each row. Columns are separated by tabs, and null is printed as `-`. */
 export function printTable(headings: readonly string[], rows: readonly Row[]): void {
   for (const row of [headings, ...rows]) process.stdout.write(`${row.map((cell) => cell ?? '-').join('\t')}\n`)
 }
 
-/** Prints a paged list as `printTable` does, page by page, so that a long list takes little memory. */
+/** Prints a paged list in the format of `printTable`. It prints page by page, so a long list needs little memory. */
 export async function printPages<Item>(
   headings: readonly string[],
   read: (input: PageInput) => Promise<Page<Item>>,

@@ -18,7 +18,7 @@ ${describeLimits()}
 Prices, as whole numbers of millionths of a cent:
 ${PRICES.map((name) => `  ${name}`).join('\n')}`
 
-/** `sandyard plan`: what the organizations on a plan may use, and what they pay for it. */
+/** Defines `sandyard plan`, which manages plans: the limits and the prices of the organizations on a plan. */
 export function definePlan(plan: Command): void {
   plan.addHelpText('after', HELP)
   runs(operatorCommand(plan, 'list', 'list the plans').option('--json', 'print JSON'), list)

@@ -2,8 +2,8 @@ import { hostname } from 'node:os'
 import { printStatus } from '../print-status.ts'
 
 /**
- * Prints the URL of the API and the variables that the public client needs. `newKey` is the key that was created just now, or
- * null. `isKeyGiven` tells whether that key came from SANDYARD_API_KEY, in which case it isn't printed.
+ * Prints the URL of the API and the environment variables that the public client needs. `newKey` is the key that this
+ * start created, or null. With `isKeyGiven`, the key came from SANDYARD_API_KEY and is not printed.
  */
 export function printClientSetup({ url, newKey, isKeyGiven }: ClientSetup): void {
   printStatus(`ready on ${url} (${hostname()})`)

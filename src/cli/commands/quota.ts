@@ -16,12 +16,12 @@ once to creates and starts. Sandboxes that exceed a lowered limit keep running, 
 Limits:
 ${describeLimits()}`
 
-/** Every limit with its meaning and unit, for help texts. */
+/** Describes every limit with its meaning and unit, for help texts. */
 export function describeLimits(): string {
   return LIMIT_NAMES.map((name) => `  ${name}\n      ${LIMITS[name].what} [${LIMITS[name].unit}]`).join('\n')
 }
 
-/** `sandyard quota`: the limits of one organization. */
+/** Defines `sandyard quota`, which manages the limits of one organization. */
 export function defineQuota(quota: Command): void {
   quota.addHelpText('after', HELP)
   const limit = (): Argument => new Argument('<limit>', 'the name of a limit').choices(LIMIT_NAMES)
@@ -51,7 +51,7 @@ async function show(call: Call): Promise<void> {
   })
 }
 
-/** How much of a limit the organization uses; null for a limit of each sandbox. */
+/** How much of a limit the organization uses. Null for a limit that applies to each sandbox. */
 function inUse(name: LimitName, usage: QuotaUsageRow): string | null {
   switch (name) {
     case 'max_sandboxes':

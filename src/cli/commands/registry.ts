@@ -9,7 +9,7 @@ import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 
-/** `sandyard registry`: the credentials with which an organization pulls images. */
+/** Defines `sandyard registry`, which manages an organization's credentials for image registries. */
 export function defineRegistry(registry: Command): void {
   runs(
     orgCommand(registry, 'login <host>', 'save a username and password for a registry')

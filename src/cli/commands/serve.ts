@@ -22,7 +22,10 @@ Give each its own --advertise-url where --host is 0.0.0.0.
 Sandboxes run on workers: run \`sandyard worker token\` here, then \`sandyard worker --join URL\` on each machine. SIGTERM ends
 the server in order; a second signal ends it at once. docs/replicas.md describes what happens when a server process fails.`
 
-/** `sandyard serve`: the control plane without a worker. Any number of them may share one PostgreSQL. */
+/**
+ * Defines `sandyard serve`, which runs the control plane without a worker. Any number of these processes may share one
+ * PostgreSQL.
+ */
 export function defineServe(serve: Command): void {
   serve.addHelpText('after', HELP)
   runs(addSettings(serve, 'host', 'port', 'advertiseUrl', 'dataDir', 'placement', 'logLevel'), runServe)

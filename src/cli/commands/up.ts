@@ -19,7 +19,7 @@ import { incarnationFilePath } from '../worker/worker-storage.ts'
 import { printClientSetup } from './print-client-setup.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
-/** `sandyard up`: database, control plane and a worker in one process. */
+/** Defines `sandyard up`, which runs the database, the control plane and a worker in one process. */
 export function defineUp(up: Command): void {
   addSettings(up, 'host', 'port', 'advertiseUrl', 'dataDir', 'driver', 'runtime', 'placement', 'shutdown', 'logLevel')
   runs(up, runUp)
@@ -34,7 +34,7 @@ async function runUp({ config }: Call): Promise<void> {
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
-  if (config.databaseUrl !== null) requireNoOtherServer(control) // no other process reaches the embedded one
+  if (config.databaseUrl !== null) requireNoOtherServer(control) // no other process can use the embedded database
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await createFirstOrg(control.deps, config.apiKey)
@@ -44,7 +44,8 @@ async function runUp({ config }: Call): Promise<void> {
     host === null
       ? waitForAbort(signal)
       : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, signal)
-  // A failure before the await below would count as an unhandled rejection.
+  // The worker may fail before the await below. Without this handler, its failure would count as an unhandled
+  // rejection.
   working.catch(() => synced.resolve())
   if (host !== null) {
     await loadDemoImage({ config, log }, host)
@@ -52,15 +53,19 @@ async function runUp({ config }: Call): Promise<void> {
   }
   missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
   printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
-  await working // a worker that fails for good ends the program with its reason
+  await working // a permanent failure of the worker ends the program with its error
   if (host !== null) await closeWorkerHost(config, host)
   store.schema.incompatible.throwIfAborted()
 }
 
-/** Without a driver the API still works: clients can read, and starts report what they wait for. */
+/**
+ * Opens the worker's host. Without a working driver the API still runs: clients can read, and starts report what is
+ * missing.
+ */
 async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | null> {
   try {
-    // There is no other server process that could mark its sandboxes as lost while this one is frozen or has no database.
+    // `fencesItself` is false because no other server process exists. None could mark the sandboxes as lost while this
+    // process is frozen or has no database.
     return await openWorkerHost(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
@@ -72,7 +77,7 @@ async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | nul
 
 type LocalWorker = { readonly control: RunningControl; readonly host: WorkerHost; readonly onSynced: () => void }
 
-/** Registers the local worker and runs its agent until the signal. */
+/** Registers the local worker and runs its agent until the signal is aborted. */
 async function runLocalWorker(
   { config, folder, log }: WorkerHostDeps,
   { control, host, onSynced }: LocalWorker,

@@ -9,7 +9,7 @@ import { orgCommand, withOrg } from './operator.ts'
 
 const COLUMNS = ['day', 'sandbox_id', 'name', 'slug', 'vcpu_seconds', 'memory_mib_seconds', 'disk_mib_seconds']
 
-/** `sandyard usage`: what the sandboxes of an organization used. */
+/** Defines `sandyard usage`, which reports the usage of an organization's sandboxes. */
 export function defineUsage(usage: Command): void {
   runs(
     orgCommand(usage, 'export', 'print usage by day and sandbox as CSV; of the current month unless given')
@@ -38,7 +38,7 @@ async function exportCsv(call: Call): Promise<void> {
   })
 }
 
-/** RFC 3339, or a day alone, which means its midnight. */
+/** RFC 3339, or only a day, which means its midnight in UTC. */
 const INSTANT = /^\d{4}-\d{2}-\d{2}(?:[Tt]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2}))?$/
 
 function readInstant({ texts }: Call, flag: 'since' | 'until'): Date | null {
@@ -50,7 +50,7 @@ function readInstant({ texts }: Call, flag: 'since' | 'until'): Date | null {
   return instant
 }
 
-/** Waits while the reader of the output is slower. */
+/** Writes to standard output. Waits while the reader of the output is slower. */
 async function write(text: string): Promise<void> {
   if (!process.stdout.write(text)) await once(process.stdout, 'drain')
 }

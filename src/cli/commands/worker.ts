@@ -18,7 +18,9 @@ import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 
-/** The exit code of a worker that was removed: starting it again changes nothing. */
+/**
+ * The exit code of a worker that was removed. A supervisor should not restart it, because it would be refused again.
+ */
 const REMOVED_EXIT_CODE = 3
 
 const HELP = `
@@ -28,7 +30,10 @@ port. It ends with exit code ${String(REMOVED_EXIT_CODE)} when it was removed.
 
 Run the subcommands where the database of the control plane is.`
 
-/** `sandyard worker`: runs sandboxes for a control plane elsewhere; the subcommands manage the workers of a control plane. */
+/**
+ * Defines `sandyard worker`, which runs sandboxes for a remote control plane. Its subcommands manage the workers of a
+ * control plane.
+ */
 export function defineWorker(worker: Command): void {
   worker.addHelpText('after', HELP)
   addSettings(worker, 'join', 'joinToken', 'dataDir', 'driver', 'runtime', 'shutdown', 'logLevel')
@@ -62,10 +67,11 @@ export function defineWorker(worker: Command): void {
     ).option('--force', 'give them up: its sandboxes and volumes begin anew, empty'),
     (call) => withFleet(call, remove),
   )
-  worker.allowExcessArguments() // after its subcommands, which would inherit it: `runAsWorker` names the commands that there are
+  // After its subcommands, which would inherit it; `runAsWorker` refuses unknown subcommands.
+  worker.allowExcessArguments()
 }
 
-/** The flags of `sandyard worker` are for the worker itself: before a subcommand they would do nothing. */
+/** Refuses flags of `sandyard worker` before a subcommand, where they would have no effect. */
 function refuseOwnFlags(worker: Command, subcommand: Command): void {
   const given = worker.options.find((option) => worker.getOptionValue(option.attributeName()) !== undefined)
   if (given !== undefined)
@@ -84,7 +90,7 @@ async function runAsWorker(call: Call): Promise<number> {
 
 async function withFleet(call: Call, act: (deps: OperatorDeps, call: Call) => Promise<void>): Promise<void> {
   const { config } = call
-  // Opening the database would create an empty one here.
+  // Refuse a worker's data folder: opening the database would create an empty one in it.
   if (
     config.databaseUrl === null &&
     !existsSync(join(config.dataDir, 'database')) &&

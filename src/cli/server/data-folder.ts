@@ -2,18 +2,21 @@ import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promi
 import { dirname, join } from 'node:path'
 import type { Random } from '../../lib/random.ts'
 
-/** The folder for persistent data, and the keys and names that this installation stores in it. */
+/** The folder for persistent data, with the installation's keys and names that it contains. */
 export type DataFolder = {
   readonly path: string
-  /** Encrypts secrets in tables: 32 bytes. */
+  /** The key that encrypts secrets in database tables: 32 bytes. */
   readonly sealingKey: Buffer
   /** The credential of the worker that runs inside `up`. */
   readonly workerCredential: string
-  /** Distinguishes this installation's devices and namespaces from others on the machine: 6 characters of a-z and 0-9. */
+  /**
+   * Distinguishes this installation's devices and namespaces from those of others on the machine: 6 characters of a-z
+   * and 0-9.
+   */
   readonly namePrefix: string
 }
 
-/** Opens the folder and creates what is missing, readable by its owner alone. May be repeated. */
+/** Opens the data folder and creates missing files, which only their owner can read. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataFolder(path)
   const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
@@ -31,10 +34,12 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
 /** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {
   await mkdir(path, { recursive: true })
-  await chmod(path, 0o711) // the database's own user passes through it
+  await chmod(path, 0o711) // the database's user must be able to enter the folder
 }
 
-/** Reads a file, or creates it. Of two processes that create it at once, both read the text of the first. */
+/**
+ * Reads a file, or creates it if it is missing. If two processes create it at once, both return the text of the first.
+ */
 async function readOrCreateFile(path: string, random: Random, make: () => string): Promise<string> {
   const found = await readIfExists(path)
   if (found !== null) return found
@@ -54,7 +59,10 @@ async function readOrCreateFile(path: string, random: Random, make: () => string
   return readFile(path, 'utf8')
 }
 
-/** Makes the file's name durable. Otherwise a power cut could lose a sealing key, and with it all secrets that it encrypts. */
+/**
+ * Makes the file's name durable with fsync of the folder. Otherwise a power cut could lose a sealing key, and with it
+ * all secrets that the key encrypts.
+ */
 async function syncFolder(path: string): Promise<void> {
   const dir = await open(path)
   await dir.sync()

@@ -3,7 +3,7 @@ import type { ControlDeps } from '../../control/make-deps.ts'
 import type { Log } from '../../lib/log.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 
-/** The metrics of the process and its work. The server adds those of HTTP requests itself. */
+/** Creates the metrics of the process and of its work. The HTTP server adds its request metrics. */
 export function makeMetrics(
   deps: Pick<ControlDeps, 'db' | 'waitPermits' | 'channelLimit' | 'logStreamLimit'> & {
     readonly log: Log
@@ -23,7 +23,7 @@ export function makeMetrics(
         open.reset()
         for (const { status, count } of counts) open.set({ status }, count)
       } catch (error) {
-        open.reset() // no value is better than a stale one, and the other metrics are still useful
+        open.reset() // show no value rather than an old one; the other metrics are still useful
         deps.log.warn({ error }, 'counting open runs for /metrics failed')
       }
     },
@@ -47,7 +47,7 @@ export function makeMetrics(
   return register
 }
 
-/** Adds a gauge whose value is read at each scrape. */
+/** Adds a gauge whose value is read whenever the metrics are scraped. */
 function addGauge(
   register: Registry,
   count: () => number,

@@ -13,7 +13,7 @@ import { ensureDataFolder } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')
 
-/** The database of an installation, external or embedded: migrated and open. */
+/** The open, migrated database of an installation. It is either external or embedded. */
 export type Store = {
   readonly db: Database
   readonly connectionString: string
@@ -22,13 +22,22 @@ export type Store = {
   readonly schema: SchemaLock
 } & AsyncDisposable
 
-/** Connections for requests, and for the program's own work. A page of a busy list uses one for some milliseconds. */
+/**
+ * The connections for requests and for the program's own work. A page of a long list uses one connection for some
+ * milliseconds.
+ */
 const TENANT_CONNECTIONS = 12
 const SYSTEM_CONNECTIONS = 8
-/** No statement takes a tenth of this, unless it is blocked. Requests that wait for it are answered 503. */
+/**
+ * The longest time for one statement. A statement needs less than a tenth of it, unless it is blocked. Requests that
+ * wait for it get 503.
+ */
 const STATEMENT_TIMEOUT_MS = 8_000
 
-/** Holds the embedded server's URL while it runs, for the program's own commands. Only its owner can read it. */
+/**
+ * The file that contains the embedded server's URL while the server runs. Sandyard's commands read it. Only its owner
+ * can.
+ */
 const ADDRESS_FILE = 'database.url'
 
 /** Opens and migrates the database of `DATABASE_URL`, or else starts the embedded one. */
@@ -49,7 +58,7 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   })
 }
 
-/** Opens the database of `DATABASE_URL`. Errors don't show the URL, because it holds a password. */
+/** Opens the database of `DATABASE_URL`. Errors don't contain the URL, because it contains a password. */
 async function openExternal(connectionString: string, log: Log): Promise<Store> {
   try {
     return await migrateAndOpen(connectionString, log, () => Promise.resolve())
@@ -58,7 +67,10 @@ async function openExternal(connectionString: string, log: Log): Promise<Store> 
   }
 }
 
-/** As `openStore`, for a short command: uses the database of the server that runs on the data folder, if there is one. */
+/**
+ * Opens the database for a short command, as `openStore` does. If a server runs on the data folder, its database is
+ * used.
+ */
 export async function openSharedStore(config: Config, log: Log): Promise<Store> {
   try {
     return await openStore(config, log)

@@ -40,21 +40,21 @@ import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
-/** A control plane whose API listens and whose loops run. */
+/** A running control plane: its API listens and its loops run. */
 export type RunningControl = {
   readonly deps: ControlDeps
   /** The URL of the API. */
   readonly url: string
   /** How many other server processes used this database when this one started. */
   readonly others: number
-  /** Adds a check to `/readyz`. It resolves with what is missing, or with null. */
+  /** Adds a check to `/readyz`. The check resolves with the reason why the process is not ready, or with null. */
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
 
 /** The least time between two NOTIFY statements: see `store/postgres/notifications.ts`. */
 const NOTIFY_WINDOW_MS = 5
 
-/** Starts the API and the loops on an open database, which other server processes may use too. */
+/** Starts the API and the loops on an open database. Other server processes may use the same database. */
 export async function startControl(
   config: Config,
   folder: DataFolder,
@@ -158,7 +158,7 @@ export async function startControl(
   }
 }
 
-/** The limits that the settings put on callers: how much each may send, and how many connections there may be. */
+/** The limits on callers, from the settings: how much each may send, and how many connections may be open. */
 function serverLimits(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
   const rates = {
     key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
@@ -176,7 +176,7 @@ function serverLimits(config: Config): { readonly settings: ServerSettings; read
   }
 }
 
-/** Replaces the system's error, which names neither the address nor a remedy. */
+/** Replaces the operating system's error, which contains neither the address nor a remedy. */
 function describeListenError(error: unknown, { host, port }: Config): Error {
   const code = error instanceof Error && 'code' in error ? error.code : null
   const where = `${host}, port ${String(port)}`
@@ -185,7 +185,10 @@ function describeListenError(error: unknown, { host, port }: Config): Error {
   return new Error(`the API can't listen on ${where}`, { cause: error })
 }
 
-/** The loops that only the leader runs. Each transaction that moves a sandbox or deletes a volume checks the fence first. */
+/**
+ * The loops that only the leader runs. Each transaction that changes a sandbox's state or deletes a volume first checks
+ * that this process still leads.
+ */
 function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): readonly Loop[] {
   return [
     placePending(deps),
@@ -194,19 +197,19 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     detectLostWorkers(deps),
     reapVolumes(deps),
     retireWorkers(deps),
-    rollUpUsage(deps), // it locks the rows that it adds up, so two at once count nothing twice
+    rollUpUsage(deps), // safe to run twice at once, because it locks the rows that it adds up
     pruneStreamTickets(deps),
     pruneIdempotencyKeys(deps),
     pruneWorkerTokens(deps),
   ]
 }
 
-/** An id that no organization has. */
+/** An organization id that no organization has. */
 const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
 
 /**
- * Checks that the database answers, on a connection for requests and on one for the program's own work. The error goes to the
- * log alone, because it may name hosts and users, and anybody may ask whether this process is ready.
+ * Checks that the database answers on both connection pools: the one for requests and the one for the program's own
+ * work. The error is only logged. It may name hosts and users, and `/readyz` is open to everybody.
  */
 async function checkDatabase({ db }: Store, log: Log): Promise<string | null> {
   const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
@@ -225,7 +228,7 @@ function checkSchema({ schema }: Store): string | null {
 
 const WILDCARDS = ['0.0.0.0', '::']
 
-/** The URL by which workers reach this process, or null when it can't know. */
+/** The URL at which workers reach this process. Null when it is unknown. */
 function advertisedUrl({ advertiseUrl, host }: Config, url: string): string | null {
   return advertiseUrl ?? (WILDCARDS.includes(host) ? null : url)
 }

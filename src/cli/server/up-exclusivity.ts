@@ -3,13 +3,14 @@ import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import type { RunningControl } from './start-control.ts'
 
 /**
- * The worker inside `up` doesn't destroy its sandboxes when it loses the control plane: on a single machine that would only lose
- * work. So no other server process may exist: it could mark them as lost and start them a second time elsewhere.
+ * The reason for the rule that an `up` must be the only server process. The worker inside `up` keeps its sandboxes when
+ * it loses the control plane: on a single machine, destroying them would only lose work. Another server process could
+ * mark these sandboxes as lost and start them a second time elsewhere.
  */
 const UP_RULE =
   '`sandyard up` needs a database of its own. To run several server processes, use `sandyard serve` and `sandyard worker`'
 
-/** For `up`: throws when other server processes use this database. */
+/** Throws when other server processes use this database. `up` calls it. */
 export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>): void {
   if (others === 0) return
   throw new Error(
@@ -17,7 +18,7 @@ export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>)
   )
 }
 
-/** For `serve`: throws when an `up` uses this database. */
+/** Throws when an `up` uses this database. `serve` calls it. */
 export async function requireNoUpServer({ deps }: Pick<RunningControl, 'deps'>): Promise<void> {
   for await (const { name, state } of listWorkers(deps))
     if (name === LOCAL_WORKER_NAME && (state === 'live' || state === 'draining'))

@@ -20,26 +20,26 @@ import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { microVmFolder, ociFolder, type DriverDeps } from './worker-storage.ts'
 
-/** The drivers that really run sandboxes, the strongest isolation first. */
+/** The drivers that run real sandboxes, the strongest isolation first. */
 export const REAL_DRIVERS = ['microsandbox', 'oci'] as const
 export type RealDriver = (typeof REAL_DRIVERS)[number]
 
-/** Whether one driver can run sandboxes on this machine. */
+/** The result of checking whether one driver can run sandboxes on this machine. */
 export type DriverSurvey = {
   readonly name: RealDriver
-  /** A description of its isolation; empty when it can't run. */
+  /** Describes the isolation of the driver. Empty when the driver can't run. */
   readonly isolation: string
-  /** Everything that keeps it from running here. */
+  /** Everything that prevents the driver from running here. */
   readonly missing: readonly string[]
-  /** The fields of a create that it refuses. */
+  /** The fields of a create request that the driver refuses. */
   readonly refusedFields: readonly string[]
-  /** Whether this machine holds disks of its sandboxes, which no other driver can run. */
+  /** Whether this machine has disks of the driver's sandboxes. No other driver can run those sandboxes. */
   readonly hasSandboxes: boolean
 }
 
 export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly reason: string }
 
-/** Surveys each driver on this machine, in the order of preference. */
+/** Checks every driver on this machine, in the order of preference. */
 export async function surveyDrivers(
   config: Config,
   getRuntime: () => Promise<FoundRuntime>,
@@ -48,9 +48,9 @@ export async function surveyDrivers(
 }
 
 /**
- * Chooses the driver. The setting wins. If the machine holds disks of exactly one driver, that driver is chosen, because with
- * another one those sandboxes would begin anew. Otherwise the first driver that can run is chosen, or `oci` when none can:
- * opening it then reports what is missing.
+ * Chooses the driver. The setting has priority. Next, if the machine has disks of only one driver, that driver is
+ * chosen, because another driver would start those sandboxes with empty disks. Otherwise the first driver that can run
+ * is chosen. If none can, `oci` is chosen, and opening it reports what is missing.
  */
 export function chooseDriver(setting: Config['driver'], surveys: readonly DriverSurvey[]): DriverChoice {
   if (setting !== 'auto') return { name: setting, reason: 'SANDYARD_DRIVER names it' }
@@ -76,12 +76,12 @@ const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, dep
   simulated: (_config, { logs }) => Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs })),
 }
 
-/** Opens the driver that `chooseDriver` chooses. Rejects with what the machine lacks for it. */
+/** Opens the driver that `chooseDriver` chooses. Rejects with the list of what the machine lacks for that driver. */
 export async function openDriver(
   config: Config,
   deps: DriverDeps,
 ): Promise<{ readonly driver: Driver; readonly reason: string }> {
-  const getRuntime = once(() => chooseRuntime(config)) // once, because gVisor is probed with a sandbox
+  const getRuntime = once(() => chooseRuntime(config)) // once, because probing gVisor starts a sandbox
   const surveys = config.driver === 'auto' ? await surveyDrivers(config, getRuntime) : []
   const { name, reason } = chooseDriver(config.driver, surveys)
   return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), reason }

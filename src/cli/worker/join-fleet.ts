@@ -9,13 +9,13 @@ import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-ident
 
 export type JoinOptions = { readonly url: string; readonly token: string; readonly name: string | null }
 
-/** The pause after a failed attempt: it doubles each time, up to the maximum. */
+/** The pause after a failed attempt to join. It doubles each time, up to the maximum. */
 const RETRY_MIN_MS = 1_000
 const RETRY_MAX_MS = 15_000
 
 /**
- * Joins the control plane as a worker and stores the identity in the data folder. Retries until there is an answer, and prints
- * each failure. Resolves with null when the signal comes first. Rejects with `JoinRefused`.
+ * Joins the control plane as a worker and stores the identity in the data folder. Retries until the control plane
+ * answers, and prints each failure. Resolves with null when the signal is aborted first. Rejects with `JoinRefused`.
  */
 export async function joinFleet(
   dataDir: string,
@@ -24,7 +24,8 @@ export async function joinFleet(
 ): Promise<JoinedIdentity | null> {
   const { url, token, name } = wish
   const credential = (await readIdentity(dataDir))?.credential ?? systemRandom.bytes(32).toString('base64url')
-  await writeIdentity(dataDir, { credential, joined: null }) // before it is sent, so that a retry after a lost answer sends the same one
+  // Store it before sending, so that a retry after a lost answer sends the same credential.
+  await writeIdentity(dataDir, { credential, joined: null })
   const request = {
     protocol: WORKER_PROTOCOL_VERSION,
     token,
@@ -47,7 +48,10 @@ export async function joinFleet(
   return null
 }
 
-/** An error as one line for the terminal. The cause is included, because an error of `fetch` names the reason only there. */
+/**
+ * Formats an error as one line for the terminal. The cause is included, because only the cause of a `fetch` error
+ * contains the reason.
+ */
 export function describeError(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message

@@ -7,7 +7,7 @@ import type { Driver } from '../../worker/drivers/driver.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
 import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 
-/** Opens the driver for microVMs. Rejects with what the machine lacks for it. */
+/** Opens the driver for microVMs. Rejects with the list of what the machine lacks for this driver. */
 export async function openMicrosandboxDriver(
   config: Config,
   { storage, logs, log, deadlineFile }: DriverDeps,

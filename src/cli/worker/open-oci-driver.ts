@@ -20,7 +20,7 @@ import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
 import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
-/** Finds the OCI runtime that the settings choose. Rejects when there is none that works. */
+/** Finds the OCI runtime that the settings choose. Rejects when no such runtime works. */
 export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   return findRuntime({
     name: config.runtime === 'auto' ? null : config.runtime,
@@ -30,7 +30,7 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   })
 }
 
-/** Opens the driver for OCI runtimes. Rejects with what the machine lacks for it. */
+/** Opens the driver for OCI runtimes. Rejects with the list of what the machine lacks for this driver. */
 export async function openOciDriver(
   config: Config,
   {

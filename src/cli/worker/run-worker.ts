@@ -26,8 +26,8 @@ import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
 /**
- * Joins a control plane, unless an earlier start did, and runs sandboxes for it until SIGTERM. Resolves with `removed` when
- * the control plane removed this worker.
+ * Joins a control plane, unless an earlier start did, and runs sandboxes for it until SIGTERM. Resolves with `removed`
+ * when an operator has removed this worker.
  */
 export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const { config } = call
@@ -39,7 +39,7 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const origin = await resolveOrigin(call, token)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
-  // Before joining: a machine that can't run sandboxes must not use up the token.
+  // Open the host before joining: a machine that can't run sandboxes must not use up the token.
   const host = await openWorkerHost({ config, folder, log }, { fencesItself: true })
   try {
     const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.join, signal)
@@ -55,7 +55,10 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   }
 }
 
-/** Reads the join token. The title replaces the command line, where every user of the machine could read the token. */
+/**
+ * Reads the join token, after replacing the process title. Otherwise every user of the machine could read the token on
+ * the command line.
+ */
 async function readJoinToken({ config, switches }: Call): Promise<string | null> {
   process.title = 'sandyard worker'
   if (!switches.has('token-stdin')) return config.joinToken
@@ -67,7 +70,7 @@ async function readJoinToken({ config, switches }: Call): Promise<string | null>
 type WorkerOrigin =
   ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinOptions }
 
-/** Finds out whether this machine has joined before. If it has, a newly given URL replaces the stored one. */
+/** Determines whether this machine has joined before. If it has, a newly given URL replaces the stored one. */
 async function resolveOrigin({ config, texts }: Call, token: string | null): Promise<WorkerOrigin> {
   const known = await readIdentity(config.dataDir)
   const name = texts['name'] ?? config.workerName
@@ -114,7 +117,7 @@ async function runUntilStopped(
   await Promise.all([living, Promise.race([living, stopped])])
 }
 
-/** Prints when the first sync succeeds, and when a drain begins or ends. */
+/** Creates a function that prints a line when the first sync succeeds, and when a drain begins or ends. */
 function printDrainChanges(): (answer: SyncAnswer) => void {
   let printed: string | null = null
   return ({ drain }) => {
@@ -128,7 +131,7 @@ function printDrainChanges(): (answer: SyncAnswer) => void {
   }
 }
 
-/** Wraps a control plane so that it prints when the control plane becomes unreachable, and when it answers again. */
+/** Wraps a control plane so that a line is printed when it becomes unreachable, and when it answers again. */
 function printReachability(controlPlane: ControlPlane, url: string): ControlPlane {
   let isUnreachable = false
   return {

@@ -3,10 +3,13 @@ import { join } from 'node:path'
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import { isFileNotFound } from '../../lib/files.ts'
 
-/** Who this machine is as a worker. The credential is created before joining, so that a retry sends the same one. */
+/**
+ * The identity of this machine as a worker. The credential is created before joining, so that a retry sends the same
+ * one.
+ */
 export type WorkerIdentity = {
   readonly credential: string
-  /** Set once it has joined. */
+  /** The worker's data in the control plane. Null until the machine has joined. */
   readonly joined: { readonly url: string; readonly worker_id: WorkerId; readonly name: string } | null
 }
 
@@ -18,10 +21,11 @@ export async function isWorkerFolder(dataDir: string): Promise<boolean> {
   return (await readIdentity(dataDir)) !== null
 }
 
-/** Reads the identity from a data folder; null when there is none. */
+/** Reads the identity from a data folder. Null when the folder has none. */
 export async function readIdentity(dataDir: string): Promise<WorkerIdentity | null> {
   try {
-    const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity // written below
+    // `writeIdentity` wrote it.
+    const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity
     return { credential, joined: joined === null ? null : { ...joined, worker_id: asId<WorkerId>(joined.worker_id) } }
   } catch (error) {
     if (isFileNotFound(error)) return null
@@ -29,7 +33,10 @@ export async function readIdentity(dataDir: string): Promise<WorkerIdentity | nu
   }
 }
 
-/** Replaces the identity atomically: after a power cut, the file holds the new one or the old one. Only its owner can read it. */
+/**
+ * Replaces the identity atomically: after a power cut, the file contains either the new or the old identity. Only its
+ * owner can read it.
+ */
 export async function writeIdentity(dataDir: string, identity: WorkerIdentity): Promise<void> {
   const path = identityFile(dataDir)
   const file = await open(`${path}.tmp`, 'w', 0o600)
@@ -42,7 +49,7 @@ export async function writeIdentity(dataDir: string, identity: WorkerIdentity): 
   await folder.close()
 }
 
-/** Deletes the identity, so that the machine can join as a new worker. */
+/** Deletes the identity. The machine can then join as a new worker. */
 export async function deleteIdentity(dataDir: string): Promise<void> {
   await rm(identityFile(dataDir), { force: true })
 }
