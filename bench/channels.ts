@@ -7,10 +7,13 @@ import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const CHANNELS = 200
-/** The time for garbage collection after the channels were opened. */
+/** The pause for garbage collection after the channels were opened. */
 const SETTLE_MS = 5_000
 
-/** Opens 200 channels to one sandbox at once. Measures how long until each has run a command, and the memory of an idle one. */
+/**
+ * Opens 200 channels to one sandbox at once. Measures the time until each channel has run a command, and the memory of
+ * an idle channel.
+ */
 export async function benchChannels(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
   const { id } = await startSandbox(cloud, 'bench-channels')

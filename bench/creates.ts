@@ -8,16 +8,20 @@ import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
 const SECONDS = 4
-/** The range of clients with the best throughput, because of the batches that they form. */
+/**
+ * The numbers of clients between which the throughput is best. The throughput depends on the batches that concurrent
+ * creates form.
+ */
 const CONNECTIONS: readonly number[] = [64, 128]
-/** Creates per commit of pgbench. */
+/** The goal for creates per second, as a ratio to pgbench's commits per second. */
 const GOAL = 1.5
-/** The range of clients with pgbench's best throughput on two cores. */
+/** The numbers of clients between which pgbench's throughput is best on two cores. */
 const CLIENTS: readonly number[] = [8, 64]
 
 /**
- * Creates per second over HTTP, each durable before its reply. The limit is pgbench, which commits the same rows to the same
- * tables, one transaction each. pgbench does less: one prepared statement, no row-level security, no validation.
+ * Measures creates per second over HTTP. Each create is durable before its reply. The limit is pgbench, which commits
+ * the same rows to the same tables, one transaction each. pgbench does less: one prepared statement, no row-level
+ * security, no validation.
  */
 export async function benchCreates(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -70,7 +74,9 @@ function jobOf(cloud: Cloud, round: string, connections: number): LoadJob {
   }
 }
 
-/** Creates one sandbox over the API and derives the rows that pgbench commits. Resolves with null without pgbench. */
+/**
+ * Creates one sandbox over the API and derives the rows that pgbench commits. Resolves with null if pgbench is missing.
+ */
 async function makeCommit(cloud: Cloud): Promise<((clients: number) => Promise<number>) | null> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-template'))
   if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)

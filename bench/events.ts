@@ -11,7 +11,10 @@ const DAYS = 90
 const GOAL_MS = 10
 const SAMPLES = 200
 
-/** Reads a page of 20 among a million events over HTTP, one request at a time. The limit is one event by its id. */
+/**
+ * Reads a page of 20 among a million events over HTTP, one request at a time. The limit is a read of one event by its
+ * id.
+ */
 export async function benchEvents(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const admin = await connectAdmin(cloud)
@@ -62,7 +65,9 @@ async function shapesOf(cloud: Cloud, middle: Date): Promise<readonly (readonly 
   ]
 }
 
-/** Inserts events spread over 90 days, in order of time. Resolves with an id and a time in the middle. */
+/**
+ * Inserts events over a range of 90 days, in order of time. Resolves with the id and time of an event in the middle.
+ */
 async function fill(admin: Client, org: string): Promise<{ readonly middle: Date; readonly id: string }> {
   await admin.query(
     `INSERT INTO events (id, org_id, timestamp, category, event_type, actor, payload)

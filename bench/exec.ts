@@ -14,17 +14,17 @@ const WARMUPS = 5
 const SAMPLES = 50
 const LIMIT_MS = 10_000
 /**
- * The pause before each command. A command right after another one finds a warm machine and takes half the time: 14 ms for the
- * runtime alone, instead of 26 after 50 ms of rest (2026-11).
+ * The pause before each command. Right after another command, the machine is warm and a command takes half the time: 14
+ * ms for the runtime alone, instead of 26 ms after a pause of 50 ms (2026-11).
  */
 const REST_MS = 50
-/** The goal for the median: at most this factor of the exec of the runtime, and this many milliseconds more. */
+/** The goal for the median: at most this factor times the runtime's own exec, plus this many milliseconds. */
 const GOAL_RATIO = 1.3
 const GOAL_MORE_MS = 15
 
 /**
- * Runs `true` in a sandbox by the public client, which opens a channel per command, and over one channel that stays open. The
- * limit is the exec of the runtime. The samples alternate.
+ * Runs `true` in a sandbox in two ways: with the public client, which opens a channel per command, and over one channel
+ * that stays open. The limit is the runtime's own exec. The samples alternate.
  */
 export async function benchExec(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})

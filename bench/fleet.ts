@@ -22,18 +22,21 @@ import { createBody } from './support/spec.ts'
 
 const WORKERS = Number(process.env['FLEET_WORKERS'] ?? 10_000)
 const RUNS = Number(process.env['FLEET_RUNS'] ?? 100_000)
-/** So many more are placed beside the open ones. With fewer, the loop's own period of a second would count too much. */
+/**
+ * The number of runs to place in addition to the open ones. With fewer runs, the loop's period of one second would
+ * distort the result.
+ */
 const MORE_RUNS = RUNS / 2
 const PLACED_LIMIT_MS = 300_000
-/** How long it takes until all workers are connected, and then until there is nothing new to report. */
+/** The time until all workers are connected, and then until no worker reports anything new. */
 const RAMP_MS = Number(process.env['FLEET_RAMP_MS'] ?? 60_000)
 const SETTLE_MS = Number(process.env['FLEET_SETTLE_MS'] ?? 45_000)
 const STEADY_MS = Number(process.env['FLEET_STEADY_MS'] ?? 40_000)
 
 /**
- * A fleet of simulated workers with their runs, in the tables of a real server. Measures how fast runs are placed, from the
- * database into the database, and what the server and its PostgreSQL use while all workers sync and nothing changes. One
- * separate process plays the workers.
+ * Simulates a fleet of workers with their runs, in the tables of a real server. Measures how fast runs are placed, from
+ * the commit of the run to the commit of its placement. Also measures the resources that the server and its PostgreSQL
+ * use while all workers sync and nothing changes. A separate process simulates the workers.
  */
 export async function benchFleet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -57,7 +60,7 @@ export async function benchFleet(): Promise<readonly ResultRow[]> {
 
 type Placed = { readonly rate: number; readonly openBefore: number; readonly count: number }
 
-/** Runs a second, from their commit until the commit that places the last of them. */
+/** Measures placed runs per second, from the commit of the runs to the commit that places the last of them. */
 async function measurePlacement(client: Client, prefix: string, count: number): Promise<Placed> {
   const before = await countRuns(client)
   await fillPending(client, prefix, count)

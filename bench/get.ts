@@ -11,7 +11,9 @@ const ROUNDS = 3
 const CONNECTIONS = 64
 const GOAL = 0.4
 
-/** Gets one sandbox by id. The limit is a bare `node:http` server with the same bytes and the same load generator. */
+/**
+ * Gets one sandbox by id. The limit is a bare `node:http` server that sends the same bytes to the same load generator.
+ */
 export async function benchGet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-get'))

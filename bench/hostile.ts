@@ -12,9 +12,9 @@ import { readProcessMemory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ATTACK_MS = 5_000
-/** The pause in which the server finishes the work of an attack, before the next round. */
+/** The pause before the next round, in which the server finishes the work of an attack. */
 const REST_MS = 2_000
-/** The sandboxes of the hostile organization, which make its requests expensive. */
+/** The number of sandboxes of the hostile organization. They make its requests expensive. */
 const SANDBOXES = 50_000
 const ADDRESS = '127.0.0.66'
 
@@ -27,7 +27,10 @@ const BY_DEFAULT = {
   SANDYARD_ORG_REQUESTS_IN_FLIGHT: '',
 }
 
-/** Measures reads and creates of one organization while another client attacks, compared with a quiet moment just before. */
+/**
+ * Measures reads and creates of one organization while another client attacks. Compares them with a quiet time just
+ * before.
+ */
 export async function benchHostile(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
   const key = await createSecondOrg(cloud.dataDir, 'hostile')
@@ -91,7 +94,7 @@ function startAttack(attack: Attack, target: AttackTarget): { stop(): Promise<At
   }
 }
 
-/** Inserts sandboxes with the labels that the attacks ask for. A hundredth of them get a run for each day of a year. */
+/** Inserts sandboxes with the labels that the attacks request. One in a hundred gets a run for each day of a year. */
 async function fill(cloud: Cloud): Promise<void> {
   const client = await connectAdmin(cloud)
   try {

@@ -11,8 +11,8 @@ const CLIENTS = 128
 const GOAL = 500
 
 /**
- * Sandbox lifecycles per second, through one process and the simulated driver: create and start in one request that waits until
- * it runs, stop, wait, delete. Each lifecycle is four requests, seven events and five transitions.
+ * Measures sandbox lifecycles per second, with one server process and the simulated driver. A lifecycle is four
+ * requests: create and start until running, stop, wait, delete. It causes seven events and five transitions.
  */
 export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

@@ -45,7 +45,7 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   channels: { about: '200 channels at once, and the memory of an idle one', run: benchChannels },
 }
 
-// The server ends when this process exits (support/cloud.ts), so a signal must not kill this process at once.
+// The server ends when this process exits (support/cloud.ts). Therefore a signal must end this process cleanly.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
 
 const { values, positionals } = parseArgs({
@@ -60,7 +60,7 @@ if (values.help === true || values.list === true || unknown.length > 0) {
   process.exitCode = unknown.length > 0 ? 2 : 0
 } else await runAll(positionals.length > 0 ? positionals : Object.keys(BENCHMARKS))
 
-/** Runs the benchmarks in order. A missed goal is a result; only a failed measurement sets exit code 1. */
+/** Runs the benchmarks in order. A missed goal is a result. Only a failed measurement sets exit code 1. */
 async function runAll(names: readonly string[]): Promise<void> {
   const machine = describeMachine()
   process.stdout.write(`${machine}\n`)

@@ -7,7 +7,7 @@ import type { ResultRow } from './support/report.ts'
 
 const IDLE_MS = 10_000
 
-/** The memory of an idle server: its process, with control plane and worker, and its PostgreSQL. */
+/** Measures the memory of an idle server: its process, with control plane and worker, and its PostgreSQL. */
 export async function benchMemory(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud(ociUnavailableReason() === null ? {} : { SANDYARD_DRIVER: 'simulated' })
   await pause(IDLE_MS)

@@ -7,16 +7,16 @@ import type { ResultRow } from './support/report.ts'
 
 const WARMUPS = 3
 const SAMPLES = 30
-/** The pause between samples, in which prepared disks and networks are replaced and deletions finish. */
+/** The pause between samples. Meanwhile the server replaces prepared disks and networks and finishes deletions. */
 const SETTLE_MS = 400
-/** The goal: at most this much more than the runtime alone. */
+/** The goal: the most milliseconds that a start may take in addition to the runtime's own start. */
 const NEXT_GOAL_MS = 25
 
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 512 } }
 
 /**
- * The time from `POST …?start=true&wait_for=running` to the reply. The limit is a script of the same steps. The samples
- * alternate.
+ * Measures the time from `POST …?start=true&wait_for=running` to the reply. The limit is a script that runs the same
+ * steps without a control plane. The samples alternate.
  */
 export async function benchStart(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()
@@ -74,7 +74,7 @@ export async function benchStart(): Promise<readonly ResultRow[]> {
   ]
 }
 
-/** Starts a sandbox and deletes it. Resolves with the time of the start. */
+/** Starts a sandbox and deletes it. Resolves with the duration of the start. */
 async function startOne(cloud: Cloud, name: string): Promise<number> {
   const beganMs = performance.now()
   const { status, body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', { name, ...BODY })
@@ -85,7 +85,7 @@ async function startOne(cloud: Cloud, name: string): Promise<number> {
   return tookMs
 }
 
-/** Waits until a start succeeds: a ready server may still be creating the demo image. */
+/** Waits until a start succeeds. A server that is ready may still be creating the demo image. */
 export async function waitForDemoImage(cloud: Cloud): Promise<void> {
   for (let tries = 1; ; tries++) {
     const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', {

@@ -7,7 +7,7 @@ import { makeRawStarter } from './support/raw-start.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ROUNDS = 3
-/** The sandboxes of a round, and how many start at a time. Fewer already keep two cores busy. */
+/** The number of sandboxes of a round, and how many start at a time. Even fewer would keep two cores busy. */
 const COUNT = 40
 const AT_ONCE = 8
 /** The pause between rounds, in which deletions finish. */
@@ -16,8 +16,9 @@ const SETTLE_MS = 3_000
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 64 } }
 
 /**
- * Starts of real sandboxes per second, from nothing until `running` over HTTP. The limit is the runtime alone: it creates and
- * starts as many containers, as many at a time, with disks, mounts and networks prepared before the clock runs.
+ * Measures starts of real sandboxes per second, from the create request to `running`, over HTTP. The limit is the
+ * runtime alone. It creates and starts the same number of containers, the same number at a time. Their disks, mounts
+ * and networks are prepared before the measurement.
  */
 export async function benchStarts(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()
@@ -67,7 +68,7 @@ async function rateOfCloud(cloud: Cloud, round: number): Promise<number> {
   }
 }
 
-/** Runs `count` pieces of work, some at a time. Resolves with how many ended per second. */
+/** Runs the functions in `work`, several at a time. Resolves with the number that ended per second. */
 async function rateOf(work: readonly (() => Promise<void>)[]): Promise<number> {
   const left = [...work]
   const fromMs = performance.now()

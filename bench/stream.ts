@@ -14,12 +14,12 @@ import { startSandbox } from './support/sandbox.ts'
 const MIB = 1024 * 1024
 const SIZE_MIB = 256
 const ROUNDS = 5
-/** The goal: this share of the throughput of the bare WebSocket. */
+/** The goal, as a share of the throughput of a bare WebSocket. */
 const GOAL = 0.5
 
 /**
- * Sends 256 MiB of output, and of a file in and out, through the command channel of a real sandbox. The limit is a bare
- * WebSocket that carries as many bytes there and back. Both clients run in this process.
+ * Sends 256 MiB of output, and a file of that size in and out, through the command channel of a real sandbox. The limit
+ * is a bare WebSocket that sends the same number of bytes there and back. Both clients run in this process.
  */
 export async function benchStream(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
@@ -68,7 +68,7 @@ async function expectAll(bytes: Promise<number>): Promise<void> {
 }
 
 const FILE = '/root/bench'
-/** The most bytes that the client has unsent. */
+/** The most pieces that the client may have unsent. */
 const UNSENT_PIECES = 8
 
 async function writeAll(channel: AgentChannel): Promise<void> {

@@ -18,8 +18,8 @@ type Range = { readonly since: Date; readonly until: Date }
 type Report = { readonly what: string; readonly path: string; readonly limit: string; readonly hasGoal: boolean }
 
 /**
- * Reads usage reports over a million runs of a thousand sandboxes in 31 days, over HTTP. The limit is bare queries for the same
- * rows.
+ * Reads usage reports over HTTP, for a million runs of a thousand sandboxes in 31 days. The limit is the time of plain
+ * SQL queries for the same rows.
  */
 export async function benchUsage(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -87,8 +87,8 @@ async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal
 }
 
 /**
- * Inserts runs of about half an hour, one after another, in the order of their start. Every tenth sandbox also has a few of
- * about three days, which overlap the others.
+ * Inserts runs of about half an hour, one after another, in the order of their starts. Every tenth sandbox also gets a
+ * few runs of about three days, which overlap the others.
  */
 async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promise<string> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-usage'), labels: {} })
@@ -116,7 +116,10 @@ async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promi
   return String(body['org_id'])
 }
 
-/** Waits until the server's loop has rolled them up. Resolves with its rate, from the first batch on. */
+/**
+ * Waits until the server's loop has rolled up all runs. Resolves with the loop's rate, measured from its first batch
+ * on.
+ */
 async function untilRolledUp(admin: Client): Promise<ResultRow> {
   const pending = async (): Promise<number> => {
     const { rows } = await admin.query<{ readonly count: string }>(

@@ -16,8 +16,8 @@ const ROUNDS = 5
 const MIB = 1024 * 1024
 
 /**
- * Copies a file into a volume and out of it over HTTP, in MB/s. The limit is a plain, synced copy of the same file on the same
- * disk. Both ends of the stream and its two hops share this machine.
+ * Copies a file into a volume and out of it over HTTP, in MB/s. The limit is a plain, synced copy of the same file on
+ * the same disk. Client, server and worker share this machine.
  */
 export async function benchVolume(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

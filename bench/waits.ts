@@ -12,21 +12,24 @@ import { runLoad, type LoadJob } from './support/run-load.ts'
 import type { WaitJob, WaitsResult } from './support/wait-job.ts'
 
 const WAITS = 10_000
-/** The heap is as large as it ever gets: a load of reads ran before, and this many requests wait already. */
+/**
+ * The number of waits during the warm-up. With these and a load of reads before them, the heap reaches its largest
+ * size.
+ */
 const WARM_UP = 5_000
 const LOAD_MS = 8_000
-/** The sandboxes that change while the other requests keep waiting. */
+/** The number of sandboxes that change while the other requests continue to wait. */
 const WOKEN = 1_000
-/** Changes per second, so that each answer competes with the work for the others. */
+/** The interval between changes. Each answer then competes with the server's work for the others. */
 const EVERY_MS = 20
 const IDLE_MS = 10_000
-/** The pause between opening the waits and reading the memory of the server. */
+/** The pause between opening the waits and measuring the server's memory. */
 const SETTLE_MS = 4_000
 
 /**
- * Opens 10,000 waits, each on its own connection and for its own sandbox. Measures the memory and processor time of the server,
- * and the time from a change to the answer of its wait. The start is the timestamp of the event of the change, which is taken
- * within the transaction, so the commit is included.
+ * Opens 10,000 waits, each on its own connection and for its own sandbox. Measures the server's memory and processor
+ * time, and the time from a change to the answer of its wait. That time begins at the timestamp of the change's event.
+ * The timestamp is taken within the transaction, so the time includes the commit.
  */
 export async function benchWaits(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({
@@ -40,7 +43,8 @@ export async function benchWaits(): Promise<readonly ResultRow[]> {
   })
   const ids = await fillSandboxes(cloud, WAITS + WARM_UP)
   await runLoad(warmUpOf(cloud))
-  const first = await startWaiters(cloud, ids.slice(WAITS)) // after the reads, in whose course V8 gives back what waits made it take
+  // After the reads, because V8 frees the waits' memory during reads.
+  const first = await startWaiters(cloud, ids.slice(WAITS))
   await pause(SETTLE_MS)
   const before = await readProcessMemory(cloud.pid)
   const waiters = await startWaiters(cloud, ids.slice(0, WAITS))
@@ -86,7 +90,7 @@ export async function benchWaits(): Promise<readonly ResultRow[]> {
   ]
 }
 
-/** Sends reads, so that the heap is as large as requests alone make it. */
+/** The load of reads for the warm-up. It makes the heap as large as requests alone make it. */
 function warmUpOf(cloud: Cloud): LoadJob {
   return {
     host: cloud.host,
@@ -102,7 +106,10 @@ function warmUpOf(cloud: Cloud): LoadJob {
   }
 }
 
-/** Inserts sandboxes that were never started, because 12,000 creates would take longer than everything else. */
+/**
+ * Inserts sandboxes that were never started. Creating 12,000 of them over the API would take longer than the rest of
+ * the benchmark.
+ */
 async function fillSandboxes(cloud: Cloud, count: number): Promise<readonly string[]> {
   const { body } = await cloud.call('POST', '/v1/sandboxes', { name: 'template', image: 'localhost/demo' })
   const client = await connectAdmin(cloud)
@@ -140,8 +147,8 @@ async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyM
 }
 
 /**
- * Ends all other waits at once by changing the tables directly; the server notices at its next poll. Resolves with the time it
- * took.
+ * Ends all remaining waits at once by changing the tables directly. The server notices the change at its next poll.
+ * Resolves with the elapsed time.
  */
 async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
   const client = await connectAdmin(cloud)
@@ -157,10 +164,10 @@ async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
 
 type Waiters = { readonly end: Promise<WaitsResult> }
 
-/** Starts the waiters in a process of their own. Resolves when all have sent their request. */
+/** Starts the waiters in a process of their own. Resolves when all requests are sent. */
 async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waiters> {
   const program = join(import.meta.dirname, 'support/waiters.ts')
-  // Node raises its soft limit of open files to the hard limit by itself.
+  // Node raises its own soft limit of open files to the hard limit.
   const child = spawn(process.execPath, [program], { stdio: ['pipe', 'pipe', 'inherit'] })
   process.once('exit', () => child.kill('SIGKILL'))
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()

@@ -1,8 +1,8 @@
 import { spawnSync } from 'node:child_process'
 
-/** How long apt-get waits for a locked package database, as during unattended upgrades. */
+/** How long apt-get waits for a locked package database, for example during unattended upgrades. */
 const lockSeconds = 120
-/** The limit of one apt-get. Fetching the 3 MB took 5 to 20 s (2026-11). */
+/** The time limit of one apt-get run. Fetching the 3 MB took 5 to 20 s (2026-11). */
 const limitMs = 10 * 60_000
 
 /** Runs apt-get. Returns its output when it fails, and undefined when it succeeds. */
@@ -22,7 +22,10 @@ export function aptGet(args, { cwd } = {}) {
   return `${stdout ?? ''}${stderr ?? ''}`.trim() || (error?.message ?? `ended by ${signal ?? `exit code ${status}`}`)
 }
 
-/** As aptGet, but retries a failure after fetching the package lists, which may be old, or absent in a container. */
+/**
+ * Runs apt-get as `aptGet` does. After a failure it fetches the package lists and retries, because the lists may be old
+ * or missing (in a container).
+ */
 export function aptGetFresh(args, options) {
   const first = aptGet(args, options)
   return first === undefined ? undefined : (aptGet(['update']) ?? aptGet(args, options))

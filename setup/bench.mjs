@@ -1,5 +1,5 @@
-// `npm run bench [-- NAME…]`: installs what is missing, pgbench included, then runs the benchmarks. SANDYARD_PGBENCH tells them
-// where pgbench is.
+// `npm run bench [-- NAME…]`: installs missing packages, including pgbench, then runs the benchmarks. SANDYARD_PGBENCH
+// contains the path of pgbench.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'

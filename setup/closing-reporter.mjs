@@ -1,13 +1,13 @@
-// Node's `spec` reporter, followed by the slowest files, each skipped test with its reason, and the counts on the last line. A
-// run without any test fails, because it proves nothing.
+// Node's `spec` reporter, followed by the slowest files, each skipped test with its reason, and the counts on the last
+// line. A run without any test fails, because it proves nothing.
 import { Readable } from 'node:stream'
 import { spec as Spec } from 'node:test/reporters'
 import { relative } from 'node:path'
 
-/** How many of the slowest files are listed. */
+/** The number of slowest files to list. */
 const SLOWEST = 8
 
-/** The reporter for `--test-reporter`: turns the runner's events into text. */
+/** The reporter for `--test-reporter`. It converts the test runner's events to text. */
 export default async function* report(events) {
   const skipped = []
   const files = []
@@ -15,7 +15,7 @@ export default async function* report(events) {
   async function* watched() {
     for await (const event of events) {
       if (event.type === 'test:pass' && event.data.skip !== undefined) skipped.push(event.data)
-      // The runner sends a summary of each file and finally one of the whole run, which names no file.
+      // The runner sends a summary of each file, and at the end one of the whole run, which has no file name.
       if (event.type === 'test:summary' && event.data.file === undefined) counts = event.data.counts
       if (event.type === 'test:summary' && event.data.file !== undefined) files.push(event.data)
       yield event

@@ -1,6 +1,7 @@
-// Run `node setup/complete-lock.mjs` after `npm install`. If a registry lacks packages for other platforms, npm leaves them out
-// of package-lock.json, and `npm ci` then refuses the file. This script adds each with the version that its dependent pins. npm
-// skips such an entry as one for another platform. It has no hash; the packages for linux-x64 and those for every platform do.
+// Run `node setup/complete-lock.mjs` after `npm install`. If a registry lacks packages for other platforms, npm leaves
+// them out of package-lock.json, and `npm ci` then refuses the file. This script adds each missing package with the
+// version that its dependent pins. npm skips such an entry because its platform differs. The entry has no hash; entries
+// for linux-x64 and for all platforms have one.
 import { readFileSync, writeFileSync } from 'node:fs'
 
 const file = new URL('../package-lock.json', import.meta.url)

@@ -1,16 +1,19 @@
-// Writes what the tests need of the published contract to test/fixtures, so that they run in any clone:
+// Writes the parts of the published contract that the tests need to test/fixtures. With these files the tests run in
+// any clone.
 //
-//   node setup/contract-fixtures.mjs OPENAPI_JSON BODIES_FOLDER...
+// node setup/contract-fixtures.mjs OPENAPI_JSON BODIES_FOLDER...
 //
-// - published-shapes.json: OPENAPI_JSON without its prose. Paths, parameters, types and statuses stay.
-// - create-bodies.json: the create bodies that the public client sent, one for each file of the BODIES_FOLDERs. Its keys are the
-//   names of the files, behind the name of their folder for all but the first. The registry of an image is replaced.
+// - published-shapes.json: OPENAPI_JSON without its prose. Paths, parameters, types and statuses remain.
+//
+// - create-bodies.json: the bodies of create requests that the public client sent, one from each file of the
+// BODIES_FOLDERs. The keys are the file names. For all folders but the first, the folder's name precedes the file name.
+// The registry of each image is replaced.
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 
 const fixtures = join(import.meta.dirname, '../test/fixtures')
 
-/** The keywords of a schema that are kept; prose (descriptions, titles, examples) and defaults are not. */
+/** The schema keywords to keep. Prose (descriptions, titles, examples) and defaults are left out. */
 const SCHEMA_KEYWORDS = new Set([
   '$ref', 'additionalProperties', 'allOf', 'anyOf', 'const', 'enum', 'format', 'items', 'maxItems', 'maximum', 'minItems',
   'minimum', 'oneOf', 'pattern', 'propertyNames', 'required', 'type',
@@ -51,7 +54,7 @@ function contentShape({ required, content = {} }) {
   return { ...(required === undefined ? {} : { required }), content: shapes }
 }
 
-/** The schema by its keywords alone; below `properties` every key is a name and is kept. */
+/** Reduces a schema to its keywords. Below `properties` every key is a name and is kept. */
 function schemaShape(schema) {
   if (Array.isArray(schema)) return schema.map(schemaShape)
   if (typeof schema !== 'object' || schema === null) return schema
@@ -84,7 +87,9 @@ function readJson(path) {
   return JSON.parse(readFileSync(path, 'utf8'))
 }
 
-/** Writes `depth` levels on lines of their own and the rest of each on one line, so that a change shows as few lines. */
+/**
+ * Writes `depth` levels on separate lines and everything deeper on one line. A change then affects only a few lines.
+ */
 function write(name, value, depth) {
   const deeper = new RegExp(`\\n {${String(depth + 1)},}|\\n {${String(depth)}}(?=[}\\]])`, 'g')
   const text = JSON.stringify(value, null, 1).replaceAll(deeper, '')

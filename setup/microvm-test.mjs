@@ -1,5 +1,6 @@
-// `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs on a machine without virtualization. They run in a QEMU
-// guest whose emulated processor has AMD's virtualization, so the guest has /dev/kvm. CONTRIBUTING.md says how slow it is.
+// `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs on a machine without virtualization. They run in a
+// QEMU guest whose emulated processor supports AMD's virtualization, so the guest has /dev/kvm. CONTRIBUTING.md says
+// how slow this is.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'

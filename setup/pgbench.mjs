@@ -5,9 +5,9 @@ import { findProgram, isExecutable } from './find-program.mjs'
 import { say } from './say.mjs'
 
 /**
- * Returns the path of pgbench, and fetches it into `folder` if the machine has none. Returns undefined, after printing why, when
- * that fails. Debian ships pgbench in the package of the server, which starts a database when it is installed. So the package is
- * only unpacked; libpq5, which it needs, is installed.
+ * Returns the path of pgbench. If the machine has none, fetches it into `folder`. Prints the reason and returns
+ * undefined when that fails. Debian ships pgbench in the package of the server, whose installation starts a database.
+ * Therefore that package is only unpacked. Its dependency libpq5 is installed.
  */
 export function ensurePgbench(folder) {
   const found =
@@ -37,7 +37,7 @@ export function ensurePgbench(folder) {
   return pgbenchBeneath(join(folder, 'usr/lib/postgresql'))
 }
 
-/** Searches Debian's layout, which has one folder for each version of the server. */
+/** Searches for pgbench in Debian's layout, which has one folder for each version of the server. */
 function pgbenchBeneath(folder) {
   try {
     return readdirSync(folder)

@@ -1,5 +1,5 @@
-// `npm run reliability [-- --minutes N]`: runs every test that injects faults, one after another, with a soak of N minutes (30).
-// Then it writes docs/reliability.md from their notes. If a test fails, it writes nothing.
+// `npm run reliability [-- --minutes N]`: runs every test that injects faults, one after another. The soak test takes N
+// minutes (default 30). Then it writes docs/reliability.md from the tests' notes. If a test fails, it writes nothing.
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ import { runMain, say } from './say.mjs'
 import { ensureTestPackages } from './system-packages.mjs'
 
 const defaultMinutes = 30
-/** The limit of one test file, in addition to the soak. */
+/** The time limit of one test file, in addition to the soak's minutes. */
 const slackMs = 20 * 60_000
 
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -42,7 +42,7 @@ await runMain(async () => {
   }
 })
 
-/** Finds the test files that note the faults they inject. */
+/** Finds the test files that record the faults that they inject. */
 function findNoting() {
   return readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
     .filter((name) => name.endsWith('.test.ts'))

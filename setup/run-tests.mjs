@@ -3,12 +3,18 @@ import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { runToEnd } from './run-to-end.mjs'
 
-/** Test files at once, on two cores: a third file uses the time that the others spend waiting for leases, restarts and timeouts. */
+/**
+ * The number of test files that run at once, on two cores. A third file uses the time in which the others wait for
+ * leases, restarts and timeouts.
+ */
 const filesAtOnce = 3
-/** The limit of a test file and of each test in it, by default: enough for a soak of 30 minutes with its start and end. */
+/**
+ * The default time limit of a test file and of each test in it. It is long enough for a soak of 30 minutes with its
+ * start and end.
+ */
 const fileLimitMs = 45 * 60_000
 
-/** Runs test files and folders, and passes `flags` on to the runner. Resolves with its exit code. */
+/** Runs test files and folders, and passes `flags` to Node's test runner. Resolves with the runner's exit code. */
 export function runTests(root, { paths, flags = [], env = {}, limitMs = fileLimitMs, atOnce = filesAtOnce }) {
   const node = join(root, '.setup', 'node')
   const options = [
@@ -19,12 +25,12 @@ export function runTests(root, { paths, flags = [], env = {}, limitMs = fileLimi
     '--test-reporter=./setup/closing-reporter.mjs',
     '--test-reporter-destination=stdout',
   ]
-  // Every test file is a process of its own. The cache lets them share compiled code.
+  // Every test file runs in a process of its own. The cache lets these processes share compiled code.
   const cache = { NODE_COMPILE_CACHE: join(root, '.setup', 'compile-cache') }
   return runToEnd(node, [...options, ...flags, ...paths.map(toPattern)], { cwd: root, env: { ...cache, ...env } })
 }
 
-/** Turns a folder into a pattern of its test files. Anything else goes to the runner as it is. */
+/** Converts a folder to a pattern that matches its test files. Any other path is passed to the runner unchanged. */
 function toPattern(path) {
   const isFolder = statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
   return isFolder ? join(path, '**', '*.test.ts') : path

@@ -4,8 +4,9 @@ import { spawn } from 'node:child_process'
 const endings = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
 /**
- * Runs a program with this process's input and output. Resolves with its exit code, or 1 when a signal ended it. SIGTERM and
- * SIGHUP are passed on. Ctrl-C reaches the program from the terminal, so this process only waits for it to end.
+ * Runs a program with this process's input and output. Resolves with the program's exit code, or 1 when a signal ended
+ * it. SIGTERM and SIGHUP are forwarded to the program. The terminal sends Ctrl-C to both processes, so this process
+ * only waits for the program to end.
  */
 export function runToEnd(program, args, { cwd, env = {} }) {
   return new Promise((resolve, reject) => {

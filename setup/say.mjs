@@ -3,7 +3,7 @@ export function say(line) {
   process.stderr.write(`sandyard set-up: ${line}\n`)
 }
 
-/** A failure of the set-up that a person can act on. It is printed without a stack. */
+/** A failure of the set-up that the user can fix. It is printed without a stack. */
 export class SetUpFailure extends Error {}
 
 /** Runs the main function of a script. Prints a SetUpFailure as its message, with exit code 1. */

@@ -6,8 +6,8 @@ const pauseMs = 200
 const limitMs = 10 * 60_000
 
 /**
- * Runs `work` while no other set-up of the same folder runs, because `npm start` and `npm test` may start at once. Waits at most
- * ten minutes for the other one. Takes over the lock of a set-up that died.
+ * Runs `work` while no other set-up of the same folder runs. A lock is necessary because `npm start` and `npm test` may
+ * start at once. Waits at most ten minutes for another set-up. Acquires the lock of a set-up whose process has died.
  */
 export function withSetUpLock(folder, work) {
   mkdirSync(folder, { recursive: true })
@@ -30,7 +30,7 @@ function acquire(file) {
     if (waitedMs === 0) say(`waiting for another set-up of this folder (process ${holder})`)
     if (waitedMs > limitMs)
       throw new SetUpFailure(`process ${holder} has held ${file} for ten minutes; end it and run this again`)
-    // A synchronous sleep, so that nothing else happens in this process meanwhile.
+    // Sleep synchronously, so that no other code runs in this process meanwhile.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pauseMs)
   }
 }
@@ -54,7 +54,10 @@ function readHolder(file) {
   }
 }
 
-/** Also false when the process id belongs to another program by now; that is noticed on Linux only. */
+/**
+ * Whether the process is a running set-up. On Linux it also returns false when another program has reused the process
+ * id.
+ */
 function isSetUpRunning(pid) {
   try {
     process.kill(pid, 0)

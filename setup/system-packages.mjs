@@ -1,5 +1,5 @@
-// Installs the operating system's programs that sandboxes need. Nothing else changes the machine outside the project's folder, so
-// this is all that SANDYARD_SETUP=skip prevents.
+// Installs the system packages that sandboxes need. No other step of the set-up changes the machine outside the
+// project's folder. SANDYARD_SETUP=skip therefore skips only this step.
 import { aptGetFresh } from './apt-get.mjs'
 import { findProgram } from './find-program.mjs'
 import { say } from './say.mjs'
@@ -7,7 +7,7 @@ import { say } from './say.mjs'
 /** The OCI runtimes that the `oci` driver can use. One is enough. */
 const ociRuntimes = ['kata-runtime', 'runsc', 'crun', 'runc']
 
-/** The programs, the Debian package that has them, and their purpose. */
+/** The required programs: name, Debian package, and purpose. */
 const needs = [
   { programs: ociRuntimes, debianPackage: 'crun', purpose: 'an OCI runtime, which runs the sandboxes' },
   { programs: ['nft'], debianPackage: 'nftables', purpose: 'nft, which enforces network policies' },
@@ -26,7 +26,7 @@ const needs = [
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 
-/** What only the tests need. */
+/** The programs that only the tests need. */
 const testNeeds = [
   {
     programs: ['ssh'],
@@ -36,14 +36,18 @@ const testNeeds = [
 ]
 
 /**
- * Installs the missing programs, after printing what is missing and the command. If it can't (forbidden, not root, no apt-get, no
- * network), it prints why and returns. The server then starts and reports what it can't run.
+ * Installs the missing programs. It first prints their names and the command. If it can't install them (forbidden, not
+ * root, no apt-get, no network), it prints the reason and returns. The server then starts and reports what it can't
+ * run.
  */
 export function ensureSystemPackages() {
   ensure(needs, 'without them, some or all sandboxes can not run here')
 }
 
-/** As `ensureSystemPackages`, with the programs of the tests. Tests whose programs are missing are skipped, with that reason. */
+/**
+ * Installs the programs of the tests as well as those of `ensureSystemPackages`. Tests whose programs are missing are
+ * skipped, and the skip names the program.
+ */
 export function ensureTestPackages() {
   ensure([...needs, ...testNeeds], 'without them, some or all sandboxes and tests can not run here')
 }

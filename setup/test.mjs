@@ -1,5 +1,6 @@
-// `npm test [-- PATH… | --flag=value…]`: installs what is missing, then runs all tests, or those of the named files and folders,
-// with Node's test runner. The output ends with the skipped tests, their reasons, and the counts. Fails when no test ran.
+// `npm test [-- PATH… | --flag=value…]`: installs missing packages, then runs tests with Node's test runner. Without a
+// path it runs all tests. The output ends with the skipped tests, their reasons, and the counts. The command fails when
+// no test ran.
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runTests } from './run-tests.mjs'

@@ -1,7 +1,10 @@
 import { Client } from 'pg'
 import type { Cloud } from './cloud.ts'
 
-/** Connects to the embedded server of a cloud as its superuser, which bypasses row-level security, in order to fill tables. */
+/**
+ * Connects to a cloud's embedded server as its superuser, in order to fill tables. The superuser bypasses row-level
+ * security.
+ */
 export async function connectAdmin(cloud: Cloud): Promise<Client> {
   const env = await cloud.adminEnv()
   const client = new Client({

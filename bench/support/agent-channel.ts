@@ -7,7 +7,7 @@ import type { Cloud } from './cloud.ts'
 
 /** A minimal client of the agent protocol over a WebSocket of its own. */
 export type AgentChannel = {
-  /** Opens a session, which ends with `finish`. */
+  /** Opens a session. Its `finish` method ends it. */
   request(type: MessageType, payload: Payload): Session
   close(): void
 }
@@ -15,13 +15,15 @@ export type AgentChannel = {
 export type Payload = Readonly<Record<string, unknown>>
 
 export type Session = {
-  /** Resolves with the last message and the data before it. Rejects when the message reports a failure. */
+  /**
+   * Resolves with the last message and the total bytes of data before it. Rejects when the message reports a failure.
+   */
   readonly over: Promise<{ readonly payload: Payload; readonly bytes: number }>
-  /** Sends a message of this session. Resolves when the socket has taken it. */
+  /** Sends a message of this session. Resolves when the socket has accepted it. */
   send(type: MessageType, payload: Payload): Promise<void>
 }
 
-/** The length of the handshake that precedes the first frame. */
+/** The length of the handshake before the first frame. */
 const PROLOGUE_BYTES = 8
 const FAILURES = ['core.exec.failed', 'core.error', 'core.tcp.failed']
 
@@ -78,7 +80,7 @@ export async function openAgentChannel(cloud: Cloud, id: string): Promise<AgentC
   }
 }
 
-/** The length of the byte string in `{data: …}`, and 0 for any other message. Decoding would copy the bytes. */
+/** The length of the byte string in `{data: …}`, and 0 for any other message. Full decoding would copy the bytes. */
 function dataBytes(payload: Uint8Array): number {
   if (payload[0] !== 0xa1 || payload[1] !== 0x64 || Buffer.from(payload.subarray(2, 6)).toString('latin1') !== 'data')
     return 0
@@ -87,7 +89,7 @@ function dataBytes(payload: Uint8Array): number {
   return payload.length - 7 - width
 }
 
-/** Runs a program to its end. Resolves with the number of bytes it wrote. */
+/** Runs a program until it ends. Resolves with the number of bytes that it wrote. */
 export async function runProgram(channel: AgentChannel, cmd: string, ...args: readonly string[]): Promise<number> {
   const request = { cmd, args, env: [], cwd: '/', user: null, tty: false, rows: 24, cols: 80, rlimits: [] }
   const { payload, bytes } = await channel.request('core.exec.request', request).over
@@ -95,7 +97,7 @@ export async function runProgram(channel: AgentChannel, cmd: string, ...args: re
   return bytes
 }
 
-/** Requests one file operation. Resolves with its end and the bytes that it streamed. */
+/** Requests one file operation. Resolves with its last message and the number of bytes that it streamed. */
 export async function requestFileOperation(
   channel: AgentChannel,
   op: string,
@@ -104,7 +106,7 @@ export async function requestFileOperation(
   return await channel.request('core.fs.request', { op: { [op]: fields } }).over
 }
 
-/** Opens a file of the sandbox. Resolves with its handle. */
+/** Opens a file of the sandbox. Resolves with the file's handle. */
 export async function openFile(channel: AgentChannel, path: string, how: 'read' | 'write'): Promise<number> {
   const options = { read: how === 'read', write: how === 'write', append: false, create: how === 'write', truncate: how === 'write', create_new: false, mode: null } // prettier-ignore
   const { payload } = await requestFileOperation(channel, 'OpenFile', { path, options })

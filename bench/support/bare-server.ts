@@ -1,5 +1,6 @@
 /**
- * A process with a bare `node:http` server. It answers every request with the bytes of its standard input, and prints its port.
+ * Runs a bare `node:http` server as a process. It prints its port and answers every request with the bytes of its
+ * standard input.
  */
 import { createServer } from 'node:http'
 import { buffer } from 'node:stream/consumers'

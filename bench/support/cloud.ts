@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { pause } from './pause.ts'
 
-/** A real `sandyard up` with a process and a data folder of its own. */
+/** A real `sandyard up` in a process of its own, with its own data folder. */
 export type Cloud = {
   readonly host: string
   readonly port: number
@@ -13,7 +13,7 @@ export type Cloud = {
   readonly dataDir: string
   readonly headers: Readonly<Record<string, string>>
   call(method: string, path: string, body?: unknown): Promise<Reply>
-  /** The variables with which clients reach the embedded server as its superuser. */
+  /** The environment variables with which clients connect to the embedded server as its superuser. */
   adminEnv(): Promise<Readonly<Record<string, string>>>
 } & AsyncDisposable
 
@@ -23,7 +23,9 @@ const KEY = 'msb_benchmark_key'
 const START_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 20_000
 
-/** Raised limits: one key sends all requests of a benchmark. They are counted as usual, but never refused. */
+/**
+ * Raised limits, because one key sends all requests of a benchmark. Requests are counted as usual but never refused.
+ */
 const UNLIMITED = {
   SANDYARD_KEY_REQUESTS_PER_SEC: '1000000',
   SANDYARD_KEY_REQUEST_BURST: '10000000',
@@ -32,9 +34,11 @@ const UNLIMITED = {
   SANDYARD_ORG_REQUESTS_IN_FLIGHT: '1000000',
 }
 
-/** Starts a server on a free port. Resolves when it is ready. Closing it stops it and deletes its data. */
+/**
+ * Starts a server on a free port. Resolves when it is ready. Closing the cloud stops the server and deletes its data.
+ */
 export async function startCloud(env: Readonly<Record<string, string>>): Promise<Cloud> {
-  // Not in /root, which the database's user can't enter.
+  // Don't use /root: the database's user can't enter it.
   const dataDir = await mkdtemp('/tmp/sandyard-bench-')
   const child = spawn(process.execPath, [join(import.meta.dirname, '../../src/cli.ts'), 'up'], {
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -110,7 +114,7 @@ async function end(child: ChildProcess): Promise<void> {
   clearTimeout(late)
 }
 
-/** The environment variables by which the programs of PostgreSQL and `pg` find the embedded server. */
+/** The environment variables with which PostgreSQL's programs and `pg` connect to the embedded server. */
 async function adminEnv(dataDir: string): Promise<Readonly<Record<string, string>>> {
   const url = new URL(await readFile(join(dataDir, 'database.url'), 'utf8'))
   const passwords: unknown = JSON.parse(await readFile(join(dataDir, 'database', 'postgres-passwords.json'), 'utf8'))

@@ -1,8 +1,11 @@
-/** A process with a bare WebSocket server that sends every message back, no faster than it is read. It prints its port. */
+/**
+ * Runs a bare WebSocket server as a process. It prints its port and sends every message back, no faster than the client
+ * reads.
+ */
 import { createServer } from 'node:http'
 import { WebSocketServer } from 'ws'
 
-/** The server stops reading above this many unsent bytes. */
+/** The number of unsent bytes above which the server stops reading. */
 const HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 const server = createServer()

@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { WebSocket, type RawData } from 'ws'
 
-/** A bare WebSocket to an echo server in a process of its own. */
+/** A bare WebSocket connection to an echo server in a process of its own. */
 export type EchoServer = AsyncDisposable & {
-  /** Sends this many bytes. Resolves when all of them came back. */
+  /** Sends this many bytes. Resolves when all of them have come back. */
   carry(bytes: number): Promise<void>
 }
 
 /** The size of the largest message of a command channel. */
 const MESSAGE_BYTES = 1024 * 1024
-/** The most bytes in transit at once. */
+/** The most bytes that may be in transit at once. */
 const WINDOW_BYTES = 8 * 1024 * 1024
 
 /** Starts the server and connects to it. */

@@ -71,7 +71,7 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
   }
 }
 
-/** Sends one sync and resolves with the body of its answer, without the chunk framing. */
+/** Sends one sync and resolves with the body of its answer, with the chunked transfer encoding removed. */
 function exchange(socket: Socket, credential: string, body: string): Promise<string> {
   const sentAtMs = performance.now()
   let hasHead = false
@@ -101,7 +101,7 @@ function exchange(socket: Socket, credential: string, body: string): Promise<str
   })
 }
 
-/** Joins the chunks of an answer (RFC 9112, 7.1). */
+/** Joins the chunks of an answer's body (RFC 9112, section 7.1). */
 function bodyIn(text: string): string {
   let rest = text.slice(text.indexOf('\r\n\r\n') + 4)
   let body = ''
@@ -121,6 +121,6 @@ setInterval(() => {
   done.slowestHeadMs = 0
 }, 1_000)
 for (const [index, line] of lines.entries()) {
-  void play(JSON.parse(line)) // it never ends; the process is killed
+  void play(JSON.parse(line)) // never resolves; the process is killed
   if (index % 10 === 9) await pause((Number(rampMs) * 10) / Number(count))
 }

@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto'
 import type { Client } from 'pg'
 
-/** A worker that the benchmark plays. */
+/** A worker that the benchmark simulates. */
 export type PlayedWorker = {
   readonly id: string
   readonly credential: string
-  /** Its runs from the beginning, as after a restart. */
+  /** The runs that the worker has from the beginning, as after a restart. */
   readonly runs: readonly { readonly run_id: string; readonly sandbox_id: string }[]
 }
 
@@ -29,8 +29,8 @@ export async function fillWorkers(client: Client, count: number): Promise<readon
 }
 
 /**
- * Inserts copies of the template sandbox, then for each a run that was just admitted. The checkpoint between keeps the disk
- * work of the sandboxes out of the measured placement.
+ * Inserts copies of the template sandbox, then a newly admitted run for each. A checkpoint in between keeps disk writes
+ * for the sandboxes out of the placement measurement.
  */
 export async function fillPending(client: Client, prefix: string, count: number): Promise<void> {
   await client.query(
@@ -49,7 +49,7 @@ export async function fillPending(client: Client, prefix: string, count: number)
   )
 }
 
-/** How many runs are open, and how many of them have a worker. */
+/** Counts open runs, and those of them that have a worker. */
 export async function countRuns(client: Client): Promise<{ readonly open: number; readonly placed: number }> {
   const { rows } = await client.query<{ open: string; placed: string }>(
     `SELECT count(*) AS open, count(worker_id) AS placed FROM runs WHERE ended_at IS NULL`,
@@ -57,7 +57,7 @@ export async function countRuns(client: Client): Promise<{ readonly open: number
   return { open: Number(rows[0]?.open), placed: Number(rows[0]?.placed) }
 }
 
-/** Ends the runs of sandboxes whose name begins so. */
+/** Ends the runs of sandboxes whose name starts with the prefix. */
 export async function endRuns(client: Client, prefix: string): Promise<void> {
   await client.query(
     `WITH ended AS (UPDATE sandboxes SET status = 'stopped', status_reason = NULL WHERE starts_with(name, $1) RETURNING id)
@@ -74,7 +74,7 @@ export async function runPlaced(client: Client): Promise<void> {
   )
 }
 
-/** Workers with the runs that were placed on them. */
+/** Reads the runs that were placed on each worker, and returns the workers with their runs. */
 export async function withRuns(client: Client, workers: readonly PlayedWorker[]): Promise<readonly PlayedWorker[]> {
   const { rows } = await client.query<{ worker_id: string; run_id: string; sandbox_id: string }>(
     `SELECT worker_id, id AS run_id, sandbox_id FROM runs WHERE ended_at IS NULL AND worker_id IS NOT NULL`,

@@ -1,7 +1,7 @@
 /**
- * A process with clients that take sandboxes through their lifecycle. It reads a job as JSON from its input and writes the
- * result as JSON. Each client has one connection, a bare socket, and one request at a time, so that it uses little processor
- * time.
+ * Runs clients that take sandboxes through their lifecycle, as a process. It reads a job as JSON from its input and
+ * writes the result as JSON. Each client sends one request at a time on its own bare socket, which needs little
+ * processor time.
  */
 import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'
@@ -53,8 +53,8 @@ async function createRunning(call: Call, body: string): Promise<string> {
 }
 
 /**
- * Makes a function that sends requests. It rejects on any status but 200. Bodies are ASCII, and every reply of these routes has
- * a content length.
+ * Creates a function that sends requests on a socket. The function rejects on any status but 200. Bodies are ASCII, and
+ * every reply of these routes has a content length.
  */
 function callerOn(job: LifecycleJob, socket: Socket): Call {
   const given = Object.entries({ host: `${job.host}:${String(job.port)}`, ...job.headers })

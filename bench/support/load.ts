@@ -1,14 +1,14 @@
 /**
- * The load generator, a process of its own. It reads a job as JSON from its input, keeps every connection busy with one request
- * at a time, and writes the result as JSON. It speaks HTTP/1.1 over bare sockets with prepared requests and decodes only the
- * heads of replies, so that it uses little processor time.
+ * Runs the load generator as a process. It reads a job as JSON from its input, sends one request at a time on every
+ * connection, and writes the result as JSON. It uses HTTP/1.1 over bare sockets with prepared requests and decodes only
+ * the heads of replies, which needs little processor time.
  */
 import { connect } from 'node:net'
 import { json } from 'node:stream/consumers'
 import type { LoadJob, LoadResult } from './run-load.ts'
 
 const DIGITS = 12
-/** Larger than any reply here. */
+/** The size of the read buffer, larger than any reply here. */
 const READ_BYTES = 64 * 1024
 
 process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LoadJob))) // run-load.ts wrote it
@@ -39,7 +39,7 @@ async function run(job: LoadJob): Promise<LoadResult> {
         socket.removeAllListeners('close').end()
         resolve()
       })
-      // All connections share one read buffer: each read is processed before the next.
+      // All connections share one read buffer, because each read is processed before the next.
       const onread = { buffer: room, callback: (bytes: number) => read(room.subarray(0, bytes)) }
       const socket = connect({ port: job.port, host: job.host, noDelay: true, onread })
       socket.on('connect', send)
@@ -52,7 +52,7 @@ async function run(job: LoadJob): Promise<LoadResult> {
   return { latenciesMs, unexpected: Object.fromEntries(unexpected), sample, cpuMs }
 }
 
-/** The request of one connection. `{{n}}` in the body becomes a number of twelve digits. */
+/** Prepares the request of one connection. `{{n}}` in the body becomes a number of twelve digits. */
 function makeRequest(job: LoadJob): { readonly numbered: (n: number) => Buffer } {
   const headers = Object.entries({ host: `${job.host}:${String(job.port)}`, ...job.headers })
   const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
@@ -64,14 +64,17 @@ function makeRequest(job: LoadJob): { readonly numbered: (n: number) => Buffer }
   return {
     numbered(n) {
       for (const at of places) bytes.write(String(n).padStart(DIGITS, '0'), at, 'latin1')
-      return bytes // the one before was answered: nobody reads it any more
+      return bytes // safe to reuse, because the previous request was answered
     },
   }
 }
 
 type Reply = { readonly status: number; readonly text: () => string }
 
-/** Parses the bytes of a connection and reports each complete reply. Every server measured here sends a content length. */
+/**
+ * Parses the bytes of a connection and reports each complete reply. Every server in these benchmarks sends a content
+ * length.
+ */
 function replyReader(onReply: (reply: Reply) => void): (piece: Buffer) => boolean {
   let held: Buffer | null = null
   return (piece) => {

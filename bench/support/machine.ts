@@ -1,6 +1,6 @@
 import { cpus, loadavg, release, totalmem } from 'node:os'
 
-/** Describes the machine and its load in one line, because absolute figures mean little without it. */
+/** Describes the machine and its load in one line. Absolute results mean little without them. */
 export function describeMachine(): string {
   const [cpu] = cpus()
   const memoryGib = Math.round(totalmem() / 1024 ** 3)

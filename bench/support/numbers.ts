@@ -1,6 +1,9 @@
 /** Summaries of samples. All of them need at least one sample. */
 
-/** The smallest sample that a share `p` (0 to 1) of the samples does not exceed: the nearest rank. */
+/**
+ * The quantile by nearest rank: the smallest sample such that at least a share `p` (0 to 1) of the samples is not
+ * larger.
+ */
 export function quantile(samples: readonly number[], p: number): number {
   const sorted = samples.toSorted((one, other) => one - other)
   const value = sorted[Math.max(0, Math.ceil(p * sorted.length) - 1)]

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
 
 export type PgbenchJob = {
-  /** The variables of libpq for the server. */
+  /** The libpq environment variables for the server. */
   readonly env: Readonly<Record<string, string>>
   readonly script: string
   readonly variables: Readonly<Record<string, string>>
@@ -12,12 +12,12 @@ export type PgbenchJob = {
   readonly seconds: number
 }
 
-/** The path of pgbench, or null. The set-up of `npm run bench` prints why it is missing. */
+/** The path of pgbench, or null. If it is null, the set-up of `npm run bench` has printed the reason. */
 export function pgbenchPath(): string | null {
   return process.env['SANDYARD_PGBENCH'] || null
 }
 
-/** Runs a script with prepared statements. Resolves with transactions per second, without the time to connect. */
+/** Runs a script with prepared statements. Resolves with transactions per second, excluding the time to connect. */
 export async function runPgbench(job: PgbenchJob): Promise<number> {
   const file = pgbenchPath()
   if (file === null) throw new Error('pgbench is not installed')

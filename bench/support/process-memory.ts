@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises'
 /** The memory of a process in MiB. `pss` divides shared pages among the processes that share them. */
 export type Memory = { readonly rssMib: number; readonly pssMib: number }
 
-/** Reads what a process uses now (proc(5), `smaps_rollup`). */
+/** Reads the current memory use of a process (proc(5), `smaps_rollup`). */
 export async function readProcessMemory(pid: number): Promise<Memory> {
   const text = await readFile(`/proc/${String(pid)}/smaps_rollup`, 'utf8')
   const read = (name: string): number => Number(new RegExp(`^${name}: +(\\d+) kB`, 'm').exec(text)?.[1] ?? NaN) / 1024
@@ -24,6 +24,6 @@ async function parentOf(pid: number): Promise<number> {
     const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')
     return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1])
   } catch {
-    return 0 // it ended meanwhile
+    return 0 // the process has ended meanwhile
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Starts a sandbox without a control plane: the same disk, mounts, network, shim and runtime, by the same commands, one after
- * another and each when it is needed.
+ * Starts a sandbox without a control plane. It uses the same disk, mounts, network, shim and runtime, and runs the same
+ * commands one after another.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -19,7 +19,7 @@ import type { Runtime } from '../../src/worker/drivers/oci/run/runtime.ts'
 
 const COMMAND_TIMEOUT_MS = 20_000
 
-/** The milliseconds of each step. `total` is their sum. */
+/** The duration of each step in milliseconds. `total` is their sum. */
 export type RawSteps = {
   readonly disk: number
   readonly mounts: number
@@ -32,13 +32,16 @@ export type RawStarter = {
   /** Prepares one sandbox, starts it and removes it. */
   start(): Promise<RawSteps>
   /**
-   * Prepares everything for this many containers, except the containers. Each function in the result starts one. Closing
-   * removes them all.
+   * Prepares everything that this many containers need. Each function in the result creates and starts one container.
+   * Closing the starter removes them all.
    */
   prepare(count: number): Promise<readonly (() => Promise<void>)[]>
 } & AsyncDisposable
 
-/** Makes a starter that uses the image and the runtime of an installation. It removes everything it creates after each start. */
+/**
+ * Creates a starter that uses the image and the runtime of an installation. After each start it removes everything that
+ * it created.
+ */
 export async function makeRawStarter(dataDir: string, body: Readonly<Record<string, unknown>>): Promise<RawStarter> {
   const config = readConfig({ SANDYARD_DATA_DIR: dataDir }, {})
   const normalized = normalizeSpec(body)
@@ -118,7 +121,10 @@ async function mountAll(dir: string, layers: readonly string[]): Promise<void> {
   await command(['mount', '-t', 'overlay', 'overlay', '-o', options, join(dir, 'root')])
 }
 
-/** Creates a namespace with a veth pair to the host and a packet filter. The addresses are those for benchmarks (RFC 2544). */
+/**
+ * Creates a network namespace with a veth pair to the host and a packet filter. The addresses are from the range for
+ * benchmarks (RFC 2544).
+ */
 async function makeNetwork(name: string): Promise<void> {
   await command(['ip', 'netns', 'add', name])
   const host = [`link add ${name} type veth peer name eth0 netns ${name}`, `addr add 198.18.0.1/30 dev ${name}`]

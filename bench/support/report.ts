@@ -3,14 +3,14 @@ export type ResultRow = {
   readonly benchmark: string
   readonly what: string
   readonly measured: string
-  /** The raw limit from the same run, formatted; empty when there is none. */
+  /** The raw limit, measured in the same run and formatted. Empty when there is none. */
   readonly limit: string
-  /** Measured value divided by limit; null when the goal is not a ratio. */
+  /** The measured value divided by the limit. Null when the goal is not a ratio. */
   readonly ratio: number | null
-  /** The goal; empty when there is none. */
+  /** The goal, formatted. Empty when there is none. */
   readonly goal: string
   readonly isMet: boolean | null
-  /** The samples, for the JSON file. */
+  /** The samples, which are written to the JSON file only. */
   readonly samples?: unknown
 }
 
@@ -34,7 +34,7 @@ export function renderTable(rows: readonly ResultRow[]): string {
   return [line(head), line(widths.map((width) => '-'.repeat(width))), ...cells.map(line)].join('\n')
 }
 
-/** Formats the verdict: `met`, `not met`, or an empty string without a goal. */
+/** Formats whether the goal is met: `met`, `not met`, or an empty string without a goal. */
 export function formatVerdict({ isMet }: ResultRow): string {
   return isMet === null ? '' : isMet ? 'met' : 'not met'
 }

@@ -6,29 +6,29 @@ import { text } from 'node:stream/consumers'
 /** The steps of a lifecycle, in order. */
 export type LifecycleStep = 'create until running' | 'stop' | 'until stopped' | 'delete'
 
-/** The job for the clients. */
+/** The job that the lifecycle clients run. */
 export type LifecycleJob = {
   readonly host: string
   readonly port: number
   readonly clients: number
-  /** Lifecycles that end before this time are not counted. */
+  /** The warm-up time. Lifecycles that end within it are not counted. */
   readonly warmupMs: number
   readonly durationMs: number
   readonly headers: Readonly<Record<string, string>>
-  /** The body of a create. `{{n}}` in it becomes a text that is unique. */
+  /** The body of the create request. `{{n}}` in it becomes a unique text. */
   readonly body: string
 }
 
-/** The result of the clients. */
+/** The result that the lifecycle clients write. */
 export type LifecycleResult = {
-  /** The lifecycles that were completed in the time. */
+  /** The number of lifecycles that were completed within the measured time. */
   readonly lifecycles: number
   readonly stepsMs: Readonly<Record<LifecycleStep, readonly number[]>>
-  /** The processor time of the clients. */
+  /** The processor time that the clients used. */
   readonly cpuMs: number
 }
 
-/** Runs the clients in a process of their own. Rejects when a reply is unexpected. */
+/** Runs the lifecycle clients in a process of their own. Rejects when a reply is unexpected. */
 export async function runLifecycles(job: LifecycleJob): Promise<LifecycleResult> {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'lifecycle-clients.ts')], {
     stdio: ['pipe', 'pipe', 'inherit'],

@@ -3,30 +3,30 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 
-/** The job for the load generator: one kind of request, repeated. */
+/** The job that the load generator runs: one kind of request, repeated. */
 export type LoadJob = {
   readonly host: string
   readonly port: number
   readonly connections: number
-  /** Replies within this time are not counted. */
+  /** The warm-up time. Replies within it are not counted. */
   readonly warmupMs: number
   readonly durationMs: number
   readonly method: string
   readonly path: string
   readonly headers: Readonly<Record<string, string>>
-  /** ASCII. `{{n}}` in it becomes a number that differs in each request. */
+  /** The body of the request, in ASCII. `{{n}}` in it becomes a number that differs in each request. */
   readonly body: string
   readonly expectedStatus: number
 }
 
-/** The result of the load generator. */
+/** The result that the load generator writes. */
 export type LoadResult = {
   readonly latenciesMs: readonly number[]
-  /** Replies with other statuses, counted by status. */
+  /** The numbers of replies with unexpected statuses, by status. */
   readonly unexpected: Readonly<Record<string, number>>
-  /** One reply, head and body. */
+  /** The head and body of one reply. */
   readonly sample: string
-  /** The processor time of the generator. */
+  /** The processor time that the load generator used. */
   readonly cpuMs: number
 }
 
@@ -43,7 +43,7 @@ export async function runLoad(job: LoadJob): Promise<LoadResult> {
   return result
 }
 
-/** The counted replies per second. */
+/** The number of counted replies per second. */
 export function repliesPerSecond(job: LoadJob, result: LoadResult): number {
   return result.latenciesMs.length / (job.durationMs / 1000)
 }

@@ -2,7 +2,7 @@ import type { Cloud } from './cloud.ts'
 
 const WARM_UP = 3
 
-/** Repeats work, one at a time. Resolves with the latencies in ms, without the first few. */
+/** Runs `work` repeatedly, one at a time. Resolves with the latencies in ms. The first few are left out. */
 export async function sampleLatenciesMs(count: number, work: () => Promise<unknown>): Promise<readonly number[]> {
   const samples: number[] = []
   for (let done = -WARM_UP; done < count; done++) {
@@ -13,7 +13,7 @@ export async function sampleLatenciesMs(count: number, work: () => Promise<unkno
   return samples
 }
 
-/** Fetches a reply that must be 200. Resolves with its bytes. */
+/** Fetches a path whose reply must be 200. Resolves with the reply's bytes. */
 export async function fetchBytes(cloud: Cloud, path: string): Promise<Buffer> {
   const reply = await fetch(`http://${cloud.host}:${String(cloud.port)}${path}`, { headers: cloud.headers })
   const bytes = Buffer.from(await reply.arrayBuffer())

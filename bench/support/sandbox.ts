@@ -6,7 +6,7 @@ export type RunningSandbox = { readonly id: string; readonly name: string }
 
 const TRIES = 20
 
-/** Starts a real sandbox. Starts fail until the server has created the demo image, at its first start. */
+/** Starts a real sandbox. It retries, because starts fail until the server's first start has created the demo image. */
 export async function startSandbox(cloud: Cloud, prefix: string): Promise<RunningSandbox> {
   const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)

@@ -1,5 +1,6 @@
 /**
- * Makes the body of a create request of about 2 KB, as a client with a real program would send. `{{n}}` makes the name unique.
+ * Creates the body of a create request of about 2 KB, the size that a real program's client would send. `{{n}}` makes
+ * the name unique.
  */
 export function createBody(name = 'bench-{{n}}') {
   return {

@@ -1,4 +1,4 @@
-/** The job for the waiters. */
+/** The job that the waiters run. */
 export type WaitJob = {
   readonly host: string
   readonly port: number
@@ -7,7 +7,7 @@ export type WaitJob = {
   readonly status: string
 }
 
-/** The time of each answer, in milliseconds since 1970, and the failures. */
+/** The result of the waiters: the time of each answer, in milliseconds since 1970, and the failures. */
 export type WaitsResult = {
   readonly arrivals: readonly (readonly [id: string, atMs: number])[]
   readonly failures: readonly string[]

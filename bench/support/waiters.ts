@@ -1,12 +1,12 @@
 /**
- * The waiters, a process of its own. It opens a connection for each sandbox of the job and sends a request that waits. It
- * prints when all are sent, and the time of each answer by the clock of the machine.
+ * Runs the waiters as a process. It opens a connection for each sandbox of the job and sends a request that waits for
+ * the sandbox. It prints a line when all requests are sent, and records the time of each answer by the machine's clock.
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'
 import type { WaitJob, WaitsResult } from './wait-job.ts'
 
-/** Connections that are opened at the same time. The queue of the listener would refuse more. */
+/** The number of connections that are opened at the same time. The listen queue of the server would refuse more. */
 const TOGETHER = 200
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()

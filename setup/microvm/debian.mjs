@@ -1,17 +1,20 @@
-// Fetches Debian's packages with this machine's apt-get, which checks their signatures, and unpacks them into a folder. Nothing is
-// installed on this machine, and none of the packages' scripts run.
+// Fetches Debian's packages with this machine's apt-get, which checks their signatures, and unpacks them into a folder.
+// It installs nothing on this machine and runs no package scripts.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { aptGet, aptGetFresh } from '../apt-get.mjs'
 import { say, SetUpFailure } from '../say.mjs'
 
-/** This package depends on the newest kernel for virtual machines, which is small and has KVM among its modules. */
+/**
+ * The package that depends on the newest kernel for virtual machines. That kernel is small and includes the KVM
+ * modules.
+ */
 const kernelPackage = 'linux-image-cloud-amd64'
 
-/** The packages of the guest's root file system. Their dependencies come with them. */
+/** The packages of the guest's root file system, without their dependencies. */
 const guestPackages = [
-  'bash', // ldd is a script of it, and finds the libraries of the demo image's programs
+  'bash', // ldd is a bash script; it finds the libraries of the demo image's programs
   'dash',
   'coreutils',
   'grep',
@@ -29,18 +32,20 @@ const guestPackages = [
   'btrfs-progs',
   'perl-base',
   'tar',
-  'libc-bin', // has the locale C.UTF-8
-  'ca-certificates', // the runtime aborts where there are none
+  'libc-bin', // contains the locale C.UTF-8
+  'ca-certificates', // without certificates the runtime aborts
   'libstdc++6',
   'libcap-ng0', // the runtime's library links to it
   'catatonit', // the guest's process 1
   'busybox-static', // the initramfs
 ]
 
-/** Links of Debian's merged /usr, which the packages expect. */
+/** The symlinks of Debian's merged /usr, which the packages expect. */
 const mergedFolders = ['bin', 'sbin', 'lib', 'lib64', 'lib32', 'libx32']
 
-/** Unpacks the guest's packages with all that they need, and the newest kernel, into `root`. Gives the kernel's release. */
+/**
+ * Unpacks the guest's packages with all dependencies, and the newest kernel, into `root`. Returns the kernel's release.
+ */
 export function unpackDebian(root, workFolder) {
   const archives = join(workFolder, 'archives')
   rmSync(archives, { recursive: true, force: true })
@@ -48,7 +53,7 @@ export function unpackDebian(root, workFolder) {
   const status = join(workFolder, 'no-packages')
   writeFileSync(status, '')
   say(`fetching Debian packages for the guest (35 MB): ${guestPackages.join(' ')}, and what they depend on`)
-  // With an empty list of installed packages, apt-get resolves and fetches all that the guest needs.
+  // With an empty list of installed packages, apt-get fetches every dependency of the guest.
   const settings = [`Dir::State::status=${status}`, `Dir::Cache::archives=${archives}`, 'Debug::NoLocking=1']
   const failure = aptGetFresh([
     ...settings.flatMap((setting) => ['-o', setting]),

@@ -1,5 +1,5 @@
-// Creates the guest's two disks and its initramfs. The base disk (Debian, Node, the npm packages, the runtime) takes a minute and
-// is kept. The disk with the source tree is created for each run, in a second.
+// Creates the guest's two disks and its initramfs. Creating the base disk (Debian, Node, the npm packages, the runtime)
+// takes a minute, so it is cached. The disk with the source tree is created for each run, in a second.
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -7,7 +7,10 @@ import { fileURLToPath } from 'node:url'
 import { say } from '../say.mjs'
 import { run, unpackDebian } from './debian.mjs'
 
-/** Enough for the packages (0.6 GB) and for what a run writes: a database, images and the sandboxes' disks. */
+/**
+ * The size of the base disk. It has space for the packages (0.6 GB) and for the data of a run: a database, images and
+ * the sandboxes' disks.
+ */
 const baseSize = '12G'
 
 /** The parts of the source tree that the guest needs. */
@@ -23,7 +26,7 @@ const projectParts = [
   'schema.sql',
 ]
 
-/** The modules that the initramfs loads, in this order, so that the kernel reaches the disks. */
+/** The kernel modules that the initramfs loads, in this order. The kernel needs them to access the disks. */
 const diskModules = [
   'virtio_ring',
   'virtio',
@@ -34,8 +37,8 @@ const diskModules = [
 ]
 
 /**
- * Returns the folder with `disk.ext4`, `vmlinuz` and `initramfs`. Creates it if there is none for exactly this lock file and these
- * scripts. An interrupted run leaves nothing that looks complete.
+ * Returns the folder with `disk.ext4`, `vmlinuz` and `initramfs`. Creates the folder if there is none for exactly this
+ * lock file and these scripts. An interrupted run leaves no folder that looks complete.
  */
 export function ensureBase(projectRoot, cacheFolder) {
   const folder = join(cacheFolder, `base-${baseKey(projectRoot)}`)
@@ -59,7 +62,10 @@ export function ensureBase(projectRoot, cacheFolder) {
   return folder
 }
 
-/** Writes the source tree and links to the base's packages as a disk into `folder`. The guest runs `tests`. */
+/**
+ * Creates a disk in `folder` with the source tree and with links to the packages on the base disk. The guest runs
+ * `tests`.
+ */
 export function makeProjectDisk(projectRoot, tests, folder) {
   const tree = join(folder, 'project')
   const disk = join(folder, 'project.ext4')
@@ -73,7 +79,10 @@ export function makeProjectDisk(projectRoot, tests, folder) {
   return disk
 }
 
-/** A hash of everything that the base is built from, except the distribution's versions: a newer kernel needs no rebuild. */
+/**
+ * Hashes everything from which the base disk is built, except the distribution's versions: a newer kernel needs no
+ * rebuild.
+ */
 function baseKey(projectRoot) {
   const hash = createHash('sha256').update(readFileSync(join(projectRoot, 'package-lock.json')))
   for (const name of ['debian.mjs', 'disks.mjs', 'initramfs.sh'])
@@ -81,7 +90,10 @@ function baseKey(projectRoot) {
   return hash.digest('hex').slice(0, 16)
 }
 
-/** Packs one static program and the modules, with busybox's cpio, because few machines have another one. */
+/**
+ * Packs one static program and the modules as an initramfs. It uses busybox's cpio, because few machines have cpio
+ * installed.
+ */
 function makeInitramfs(root, release, made) {
   const tree = join(made, '..', 'initramfs')
   mkdirSync(join(tree, 'bin'), { recursive: true })
@@ -99,7 +111,10 @@ function makeInitramfs(root, release, made) {
   run('sh', ['-c', 'find . | "$0" cpio -o -H newc >"$1"', busybox, join(made, 'initramfs')], { cwd: tree })
 }
 
-/** Adds what the packages' scripts would have added, and the user `sandyard`, as whom the embedded PostgreSQL runs. */
+/**
+ * Adds the accounts that the packages' scripts would have added, and the user `sandyard`, which runs the embedded
+ * PostgreSQL.
+ */
 function addAccounts(root) {
   const files = {
     'etc/passwd': 'root:x:0:0::/root:/bin/sh\nsandyard:x:990:990::/nonexistent:/usr/sbin/nologin\n',
@@ -122,7 +137,7 @@ function addAccounts(root) {
     rmSync(join(root, 'usr/share', unread), { recursive: true, force: true })
 }
 
-/** Copies the packages that Sandyard needs at run time, Node among them, without those for development. */
+/** Copies the packages that Sandyard needs at run time, including Node. Packages for development are left out. */
 function copyPackages(projectRoot, folder) {
   const lock = JSON.parse(readFileSync(join(projectRoot, 'package-lock.json'), 'utf8'))
   const wanted = Object.entries(lock.packages).filter(([path, entry]) => path !== '' && entry.dev !== true)

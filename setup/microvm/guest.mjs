@@ -3,13 +3,14 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 
-/** The limit of a whole run. */
+/** The time limit of a whole run. */
 const limitMs = 40 * 60_000
 const memoryMib = 3072
 
 /**
- * Boots the guest and prints its output, each line with the seconds since power-on. Resolves with exit code 0 when every step
- * of the guest succeeded and the guest reported its end, else 1. What the guest writes to its disks is discarded.
+ * Boots the guest and prints its output. Each line starts with the seconds since power-on. Resolves with exit code 0
+ * when every step succeeded and the guest reported its end, otherwise with 1. Changes that the guest makes to its disks
+ * are discarded.
  */
 export async function runGuest({ base, projectDisk, folder }) {
   const kernelLog = join(folder, 'console.log')
@@ -53,12 +54,12 @@ export async function runGuest({ base, projectDisk, folder }) {
   return isOver && failed.length === 0 && steps.size > 0 ? 0 : 1
 }
 
-/** The arguments of QEMU. With two processors, the guest's kernel panicked at the third sandbox (2026-11). */
+/** The command line of QEMU. With two processors, the guest's kernel panicked at the third sandbox (2026-11). */
 function qemuArguments({ base, projectDisk, kernelLog }) {
   const options = {
     machine: 'q35',
     accel: 'tcg,thread=multi',
-    cpu: 'max', // AMD's, with SVM and nested pages
+    cpu: 'max', // an AMD processor with SVM and nested pages
     smp: '1',
     m: `${memoryMib}`,
     kernel: join(base, 'vmlinuz'),

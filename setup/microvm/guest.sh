@@ -33,7 +33,7 @@ machine() {
   test -c /dev/kvm && echo '/dev/kvm is there'
 }
 
-# Each file runs in a process of its own, as in `npm test`. The output of a test appears at once.
+# Each test file runs in a process of its own, as in `npm test`. The output of a test appears at once.
 tests() {
   node --test --test-concurrency=1 --test-timeout=1500000 \
     --test-reporter=./setup/closing-reporter.mjs --test-reporter-destination=stdout "$@"
