@@ -35,7 +35,10 @@ const RuleInput = requestObject(
     ports: Type.Optional(Type.Array(PortRange, { maxItems: RULE_PORTS_MAX })),
     protocols: Type.Optional(Type.Array(stringEnumEitherCase(PROTOCOLS), { maxItems: PROTOCOLS.length })),
   },
-  { title: 'RuleInput', description: 'A rule of a network policy. Without ports or protocols, it applies to all of them.' },
+  {
+    title: 'RuleInput',
+    description: 'A rule of a network policy. Without ports or protocols, it applies to all of them.',
+  },
 )
 
 const NetworkPolicyInput = requestObject(
