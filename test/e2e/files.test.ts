@@ -77,7 +77,9 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     await assert.rejects(fs.remove('/etc'), /directory|not permitted/i)
     await assert.rejects(fs.write('/proc/sys/kernel/core_pattern', 'x'), /Permission denied|Read-only file system/)
     await shell('mkdir -p /full/in')
-    await assert.rejects(fs.rename('/none', '/full'), /No such file or directory/)
+    await assert.rejects(fs.rename('/none', '/gone'), /No such file or directory/)
+    await shell('mkdir /empty')
+    await assert.rejects(fs.rename('/empty', '/full'), /Directory not empty/)
   })
 
   test('no path and no link leads out of the sandbox', async () => {
