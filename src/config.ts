@@ -1,6 +1,6 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import type { Setting } from './lib/setting.ts'
+import type { Setting } from './settings/setting.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'

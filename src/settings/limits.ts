@@ -1,4 +1,4 @@
-import { integerBetween, type Setting } from '../lib/setting.ts'
+import { integerBetween, type Setting } from './setting.ts'
 
 /** How much a server process lets go on at once, and how fast. */
 export const LIMIT_SETTINGS = {

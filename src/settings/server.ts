@@ -1,7 +1,7 @@
 import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
-import { directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from '../lib/setting.ts'
+import { directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of the program and of the control plane. */
 export const SERVER_SETTINGS = {

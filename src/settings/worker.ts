@@ -1,4 +1,4 @@
-import { directoryPath, oneOf, nonEmptyText, httpOrigin, integerBetween, type Setting } from '../lib/setting.ts'
+import { directoryPath, oneOf, nonEmptyText, httpOrigin, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of what runs sandboxes on a machine. */
 export const WORKER_SETTINGS = {

@@ -3,7 +3,7 @@ import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
-import { makeChannelLimit, makeLogStreamLimit } from '../../control/streams/concurrency-limit.ts'
+import { makeChannelLimit, makeLogStreamLimit } from '../../control/requests/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'

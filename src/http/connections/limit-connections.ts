@@ -1,7 +1,7 @@
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
-import { makeConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
+import { makeConcurrencyLimit } from '../../control/requests/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'

@@ -1,5 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/requests/concurrency-limit.ts'
 import {
   makeRequestRateLimiter,
   type RateLimits,

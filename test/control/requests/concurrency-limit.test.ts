@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { makeConcurrencyLimit } from '../../../src/control/streams/concurrency-limit.ts'
+import { makeConcurrencyLimit } from '../../../src/control/requests/concurrency-limit.ts'
 import { Problem } from '../../../src/domain/problem.ts'
 
 type Thing = { readonly box: string; readonly org: string }
