@@ -43,7 +43,7 @@ before(async () => {
 })
 after(() => world.close())
 
-/** What the worker's machine holds. Each test has its own. */
+/** The simulated machine of the worker. Each test has its own. */
 let machine: SimulatedWorld = makeSimulatedWorld()
 let endLife: () => Promise<void> = () => Promise.resolve()
 afterEach(async () => {
@@ -61,7 +61,7 @@ function openDriver(): Driver {
   return makeSimulatedDriver({ world: machine, clock: systemClock, behaviourOf })
 }
 
-/** Runs the worker with what the machine holds. */
+/** Runs the worker on the simulated machine. */
 function live(driver: Driver = openDriver(), options: RunWorkerOptions = {}): void {
   endLife = world.runWorker(driver, options)
 }
@@ -73,7 +73,7 @@ async function waitForStatus(id: SandboxId, status: string): Promise<{ readonly 
   })
 }
 
-/** Gives a worker that would do the wrong thing the time to do it: another sandbox starts meanwhile. */
+/** Starts another sandbox, so that a faulty worker has time to do the wrong thing. */
 async function runAnother(): Promise<void> {
   await waitForStatus((await world.create()).id, 'running')
 }
@@ -84,7 +84,7 @@ function heldOf(id: SandboxId): readonly string[] {
     .map(({ observed }) => observed.phase)
 }
 
-test('a sandbox lives its whole life: started, running, stopped, started again, deleted, its disk discarded', async () => {
+test('a sandbox is started, stopped, started again and deleted, and then its disk is discarded', async () => {
   live()
   const { deps, caller } = world.control
   const { id } = await world.create()
@@ -156,7 +156,7 @@ test('a stop during a start ends the start, and is no failure', async () => {
   await waitUntil(() => heldOf(id).length === 0)
 })
 
-test('a stop also ends a start that the driver does not list yet, and no other run of the sandbox starts beside it', async () => {
+test('a stop also ends a start that the driver does not list yet, and no other run of the sandbox starts at the same time', async () => {
   const driver = openDriver()
   const { promise: mayEnd, resolve } = Promise.withResolvers<void>()
   let unlisted = 0
@@ -181,7 +181,7 @@ test('a stop also ends a start that the driver does not list yet, and no other r
   await waitForStatus(id, 'running')
 })
 
-test('a worker goes on while the control plane is away, and reports what happened when it is back', async () => {
+test('a worker continues while the control plane is unreachable, and later reports the changes', async () => {
   live()
   const { id } = await world.create()
   const { id: other } = await world.create()
@@ -231,7 +231,7 @@ test('a worker that can’t sync destroys its runs before its lease is over, cou
   assert.ok(clock.monotonicMs() < RENEW_DEADLINE_MS + 5_000)
 })
 
-test('an answer that a later one has overtaken changes nothing', async () => {
+test('an answer that arrives after the answer to a later report changes nothing', async () => {
   const real = world.connect()
   const { promise: letGo, resolve } = Promise.withResolvers<void>()
   let late: SyncRequest | null = null
@@ -268,7 +268,7 @@ test('an answer that a later one has overtaken changes nothing', async () => {
   assert.deepEqual(heldOf(id), ['running'])
 })
 
-test('an answer that never comes does not keep news from being reported', async () => {
+test('a sync without an answer does not prevent the report of changes', async () => {
   const real = world.connect()
   let isFirst = true
   live(openDriver(), {
@@ -291,7 +291,7 @@ test('an answer that never comes does not keep news from being reported', async 
   assert.ok(systemClock.monotonicMs() - fromMs < 3_000)
 })
 
-test('a report that was overtaken on its way changes nothing', async () => {
+test('a report that arrives after a later one changes nothing', async () => {
   live()
   const { id } = await world.create()
   await waitForStatus(id, 'running')
@@ -311,7 +311,7 @@ test('a report that was overtaken on its way changes nothing', async () => {
   assert.equal((await world.statusOf(id)).last_failure_message, 'the worker no longer holds this run')
 })
 
-test('a disk is discarded only when its run is gone', async () => {
+test('a disk is discarded only after its run was removed', async () => {
   live()
   const { deps, caller } = world.control
   const { id } = await world.create({ image: 'registry.example/stubborn' })

@@ -57,7 +57,7 @@ function answerWith(replicas: readonly string[]): string {
   return JSON.stringify(answer)
 }
 
-test('the head of an answer says that the report was recorded, however long the rest is held', async () => {
+test('the head of an answer reports that the report was recorded, even while the body is held', async () => {
   let end: () => void = () => undefined
   const peer = await listen((_request, response) => {
     response.writeHead(200, { 'content-type': 'application/json' })
@@ -75,7 +75,7 @@ test('the head of an answer says that the report was recorded, however long the 
   assert.equal((await answering).desired_version, 'v')
 })
 
-test('a worker syncs with the next process when one refuses, breaks or is silent, well before its renew deadline', async () => {
+test('a worker syncs with the next process when one refuses, disconnects or does not answer, well before its renew deadline', async () => {
   const second = await listen((_request, response) => {
     response.end(answerWith([first.url, second.url]))
   })
@@ -125,7 +125,7 @@ test('a sync that the worker itself aborts is no failure of the process', async 
   assert.deepEqual([first.syncs, other.syncs], [3, 0])
 })
 
-test('a ticket is dialled at its URL, and if nothing answers there, where the worker syncs', async () => {
+test('a worker connects with a ticket at its URL, and if nothing answers there, at the URL of its syncs', async () => {
   const paths: string[] = []
   const takesTickets = (peer: Peer, name: string): void => {
     const sockets = new WebSocketServer({ noServer: true })

@@ -22,7 +22,7 @@ test('each incarnation has a greater UUID than the one before, even in the same 
   assert.deepEqual(lives, [...new Set(lives)].sort())
 })
 
-test('a truncated file is written again', async () => {
+test('a truncated incarnation file is replaced', async () => {
   const path = join(folder, 'cut.json')
   writeFileSync(path, '{"life":')
   assert.ok(isUuid(await beginIncarnation({ clock: makeTestClock(), random: systemRandom }, path)))

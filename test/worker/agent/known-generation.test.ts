@@ -5,7 +5,7 @@ import { knownGeneration, noteGeneration, WHOLE_REPORT_EVERY_MS } from '../../..
 const fresh = () => ({ content: null, sinceSeq: 0, generation: null, wholeAtMs: 0 })
 const NOW = WHOLE_REPORT_EVERY_MS
 
-test('a report carries the generation of the last answer while it says the same, and otherwise none', () => {
+test('an unchanged report contains the generation of the last answer, and a changed report contains none', () => {
   const memory = fresh()
   assert.equal(knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW }), null)
   noteGeneration(memory, 1, 7)
@@ -14,7 +14,7 @@ test('a report carries the generation of the last answer while it says the same,
   assert.equal(knownGeneration(memory, { content: 'a', seq: 4, nowMs: NOW }), null)
 })
 
-test('the answer to a report with other content gives no generation to the next one', () => {
+test('the next report does not use the generation from the answer to a report with other content', () => {
   const memory = fresh()
   knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW })
   knownGeneration(memory, { content: 'b', seq: 2, nowMs: NOW })
@@ -25,7 +25,7 @@ test('the answer to a report with other content gives no generation to the next 
   assert.equal(knownGeneration(memory, { content: 'b', seq: 4, nowMs: NOW }), null)
 })
 
-test('a report is sent to be read whole from time to time, even if it says the same', () => {
+test('even an unchanged report is sent without a generation from time to time', () => {
   const memory = fresh()
   knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW })
   noteGeneration(memory, 1, 7)

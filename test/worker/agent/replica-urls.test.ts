@@ -13,7 +13,7 @@ test('the URL that a worker was given comes first, and newly named URLs replace 
   assert.deepEqual(urls.all, [GIVEN, B])
 })
 
-test('after failures the URLs are tried in turn, and one that answers is kept', () => {
+test('after failures the URLs are tried in turn, and a URL that answers stays current', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [A, B])
   const tried = [GIVEN, A, B, GIVEN].map((url) => {
@@ -35,7 +35,7 @@ test('a second failure of the same URL does not skip the next one', () => {
   assert.equal(urls.current, A)
 })
 
-test('a process that is no longer named is left at its first failure, and not before', () => {
+test('a URL that is no longer named stays current until its first failure', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.markAnswered(GIVEN, [A, B])
   urls.markFailed(GIVEN)

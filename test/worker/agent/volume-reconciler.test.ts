@@ -27,7 +27,8 @@ import { socketPair } from '../../support/channel.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../../support/volume-storage.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-// What the worker reports and does about volumes, with plain folders and a control plane that the test plays.
+// Tests of how the worker reports, caps and deletes volumes. The volumes are plain folders, and the test simulates the control
+// plane.
 
 let storage: VolumeStorage
 let removeFolders: () => void
@@ -55,7 +56,7 @@ beforeEach(() => {
 })
 afterEach(() => end())
 
-/** Answers news at once, and otherwise after a while, as the real control plane does. */
+/** Answers a changed report at once and an unchanged one after a delay, like the real control plane. */
 async function sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer> {
   reports.push(report)
   const isNews = (): boolean =>
@@ -99,7 +100,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
   }
 }
 
-/** What the latest report about volumes says about one; null if the volume is not in it. */
+/** Returns the latest reported use of a volume. Null if the volume is not in the report. */
 function toldOf({ volume_id }: DesiredVolume): number | null | undefined {
   const told = reports.findLast(({ volumes }) => volumes !== null)?.volumes
   return told?.find((one) => one.volume_id === volume_id)?.used_bytes ?? (told === undefined ? undefined : null)
@@ -123,7 +124,7 @@ async function put(volume: DesiredVolume, path: string, content: string): Promis
   return status
 }
 
-test('the first report says how volumes are stored and which exist, and later ones only what changed', async () => {
+test('the first report describes the storage and lists all volumes, and later reports contain only changes', async () => {
   const volume = newVolume()
   writeFileSync(join(await storage.open(volume), 'file'), 'x'.repeat(100_000))
   live()
@@ -169,7 +170,7 @@ test('caps are applied once, and failed ones are requested again', async () => {
   assert.deepEqual(limited, [good, bad, good, bad, good])
 })
 
-test('a volume to be deleted is deleted, and that is reported at once', async () => {
+test('a volume is deleted on request, and the deletion is reported at once', async () => {
   const volume = newVolume()
   const path = await storage.open(volume)
   live()

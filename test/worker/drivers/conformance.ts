@@ -14,10 +14,10 @@ export type ConformanceSubject = {
   readonly name: string
   /** Why the suite can't run here; null when it can. */
   readonly whyNot: string | null
-  /** Opens a driver over the same machine each time, so a second one is the first after a restart of its worker. */
+  /** Opens a driver over the same machine each time. A second call simulates a restart of the worker. */
   open(): Promise<Driver>
   makeRun(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): DesiredRun
-  /** A spec whose start fails because of the image, one whose start takes at least 10 s, and one that ends by itself. */
+  /** Three specs: the start fails because of the image, the start takes at least 10 s, and the workload ends without a stop. */
   readonly specs: {
     readonly failing: Partial<SandboxSpec>
     readonly slow: Partial<SandboxSpec>
@@ -25,7 +25,7 @@ export type ConformanceSubject = {
   }
   /** Runs a shell script in a sandbox and returns its output; null for a driver that runs nothing. */
   readonly run: ((run: RunId, script: string) => Promise<string>) | null
-  /** What the driver has on the machine apart from live runs: mounts, namespaces, cgroups. */
+  /** Lists the driver's mounts, namespaces and cgroups on the machine that belong to no live run. */
   leftovers(): Promise<readonly string[]>
 }
 

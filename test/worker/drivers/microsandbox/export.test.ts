@@ -37,7 +37,7 @@ describe('an image that is imported', { skip: process.getuid?.() === 0 ? false :
     linkSync(join(below, 'etc/kept'), join(below, 'etc/same'))
     symlinkSync('kept', join(below, 'etc/link'))
     writeFileSync(join(above, 'etc/changed'), 'new')
-    execFileSync('mknod', [join(above, 'etc/removed'), 'c', '0', '0']) // how an overlay says that it is gone
+    execFileSync('mknod', [join(above, 'etc/removed'), 'c', '0', '0']) // how an overlay marks a deleted file
     for (const layer of layers()) execFileSync('chown', ['-Rh', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, layer])
     chownSync(join(below, 'etc/kept'), UID_SHIFT + 1000, UID_SHIFT + 65_534)
     lchownSync(join(below, 'etc/link'), UID_SHIFT + 7, UID_SHIFT)

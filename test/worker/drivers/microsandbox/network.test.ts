@@ -10,7 +10,10 @@ import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 const GATEWAY = cidr('172.16.0.1')
 const HOST = '192.0.2.9'
 
-/** Judges an outgoing packet as the runtime does: by the first rule that matches, then by the default (policy/types.rs, 0.6.14). */
+/**
+ * Decides about an outgoing packet as the runtime does: by the first matching rule, and otherwise by the default
+ * (policy/types.rs, 0.6.14).
+ */
 function decide(policy: NetworkPolicy, address: string, protocol: Protocol, port: number | null): Action {
   const peer = cidr(address)
   const covers = ({ destination }: Rule): boolean => {
@@ -71,7 +74,7 @@ const PACKETS: readonly (readonly [Protocol, number | null])[] = [
   ['icmpv4', null],
 ]
 
-test('a policy means for a microVM what it means for a container, packet by packet', () => {
+test('a policy allows and denies the same packets for a microVM as for a container', () => {
   for (const [name, one] of Object.entries(POLICIES)) {
     const spec = { ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }
     const planned = makeVmNetwork(spec, [HOST])?.policy

@@ -19,7 +19,7 @@ let dir: string
 let server: Server
 before(async () => {
   dir = mkdtempSync(join(tmpdir(), 'sandyard-vm-out-'))
-  // Our own agent stands for the relay: both speak the protocol from its prologue on.
+  // Our own agent replaces the runtime's relay: both send the protocol from the prologue on.
   server = createServer({ allowHalfOpen: true }, (socket) => {
     socket.on('error', () => socket.destroy())
     serveChannel(socket, makeLocalGuest(), {

@@ -21,9 +21,9 @@ import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
 /**
- * What of the driver shows without virtualization: everything up to the first instruction of a guest, with the genuine
- * runtime; and the adoption of what runs, which is played by a process that looks like a virtual machine of it. What a
- * guest is needed for is in ../microsandbox.test.ts.
+ * Tests of the driver that need no virtualization. The genuine runtime runs up to the first instruction of a guest. For the
+ * adoption of runs, a process imitates a virtual machine of the runtime. The tests that need a guest are in
+ * ../microsandbox.test.ts.
  */
 const NEVER = new AbortController().signal
 const whyNot = process.getuid?.() !== 0 ? 'needs root' : findInstallation() === null ? 'npm left the runtime out' : null
@@ -176,7 +176,7 @@ describe('a start of a microVM', { skip: whyNot ?? false }, () => {
   })
 })
 
-/** Creates what a worker leaves of a live run: its record, its disk's, and a process with the runtime's command line. */
+/** Imitates a live run of an earlier worker: its record, its disk's record, and a process with the runtime's command line. */
 async function playVm(
   fixture: MicroVmFixture,
   { run_id, sandbox_id, org_id }: DesiredRun,

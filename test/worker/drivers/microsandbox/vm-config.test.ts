@@ -52,7 +52,8 @@ describe(
       if (answer.kind === 'failed') throw new Error(`${answer.code}: ${answer.message}`)
       return answer.value
     }
-    // In this process, because loading the SDK takes longer than all the rest. One test below calls it as the driver does.
+    // Calls the SDK in this process, because loading the SDK takes longer than all the tests. One test below calls it as the
+    // driver does.
     const build = async (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput> = {}): Promise<unknown> => {
       const { Sandbox } = await import('microsandbox')
       return await applyVmConfig(Sandbox.builder('sy-test'), planOf(spec, place)).build()
@@ -148,7 +149,7 @@ describe(
   },
 )
 
-test('every field that the runtime does not get has another owner', () => {
+test('every field that the runtime does not get is handled elsewhere', () => {
   const tables: readonly object[] = [SPEC, RUNTIME, RESOURCES, NETWORK, LIFECYCLE, FOLDER, NAMED, TMPFS]
   const all = tables.flatMap((table) => Object.entries(table))
   assert.deepEqual(

@@ -53,7 +53,7 @@ function makeGuest(): { readonly guest: Guest; readonly end: () => void; readonl
 
 type World = { readonly clock: TestClock; activity: RunActivity; readonly told: { atMs: number; idle: RunId[] }[] }
 
-/** One worker process: its activity reports each moment at which runs became idle to the test. */
+/** Creates the activity of one worker process. It records each moment at which runs become idle. */
 function live({ clock, told }: Omit<World, 'activity'>): RunActivity {
   const activity = makeRunActivity(clock, () => {
     told.push({ atMs: clock.monotonicMs(), idle: RUNS.filter((run) => activity.isIdle(run)) })

@@ -11,7 +11,7 @@ import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../..
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
-/** A sandbox with a kernel of its own may change what belongs to that kernel only. */
+/** A sandbox with its own kernel may change the state of that kernel. */
 const ownKernel = { skip: isGvisor ? 'gVisor answers for its own kernel, not for the machine’s' : false }
 const NEVER = new AbortController().signal
 let fixture: OciFixture

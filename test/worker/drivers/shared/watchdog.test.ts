@@ -10,7 +10,7 @@ import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts
 import { startWatchdog } from '../../../../src/worker/drivers/shared/watchdog.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
-// The process that kills sandboxes when no other can. Folders stand for cgroups, and processes of the test for sandboxes.
+// Tests of the watchdog process. Folders replace cgroups, and processes of the test replace sandboxes.
 
 const SCRIPT = join(import.meta.dirname, '../../../../src/worker/perl/watchdog.pl')
 /** The time of several checks of the watchdog. */
@@ -109,7 +109,7 @@ test('a watchdog that outlives its worker sleeps between its checks', async () =
   assert.ok(took < 30, `${String(took)} ticks of the processor in ${String(2 * LOOKS_MS)} ms`)
 })
 
-test('of two watchdogs, one acts and the other one replaces it', async () => {
+test('only one of two watchdogs acts, and the other one replaces it when it ends', async () => {
   startSandbox('one')
   const first = watch()
   await looks()
