@@ -1,5 +1,5 @@
-# Runs short commands for the worker and reports their output, so that the worker doesn't fork itself (perl-process.pl says
-# what that costs, and why this is Perl).
+# Runs short commands for the worker and reports their output, so that the worker doesn't have to fork. perl-process.pl
+# explains the cost of a fork, and the reason for Perl.
 #
 # perl command-helper.pl WORKER_PID
 #
@@ -52,7 +52,7 @@ sub read_output {
     report_end($command);
 }
 
-# A command has ended once it was reaped and nobody has its outputs open.
+# Reports the end of a command once it is reaped and all processes have closed its outputs.
 sub report_end {
     my ($command) = @_;
     return if $command->{open_outputs} > 0 || !defined $command->{code};
@@ -82,7 +82,8 @@ sub run_command {
     say_line("started $number $pid");
 }
 
-# Runs in the child. Returns why the command can't run there, or nothing.
+# Enters the command's folder and network namespace. Runs in the child process. Returns the reason if that fails, and
+# otherwise nothing.
 sub enter_place {
     my ($folder, $netns, @descriptors) = @_;
     chdir $folder or return "$folder: $!";

@@ -1,12 +1,12 @@
-# Starts programs for the worker on files that it names, so that the worker doesn't fork itself (perl-process.pl says what
-# that costs, and why this is Perl).
+# Starts programs for the worker, so that the worker doesn't have to fork. The worker names the files that a program
+# gets as its descriptors. perl-process.pl explains the cost of a fork, and the reason for Perl.
 #
 # perl launcher.pl WORKER_PID [DEADLINE_FILE]
 #
-# The fields of a request: how many descriptors the program gets (u8), their paths from descriptor 0 on, and the command
-# line. The replies: `started N PID`; `failed N TEXT` when it could not be started; and `ended N CODE`, where CODE is `-`
-# when a signal ended the program. Programs go on when the launcher exits. With DEADLINE_FILE it starts nothing once
-# the renew deadline has passed: the sandbox may run elsewhere already.
+# The fields of a request: the number of the program's descriptors (u8), the path for each descriptor from 0 on, and the
+# command line. The replies: `started N PID`; `failed N TEXT` when the program could not be started; and `ended N CODE`,
+# where CODE is `-` when a signal ended the program. Programs continue when the launcher exits. With DEADLINE_FILE, it
+# starts no program after the renew deadline, because the sandbox may already run elsewhere.
 use strict;
 use warnings;
 use Fcntl;
@@ -49,10 +49,11 @@ sub launch {
     say_line("started $number $pid");
 }
 
-# Runs in the child: opens each file as its descriptor. Returns why one can't be opened, or nothing.
+# Opens each file as its descriptor, in the child process. Returns the reason if a file can't be opened, and otherwise
+# nothing.
 sub open_files {
     my @files = @_;
-    alarm OPEN_LIMIT_SECS; # a file that does not open would make all other requests wait
+    alarm OPEN_LIMIT_SECS; # if an open blocks, all other requests would wait
     for my $fd (0 .. $#files) {
         my $path = $files[$fd];
         my $mode = -c $path ? O_RDWR : $fd == 1 || $fd == 2 ? O_WRONLY : O_RDONLY;

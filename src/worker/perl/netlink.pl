@@ -1,6 +1,6 @@
-# Builds and sends the rtnetlink(7) messages that set up a sandbox's network. A library for `require`. It is Perl because Node
-# has no netlink sockets, and running ip(8) for each network takes 2 to 4 ms of processor. The numbers are those of
-# linux/netlink.h, if_link.h, if_addr.h and rtnetlink.h.
+# Builds and sends the rtnetlink(7) messages that set up a sandbox's network. Load it with `require`. It is written in
+# Perl because Node has no netlink sockets, and ip(8) takes 2 to 4 ms of processor time for each network. The numbers
+# are those of linux/netlink.h, if_link.h, if_addr.h and rtnetlink.h.
 use strict;
 use warnings;
 use Socket qw(inet_aton);
@@ -46,7 +46,7 @@ sub send_messages {
     die "netlink message $refused->[0] of " . scalar(@messages) . ": $!\n";
 }
 
-# Makes a veth pair: `$name` here, `$peer` in the namespace that is open as a descriptor.
+# Creates a veth pair: `$name` in the current namespace, and `$peer` in the namespace of an open descriptor.
 sub add_veth {
     my ($name, $peer, $namespace) = @_;
     my $peer_data = link_head(0) . attribute(IFLA_IFNAME, "$peer\0") . attribute(IFLA_NET_NS_FD, pack 'L', $namespace);

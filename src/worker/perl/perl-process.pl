@@ -1,12 +1,13 @@
-# What the helper processes of the worker share: the protocol of their requests and replies, starting programs, and the
-# numbers of system calls. A library for `require`; it runs nothing by itself.
+# A library for the worker's helper processes: the protocol of requests and replies, starting programs, and the numbers
+# of system calls. Load it with `require`.
 #
-# Why Perl: every Debian has it (perl-base), and it forks, sets signals and makes raw system calls, which Node can't. A
-# helper takes about 5 MiB, so forking it costs a tenth of forking the worker, and doesn't stop the worker meanwhile.
+# The helpers are written in Perl because every Debian has it (perl-base), and because it can fork, set signal masks and
+# make raw system calls, which Node can't. A helper uses about 5 MiB of memory. A fork of it costs a tenth of a fork of
+# the worker, and doesn't stop the worker meanwhile.
 #
-# A request comes on standard input: the length of what follows (u32, big-endian), the number of the request (u32), and
-# the fields that the script names at its head. A text field ends with a NUL. A reply is one line on standard output:
-# `WORD NUMBER REST`. At the end of input the helper exits.
+# A request arrives on standard input. It is the length of the rest (u32, big-endian), the number of the request (u32),
+# and the fields that the head comment of each script lists. A text field ends with a NUL. A reply is one line on
+# standard output: `WORD NUMBER REST`. At the end of input the helper exits.
 use strict;
 use warnings;
 use POSIX qw(:signal_h :sys_wait_h setsid _exit);
@@ -36,7 +37,8 @@ sub enter_network {
     call('setns', fileno $namespace, CLONE_NEWNET);
 }
 
-# Closes what the worker had open, such as the terminals of others, which would stay open as long as this process.
+# Closes the descriptors inherited from the worker, such as terminals of sandboxes. They would otherwise stay open as
+# long as this process runs.
 sub close_inherited {
     opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
     POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
@@ -47,8 +49,9 @@ sub close_inherited {
 
 my $input = '';
 
-# Reads what is waiting on standard input, and calls `$handle` with the number and the fields of each whole request.
-# Exits at the end of input, and when the worker has died: its successor may already have undone what a request changes.
+# Reads the available bytes on standard input, and calls `$handle` with the number and the fields of each complete
+# request. Exits at the end of input, and when the worker has died. The worker's successor must not find changes that a
+# late request makes after its clean-up.
 sub take_requests {
     my ($worker, $handle) = @_;
     sysread(STDIN, $input, READ_BYTES, length $input) or exit 0;
@@ -77,8 +80,8 @@ sub say_line {
 
 # --- Programs ---
 
-# Makes the exit of a child readable like input, so that none is missed between a look and the next wait. Returns the
-# handle for `select`.
+# Creates a signalfd, which makes the exit of a child readable like input. No exit is then missed between two calls of
+# `select`. Returns the handle for `select`.
 sub watch_exits {
     sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
     my $mask = pack 'Q', 1 << SIGCHLD - 1;
@@ -96,11 +99,11 @@ sub reap_children {
     }
 }
 
-# Starts a program in a session of its own, so that signals for the worker don't reach it. `$prepare` runs in the child and
-# returns why the program can't run, or nothing. Returns the process id, or undef and the reason.
+# Starts a program in its own session, so that signals for the worker don't reach it. `$prepare` runs in the child and
+# returns a reason if the program can't run. Returns the process id, or undef and the reason.
 sub start_program {
     my ($prepare, @command) = @_;
-    # The exec closes this pipe. Whatever comes through it says why there was none.
+    # A successful exec closes this pipe. Otherwise the child writes the reason for the failure to it.
     pipe my $reason, my $tell_reason or return (undef, "pipe: $!");
     my $pid = fork // return (undef, "fork: $!");
     if ($pid == 0) {
@@ -115,7 +118,7 @@ sub start_program {
     return (undef, $error);
 }
 
-# Returns only when the program could not be started: with the reason.
+# Replaces the child with the program. Returns only if that fails, with the reason.
 sub become_program {
     my ($prepare, @command) = @_;
     setsid() > 0 or return "setsid: $!";

@@ -1,9 +1,9 @@
-# Reads the renew deadline that `src/worker/agent/renew-deadline.ts` writes. A library for `require`, in Perl because the
-# launcher and the watchdog check the deadline while the worker itself may be stopped or stuck.
+# Reads the renew deadline that `src/worker/agent/renew-deadline.ts` writes. The launcher and the watchdog load this
+# library with `require`. They check the deadline while the worker itself may be stopped or stuck.
 use strict;
 use warnings;
 
-# Whether the deadline has passed. A deadline that can't be read, or one of an earlier boot, has.
+# Whether the deadline has passed. A deadline that can't be read or comes from an earlier boot counts as passed.
 sub has_deadline_passed {
     my $written = read_whole($_[0]);
     my $boot = read_whole('/proc/sys/kernel/random/boot_id') =~ s/\s+$//r;
@@ -13,7 +13,7 @@ sub has_deadline_passed {
     return $uptime_secs * 1000 >= $over_at_ms;
 }
 
-# The content of a file; empty when it can't be read.
+# The content of a file. Empty when it can't be read.
 sub read_whole {
     open my $file, '<', $_[0] or return '';
     local $/;

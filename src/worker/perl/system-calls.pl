@@ -1,6 +1,6 @@
-# Makes the system calls that a sandbox's start needs and Node can't make: sparse copies, named pipes, mounts and network
-# namespaces. The programs that do the same (mkfifo, mount, ip, nsenter) take 2 to 4 ms of processor each, mostly to be
-# forked, loaded and linked (measured 2026-11). perl-process.pl says why this is Perl.
+# Makes the system calls that a sandbox's start needs and Node can't make: sparse copies, named pipes, mounts and
+# network namespaces. The programs for the same tasks (mkfifo, mount, ip, nsenter) take 2 to 4 ms of processor time
+# each, mostly for forking, loading and linking (measured 2026-11). perl-process.pl explains the reason for Perl.
 #
 # perl system-calls.pl CALL ARGUMENTS…     makes one call; exits with 0, or with 1 and the reason on standard error
 # perl system-calls.pl serve WORKER_PID    makes one call after another
@@ -19,7 +19,7 @@ use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096
 
 my %CALLS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
 
-# Returns why the call was not made, or nothing.
+# Makes a call. Returns the reason if it fails, and otherwise nothing.
 sub make_call {
     my ($name, @arguments) = @_;
     my $make = $CALLS{$name} // return "$name: unknown";

@@ -1,14 +1,15 @@
-# Kills the sandboxes of a worker whose renew deadline has passed: the control plane may soon call them lost and start them
-# elsewhere. The worker kills them itself while it can. This process does so when the worker is stopped, stuck or dead, and kills what such
-# a worker starts afterwards. It is Perl because it must outlive the worker, start fast and take little memory.
+# Kills the sandboxes of a worker whose renew deadline has passed, because the control plane may soon declare them lost
+# and start them elsewhere. The worker kills them itself if it can. This process kills them when the worker is stopped,
+# stuck or dead, and also kills sandboxes that such a worker starts later. It is written in Perl because it must outlive
+# the worker, start fast and use little memory.
 #
 # perl watchdog.pl DEADLINE_FILE LOCK_FILE PLACE…
 #
-# A place is `cgroups:FOLDER`, whose subfolders are the cgroups of one run each, or `vms:FOLDER`, the folder of the records of
-# virtual machines. Several watchdogs may watch the same worker; only the one that holds the lock acts. Standard input
-# ends with the worker. The holder of the lock then stays as long as there are runs. A later process of the worker starts a
-# watchdog of its own, which takes the lock over. Without the file of the deadline,
-# as after `sandyard up` took over the data folder, the watchdog exits.
+# PLACE is `cgroups:FOLDER`, in which each subfolder is the cgroup of one run, or `vms:FOLDER`, which contains the
+# records of virtual machines. Several watchdogs may watch the same worker, but only the holder of the lock acts.
+# Standard input ends with the worker. The holder of the lock then stays as long as there are runs. A later process of
+# the worker starts its own watchdog, which takes over the lock. If the deadline file is missing, the watchdog exits.
+# That happens, for example, after `sandyard up` has taken over the data folder.
 use strict;
 use warnings;
 use Fcntl qw(:flock);
@@ -35,8 +36,8 @@ while (1) {
     $is_alone ||= $is_told && !sysread STDIN, my $ignored, 100;
 }
 
-# Functions that kill each run in a folder of cgroups. The kernel kills a whole cgroup where it can (cgroup v2). Elsewhere
-# new processes are forbidden, the others killed one by one, and the next look repeats it.
+# Returns functions that each kill one run in a folder of cgroups. With cgroup v2, the kernel kills a whole cgroup.
+# Otherwise new processes are forbidden and the others are killed one by one, and the next check repeats this.
 sub cgroups {
     return map {
         my $folder = $_;
@@ -50,8 +51,8 @@ sub cgroups {
     } subfolders($_[0]);
 }
 
-# Functions that kill each running virtual machine that is on record. Its command line is `msb sandbox … --name NAME …`, as
-# in vm-process.ts.
+# Returns functions that each kill one running virtual machine with a record. Its command line is `msb sandbox … --name
+# NAME …`, as in vm-process.ts.
 sub vms {
     my %is_ours;
     for my $run (subfolders($_[0])) {

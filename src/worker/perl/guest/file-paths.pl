@@ -1,4 +1,4 @@
-# The file operations of files.pl that take paths: stat, set attributes, links, folders, remove and rename. Loaded by it.
+# The file operations on paths: stat, set attributes, links, folders, remove and rename. files.pl loads this file.
 use strict;
 use warnings;
 no warnings 'newline'; # a file's name may end with one
@@ -8,7 +8,7 @@ use Fcntl qw(:DEFAULT :mode);
 use constant O_PATH => 0x200000;
 use constant UTIME_OMIT => 0x3ffffffe;
 use constant AT_FDCWD => -100;
-# utimensat(2), because perl's own utime() can't leave one of the two times as it is.
+# The number of the system call utimensat(2). Perl's own utime() can't change only one of the two times.
 my %UTIMENSAT = (x64 => 280, arm64 => 88, riscv64 => 88);
 
 our ($architecture, $request);
@@ -19,7 +19,7 @@ sub real_path {
     my $path = substr $request, 5;
     my $real = resolve($path);
     if (!defined $real) {
-        # A file that does not exist yet has a real path too: its folder's, and its name.
+        # A file that does not exist yet also has a real path: the real path of its folder, followed by its name.
         my $number = $! + 0;
         my ($folder, $name) = $path =~ m{^(?:(.*)/)?([^/]+)/*$}s;
         my $is_name = defined $name && $name ne '.' && $name ne '..';
@@ -31,14 +31,14 @@ sub real_path {
     $$reply .= $real;
 }
 
-# The kernel's own path of what a path leads to; undef when it leads nowhere.
+# Returns the kernel's path of the file at a path, with all symlinks resolved. Returns undef when there is no such file.
 sub resolve {
     my ($path) = @_;
     sysopen my $handle, $path, O_PATH or return undef;
     return readlink path_of($handle);
 }
 
-# A path that leads to exactly what a handle stands for, even after its name has changed.
+# Returns a path that leads to the file of an open handle, even if the file was renamed.
 sub path_of {
     my ($handle) = @_;
     return '/proc/self/fd/' . fileno $handle;
@@ -66,7 +66,7 @@ sub set_stat {
         truncate $file, $size or fail('setstat');
     }
     return if !($has & ~1);
-    # The rest changes one and the same file, even if the path is replaced by a symlink meanwhile.
+    # All further calls use this handle, so they change the same file even if a symlink replaces the path meanwhile.
     sysopen my $handle, $path, O_PATH | ($follow ? 0 : O_NOFOLLOW) or fail('setstat');
     my @stat = stat $handle or fail('setstat');
     fail_with('setstat', EOPNOTSUPP) if ($has & 2) && S_ISLNK($stat[2]);
@@ -96,7 +96,7 @@ sub make_symlink {
     symlink $target, $path or fail('symlink');
 }
 
-# Makes a folder and the missing ones above it. An existing folder is fine.
+# Creates a folder and its missing parents. An existing folder is fine.
 sub make_folder {
     my ($has_mode, $mode, $path) = unpack 'x5 C N a*', $request;
     my @missing = ($path);

@@ -1,5 +1,5 @@
-# The file operations of files.pl that may take long: copying a file and removing a folder with all that is in it. Each is done in
-# steps, so that operations of other sessions run in between. Loaded by it.
+# The file operations that may take long: copying a file, and removing a folder with all its contents. They run in
+# steps, so that operations of other sessions run in between. files.pl loads this file.
 use strict;
 use warnings;
 no warnings 'newline'; # a file's name may end with one
@@ -9,12 +9,12 @@ use Fcntl qw(:DEFAULT :mode);
 use constant COPY_PIECE_BYTES => 1024 * 1024;
 use constant COPY_PIECES_PER_STEP => 8;
 use constant REMOVALS_PER_STEP => 256;
-# How often a folder is read again when something was put into it meanwhile.
+# How many times a folder is read again if files were added to it during the removal.
 use constant REMOVAL_ROUNDS => 5;
 
 our ($request, %slots);
 
-# Does a bounded part of a task and replies whether it is finished. A failure ends the task.
+# Runs a bounded part of a task and replies whether the task is finished. A failure ends the task.
 sub take_step {
     my ($reply) = @_;
     my ($slot) = unpack 'x5 N', $request;
@@ -52,8 +52,8 @@ sub copy_on {
     return 0;
 }
 
-# A removal is a stack of open folders, each with the path by which it is removed once it is empty. Below the first, a path
-# starts at the open folder above it, so no symlink that appears meanwhile is followed.
+# Starts a removal, which is a stack of open folders. Each has the path by which it is removed once it is empty. Except
+# for the first, the path starts at the open parent folder. Therefore no symlink that is created meanwhile is followed.
 sub begin_removal {
     my ($slot, $path) = unpack 'x5 N a*', $request;
     my @stack;

@@ -1,15 +1,17 @@
-# Serves the file operations of one client from inside a sandbox. It runs as the sandbox's user 0 and asks the kernel, so a
-# path means here what it means to every program there. It is Perl because the worker brings a Perl into every sandbox
-# (toolbox.ts), which may have no programs of its own.
+# Serves the file operations of one client from inside a sandbox. It runs as the sandbox's user 0, so paths have the
+# same meaning as for every program in the sandbox. It is written in Perl because the worker brings a Perl into every
+# sandbox (toolbox.ts). A sandbox may have no other programs.
 #
 # perl files.pl ARCHITECTURE     the architecture as Node names it: x64, arm64 or riscv64
 #
-# Requests come on standard input and replies go to standard output, in order. A message is its length without these four
-# bytes (u32) and the number of the request (u32). A request goes on with the operation (u8) and its fields; a reply with 0
-# and the result, or with 1 and an error text. Numbers are big-endian. src/worker/channel/guest-files.ts says what each
-# operation does; files-client.ts is the other side of this format.
+# Requests arrive on standard input and replies go to standard output, in order. A message starts with its length
+# without these four bytes (u32) and the number of the request (u32). In a request, the operation (u8) and its fields
+# follow. In a reply, 0 and the result follow, or 1 and an error text. Numbers are big-endian.
+# src/worker/channel/guest-files.ts describes the operations, and files-client.ts implements the other side of this
+# format.
 #
-# This file reads requests and writes replies. file-paths.pl, open-files.pl and file-tasks.pl beside it do the operations.
+# This file reads requests and writes replies. file-paths.pl, open-files.pl and file-tasks.pl in the same folder
+# implement the operations.
 use strict;
 use warnings;
 
@@ -19,18 +21,18 @@ use constant PIPE_BYTES => 1024 * 1024;
 use constant F_SETPIPE_SZ => 1031;
 
 our $architecture = $ARGV[0] // '';
-# The request that is served, from the number on: the fields start at byte 5.
+# The current request, without its length. The fields start at byte 5.
 our $request = '';
 
 for my $part ('file-paths.pl', 'open-files.pl', 'file-tasks.pl') {
     require(__FILE__ =~ s{[^/]+$}{$part}r);
 }
 
-$SIG{XFSZ} = 'IGNORE'; # reaching a limit on file sizes fails that write, instead of ending this process
+$SIG{XFSZ} = 'IGNORE'; # at a limit on file sizes, the write fails instead of ending this process
 umask 0022;
 binmode STDIN;
 binmode STDOUT;
-# Larger pipes are faster. Nothing depends on it.
+# Larger pipes are faster, but a failure to enlarge them is harmless.
 fcntl(STDIN, F_SETPIPE_SZ, PIPE_BYTES);
 fcntl(STDOUT, F_SETPIPE_SZ, PIPE_BYTES);
 
@@ -46,7 +48,7 @@ while (read_exactly(4)) {
     read_exactly($length) or exit 1;
     my ($id, $number) = unpack 'NC', $request;
     my $operation = $operations[$number];
-    # File data can be long, so the result is appended behind space for the head and not copied.
+    # File data can be long. To avoid a copy, the result is appended after space for the head.
     my $reply = "\0" x 9;
     my $is_done = eval { defined $operation or die "no such operation\n"; $operation->(\$reply); 1 };
     if (!$is_done) {
@@ -83,7 +85,7 @@ sub write_all {
     return 1;
 }
 
-# Ends the operation with the error of the last system call, as clients of the agent protocol know it.
+# Ends the operation with the error of the last system call, in the form that clients of the agent protocol expect.
 sub fail {
     my ($what) = @_;
     die sprintf "%s: %s (os error %d)\n", $what, "$!", $! + 0;

@@ -1,4 +1,4 @@
-# The file operations of files.pl that work on slots: open, read, write, list and close. Loaded by it.
+# The file operations on slots: open, read, write, list and close. files.pl loads this file.
 use strict;
 use warnings;
 no warnings 'newline'; # a file's name may end with one
@@ -6,16 +6,16 @@ use Errno qw(EBADF EINVAL);
 use Fcntl qw(:DEFAULT :seek);
 
 our $request;
-# What is open, by slot: [handle, kind]. The kinds are file, folder, copy and removal.
+# The open handles by slot: [handle, kind]. The kinds are file, folder, copy and removal.
 our %slots;
 
-# Remembers something open under a slot, a number that the client chose.
+# Stores an open handle under a slot, which is a number that the client chose.
 sub keep {
     my ($slot, $kind, $handle) = @_;
     $slots{$slot} = [$handle, $kind];
 }
 
-# What is open under a slot. Fails the operation when nothing of that kind is.
+# Returns the handle under a slot. Fails the operation when the slot has no handle of that kind.
 sub kept {
     my ($slot, $kind, $what) = @_;
     my $open = $slots{$slot};
@@ -27,12 +27,12 @@ sub open_file {
     my ($slot, $wants, $has_mode, $mode, $path) = unpack 'x5 N C C N a*', $request;
     my ($read, $write, $append, $create, $truncate, $new) = map { $wants & 1 << $_ } 0 .. 5;
     my $writes = $write || $append;
-    # Options that contradict each other are refused as the real agent refuses them.
+    # Contradictory options are refused, as in the real agent.
     my $is_odd = !$read && !$writes || !$writes && ($create || $truncate || $new) || $append && $truncate && !$new;
     fail_with('open', EINVAL) if $is_odd;
     my $flags = ($writes ? $read ? O_RDWR : O_WRONLY : O_RDONLY) | ($append ? O_APPEND : 0)
         | ($new ? O_CREAT | O_EXCL : ($create ? O_CREAT : 0) | ($truncate ? O_TRUNC : 0));
-    # Without O_NONBLOCK, opening a FIFO would wait for somebody at its other end.
+    # Without O_NONBLOCK, opening a FIFO would wait until its other end is opened.
     sysopen my $file, $path, $flags | O_NONBLOCK | O_NOCTTY, $has_mode ? $mode & 07777 : 0666 or fail('open');
     keep($slot, 'file', $file);
 }

@@ -1,10 +1,10 @@
-# Connects to a host and port from inside a sandbox and carries the bytes: standard input goes to the other end, and what the
-# other end sends goes to standard output. Each direction ends by itself. It is Perl because the worker brings a Perl into
-# every sandbox (toolbox.ts), which may have no programs of its own.
+# Connects to a host and port from inside a sandbox. Sends standard input to the other end, and writes received bytes to
+# standard output. Each direction ends independently. It is written in Perl because the worker brings a Perl into every
+# sandbox (toolbox.ts). A sandbox may have no other programs.
 #
 # perl tcp.pl HOST PORT
 #
-# Standard error tells the worker what happens, one line each:
+# Standard error reports these events to the worker, one line each:
 #
 #   connected     once, before any byte is carried
 #   eof N         the other end sends no more; N bytes were written to standard output in all. The worker can't see the end
@@ -23,14 +23,14 @@ my $PIECE_BYTES = 65_536;
 
 my ($host, $port) = @ARGV;
 
-$SIG{PIPE} = 'IGNORE'; # a write to a closed connection fails instead, and is reported
+$SIG{PIPE} = 'IGNORE'; # a write to a closed connection fails with an error instead
 
 my $socket = connect_to($host, $port);
 say_line('connected');
 carry($socket);
 exit 0;
 
-# Tries each address of the host in the order of the sandbox's own name look-up. The worker enforces the time limit.
+# Tries each address of the host in the order of the sandbox's own name resolution. The worker enforces the time limit.
 sub connect_to {
     my ($host, $port) = @_;
     my ($problem, @found) = getaddrinfo($host, $port, { socktype => SOCK_STREAM, protocol => IPPROTO_TCP });
@@ -40,7 +40,7 @@ sub connect_to {
         if (!socket(my $socket, $address->{family}, SOCK_STREAM, IPPROTO_TCP)) { $why = reason() }
         elsif (!connect_one($socket, $address->{addr})) { $why = reason() }
         else {
-            # Single key strokes must not wait for the acknowledgement of the one before.
+            # A key stroke must not wait for the acknowledgement of the previous key stroke.
             setsockopt($socket, IPPROTO_TCP, TCP_NODELAY, 1);
             return $socket;
         }
@@ -52,7 +52,7 @@ sub connect_one {
     my ($socket, $address) = @_;
     return 1 if connect($socket, $address);
     return 0 if $! != EINTR;
-    # An interrupted connect goes on by itself.
+    # An interrupted connect continues in the background.
     my $writable = '';
     vec($writable, fileno($socket), 1) = 1;
     select(undef, $writable, undef, undef);
@@ -60,8 +60,8 @@ sub connect_one {
     return $! == 0;
 }
 
-# Carries both directions until both have ended. It reads a piece only after it wrote the one before, so a slow reader at
-# either end stops the writer at the other.
+# Forwards both directions until both have ended. It reads the next piece only after it has written the previous one, so
+# a slow reader at either end stops the writer at the other end.
 sub carry {
     my ($socket) = @_;
     set_nonblocking($_) for \*STDIN, \*STDOUT, $socket;
@@ -95,7 +95,8 @@ sub carry {
                 say_line("eof $in_bytes");
             }
         }
-        # Written without a look whether the other end is ready: that would cost as much, and it usually is.
+        # Writes without a check whether the socket is ready. The check would cost as much as a write, and the socket
+        # usually is ready.
         if ($out ne '') {
             my $put = syswrite($socket, $out, length($out) - $out_at, $out_at);
             if (!defined $put) { is_later() || fail('write TCP stream: ' . reason()) }
@@ -117,10 +118,10 @@ sub set_nonblocking {
     fcntl($handle, F_SETFL, fcntl($handle, F_GETFL, 0) | O_NONBLOCK) || fail('fcntl: ' . reason());
 }
 
-# Whether the last call only has to be repeated.
+# Whether the last call failed only temporarily and has to be repeated.
 sub is_later { return $! == EAGAIN || $! == EINTR }
 
-# The last error, in the form that clients of the agent protocol know.
+# The last error, in the form that clients of the agent protocol expect.
 sub reason { return sprintf('%s (os error %d)', "$!", $! + 0) }
 
 sub say_line { syswrite(STDERR, "$_[0]\n") }
