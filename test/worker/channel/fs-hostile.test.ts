@@ -9,7 +9,7 @@ import type { GuestProcess } from '../../../src/worker/channel/guest.ts'
 
 // The process that serves files runs in the sandbox, whose owner may have replaced it.
 
-/** A process that replies as a test says, and ends when it is killed. */
+/** A helper process whose replies the test writes. It ends when it is killed. */
 function makeLiar(): { readonly process: GuestProcess; readonly says: PassThrough } {
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const says = new PassThrough()

@@ -86,7 +86,7 @@ test('one process serves a client, from the first file message until the client 
   )
 })
 
-test('a client that goes away before its process has started leaves none behind', async (t) => {
+test('a client that disconnects before its process has started leaves no process behind', async (t) => {
   const { connect, helpers } = begin(t)
   const client = connect()
   client.ask('Stat', { path: '/', follow_symlink: true })
@@ -194,7 +194,7 @@ test('when a client doesn’t read, its downloads wait in bounded memory, and co
   assert.equal(bytes, 20 * 16 * MIB)
 })
 
-test('a client that goes away during writes and reads leaves nothing open, and written data stays', async (t) => {
+test('a client that disconnects during writes and reads leaves no files open, and written data stays', async (t) => {
   const { dir, connect, helpers } = begin(t)
   const client = connect()
   const path = join(dir, 'file')
@@ -227,7 +227,7 @@ test('when the process is killed, pending requests fail, and a new process start
   assert.equal(helpers.length, 2)
 })
 
-test('a process ends by itself when its input ends, and by SIGTERM', async (t) => {
+test('a process ends when its input ends, and on SIGTERM', async (t) => {
   begin(t)
   const [first, second] = [await startFilesProcess(makeLocalGuest()), await startFilesProcess(makeLocalGuest())]
   first.stdin.end()

@@ -269,7 +269,7 @@ test('a handle that appends ignores offsets, and each handle does only what it w
   assert.match(await client.refusal('ReadDir', { handle: reading, limit: 1 }), /handle 2 is a file/)
 })
 
-test('special files block nobody: a FIFO without another end, a device, a file without seek', async (t) => {
+test('operations never block on special files: a FIFO without another end, a device, a file without seek', async (t) => {
   const { client, dir } = begin(t)
   const fifo = join(dir, 'fifo')
   await runCommand('mkfifo', [fifo], { timeoutMs: 10_000 })

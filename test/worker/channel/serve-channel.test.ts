@@ -16,7 +16,7 @@ import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 const MIB = 1024 * 1024
 const guest = makeLocalGuest()
 
-test('the agent speaks first: an id range that no client mistakes for the old prologue, then core.ready', async () => {
+test('the agent first sends an id range that no client mistakes for the old prologue, then core.ready', async () => {
   const client = connectAgent(guest)
   const ready = await client.next((message) => message.type === 'core.ready')
   assert.equal(client.prologue().toString('hex'), '0000000101ffffff')
@@ -84,7 +84,7 @@ test('the exit is reported only after background processes have closed the outpu
   await client.hangUp()
 })
 
-test('a process whose output ended before anyone listened still exits', async () => {
+test('the exit is reported even if the output of the process ended before the channel read it', async () => {
   const ended = (): Readable => {
     const stream = Readable.from([])
     stream.resume()
@@ -187,7 +187,7 @@ test('the process groups of a client are killed when it goes away', async () => 
   assert.equal(isAlive(Number(started.payload['pid'])), false)
 })
 
-test('a client that goes away while its process is being started leaves none behind', async () => {
+test('a process that is being started is killed when its client disconnects', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-channel-'))
   const pidFile = join(folder, 'pid')
   let proceed = (): void => assert.fail('not started yet')
@@ -244,7 +244,7 @@ test('a client that does not read blocks its process instead of filling memory',
   await client.hangUp()
 })
 
-test('the channel stops reading while a process does not read its input, and goes on when it does', async () => {
+test('the channel stops reading from the client while a process does not read its input, and continues when it does', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', 'sleep 1; wc -c'] })
   const chunk = Buffer.alloc(MIB)

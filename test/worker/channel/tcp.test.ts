@@ -199,7 +199,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a client that goes away leaves no connection, neither open nor being opened', async () => {
+    test('when a client disconnects, its open connections and those being opened are closed', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const there = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -234,7 +234,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a client that stops reading blocks the other end, and misses nothing when it reads on', async () => {
+    test('a client that stops reading blocks the other end, and receives all data when it continues', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -255,7 +255,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('another end that stops reading blocks the client, and misses nothing when it reads on', async () => {
+    test('when the other end stops reading, the client is blocked, and the other end receives all data when it continues', async () => {
       const server = await startTcpServer((socket) => {
         socket.pause()
       })
@@ -398,7 +398,7 @@ test('a connection that does not open within 30 s fails, and the attempt is abor
   await client.hangUp()
 })
 
-test('for an unknown id data fails and an end or close is ignored, and a live id can’t be used twice', async () => {
+test('for an unknown id, data is answered with a failure, and an end or close is ignored; a live id can’t be used twice', async () => {
   const server = await startTcpServer()
   const client = connectAgent(makeLocalGuest(), { deps: { limits: { sessions: 1 } } })
   client.send(5, 'core.tcp.eof', {})

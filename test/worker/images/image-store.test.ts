@@ -95,7 +95,7 @@ test(
     assert.equal(one.layers[0], two.layers[0])
     await store.remove('localhost/one')
     await store.remove('localhost/one')
-    assert.equal(await store.collectGarbage(new Set()), 0, 'what has just been handed out is on its way into a mount')
+    assert.equal(await store.collectGarbage(new Set()), 0, 'a resolved image is kept, because it may be about to be mounted')
     laterMs = GC_GRACE_MS + 1_000
     assert.equal(await store.collectGarbage(new Set(one.layers)), 0)
     assert.equal(await store.collectGarbage(new Set()), 1)

@@ -63,7 +63,7 @@ test(
     assert.equal(
       registry.count(`GET /v2/a/blobs/${first.layerDigests[0] ?? ''}`),
       1,
-      'a layer that is here is not fetched again',
+      'a stored layer is not fetched again',
     )
     const before = registry.requests.length
     await store.resolve(reference, wanted({ policy: 'always' }))
@@ -104,7 +104,7 @@ for (const mode of ['basic', 'bearer'] as const) {
       assert.equal(
         (await store.inspect(reference))?.origin,
         'anonymous',
-        'what anyone may pull is open to all from then on',
+        'an image that anyone may pull is then available to all callers',
       )
       await registry.close()
       await store.resolve(reference, wanted())
@@ -127,7 +127,7 @@ test('pulls of the same image at the same time share one download', { skip: NEED
   }
 })
 
-test('a shared pull goes on when one caller gives up, and ends with the last one', { skip: NEEDS_ROOT }, async (t) => {
+test('a shared pull continues when one caller cancels, and ends when the last caller cancels', { skip: NEEDS_ROOT }, async (t) => {
   const registry = await startRegistry()
   t.after(() => registry.close())
   registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))

@@ -13,7 +13,7 @@ import {
 
 export const UID_SHIFT = 1_000_000
 export const isRoot = process.getuid?.() === 0
-/** The reason to skip a test that needs to set owners, devices and mounts. */
+/** The reason to skip a test that sets owners, creates devices or mounts file systems. False for root. */
 export const NEEDS_ROOT = isRoot ? false : 'unpacking layers with shifted owners needs root'
 
 /** A folder that is deleted when the test ends. */

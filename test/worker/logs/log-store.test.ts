@@ -52,7 +52,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.deepEqual(readdirSync(dir), [])
   })
 
-  test('lies in a folder that only the worker can access', async () => {
+  test('is stored in a folder that only the worker can access', async () => {
     logs.writerOf(BOX).system('started')
     await readAll(logs, BOX)
     assert.equal(statSync(join(dir, BOX)).mode & 0o777, 0o700)

@@ -39,7 +39,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await again.close()
     })
 
-    test('anything but a query gets a format error or no answer, and the forwarder goes on', async () => {
+    test('a message that is not a query gets a format error or no answer, and the forwarder continues', async () => {
       const prober = startProber(null)
       const forwarder = await start('127.0.0.8', [])
       assert.equal(await prober.ask({ kind: 'udp', host: '127.0.0.8', port: 53, text: 'short' }), 'timeout')

@@ -31,7 +31,7 @@ test('the input, output and exit code of a command arrive completely, whatever t
   assert.deepEqual((await run('printf', ['[%s]', ...words], LIMIT)).stdout, words.map((word) => `[${word}]`).join(''))
 })
 
-test('a command may read none or much of its input without a wait', async () => {
+test('a command that reads no input and a command that reads much input both end without a delay', async () => {
   assert.equal((await attempt('true', [], { ...LIMIT, input: 'x'.repeat(50_000) })).code, 0)
   assert.equal((await run('wc', ['-c'], { ...LIMIT, input: 'x'.repeat(500_000) })).stdout.trim(), '500000')
 })

@@ -87,7 +87,8 @@ test('after a failed network call, its process is back in the machine’s namesp
   const own = readlinkSync('/proc/self/ns/net')
   const cable = ['/run/netns/no-such-router', 'v1', '198.18.0.1', '198.18.0.2', '30'] as const
   await assert.rejects(helper.commands.callSystem(['network', first, ...cable]), /no-such-router: No such file/)
-  // The same process makes the next one. If it were still in its own namespace, the new one would lie in there.
+  // The same process creates the next namespace. If it were still in the first namespace, the new one
+  // would be created there.
   await helper.commands.callSystem(['network', second])
   const ids = await Promise.all([first, second].map(async (path) => `net:[${String(statSync(path).ino)}]`))
   assert.equal(new Set([...ids, own]).size, 3)

@@ -23,7 +23,7 @@ import { waitUntil } from '../../support/wait.ts'
 const MIB = 1024 * 1024
 const COMMAND = { timeoutMs: 20_000 }
 
-/** A cap holds when the taken bytes are within 1 MiB of it and not above. */
+/** Asserts that the used bytes are at most the cap, and at most 1 MiB below it. */
 function assertAt(bytes: number, capMib: number): void {
   assert.ok(bytes <= capMib * MIB && bytes > (capMib - 1) * MIB, `${String(bytes / MIB)} MiB of ${String(capMib)}`)
 }

@@ -69,7 +69,7 @@ test('every operation does the same over a stream as on the folder, and leaves n
   const before = world.streams.length
   await assert.rejects(client.read('/../x'), refusal('invalid_volume_path'))
   await assert.rejects(client.copy('/d', '//x'), refusal('invalid_volume_path'))
-  assert.equal(world.streams.length, before, 'what may not be asked for costs no stream')
+  assert.equal(world.streams.length, before, 'an invalid request opens no stream')
 })
 
 test('a client learns nothing about a fault except that it happened', async () => {

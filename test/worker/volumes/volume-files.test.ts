@@ -370,7 +370,7 @@ test('unfinished files and folders of a killed worker are deleted, and nothing e
   await symlink(volume.dir, join(root, 'out'))
   await writeFile(join(volume.dir, name), '')
   await deleteStaleTemporaries(root, 60_000)
-  assert.equal(unfinishedIn(root).length, 4, 'what is young may be under way')
+  assert.equal(unfinishedIn(root).length, 4, 'a recent unfinished file may still be in use')
   await deleteStaleTemporaries(root, 0)
   assert.deepEqual(unfinishedIn(root), [`a/b/${name}x`])
   assert.equal(await textOf(files, '/a/b/file'), 'x')

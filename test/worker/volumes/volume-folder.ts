@@ -8,10 +8,10 @@ import { systemRandom } from '../../../src/lib/random.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 
 export const isRoot = process.getuid?.() === 0
-/** Without root, a file can be given only to oneself. */
+/** The id of the sandboxes' user 0. Without root, it must be the current user, because only root can change owners. */
 export const UID_SHIFT = isRoot ? 100_000 : (process.getuid?.() ?? 0)
 
-/** An empty volume folder. A test may put files beside it that must not be reached. */
+/** An empty volume folder. A test may put files next to it, to check that no operation reaches them. */
 export type VolumeFolder = AsyncDisposable & {
   readonly dir: string
   readonly root: string
@@ -44,7 +44,10 @@ export async function textOf(files: VolumeFiles, path: string): Promise<string> 
   return whole.toString('utf8')
 }
 
-/** For `assert.rejects`: a refusal with this code whose message has no path of the host. */
+/**
+ * A check for `assert.rejects`: the error must be a refusal with this code, and its message must contain no path of the
+ * host.
+ */
 export function refusal(code: VolumeFileError['code']): (error: unknown) => boolean {
   return (error) => {
     if (!(error instanceof VolumeFileError)) throw error
@@ -76,7 +79,7 @@ export function pictureOf(folder: string): string {
   return lines.join('\n')
 }
 
-/** The names of unfinished files in a volume, wherever they lie. */
+/** The names of unfinished files in all folders of a volume. */
 export function unfinishedIn(root: string): readonly string[] {
   return namesBeneath(root).filter((name) => name.includes('.sandyard-'))
 }
