@@ -95,7 +95,11 @@ test(
     assert.equal(one.layers[0], two.layers[0])
     await store.remove('localhost/one')
     await store.remove('localhost/one')
-    assert.equal(await store.collectGarbage(new Set()), 0, 'a resolved image is kept, because it may be about to be mounted')
+    assert.equal(
+      await store.collectGarbage(new Set()),
+      0,
+      'a resolved image is kept, because it may be about to be mounted',
+    )
     laterMs = GC_GRACE_MS + 1_000
     assert.equal(await store.collectGarbage(new Set(one.layers)), 0)
     assert.equal(await store.collectGarbage(new Set()), 1)

@@ -127,29 +127,33 @@ test('pulls of the same image at the same time share one download', { skip: NEED
   }
 })
 
-test('a shared pull continues when one caller cancels, and ends when the last caller cancels', { skip: NEEDS_ROOT }, async (t) => {
-  const registry = await startRegistry()
-  t.after(() => registry.close())
-  registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))
-  const dir = await makeFolder(t)
-  const store = await openStore(dir)
-  registry.inject({ kind: 'stall', ms: 300 }, 1)
-  const leaving = new AbortController()
-  const first = store.resolve(`${registry.address}/a:1`, wanted({ signal: leaving.signal }))
-  const second = store.resolve(`${registry.address}/a:1`, wanted())
-  leaving.abort()
-  await assert.rejects(first, { reason: 'cancelled' })
-  assert.equal((await second).layers.length, 1)
+test(
+  'a shared pull continues when one caller cancels, and ends when the last caller cancels',
+  { skip: NEEDS_ROOT },
+  async (t) => {
+    const registry = await startRegistry()
+    t.after(() => registry.close())
+    registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))
+    const dir = await makeFolder(t)
+    const store = await openStore(dir)
+    registry.inject({ kind: 'stall', ms: 300 }, 1)
+    const leaving = new AbortController()
+    const first = store.resolve(`${registry.address}/a:1`, wanted({ signal: leaving.signal }))
+    const second = store.resolve(`${registry.address}/a:1`, wanted())
+    leaving.abort()
+    await assert.rejects(first, { reason: 'cancelled' })
+    assert.equal((await second).layers.length, 1)
 
-  registry.push('b', '1', await makeTestImage({ layers: [[{ path: 'other', content: 'o' }]] }))
-  registry.inject({ kind: 'stall', ms: 20_000 }, 1)
-  const alone = new AbortController()
-  const only = store.resolve(`${registry.address}/b:1`, wanted({ signal: alone.signal }))
-  await waitUntil(() => registry.count('GET /v2/b/blobs') >= 2)
-  alone.abort()
-  await assert.rejects(only, { reason: 'cancelled' })
-  await waitUntil(async () => (await readdir(join(dir, 'tmp'))).length === 0)
-})
+    registry.push('b', '1', await makeTestImage({ layers: [[{ path: 'other', content: 'o' }]] }))
+    registry.inject({ kind: 'stall', ms: 20_000 }, 1)
+    const alone = new AbortController()
+    const only = store.resolve(`${registry.address}/b:1`, wanted({ signal: alone.signal }))
+    await waitUntil(() => registry.count('GET /v2/b/blobs') >= 2)
+    alone.abort()
+    await assert.rejects(only, { reason: 'cancelled' })
+    await waitUntil(async () => (await readdir(join(dir, 'tmp'))).length === 0)
+  },
+)
 
 test(
   'network failures and registry errors are retried; a changed blob is refused at once',

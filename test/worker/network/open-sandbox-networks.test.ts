@@ -180,7 +180,11 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await other.tcp(OUTSIDE.public), 'connected')
       assert.equal(await limited.prober.ask({ kind: 'echo' }), 'echoed')
       await limited.prober.ask({ kind: 'release' })
-      assert.equal(await askUntil(limited.prober, hold, 'connected'), 'connected', 'a closed connection allows a new one')
+      assert.equal(
+        await askUntil(limited.prober, hold, 'connected'),
+        'connected',
+        'a closed connection allows a new one',
+      )
     })
 
     test('a packet with the source address of another is dropped', async () => {
@@ -225,7 +229,11 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.deepEqual(await networks.attach(inmate.run, DEFAULT_NETWORK), inmate.network)
       assert.equal(await inmate.prober.ask({ kind: 'echo' }), 'echoed')
       await networks.attach(inmate.run, networkWith([{ destination: { group: 'public' } }]))
-      assert.notEqual(await inmate.prober.ask({ kind: 'echo' }), 'echoed', 'also a connection that the new policy allows')
+      assert.notEqual(
+        await inmate.prober.ask({ kind: 'echo' }),
+        'echoed',
+        'also a connection that the new policy allows',
+      )
       assert.equal(await inmate.tcp(OUTSIDE.public), 'connected')
       await networks.attach(inmate.run, networkWith([{ destination: { cidr: OUTSIDE.otherPublic } }]))
       assert.deepEqual(
