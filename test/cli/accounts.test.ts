@@ -39,14 +39,14 @@ async function sandyard(line: string, input = ''): Promise<Outcome> {
   return { code: child.exitCode, out, err }
 }
 
-/** What a call that must succeed printed. */
+/** Runs a command, asserts that it succeeds, and returns its output. */
 async function printed(line: string, input = ''): Promise<string> {
   const { code, out, err } = await sandyard(line, input)
   assert.equal(code, 0, `${line}: ${err}`)
   return out
 }
 
-/** A call that must be refused: what it says. */
+/** Runs a command, asserts that it is refused, and returns its error message. */
 async function refused(line: string, input = ''): Promise<string> {
   const { code, out, err } = await sandyard(line, input)
   assert.notEqual(code, 0, line)

@@ -11,7 +11,7 @@ import { freePort } from '../support/free-port.ts'
 import { spawnProgram } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Workers through the `sandyard` program: what operators say and see. Living as one is test/e2e/workers.test.ts.
+// The commands of the `sandyard` program about workers. test/e2e/workers.test.ts tests running workers.
 
 let control: TestControl
 const folder = mkdtempSync(join(tmpdir(), 'sandyard-cli-workers-'))

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { makeFairSemaphore } from '../../src/lib/fair-semaphore.ts'
 
-/** Lets what was resolved go on. */
+/** Waits until the callers of resolved promises have continued. */
 const settled = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 test('permits and shares are never exceeded, and every caller that waits is served in the end', async () => {

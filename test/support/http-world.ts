@@ -63,7 +63,7 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
-/** What the use cases that this world does not answer itself stand on. */
+/** The dependencies of the use cases that this world does not replace. */
 function nothing(): ControlDeps {
   const untouched: ControlDeps = new Proxy(Object.create(null), {
     get: (_target, name) => {

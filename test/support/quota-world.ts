@@ -14,7 +14,7 @@ import { PLAIN_SPEC } from './spec.ts'
 
 const never = new AbortController().signal
 
-/** What a sandbox of a test differs in from a plain one. */
+/** The properties in which a sandbox of a test differs from the default. */
 export type SandboxOptions = {
   readonly start?: boolean
   readonly name?: string
@@ -25,7 +25,7 @@ export type SandboxOptions = {
   readonly max_duration_secs?: number
 }
 
-/** Creates a sandbox; it starts unless the wish says no. */
+/** Creates a sandbox and starts it, unless the options say otherwise. */
 export function createTestSandbox(deps: ControlDeps, caller: Caller, wish: SandboxOptions = {}): Promise<Sandbox> {
   const { resources, lifecycle } = PLAIN_SPEC
   const { start = true, name = null, ephemeral = false, max_duration_secs = null } = wish
@@ -52,7 +52,7 @@ export async function setLimits(deps: ControlDeps, { org_id }: Caller, limits: S
     if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR_ACTOR }, { limit: name, value })
 }
 
-/** The use cases as another process on the same database has them. */
+/** The use cases of another process on the same database. */
 export async function openSecondProcess(
   control: TestControl,
 ): Promise<{ readonly deps: ControlDeps } & AsyncDisposable> {
@@ -62,7 +62,7 @@ export async function openSecondProcess(
   return { deps: makeControlDeps({ ...deps, db }), [Symbol.asyncDispose]: () => db.close() }
 }
 
-/** What a refusal said, or null when there was none; anything but a refusal is a bug. */
+/** Resolves with the refusal, or with null if there was none. Rejects with any other error. */
 export async function refusalOf(work: Promise<unknown>): Promise<Problem | null> {
   try {
     await work

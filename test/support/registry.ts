@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeIndex, sha256, type TestImage } from './test-image.ts'
 
-/** What the registry asks of its clients. `isPublic` serves anonymous callers too (with `bearer`: by a token). */
+/** How clients authenticate. With `isPublic`, the registry also serves anonymous callers (with `bearer`: by a token). */
 export type RegistryAccess = {
   readonly mode: 'basic' | 'bearer'
   readonly username: string
@@ -35,7 +35,7 @@ export type TestRegistry = {
   pushLayout(name: string, tag: string, dir: string): Promise<void>
   /** Makes the next `times` requests fail. */
   inject(fault: RegistryFault, times: number): void
-  /** From now on anyone may pull, or only who has the credential. */
+  /** Sets whether anyone may pull, or only callers with the credential. */
   setPublic(isPublic: boolean): void
   /** How many requests began with this text. */
   count(prefix: string): number

@@ -22,14 +22,14 @@ import { retireWorkers } from '../../../src/loops/retire-workers.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { makeVolumeWorld, never, type VolumeWorld } from '../../support/volume-world.ts'
 
-// Who may become a worker, and what happens to runs, disks and volumes of a worker that leaves.
+// How machines join as workers, and what happens to runs, disks and volumes when a worker is drained or removed.
 
 let clock: TestClock
 let world: VolumeWorld
 before(async () => {
   clock = makeTestClock()
   world = await makeVolumeWorld({ clock })
-  await removeWorker(world.deps, 'w1', 'unused').catch(() => null) // some worlds come with one
+  await removeWorker(world.deps, 'w1', 'unused').catch(() => null) // some worlds already have a worker `w1`
 })
 after(() => world.close())
 

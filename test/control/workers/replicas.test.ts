@@ -33,9 +33,9 @@ type Process = {
   readonly replicas: Replicas
   readonly tickets: StreamTickets
   readonly own: StreamTicket[]
-  /** Ends it in order. */
+  /** Shuts it down cleanly. */
   end(): Promise<void>
-  /** Ends it as a crash would: its rows stay. */
+  /** Ends it as a crash would, so that its rows stay. */
   crash(): Promise<void>
 }
 
@@ -108,7 +108,6 @@ async function live(ms: number, ...processes: readonly Process[]): Promise<void>
   }
 }
 
-/** Until both that are kept rest. */
 function atRest(clock: TestClock): Promise<boolean> {
   return waitUntil(() => clock.sleepers === 2)
 }
@@ -237,7 +236,7 @@ test('a process with another sealing key is refused once one has been stored; th
   const { db } = control.deps
   const [first, second] = [keyFingerprint(systemRandom.bytes(32)), keyFingerprint(systemRandom.bytes(32))]
   await requireSameSealingKey(db, first)
-  await requireSameSealingKey(db, second) // nothing is sealed, nobody runs
+  await requireSameSealingKey(db, second) // nothing is sealed and no process runs
   await requireSameSealingKey(db, second)
   await start(A)
   await assert.rejects(requireSameSealingKey(db, first), /SANDYARD_SECRET_KEY/)

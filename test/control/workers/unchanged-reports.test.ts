@@ -6,7 +6,7 @@ import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
 
-// Reports that say the same as the one before, over HTTP as a worker sends them.
+// Reports that are equal to the previous one, sent over HTTP as a worker does.
 
 let world: WorkerWorld
 before(async () => {
@@ -51,7 +51,7 @@ function send(credential = world.credential): Exchange {
   return { recorded: recorded.promise, answer, end: () => ending.abort() }
 }
 
-/** Applies an answer; true when it says nothing new. */
+/** Applies an answer. Returns true if it contains nothing new. */
 function learn({ generation, desired_runs, desired_version, volumes_version }: SyncAnswer): boolean {
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
   if (desired_runs !== null)
@@ -65,7 +65,7 @@ function learn({ generation, desired_runs, desired_version, volumes_version }: S
   return true
 }
 
-/** Syncs until there is nothing new to hear, and returns the sync that is held then, whose report is unchanged. */
+/** Syncs until an answer contains nothing new. Returns the next sync, whose unchanged report the control plane holds. */
 async function settle(): Promise<Exchange> {
   for (;;) {
     const first = send()
@@ -96,7 +96,7 @@ async function query<Row extends Record<string, unknown>>(text: string): Promise
 
 test('an unchanged report prolongs the lease before the head of its answer comes, each time, and writes no more', async () => {
   let held = await settle()
-  await query('UPDATE workers SET vcpus = 15 WHERE id = $1') // a report that is read whole would write 16
+  await query('UPDATE workers SET vcpus = 15 WHERE id = $1') // a report that is read in full would write 16
   for (let round = 0; round < 3; round++) {
     const before = await readWorker()
     const next = send()

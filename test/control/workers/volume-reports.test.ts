@@ -163,7 +163,7 @@ test('a worker is told to delete a deleted volume that came back, but none that 
   const volumes = [id, back, ofAnotherDatabase].map((volume_id) => ({ org_id, volume_id, used_bytes: 9 }))
   const answer = await world.sync(other, { volumes })
   assert.deepEqual(answer.discard_volumes, [{ org_id, volume_id: back }])
-  assert.equal((await getVolume(deps, caller, { id })).used_bytes, null, 'the word of another counts nothing')
+  assert.equal((await getVolume(deps, caller, { id })).used_bytes, null, 'the report of another worker is ignored')
 })
 
 test('caps are sent when they changed, and not again to a worker that knows them', async () => {
@@ -195,5 +195,5 @@ test('a volume in a shared storage has its home on each worker of that storage',
   }
   assert.equal((await getVolume(world.deps, world.caller, { id })).used_bytes, 4)
   await world.sync(worker, { volumes: [{ org_id, volume_id: id, used_bytes: 99 }] })
-  assert.equal((await getVolume(world.deps, world.caller, { id })).used_bytes, 4, 'who shares nothing has no say')
+  assert.equal((await getVolume(world.deps, world.caller, { id })).used_bytes, 4, 'a worker without shared storage is ignored')
 })

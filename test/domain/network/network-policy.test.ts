@@ -134,7 +134,7 @@ function abilitiesOf(network: NetworkSpec): readonly string[] {
   return requiredAbilities({ ...PLAIN_SPEC, network }).map(({ ability }) => ability)
 }
 
-/** The law in its plainest form, on addresses as text and groups as a list. */
+/** The rules in their simplest form, with addresses as text and groups as a list. */
 function readOneByOne(given: NetworkPolicy, seen: Packet, direction: 'egress' | 'ingress'): Action {
   const isGateway = contains(place.gateway, seen.peer)
   if (!isGateway && place.hardDeny.some((block) => contains(block, seen.peer))) return 'deny'

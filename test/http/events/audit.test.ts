@@ -26,9 +26,9 @@ import { send } from '../../support/send.ts'
 import { waitUntil } from '../../support/wait.ts'
 import type { WorkerWorld } from '../../support/worker-world.ts'
 
-// What the audit promises: whatever changes something leaves its event, with who did it, and what reads leaves none.
+// The guarantees of the audit: every change records an event with its actor, and reads record none.
 
-/** Types of events that nothing in these tests leaves. It is empty, and is to stay so. */
+/** Types of events that nothing in these tests records. The list must stay empty. */
 const NEVER_SEEN: readonly EventType[] = []
 
 type Seen = {
@@ -153,7 +153,7 @@ async function typesOf(sandbox: string): Promise<ReadonlySet<EventType>> {
   )
 }
 
-/** A run of an hour in the ledger, so that a wall of no hours is met. */
+/** Inserts a run of an hour, which exceeds a plan with no included hours. */
 async function leaveRunsOf(org: OrgId): Promise<void> {
   await world.control.deps.db.asSystem((q) =>
     q.query({

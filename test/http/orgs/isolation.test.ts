@@ -19,9 +19,9 @@ import { operationIds } from '../../support/contract.ts'
 import { send, type ProblemReply } from '../../support/send.ts'
 import type { WorkerWorld } from '../../support/worker-world.ts'
 
-// Every operation, asked by whoever must not be served. The things that are asked for are another organization's.
+// Sends every operation as callers that must not be served. The requested objects belong to another organization.
 
-/** Operations that these tests leave out. It is empty, and is to stay so. */
+/** Operations that these tests leave out. The list must stay empty. */
 const NOT_COVERED: readonly KeyedOperation[] = []
 
 const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
@@ -153,7 +153,7 @@ async function tablesOfTenants(): Promise<readonly string[]> {
 /** Columns that change by themselves. */
 const MOVING: ReadonlySet<string> = new Set(['last_used_at', 'used_bytes', 'accrued_until'])
 
-/** Every row of an organization, but for when a key was used last and what its worker says of its volumes. */
+/** Every row of an organization, without the last use of keys and the reported sizes of volumes. */
 async function rowsOf({ org_id }: Caller): Promise<Readonly<Record<string, readonly unknown[]>>> {
   const found: Record<string, readonly unknown[]> = {}
   for (const table of await tablesOfTenants()) {

@@ -57,7 +57,7 @@ async function count(table: string): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-/** What a request of an operation is about, with the file that some of them need. */
+/** The objects of a request, with the file that some operations need. */
 async function prepare(): Promise<ExampleObjects> {
   const things = await createExampleObjects(world, caller)
   const asking = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
@@ -246,7 +246,7 @@ test('a reply and a note that were sealed with a lost key give idempotency_reply
   assert.deepEqual([other.status, other.code], [409, 'idempotency_key_reused'])
   assert.equal(await count('volumes'), before + 2)
   assert.equal(warnings.length, 1)
-  // Who has the key still serves both.
+  // A server that has the key can still read both.
   assert.equal((await ask('create_volume', asking, replied)).status, 200)
   assert.equal((await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted)).status, 200)
 })
@@ -262,10 +262,10 @@ test('an expired key counts as a new one, and the loop deletes it', async () => 
   assert.equal(await count('idempotency'), 1)
 })
 
-/** A server that dies after it served a request, or before, and before it could remember that. */
+/** A server that dies before it stores the reply, either before or after it carries out the request. */
 async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
   const made = makeControlDeps(world.control.deps)
-  // Who is dead renews no claim.
+  // A dead process renews no claim.
   const deps = {
     ...made,
     idempotencyClaims: { ...made.idempotencyClaims, keepRenewed: () => () => undefined },
@@ -294,7 +294,7 @@ function serverOf(call: CallUseCase) {
   })
 }
 
-/** As if the time of every claim were over. */
+/** Makes every claim expire. */
 async function endClaims(): Promise<void> {
   await world.control.deps.db.asSystem((q) =>
     q.query({ text: `UPDATE idempotency SET claimed_until = now() - interval '1 hour'` }),

@@ -156,7 +156,7 @@ test('a client that disconnects while its key is looked up keeps no permit', asy
   leaving.socket.write(`GET /v1/me/org HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\n\r\n`)
   await waitUntil(() => isAsked)
   leaving.socket.destroy()
-  await get('two') // the server knows of the end that came before this
+  await get('two') // after this reply, the server has noticed the earlier disconnect
   lookUp.resolve()
   await get('two')
   assert.equal((await get('one-b')).status, 200)
@@ -231,7 +231,7 @@ test('an address that guesses keys is refused without a look-up after a while, a
   assert.equal(lookUps, 5)
   await waitUntil(async () => {
     assert.equal((await get(made.key, '/v1/me/org')).status, 200)
-    return lookUps > 5 // it was looked up anew: a key is trusted for a second
+    return lookUps > 5 // the key was looked up again: its cache entry is valid for a second
   })
   clock.advance(1_000)
   assert.equal((await get('another guess', '/v1/me/org')).status, 401)

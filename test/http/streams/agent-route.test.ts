@@ -16,7 +16,7 @@ import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
 import { openChannelOver } from '../../support/channel.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../../support/http-world.ts'
 
-/** A listening server that ends with the test; gives its port. */
+/** Starts a server that closes after the test. Resolves with its port. */
 async function listen(t: TestContext, options: WorldOptions): Promise<number> {
   const app = makeHttpWorld(options)
   await app.listen({ host: '127.0.0.1', port: 0 })
@@ -70,7 +70,7 @@ test('bytes go both ways unchanged, whatever the message boundaries', async (t) 
   await until(() => ours.destroyed)
 })
 
-test('a channel that ends closes the socket with 1000, one that fails with 1011, one that the agent breaks off with 1008, and a text message is answered with 1003', async (t) => {
+test('the socket closes with 1000 if its channel ends, 1011 if it fails, 1008 if the agent aborts it, and 1003 after a text message', async (t) => {
   const ends: readonly (readonly [(channel: Duplex, socket: WebSocket) => void, number])[] = [
     [(channel) => channel.push(null), 1000],
     [(channel) => channel.destroy(), 1008],
@@ -349,7 +349,7 @@ async function fetchRaw(port: number, text: string): Promise<string> {
   return reply
 }
 
-/** Resolves once a claim holds; fails after 20 s. */
+/** Resolves once a condition is true. Rejects after 20 s. */
 async function until(claim: () => boolean): Promise<void> {
   const limit = AbortSignal.timeout(20_000)
   while (!claim()) {

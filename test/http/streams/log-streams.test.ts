@@ -22,7 +22,7 @@ import { PLAIN_SPEC } from '../../support/spec.ts'
 import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
-// Logs from a worker's disk to whoever reads them, over everything between.
+// Logs on their whole way from a worker's disk to the reader.
 
 let world: WorkerWorld
 let logs: SandboxLogs
@@ -75,7 +75,7 @@ async function untilStatus({ id }: { readonly id: SandboxId }, status: string): 
 
 const texts = (lines: readonly LogEvent[]): readonly string[] => lines.map(({ source, text }) => `${source} ${text}`)
 
-test('a follower gets what was written, then what is written, as it comes, and the end when the sandbox has ended', async () => {
+test('a follower gets the existing lines, then new lines as they are written, and the end when the sandbox has ended', async () => {
   const { box, out, err } = await runOne()
   out.write(Buffer.from('one\n'))
   err.write(Buffer.from('two\n'))
@@ -186,7 +186,7 @@ test('a sandbox that is being started is followed to its end, whatever that is',
   assert.equal((await world.statusOf(box.id)).status, 'failed')
 })
 
-test('a worker that does not know a run yet, or not any more, is asked again while the run goes on', async () => {
+test('a worker that does not know a run yet, or no longer, is asked again while the run is open', async () => {
   const { box, out } = await runOne()
   out.write(Buffer.from('one\n'))
   let asked = 0

@@ -16,7 +16,10 @@ const NOW = '2026-11-21T10:14:00.123Z'
 
 type Source = (ask: LogRequest) => AsyncIterable<LogBatch>
 
-/** A server whose sandbox has this log; its address, what was asked of the log, and an end of it. */
+/**
+ * Starts a server whose sandbox has this log. Resolves with its address, the queries of the log, and a function that
+ * closes it.
+ */
 async function serve(
   t: TestContext,
   source: Source,
@@ -43,7 +46,7 @@ const only = (...batches: readonly LogBatch[]): Source =>
     yield* batches
   }
 
-/** Says nothing until its reader leaves. */
+/** A log without entries, which ends when its reader leaves. */
 const silent: Source = async function* ({ signal }) {
   if (!signal.aborted) await once(signal, 'abort')
   yield* []

@@ -14,8 +14,8 @@ import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeVolumeWorld, type VolumeWorld } from '../../support/volume-world.ts'
 
-// A worker that knows its generation gets no new answer. So whatever changes its answer must raise the number, in the
-// transaction that changes it, and what changes no answer should not: each raise costs a worker one answer.
+// A worker that knows its current generation gets no new answer. Therefore every change of its answer must raise the
+// number in the same transaction. Other changes should not raise it, because each raise costs one answer.
 
 let world: VolumeWorld
 let worker: WorkerId
@@ -39,7 +39,7 @@ async function rowsOf<Row extends object>(text: string, values: readonly unknown
   return rows
 }
 
-/** What the worker says: it runs its run as `phase` says, and has its layer. */
+/** The worker's report: its run is in `phase`, and it stores the writable layer. */
 async function makeReport() {
   const stored = await rowsOf<{ id: SandboxId }>('SELECT id FROM sandboxes', [])
   const runs = await rowsOf<{ run_id: RunId; sandbox_id: SandboxId }>(
@@ -78,7 +78,7 @@ async function answer(): Promise<string> {
 type Case = {
   readonly what: string
   readonly act: () => Promise<unknown>
-  /** Whether the worker has something new to hear. */
+  /** Whether the next answer contains something new for the worker. */
   readonly isNews: boolean
 }
 
@@ -97,7 +97,7 @@ const createAndPlace = async (): Promise<void> => {
   await world.place()
 }
 
-/** In the order of a sandbox's life: each begins where the one before has ended. */
+/** The changes in the order of a sandbox's lifecycle. Each one continues from the state after the previous one. */
 const CASES: readonly Case[] = [
   {
     what: 'a volume without a home is made',
