@@ -195,5 +195,9 @@ test('a volume in a shared storage has its home on each worker of that storage',
   }
   assert.equal((await getVolume(world.deps, world.caller, { id })).used_bytes, 4)
   await world.sync(worker, { volumes: [{ org_id, volume_id: id, used_bytes: 99 }] })
-  assert.equal((await getVolume(world.deps, world.caller, { id })).used_bytes, 4, 'a worker without shared storage is ignored')
+  assert.equal(
+    (await getVolume(world.deps, world.caller, { id })).used_bytes,
+    4,
+    'a worker without shared storage is ignored',
+  )
 })
