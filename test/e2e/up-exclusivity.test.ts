@@ -23,7 +23,7 @@ test('neither `up` nor `serve` starts on a database that the other uses, and eac
   })
   const serve = makeProgram(['serve'], settings('serve'), /ready on/)
   const up = makeProgram(['up'], settings('up'), /ready on/)
-  const rule = /alone on its database/
+  const rule = /needs a database of its own/
   try {
     await serve.start()
     await assert.rejects(up.start(), rule)
