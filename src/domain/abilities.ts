@@ -1,4 +1,7 @@
-/** What a driver may be able to enforce beyond the basics. A specification that needs what no worker has is refused. */
+/**
+ * The abilities that a driver may have beyond the basics. A specification that needs an ability that no worker has is
+ * refused.
+ */
 export const ABILITIES = [
   'patches',
   'rlimits',

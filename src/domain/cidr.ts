@@ -1,6 +1,9 @@
 import { isIPv4, isIPv6 } from 'node:net'
 
-/** A block of addresses, both ends included. Host bits are cleared, and a single address is a block of one. */
+/**
+ * A block of addresses from the first to the last, both included. Host bits are cleared. A single address is a block of
+ * one.
+ */
 export type Cidr = {
   readonly family: 4 | 6
   readonly first: bigint
@@ -8,7 +11,10 @@ export type Cidr = {
   readonly prefix: number
 }
 
-/** Parses `10.0.0.0/8`, `fd00::/8` or a single address. Null for any other text, also for one with a zone id (`%eth0`). */
+/**
+ * Parses `10.0.0.0/8`, `fd00::/8` or a single address. Returns null for any other text, including one with a zone id
+ * (`%eth0`).
+ */
 export function parseCidr(text: string): Cidr | null {
   const parts = text.split('/')
   const address = parts[0] ?? ''
@@ -24,14 +30,14 @@ export function parseCidr(text: string): Cidr | null {
   return { family, first, last: first + (1n << hostBits) - 1n, prefix }
 }
 
-/** Like `parseCidr`, for constants: throws if the text is not an address block. */
+/** Like `parseCidr`, for constants. Throws if the text is not an address block. */
 export function cidr(text: string): Cidr {
   const parsed = parseCidr(text)
   if (parsed === null) throw new Error(`not an address block: ${text}`)
   return parsed
 }
 
-/** Whether every address of `inner` lies in `outer`. */
+/** Whether `outer` contains every address of `inner`. */
 export function contains(outer: Cidr, inner: Cidr): boolean {
   return outer.family === inner.family && outer.first <= inner.first && inner.last <= outer.last
 }
@@ -41,7 +47,7 @@ export function overlaps(one: Cidr, other: Cidr): boolean {
   return contains(one, other) || contains(other, one)
 }
 
-/** The blocks without those that another block contains, in ascending order. */
+/** Removes the blocks that another block contains. Returns the rest in ascending order. */
 export function dropContained(cidrs: readonly Cidr[]): readonly Cidr[] {
   const largestFirst = cidrs.toSorted((a, b) => a.prefix - b.prefix)
   const kept: Cidr[] = []

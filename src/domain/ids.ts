@@ -4,7 +4,10 @@ type Branded<Name extends string> = string & { readonly [brand]: Name }
 export type OrgId = Branded<'OrgId'>
 export type ApiKeyId = Branded<'ApiKeyId'>
 export type SandboxId = Branded<'SandboxId'>
-/** One run of a sandbox, from its start to its end. It fences every message about the run. */
+/**
+ * One run of a sandbox, from its start to its end. Every message about the run carries this id, so that a late message
+ * can't affect another run.
+ */
 export type RunId = Branded<'RunId'>
 export type WorkerId = Branded<'WorkerId'>
 export type EventId = Branded<'EventId'>
@@ -15,5 +18,5 @@ export type MemberId = Branded<'MemberId'>
 
 /** Brands a string as an identifier. Use it where the string enters the program: a path parameter, a column, a new id. */
 export function asId<Id extends Branded<string>>(text: string): Id {
-  return text as Id // a brand exists in types alone
+  return text as Id // a brand exists only in types
 }

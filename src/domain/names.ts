@@ -9,12 +9,12 @@ export const SLUG_RULE = `${String(SLUG_MIN_CHARS)} to ${String(SLUG_MAX_CHARS)}
 const CONTROL_CHARACTER = /\p{Cc}/u
 const SLUG_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
 
-/** Whether a text can be the name of a sandbox, an organization or a key. */
+/** Whether a text is a valid name of a sandbox, an organization or a key. */
 export function isName(text: string): boolean {
   return text !== '' && byteLength(text) <= NAME_MAX_BYTES && isPlainText(text)
 }
 
-/** Whether a text can be a slug. */
+/** Whether a text is a valid slug. */
 export function isSlug(text: string): boolean {
   return text.length >= SLUG_MIN_CHARS && text.length <= SLUG_MAX_CHARS && SLUG_SHAPE.test(text)
 }
@@ -33,8 +33,8 @@ export function byteLength(text: string): number {
 export type RandomBelow = (below: number) => number
 
 /**
- * A random slug such as `amber-harbor-k3f9`, out of 36 adjectives, 36 nouns and 1.7 million endings. It may be taken: the unique
- * index decides, and the caller generates another.
+ * A random slug such as `amber-harbor-k3f9`, from 36 adjectives, 36 nouns and 1.7 million endings. The slug may be
+ * taken. The unique index detects that, and the caller generates another slug.
  */
 export function generateSlug(draw: RandomBelow): string {
   const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')

@@ -1,4 +1,4 @@
-/** Every refusal that a client can get, by its code, with the HTTP status and the message to begin with. */
+/** Every refusal that a client can get, by its code, with the HTTP status and the beginning of the message. */
 export const PROBLEMS = {
   invalid_request: { status: 400, message: 'invalid request' },
   invalid_sandbox_config: { status: 400, message: 'invalid sandbox config' },
@@ -27,7 +27,7 @@ export const PROBLEMS = {
   idempotency_reply_lost: { status: 409, message: 'the reply of this request was lost' },
   run_over: { status: 409, message: 'run over' },
   name_already_exists: { status: 409, message: "'name' already exists" },
-  // The public API answers this one `invalid_request` with 409; every other `invalid_request` is a 400.
+  // The public API answers this problem with `invalid_request` and 409. Every other `invalid_request` is a 400.
   host_volume_stays: { status: 409, message: 'the host volume cannot be deleted', code: 'invalid_request' },
   precondition_failed: { status: 412, message: 'precondition failed' },
   payload_too_large: { status: 413, message: 'payload too large' },
@@ -40,13 +40,16 @@ export const PROBLEMS = {
 
 export type ProblemCode = keyof typeof PROBLEMS
 
-/** The code that a client sees. It is the key of the table, unless the public API uses one code with two statuses. */
+/** The code that a client gets. It is the key in the table, unless the public API uses one code with two statuses. */
 export function publicCode(code: ProblemCode): string {
   const problem = PROBLEMS[code]
   return 'code' in problem ? problem.code : code
 }
 
-/** What a problem may say beside its code. `details` names the field or limit, what was seen, and what would be accepted. */
+/**
+ * The optional parts of a problem. `details` contains the field or limit, the value that was found, and the accepted
+ * values.
+ */
 export type ProblemOptions = {
   readonly message?: string
   readonly details?: Readonly<Record<string, unknown>>
@@ -54,7 +57,7 @@ export type ProblemOptions = {
   readonly cause?: unknown
 }
 
-/** A refusal for the client. `control` and `http` throw it; `http` renders it, once. */
+/** A refusal for the client. `control` and `http` throw it. `http` renders it once. */
 export class Problem extends Error {
   readonly code: ProblemCode
   readonly details: Readonly<Record<string, unknown>> | null

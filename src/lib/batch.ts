@@ -1,23 +1,26 @@
-/** How items that arrive together are processed together. */
+/** How concurrent items are processed together. */
 export type BatchOptions<Item, Result> = {
-  /** Processes items of one group; returns one result for each, in their order. */
+  /** Processes items of one group. Resolves with one result for each item, in their order. */
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>
   /** Items of different groups are processed by separate calls, so that a failure of one group affects no other. */
   readonly groupOf: (item: Item) => string
   readonly maxItems: number
   readonly maxInFlight: number
   /**
-   * Makes large batches equally large, so that this process and the one that does the work (the database) are busy at the same
-   * time. A batch takes at most its share of all items that wait or are in progress. Beside a large batch of its group, it starts
-   * only once as many items wait. Without this, batches fall into step and each side idles in turn. Up to `MIN_BALANCED_ITEMS`
-   * items are never split.
+   * Makes large batches equally large, so that this process and the database are busy at the same time. A batch
+   * contains at most its share of all items that wait or are in progress. While a large batch of its group is in
+   * progress, the next one starts only once as many items wait. Without this, batches fall into step and each side
+   * idles in turn. Up to `MIN_BALANCED_ITEMS` items are never split.
    */
   readonly isBalanced?: boolean
-  /** Awaited after each batch, once its items have their results and before the next batch starts: more items come together. */
+  /**
+   * Awaited after each batch, once its items have their results and before the next batch starts. The next batch then
+   * has more items.
+   */
   readonly pauseAfter?: () => Promise<void>
 }
 
-/** Batches below this are not split: a batch costs a commit and round trips, however few items it has. */
+/** Smaller batches are not split, because each batch costs a commit and round trips. */
 export const MIN_BALANCED_ITEMS = 32
 
 type Waiting<Item, Result> = {
@@ -27,13 +30,13 @@ type Waiting<Item, Result> = {
 }
 
 /**
- * Turns a function of many items into a function of one item. Calls within one turn of the event loop, or while `maxInFlight`
- * batches are in progress, form one batch. If processing a group fails, all its items reject.
+ * Turns a function of many items into a function of one item. Calls form one batch within one turn of the event loop,
+ * or while `maxInFlight` batches are in progress. If processing a group fails, all its items reject.
  */
 export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (item: Item) => Promise<Result> {
   let waiting: Waiting<Item, Result>[] = []
   const { maxInFlight, maxItems, groupOf } = options
-  const underWay = new Map<string, number>() // items of each group
+  const underWay = new Map<string, number>() // the number of items of each group
   let inFlight = 0
   let isScheduled = false
 
@@ -56,7 +59,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
       const batch = waiting.slice(0, size)
       waiting = waiting.slice(size)
       inFlight += 1
-      void runBatch(batch) // it rejects only if `pauseAfter` does: every other failure goes to the items
+      void runBatch(batch) // it rejects only if `pauseAfter` does: the items get every other failure
       schedule()
     })
   }
@@ -96,7 +99,7 @@ async function runGroup<Item, Result>(
     if (results.length !== group.length)
       throw new Error(`a batch of ${String(group.length)} returned ${String(results.length)} results`)
     group.forEach(({ resolve }, index) => {
-      resolve(results[index] as Result) // an index below the length holds a result
+      resolve(results[index] as Result) // each index below the length has a result
     })
   } catch (error) {
     for (const { reject } of group) reject(error)

@@ -1,14 +1,14 @@
-/** Time as an argument: production passes `systemClock`, tests pass a clock that they control. */
+/** Access to time. Production uses `systemClock`. Tests use a clock that they control. */
 export interface Clock {
   /** Wall-clock time, for what is stored or shown. It may jump. */
   now(): Date
-  /** Milliseconds that only grow, for measuring durations. */
+  /** Milliseconds that never go back, for measuring durations. */
   monotonicMs(): number
-  /** Resolves after `ms`; rejects with the signal's reason when `signal` is aborted first. */
+  /** Resolves after `ms`. Rejects with the signal's reason when `signal` aborts first. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>
 }
 
-/** The machine's clock; the only place in this program that reads the time. */
+/** The machine's clock. No other code in this program reads the time. */
 export const systemClock: Clock = {
   now: () => new Date(),
   monotonicMs: () => performance.now(),
@@ -31,12 +31,12 @@ export const systemClock: Clock = {
 }
 
 /**
- * The abort reason of a sleep that ends early because of a notification. It is created once, because an
- * abort without a reason creates an error with a stack. That takes 30 us, some forty times per start of a sandbox (2026-11).
+ * The abort reason of a sleep that a notification ends early. It is created once, because an abort without a reason
+ * creates an error with a stack. That takes 30 us, some forty times per start of a sandbox (2026-11).
  */
 export const NOTIFIED = new Error('notified')
 
-/** Sleeps for `ms`, or until `signal` aborts; resolves in both cases. */
+/** Sleeps for `ms`, or until `signal` aborts. Resolves in both cases. */
 export async function interruptibleSleep(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
   try {
     await clock.sleep(ms, signal)

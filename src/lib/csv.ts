@@ -1,6 +1,7 @@
 /**
- * A line of CSV (RFC 4180). Cells with a comma, a quote or a line break are quoted, and the line ends with CRLF. A cell that a
- * spreadsheet would run as a formula gets a leading apostrophe, because names come from tenants. Decimal numbers stay as they are.
+ * Formats a line of CSV (RFC 4180). Cells with a comma, a quote or a line break are quoted, and the line ends with
+ * CRLF. A cell that a spreadsheet would run as a formula gets a leading apostrophe, because names come from tenants.
+ * Decimal numbers stay unchanged.
  */
 export function csvLine(cells: readonly string[]): string {
   return `${cells.map(csvCell).join(',')}\r\n`

@@ -2,19 +2,19 @@ import { interruptibleSleep, type Clock } from './clock.ts'
 
 export type DebounceOptions = {
   readonly clock: Clock
-  /** How long after the last call the work runs. */
+  /** The delay of the work after the last call, in milliseconds. */
   readonly delayMs: number
-  /** The work runs at the latest this long after the first call. */
+  /** The longest delay of the work after the first call, in milliseconds. */
   readonly maxWaitMs: number
   /** Must not throw. */
   readonly work: () => void
 }
 
-/** Work that runs once calls have ceased for a while. */
+/** Work that runs after calls have paused for a while. */
 export type Debounced = {
   /** Schedules one run of the work, or delays the one that is scheduled. */
   schedule(): void
-  /** Cancels a scheduled run; later calls do nothing. */
+  /** Cancels a scheduled run. Later calls of `schedule` do nothing. */
   close(): void
 }
 

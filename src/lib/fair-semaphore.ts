@@ -1,12 +1,12 @@
 import type { Release } from './semaphore.ts'
 
 /**
- * A semaphore that is fair between keys: while callers wait, each free permit goes to the next key in turn, not to the next
- * caller. A key with many callers delays its own callers and no other key's. It is separate from `Semaphore`, which needs
- * neither keys, nor a share of each key, nor a limit on waiting callers.
+ * A semaphore that is fair between keys. While callers wait, each free permit goes to the next key in turn, not to the
+ * next caller. A key with many callers delays only its own callers. This type is separate from `Semaphore`, which has
+ * no keys, no share per key, and no limit on waiting callers.
  */
 export type FairSemaphore = {
-  /** Resolves with a permit of this key; null at once when `waitersPerKey` of this key wait already. */
+  /** Resolves with a permit of this key. Returns null at once when `waitersPerKey` callers of this key already wait. */
   acquire(key: string): Promise<Release> | null
   /** How many permits are acquired now. */
   readonly inUse: number
@@ -16,13 +16,16 @@ export type FairSemaphore = {
 
 export type FairSemaphoreOptions = {
   readonly permits: number
-  /** The most permits that one key holds at once. */
+  /** The most permits that one key may have at once. */
   readonly permitsPerKey: number
   /** The most callers of one key that wait. */
   readonly waitersPerKey: number
 }
 
-/** Runs `work` with a permit of `key`. Rejects with what `onFull` returns when too many of this key wait already. */
+/**
+ * Runs `work` with a permit of `key`. Rejects with the error that `onFull` returns when too many callers of this key
+ * already wait.
+ */
 export async function runFairly<Result>(
   semaphore: Pick<FairSemaphore, 'acquire'>,
   key: string,
@@ -38,7 +41,7 @@ export async function runFairly<Result>(
   }
 }
 
-/** Creates a fair semaphore. Keys that hold and want nothing cost no memory. */
+/** Creates a fair semaphore. A key without permits and waiting callers uses no memory. */
 export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: FairSemaphoreOptions): FairSemaphore {
   const held = new Map<string, number>()
   const queues = new Map<string, ((release: Release) => void)[]>() // the key whose turn is next comes first
@@ -63,7 +66,7 @@ export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: Fai
   function serveNext(): void {
     for (const [key, queue] of queues) {
       if (inUse >= permits) return
-      if ((held.get(key) ?? 0) >= permitsPerKey) continue // true of at most permits / permitsPerKey keys
+      if ((held.get(key) ?? 0) >= permitsPerKey) continue // true for at most permits / permitsPerKey keys
       const next = queue.shift()
       queues.delete(key)
       if (queue.length > 0) queues.set(key, queue)

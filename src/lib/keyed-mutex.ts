@@ -1,10 +1,12 @@
-/** Mutual exclusion by key: work under the same key runs one after another, work under different keys runs side by side. */
+/**
+ * Mutual exclusion by key. Work under the same key runs one after another. Work under different keys runs concurrently.
+ */
 export type KeyedMutex = {
-  /** Runs `work` once everything that was given earlier for `key` has ended, whether it succeeded or failed. */
+  /** Runs `work` once all earlier work for `key` has ended, whether it succeeded or failed. */
   run<Result>(key: string, work: () => Promise<Result>): Promise<Result>
 }
 
-/** Creates a mutex that remembers a key only while work runs or waits under it. */
+/** Creates a mutex. It remembers a key only while work under the key runs or waits. */
 export function makeKeyedMutex(): KeyedMutex {
   const last = new Map<string, Promise<void>>()
   return {

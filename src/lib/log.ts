@@ -1,6 +1,6 @@
 import { pino } from 'pino'
 
-/** The program's log; a subset of pino's logger. Fields come first, then a sentence. */
+/** The program's log, a subset of pino's logger. Calls pass fields first, then a message. */
 export interface Log {
   debug(fields: object, message: string): void
   info(fields: object, message: string): void
@@ -12,7 +12,9 @@ export interface Log {
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent'] as const
 export type LogLevel = (typeof LOG_LEVELS)[number]
 
-/** Logs JSON lines to standard error; standard output is for what a person or a script reads. */
+/**
+ * Makes a log that writes JSON lines to standard error. Standard output is for data that a person or a script reads.
+ */
 export function makeLog(level: LogLevel): Log {
   return pino(
     {
@@ -32,7 +34,10 @@ type DescribedError = {
   readonly cause?: unknown
 }
 
-/** Logs only these members: libraries attach whole connections to their errors, with the values of statements. */
+/**
+ * Keeps only these members of an error. Libraries attach whole connections to their errors, with the values of
+ * statements.
+ */
 function describeError(error: unknown): unknown {
   if (!(error instanceof Error)) return typeof error === 'string' ? error : typeof error
   const described: DescribedError = {

@@ -1,19 +1,19 @@
 import { randomBytes } from 'node:crypto'
 
-/** Randomness as an argument, so that a fault test can repeat a run. */
+/** A source of randomness. Fault tests replace it, so that they can repeat a run. */
 export interface Random {
   bytes(count: number): Buffer
 }
 
-/** The operating system's generator; secure enough for keys. */
+/** The operating system's generator, which is secure enough for keys. */
 export const systemRandom: Random = { bytes: (count) => randomBytes(count) }
 
-/** How many bytes are drawn ahead. */
+/** The number of bytes that are read ahead. */
 const BUFFER_BYTES = 4096
-/** Larger requests are keys, which are never drawn ahead. */
+/** Larger requests are keys. Their bytes are never read ahead. */
 const MAX_BUFFERED_BYTES = 16
 
-/** The same randomness, drawn ahead in blocks: each call of the system's generator takes 1 to 2 us (measured 2026-11). */
+/** Reads randomness ahead in blocks, because each call of the system's generator takes 1 to 2 us (2026-11). */
 export function bufferedRandom(random: Random): Random {
   let buffer: Buffer = Buffer.alloc(0)
   return {
@@ -21,7 +21,7 @@ export function bufferedRandom(random: Random): Random {
       if (count > MAX_BUFFERED_BYTES) return random.bytes(count)
       if (buffer.length < count) buffer = random.bytes(BUFFER_BYTES)
       const drawn = buffer.subarray(0, count)
-      buffer = buffer.subarray(count) // never used twice
+      buffer = buffer.subarray(count) // no byte is used twice
       return drawn
     },
   }

@@ -1,9 +1,12 @@
 import { isIPv6 } from 'node:net'
 
-/** Each IPv6 customer has at least a /64 (RFC 6177), so that all addresses within one count as one client. */
+/** Each IPv6 customer has at least a /64 (RFC 6177). Therefore all addresses within a /64 count as one client. */
 const NETWORK_GROUPS = 4
 
-/** The address by which a rate limit counts a peer: its IPv4 address, also if IPv6-mapped, or the /64 of its IPv6 address. */
+/**
+ * The address under which a rate limit counts a peer. It is the IPv4 address, also for an IPv6-mapped one, or the /64
+ * of the IPv6 address.
+ */
 export function rateLimitAddress(address: string | undefined): string {
   if (address === undefined) return 'unknown'
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]

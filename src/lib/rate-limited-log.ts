@@ -1,17 +1,18 @@
 import type { Clock } from './clock.ts'
 import type { Log } from './log.ts'
 
-/** How many lines with the same message are written per window. */
+/** The most lines with the same message that are written per window. */
 const MAX_LINES_PER_WINDOW = 5
 const WINDOW_MS = 10_000
-/** The most messages that are counted separately; the program has some hundred. */
+/** The most messages that are counted separately. The program has some hundred. */
 const MAX_MESSAGES = 1_000
 
 type Window = { sinceMs: number; lines: number; omitted: number }
 
 /**
- * A log that limits repeated warnings and errors, so that an outage which fails a thousand requests per second leaves a few lines.
- * Per message and window of ten seconds the first five are written. The next line with that message says how many were `omitted`.
+ * A log that limits repeated warnings and errors, so that an outage that fails a thousand requests per second leaves
+ * only a few lines. In each window of ten seconds, the first five lines with a message are written. The next line with
+ * that message contains the number of `omitted` lines.
  */
 export function rateLimitedLog(log: Log, clock: Clock): Log {
   return limit(log, clock, new Map())
@@ -35,7 +36,7 @@ function limit(log: Log, clock: Clock, seen: Map<string, Window>): Log {
   }
 }
 
-/** How many lines were omitted before this one; null if this one is omitted as well. */
+/** The number of lines that were omitted before this one. Null if this line is omitted as well. */
 function admit(seen: Map<string, Window>, message: string, nowMs: number): number | null {
   const known = seen.get(message)
   if (known === undefined || nowMs - known.sinceMs >= WINDOW_MS) {

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 
-/** How a command runs. `timeoutMs` is required, so that no command can block a loop for good. */
+/** How a command runs. `timeoutMs` is required, so that no command can block a loop forever. */
 export type CommandOptions = {
   readonly timeoutMs: number
   readonly input?: string | Buffer
@@ -9,14 +9,14 @@ export type CommandOptions = {
   readonly cwd?: string
   readonly uid?: number
   readonly gid?: number
-  /** The file of the network namespace to run it in. */
+  /** The file of the network namespace in which the command runs. */
   readonly netns?: string
 }
 
-/** A command that ended; `code` is null if a signal ended it. */
+/** The result of a command. `code` is null if a signal ended the command. */
 export type CommandResult = { readonly code: number | null; readonly stdout: string; readonly stderr: string }
 
-/** A command could not be run or failed; the message ends with the end of its output. */
+/** A command that could not run or that failed. The message contains the last part of its output. */
 export class CommandError extends Error {
   readonly result: CommandResult | null
   constructor(file: string, args: readonly string[], result: CommandResult | null, cause?: unknown) {
@@ -29,7 +29,7 @@ export class CommandError extends Error {
   }
 }
 
-/** The most bytes that are kept of each output stream; the rest is dropped. */
+/** The most bytes that are kept of each output stream. The rest is dropped. */
 const OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 
 /** Runs a command to its end, without a shell. Rejects with `CommandError` unless it exits with 0. */
@@ -82,7 +82,7 @@ export type CommandRunner = {
   readonly attempt: typeof tryCommand
 }
 
-/** Makes a runner from one that accepts any exit code. */
+/** Makes a runner from a function that accepts any exit code. */
 export function makeCommandRunner(attempt: typeof tryCommand): CommandRunner {
   return {
     attempt,

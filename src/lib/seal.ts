@@ -3,13 +3,13 @@ import type { Random } from './random.ts'
 
 /** Encrypts values that must not be stored in plain text. */
 export interface Seal {
-  /** Encrypts a text. `context` names its purpose and owner; opening it needs the same context. */
+  /** Encrypts a text. `context` names its purpose and owner. `open` needs the same context. */
   seal(text: string, context: string): Buffer
   /** Decrypts what `seal` returned. Throws `UnsealError` if the key or the context differs, or a byte was changed. */
   open(sealed: Buffer, context: string): string
 }
 
-/** A sealed value can't be opened: its key or context differs, or it was changed. */
+/** A sealed value that can't be opened: its key or context differs, or the value was changed. */
 export class UnsealError extends Error {
   constructor(cause: unknown) {
     super('a sealed value can’t be opened: its key or context differs, or it was changed', { cause })
@@ -20,7 +20,7 @@ export class UnsealError extends Error {
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
 
-/** Seals with AES-256-GCM and a 32-byte key. Layout of a sealed value: version 1, nonce, tag, ciphertext. */
+/** Seals with AES-256-GCM and a 32-byte key. The parts of a sealed value are: version 1, nonce, tag, ciphertext. */
 export function makeSeal(key: Buffer, random: Random): Seal {
   if (key.length !== 32) throw new Error(`the sealing key has ${String(key.length)} bytes; it needs 32`)
   return {
@@ -50,7 +50,7 @@ export function makeSeal(key: Buffer, random: Random): Seal {
   }
 }
 
-/** 32 bytes that identify a key and reveal nothing else of it. */
+/** 32 bytes that identify a key and reveal nothing else about it. */
 export function keyFingerprint(key: Buffer): Buffer {
   return createHmac('sha256', key).update('sandyard: which sealing key').digest()
 }

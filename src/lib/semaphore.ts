@@ -1,11 +1,13 @@
-/** Gives a permit back. May be called more than once; only the first call counts. */
+/** Releases a permit. It may be called more than once; only the first call counts. */
 export type Release = () => void
 
-/** A fixed number of permits, which limits how much runs at once. It doesn't bound how many callers wait. */
+/** A fixed number of permits, which limits concurrent work. It does not limit how many callers wait. */
 export type Semaphore = {
-  /** A permit, or null when none is free. */
+  /** Returns a permit, or null when none is free. */
   tryAcquire(): Release | null
-  /** Runs `work` with a permit, and waits for one first if none is free. Callers are served in the order of their calls. */
+  /**
+   * Runs `work` with a permit. If no permit is free, it waits for one. Callers get permits in the order of their calls.
+   */
   run<Result>(work: () => Promise<Result>): Promise<Result>
   /** How many permits are acquired now. */
   readonly inUse: number
@@ -23,7 +25,7 @@ export function makeSemaphore(permits: number): Semaphore {
       isHeld = false
       const next = waiting.shift()
       if (next === undefined) inUse -= 1
-      else next(grant()) // the permit passes on, so that no later caller overtakes
+      else next(grant()) // passes the permit on, so that no later caller overtakes
     }
   }
 

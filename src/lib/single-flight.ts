@@ -1,18 +1,21 @@
-/** Lets callers that want the same thing at the same time share one run of the work. */
+/** Shares one run of some work between callers that need the same result at the same time. */
 export type SingleFlight<Result> = {
   /**
-   * Joins the work that is running under `key`, or starts it. A caller whose `signal` aborts leaves with the signal's
-   * reason; the work's own signal aborts when its last caller has left. A caller without a signal stays to the end.
+   * Joins the running work under `key`, or starts the work. A caller whose `signal` aborts leaves with the signal's
+   * reason. The work's own signal aborts when its last caller has left. A caller without a signal stays to the end.
    */
   join(key: string, work: (signal: AbortSignal) => Promise<Result>, signal?: AbortSignal): Flight<Result>
 }
 
-/** One caller's part in a shared run; `isLeader` says whether this caller started it. */
+/** One caller's part in a shared run. `isLeader`: this caller started the run. */
 export type Flight<Result> = { readonly isLeader: boolean; readonly result: Promise<Result> }
 
 type RunningWork<Result> = { readonly result: Promise<Result>; readonly abort: AbortController; callers: number }
 
-/** Creates a single flight for this process. It doesn't remember results: once the work has ended, the next caller starts it again. */
+/**
+ * Creates a single flight for this process. It does not store results. Once the work has ended, the next caller starts
+ * it again.
+ */
 export function makeSingleFlight<Result>(): SingleFlight<Result> {
   const running = new Map<string, RunningWork<Result>>()
 

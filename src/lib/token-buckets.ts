@@ -1,36 +1,36 @@
 /** A rate limit: `perSec` on average, and up to `burst` at once. */
 export type Rate = { readonly perSec: number; readonly burst: number }
 
-/** The state of a bucket at a moment: whole tokens, and seconds rounded up. */
+/** The state of a bucket at a given time. Tokens are whole; seconds are rounded up. */
 export type BucketState = {
   readonly remaining: number
   /** Seconds until the bucket is full. */
   readonly fullAfterSecs: number
-  /** Seconds until it holds the requested tokens; 0 if it does now. */
+  /** Seconds until the bucket contains the requested tokens. 0 if it contains them now. */
   readonly enoughAfterSecs: number
 }
 
 /** One token bucket per key. Unused buckets fill up and are then forgotten. */
 export type TokenBuckets = {
-  /** The state of a key's bucket at `nowMs`, by a monotonic clock; `enoughAfterSecs` is for `tokens`. */
+  /** The state of a key's bucket at `nowMs` of a monotonic clock. `enoughAfterSecs` applies to `tokens`. */
   peek(key: string, tokens: number, nowMs: number): BucketState
-  /** Takes `tokens`, or all there are if the bucket holds fewer. */
+  /** Takes `tokens`, or all tokens if the bucket contains fewer. */
   take(key: string, tokens: number, nowMs: number): void
-  /** How many keys are remembered. */
+  /** The number of keys that are remembered. */
   readonly size: number
 }
 
 type Bucket = { readonly tokens: number; readonly atMs: number }
 
-/** Each `take` looks at this many of the longest unused buckets and forgets those that are full. */
+/** Each `take` checks this many of the longest unused buckets and forgets the full ones. */
 const SWEPT_PER_TAKE = 2
 
 /**
- * Creates buckets that start full. At most `maxKeys` are remembered: beyond that the longest unused one is forgotten, which gives
- * its key a full bucket. Memory is bounded that way, and no key is refused because of other keys.
+ * Creates buckets that start full. At most `maxKeys` are remembered. Beyond that, the longest unused bucket is
+ * forgotten, which gives its key a full bucket. This bounds the memory, and no key is refused because of other keys.
  */
 export function makeTokenBuckets({ perSec, burst }: Rate, maxKeys: number): TokenBuckets {
-  const buckets = new Map<string, Bucket>() // the longest unused first
+  const buckets = new Map<string, Bucket>() // the longest unused bucket is first
 
   function tokensAt(bucket: Bucket | undefined, nowMs: number): number {
     if (bucket === undefined) return burst

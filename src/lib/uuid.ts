@@ -3,13 +3,16 @@ import type { Random } from './random.ts'
 
 /** Generates identifiers. */
 export interface Uuids {
-  /** A UUIDv7 (RFC 9562, section 5.7). It sorts by its time of creation, and those of one process never go back. */
+  /**
+   * Returns a UUIDv7 (RFC 9562, section 5.7). It sorts by its time of creation. The identifiers of one process never go
+   * back.
+   */
   next(): string
 }
 
 /**
- * Generates identifiers from a clock and randomness. Within one millisecond they count up in `rand_a`. None has a time before
- * `fromMs`, whatever the clock says.
+ * Makes a generator of identifiers from a clock and randomness. Within one millisecond, identifiers count up in
+ * `rand_a`. None has a time before `fromMs`, whatever the clock reports.
  */
 export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
   let lastMs = fromMs
@@ -33,12 +36,12 @@ export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
   }
 }
 
-/** The time of a UUIDv7, in milliseconds since 1970. */
+/** The time in a UUIDv7, in milliseconds since 1970. */
 export function uuidTimeMs(uuid: string): number {
   return Number.parseInt(uuid.replaceAll('-', '').slice(0, 12), 16)
 }
 
-/** The smallest UUIDv7 of a time: it turns a range of times into a range of identifiers. */
+/** The smallest UUIDv7 with a given time. It turns a range of times into a range of identifiers. */
 export function minUuidAt(instant: Date): string {
   const bytes = Buffer.alloc(16)
   bytes.writeUIntBE(Math.max(0, instant.getTime()), 0, 6)

@@ -5,12 +5,12 @@ import type { RawData, WebSocket } from 'ws'
 export const HIGH_WATER_BYTES = 1024 * 1024
 export const LOW_WATER_BYTES = 256 * 1024
 
-/** How long a peer may take to answer a close, or to read more of what comes before it, in milliseconds. */
+/** How long a peer may take to answer a close, or to read more of the data before the close, in milliseconds. */
 const CLOSE_TIMEOUT_MS = 1_000
 
 /**
- * Forwards messages from one WebSocket to another, as fast as the other accepts them. Messages that arrive once the other is
- * closing are dropped, as are those for which `take` returns false.
+ * Forwards messages from one WebSocket to another, at the receiver's pace. Drops messages that arrive once the receiver
+ * is closing, and messages for which `take` returns false.
  */
 export function forwardMessages(
   from: WebSocket,
@@ -30,15 +30,15 @@ export function forwardMessages(
   })
 }
 
-/** The bytes of a message. */
+/** The bytes of a message as one buffer. */
 export function messageBytes(data: RawData): Buffer {
   if (Buffer.isBuffer(data)) return data
   return Array.isArray(data) ? Buffer.concat(data) : Buffer.from(data)
 }
 
 /**
- * Closes a WebSocket once everything unsent is sent. If the peer neither reads more nor answers within `CLOSE_TIMEOUT_MS`, the
- * connection is cut; the library alone would wait 30 s. May be repeated.
+ * Closes a WebSocket once all queued data is sent. If the peer neither reads more nor answers within
+ * `CLOSE_TIMEOUT_MS`, the connection is cut. The library itself would wait 30 s. May be repeated.
  */
 export function closeWebSocket(
   socket: WebSocket,
@@ -58,8 +58,8 @@ export function closeWebSocket(
 }
 
 /**
- * Pings an open WebSocket and calls `onSilent` once a whole period passes without an answer. While either side doesn't read, the
- * peer can't answer and doesn't count as silent; writes to it show whether it is gone.
+ * Pings an open WebSocket and calls `onSilent` once a whole period passes without an answer. While either side does not
+ * read, the peer can't answer and does not count as silent. Writes to the peer then show whether it is gone.
  */
 export function pingEvery(socket: WebSocket, pingMs: number, onSilent: () => void): void {
   let isAlive = true

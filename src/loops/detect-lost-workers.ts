@@ -17,17 +17,18 @@ const ABSENCE_MS = WORKER_LEASE_MS / 2
 /** Workers whose lease was renewed this recently are skipped. */
 const FRESH_MS = 1_000
 
-/** A worker's last report, and when this process first saw it. */
+/** A worker's last report, and the time when this process first saw that report. */
 type LastReport = { readonly incarnation: string | null; readonly report_seq: number; readonly sinceMs: number }
 
-/** A worker reported just before its runs were to be marked lost. */
+/** A worker that reported just before its runs were marked lost. */
 class CameBack extends Error {}
 
 /**
- * Marks the runs of a worker as lost that has not reported for a lease; by then the worker has destroyed them itself. The
- * lease is counted by this process's monotonic clock from when it first saw the last report: the wall clocks of two replicas
- * may differ by an hour. While the control plane was not running, paused, or without its database, it received no
- * reports. So no worker is lost before the loop has run for one lease without a gap, also after a change of the leader.
+ * Marks the runs of a worker as lost if the worker has not reported for a lease. By then, the worker has destroyed the
+ * runs itself. This process counts the lease from its first sight of the last report, by its monotonic clock. The wall
+ * clocks of two replicas may differ by an hour. While the control plane is stopped, paused, or without its database, it
+ * receives no reports. Therefore no worker is lost before the loop has run for one lease without a gap, also after a
+ * change of the leader.
  */
 export function detectLostWorkers(deps: LostDeps): Loop {
   let lastReports = new Map<WorkerId, LastReport>()
@@ -81,7 +82,7 @@ async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[
       outcome: { kind: 'lost', message },
       cause: { actor: SYSTEM_ACTOR, code: 'worker_lost', message },
     } as const
-    // This process may be paused between its read and its write for longer than the worker needs to come back.
+    // This process may be paused between its read and its write. In that time the worker may come back.
     const fence = async (tx: Queryable): Promise<void> => {
       await deps.fence?.(tx)
       if (!(await workers.isSilentSince(tx, worker))) throw new CameBack(`worker '${worker.name}' has reported`)

@@ -25,8 +25,9 @@ const PAGE = 200
 type HardLimitDeps = TransitionDeps & { readonly log: Log }
 
 /**
- * Stops the runs of suspended organizations, and of organizations on a plan without prices that have used up its included
- * hours of the month. The next pass is due when the runs of now reach their limit, so that a stop is late by moments only.
+ * Stops the runs of suspended organizations. On a plan without prices, it also stops the runs of organizations that
+ * have used up the included hours of the month. The next pass is due when the current runs reach their limit, so a run
+ * is stopped only moments late.
  */
 export function enforceHardLimits(deps: HardLimitDeps): Loop {
   return {
@@ -71,7 +72,7 @@ async function enforceOn(deps: HardLimitDeps, { org, use }: OrgUse, signal: Abor
   return Infinity
 }
 
-/** Records the event once in a UTC month, however often and from however many processes it is called. */
+/** Records the event once in a UTC month, however often and in however many processes it is called. */
 async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
   const { org_id } = org
   await deps.db.transaction('system', async (tx) => {
@@ -82,7 +83,7 @@ async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: 
   })
 }
 
-/** How long until the current runs reach a limit, in milliseconds, if nothing changes. */
+/** The time until the current runs reach a limit if nothing changes, in milliseconds. */
 function untilHardLimitMs({ org, use }: OrgUse): number {
   const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((name) => {

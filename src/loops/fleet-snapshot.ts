@@ -7,21 +7,24 @@ import type { Database } from '../store/postgres/database.ts'
 import type { PendingRun } from '../store/workers/capacity.ts'
 
 /**
- * The placement loop's copy of the fleet's free capacity: read from the tables, and reduced by what the loop itself assigned
- * since. It may be out of date. Then a placement is refused or found later, because the transaction that places checks the
- * worker's capacity again.
+ * The placement loop's copy of the fleet's free capacity. The loop reads it from the tables and subtracts its own
+ * assignments since. The copy may be out of date. A placement is then refused or found later, because the transaction
+ * that places a run checks the worker's capacity again.
  */
 export type FleetSnapshot = {
-  /** Reads the tables, unless the last read was so recent that reads would take more than a tenth of the time; then: false. */
+  /**
+   * Reads the tables and resolves with true. Resolves with false, without a read, if reads would take more than a tenth
+   * of the time.
+   */
   refresh(): Promise<boolean>
-  /** The milliseconds until the tables may be read again. */
+  /** The milliseconds until the next read of the tables is allowed. */
   restMs(): number
-  /** Discards the snapshot, when it is unknown which of its assignments were written. */
+  /** Discards the snapshot. Call it when it is unknown which of its assignments were written. */
   forget(): void
-  /** Throws before the first `refresh`. */
+  /** The free capacity. Throws before the first `refresh`. */
   readonly capacityIndex: CapacityIndex
   nameOf(worker: WorkerId): string
-  /** A pending run as a request for placement. */
+  /** Converts a pending run to a placement request. */
   requestOf(run: PendingRun): PlacementRequest
 }
 
@@ -31,12 +34,15 @@ export type SnapshotDeps = {
   readonly settings: { readonly placement: PlacementPolicy; readonly defaultRegistry: string }
 }
 
-/** The pause after a read, in multiples of its duration: with 10,000 workers and 100,000 runs a read takes 0.1 s or more. */
+/**
+ * The pause after a read, as a multiple of its duration. With 10,000 workers and 100,000 runs, a read takes 0.1 s or
+ * more.
+ */
 const REST_PER_READ_TIME = 9
-/** The longest pause, in milliseconds: a read that took long because something was paused predicts nothing. */
+/** The longest pause, in milliseconds. A read that was slow because something was paused predicts nothing. */
 const LONGEST_REST_MS = 5_000
 
-/** Makes a snapshot that is not read yet. */
+/** Makes a snapshot that has not been read yet. */
 export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetSnapshot {
   const read = makeFleetReader()
   let known: { readonly index: CapacityIndex; readonly names: ReadonlyMap<WorkerId, string> } | null = null

@@ -4,18 +4,18 @@ import type { Database, Queryable } from '../store/postgres/database.ts'
 import * as leads from '../store/workers/leads.ts'
 import type { Notifications } from '../store/postgres/notifications.ts'
 
-/** This process leads the loops. Dispose of it to give the leadership up. */
+/** The leadership of this process over the loops. Dispose of it to give the leadership up. */
 export interface Leadership extends AsyncDisposable {
-  /** Aborted when the leadership is lost or given up. Work that only the leader may do must stop then. */
+  /** Aborted when the leadership is lost or given up. Work that requires the leadership must stop then. */
   readonly lost: AbortSignal
   /**
-   * Rejects with `LeadershipLost` unless this process still leads, and keeps it the leader until the transaction ends. A
-   * process that was paused in the middle of a pass can't write by what it read before.
+   * Rejects with `LeadershipLost` unless this process still leads. Keeps it the leader until the transaction ends. A
+   * process that was paused in the middle of a pass can therefore not write by its outdated reads.
    */
   readonly fence: (tx: Queryable) => Promise<void>
 }
 
-/** Another process leads now, and this one must not write. */
+/** Another process leads now. This process must not write. */
 export class LeadershipLost extends Error {}
 
 export type ElectionDeps = {
@@ -27,15 +27,21 @@ export type ElectionDeps = {
   readonly holder: string
 }
 
-/** How long a leader's heartbeat count stays unchanged until others take it for dead, in milliseconds. */
+/** How long a leader's heartbeat count stays unchanged before other processes consider it dead, in milliseconds. */
 export const LEADER_LEASE_MS = 10_000
-/** A leader stops by itself this long after its last heartbeat, in milliseconds: before another may take over. */
+/**
+ * How long after its last heartbeat a leader stops on its own, in milliseconds. It is less than the lease, after which
+ * another process may take over.
+ */
 export const LEADER_STOP_MS = 6_000
 const HEARTBEAT_EVERY_MS = 2_000
-/** How often a candidate checks, in milliseconds. A leadership that is given up is notified at once. */
+/** How often a candidate checks, in milliseconds. A leader that gives up its leadership notifies candidates at once. */
 const CHECK_EVERY_MS = 1_000
 
-/** Makes the function that waits for leadership by this name. It rejects when the database fails or the signal is aborted. */
+/**
+ * Makes the function that waits for the leadership with this name. It rejects when the database fails or the signal
+ * aborts.
+ */
 export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
   return async (signal) => {
     const isVacant = makeVacancyCheck(deps.clock)
@@ -44,7 +50,8 @@ export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: A
       using pause = makePause(deps, topicOf(name), signal)
       const sentAtMs = deps.clock.monotonicMs()
       const row = await deps.db.asSystem((q) => leads.find(q, name))
-      // A process that asks again does not lead any more, so after an outage it may take its own leadership back at once.
+      // A process that asks again no longer leads. After an outage, it may therefore take its own leadership back at
+      // once.
       if (row?.holder === deps.holder || isVacant(row, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
         const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen: row }))
@@ -59,7 +66,10 @@ function topicOf(name: string): string {
   return `lead:${name}`
 }
 
-/** Checks whether leadership is free: nobody holds it, or the holder's heartbeats stopped for a lease by this clock. */
+/**
+ * Makes a check whether the leadership is free. It is free if no process has it, or if the leader's heartbeats stopped
+ * for a lease by this clock.
+ */
 function makeVacancyCheck(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: number) => boolean {
   let known: leads.LeadRow | null = null
   let sinceMs = 0
@@ -72,7 +82,7 @@ function makeVacancyCheck(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: 
   }
 }
 
-/** A pause that a notification ends, including one from before the pause. */
+/** Makes a pause that a notification ends, including a notification from before the pause. */
 function makePause(
   { clock, notifications }: Pick<ElectionDeps, 'clock' | 'notifications'>,
   topic: string,
@@ -110,7 +120,7 @@ function holdLeadership(deps: ElectionDeps, term: leads.LeadTerm, takenAtMs: num
     }
   }
 
-  /** Runs apart from the heartbeats: one that hangs must not keep the leader from stopping in time. */
+  /** Runs apart from the heartbeats. A heartbeat that hangs must not keep the leader from stopping in time. */
   async function stopWhenStale(): Promise<void> {
     while (!lost.signal.aborted) {
       const restMs = beatAtMs + LEADER_STOP_MS - clock.monotonicMs()

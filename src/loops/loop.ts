@@ -2,16 +2,16 @@ import { interruptibleSleep, type Clock, NOTIFIED } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Leadership } from './leader-election.ts'
 
-/**
- * A reconciliation loop. It takes no input except the database, so that a missed notification costs time and nothing else.
- */
+/** A reconciliation loop. Its only input is the database, so a missed notification costs only time. */
 export type Loop = {
   readonly name: string
   /** The longest time between two passes, in milliseconds. */
   readonly periodMs: number
   /** The notification topics that start a pass early. */
   readonly topics: readonly string[]
-  /** One pass. May be repeated. Resolves with the milliseconds until the next pass is due, or null for the period. */
+  /**
+   * Runs one pass. May be repeated. Resolves with the milliseconds until the next pass is due, or null for the period.
+   */
   readonly run: (signal: AbortSignal) => Promise<number | null>
 }
 
@@ -23,13 +23,13 @@ export type LoopDeps = {
   readonly acquireLeadership: (signal: AbortSignal) => Promise<Leadership>
 }
 
-/** The pause before leadership is asked for again after it was lost or could not be acquired, in milliseconds. */
+/** The pause before a process asks for the leadership again, after it lost or failed to acquire it, in milliseconds. */
 const LEADERSHIP_RETRY_MS = 1_000
 
 /**
- * Runs loops until `signal`, each one pass at a time, while this process leads: one process leads all loops. Each
- * leadership starts with new loops, so that none acts on what it read before another process led. A failed pass is logged and
- * repeated after the loop's period.
+ * Runs loops until `signal` aborts, each with one pass at a time. It runs them only while this process leads. Each
+ * leadership starts with new loops, so that no loop acts on data from before another process led. A failed pass is
+ * logged and repeated after the loop's period.
  */
 export async function runLoops(
   deps: LoopDeps,

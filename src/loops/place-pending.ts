@@ -15,9 +15,9 @@ const PAGE = 1_000
 type PlaceDeps = TransitionDeps & SnapshotDeps & { readonly log: Log }
 
 /**
- * Places pending runs on workers with enough capacity, oldest first, and marks the others as waiting. Runs that fit nowhere
- * do not block later ones. With a fresh fleet snapshot, a pass tries all pending runs. Otherwise nothing has changed for
- * those that wait, so it tries new runs only.
+ * Places pending runs on workers with enough capacity, oldest first, and marks the others as waiting. Runs that fit
+ * nowhere do not block later ones. With a fresh fleet snapshot, a pass tries all pending runs. Otherwise nothing has
+ * changed for the waiting runs, so the pass tries only new runs.
  */
 export function placePending(deps: PlaceDeps): Loop {
   const picture = makeFleetSnapshot(deps)
@@ -65,7 +65,10 @@ function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnap
 
 const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
-/** Waiting would not help, because volumes keep their home. Happens when volumes get different homes after the create. */
+/**
+ * Waiting would not help, because volumes keep their home worker. This happens when volumes get different homes after
+ * the create.
+ */
 const CONFLICTING_HOMES_MESSAGE = 'its volumes are on different workers, and a sandbox runs on one'
 const CONFLICTING_HOMES = {
   event: 'ended_badly',

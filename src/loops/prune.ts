@@ -8,12 +8,12 @@ import type { Loop } from './loop.ts'
 
 type PruneDeps = Pick<BaseDeps, 'db' | 'clock'>
 
-/** Deletes expired Idempotency-Keys. A key counts as new once it expired, even before it is deleted. */
+/** Deletes expired Idempotency-Keys. An expired key counts as new even before it is deleted. */
 export function pruneIdempotencyKeys(deps: PruneDeps): Loop {
   return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.pruneExpired })
 }
 
-/** Deletes expired stream tickets, which processes leave when they die. */
+/** Deletes expired stream tickets. Processes that die leave them behind. */
 export function pruneStreamTickets(deps: PruneDeps): Loop {
   return makePruneLoop(deps, {
     name: 'sweep-tickets',
@@ -23,7 +23,10 @@ export function pruneStreamTickets(deps: PruneDeps): Loop {
   })
 }
 
-/** How long a used or expired join token is kept: meanwhile, a machine whose answer was lost can get it again. */
+/**
+ * How long a used or expired join token is kept, in milliseconds. A machine whose answer was lost can repeat its join
+ * in that time.
+ */
 const TOKEN_KEPT_MS = 24 * 3_600_000
 
 /** Deletes join tokens a day after they were used or expired. */
@@ -42,7 +45,7 @@ const NEXT_BATCH_MS = 100
 type Pruning = Pick<Loop, 'name' | 'periodMs'> & {
   /** The most rows that one statement deletes. */
   readonly batch: number
-  /** Deletes at most `limit` rows that expired by a time, and resolves with their number. */
+  /** Deletes at most `limit` rows that expired by a given time, and resolves with the number of deleted rows. */
   readonly prune: (q: Queryable, now: Date, limit: number) => Promise<number>
 }
 

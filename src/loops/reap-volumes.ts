@@ -10,7 +10,7 @@ type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids' | 'fence'>
 /** The most volumes that one transaction deletes. */
 const BATCH = 100
 
-/** Deletes the rows of volumes that are to be deleted and of which no worker holds anything. Their names are free then. */
+/** Deletes the rows of volumes in deletion once no worker has any of their files. Their names are then free. */
 export function reapVolumes(deps: ReapDeps): Loop {
   return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_VOLUMES_TOPIC], run: (signal) => pass(deps, signal) }
 }

@@ -13,9 +13,9 @@ type RetireDeps = TransitionDeps & { readonly log: Log }
 const BATCH = 500
 
 /**
- * Finishes the departure of workers. Stops the runs of a worker whose drain deadline is over. Frees the sandboxes and volumes
- * of a removed worker once its lease is over and its runs ended; before that, it may still run them. They start empty on
- * another worker.
+ * Finishes the departure of workers. It stops the runs of a worker whose drain deadline is over. It frees the sandboxes
+ * and volumes of a removed worker once the worker's lease is over and its runs have ended. Before that, the worker may
+ * still run them. Freed sandboxes and volumes start empty on another worker.
  */
 export function retireWorkers(deps: RetireDeps): Loop {
   return { name: 'retire-workers', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }

@@ -3,10 +3,10 @@ import type { Database } from '../store/postgres/database.ts'
 import { rollUp } from '../store/usage/roll-up.ts'
 import type { Loop } from './loop.ts'
 
-/** How many runs one transaction adds: about 100 ms of work (docs/decisions/0013-usage.md). */
+/** The most runs that one transaction adds, which takes about 100 ms (docs/decisions/0013-usage.md). */
 const BATCH = 5_000
 
-/** Reports read runs that are not rolled up directly, so that a late pass makes them slower, never wrong. */
+/** Reports read runs that are not rolled up directly. A late pass therefore makes reports slower, never wrong. */
 const PERIOD_MS = 10_000
 
 type RollUpDeps = { readonly db: Database; readonly clock: Clock }

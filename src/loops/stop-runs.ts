@@ -12,15 +12,15 @@ const PAGE = 500
 
 type StopDeps = TransitionDeps & { readonly log: Log }
 
-/** Which runs are to stop, and why. */
+/** A query for the runs to stop, and the cause of their stop. */
 export type RunsToStop<Run> = {
   readonly read: (q: Queryable, page: RunsToStopPage) => Promise<readonly Run[]>
   readonly causeOf: (run: Run) => Omit<TransitionCause, 'actor'>
 }
 
 /**
- * Asks all runs to stop that `read` finds, page after page, so that runs that fail to stop do not block later ones. Resolves
- * with the number of failures. May be repeated. Rejects as `moveAll` does.
+ * Asks all runs that `read` finds to stop. It continues page after page, so that runs that fail to stop do not block
+ * later runs. Resolves with the number of failures. May be repeated. Rejects for the same reasons as `moveAll`.
  */
 export async function stopRuns<Run extends RunToStop>(
   deps: StopDeps,

@@ -1,37 +1,40 @@
 /**
- * Connects a client with its worker. The control plane can't dial a worker, so each worker keeps a few standby connections open. If
- * none is left, the relay leaves a ticket: the worker finds it in the answer to its sync, and dials in with it, once. Answers can
- * get lost, so a ticket is shown until it is used.
+ * Connects a client with its worker. The control plane can't dial a worker, so each worker keeps a few standby
+ * connections open. If none is left, the relay creates a ticket. The worker finds the ticket in the answer to its sync,
+ * and dials in with it once. Answers can get lost, so a ticket is shown until it is used.
  */
 
-/** A right to dial in once. `Asked` says for which stream. */
+/** A right to dial in once. `Asked` describes the requested stream. */
 export type Ticket<Asked> = Asked & { readonly ticket: string }
 
-/** `Asked` describes a stream, and `Stream` is the connection that carries it. The relay looks into neither. */
+/** `Asked` describes a stream, and `Stream` is the connection that carries it. The relay reads neither. */
 export type Relay<Asked, Stream> = {
   /**
-   * Opens a stream to a worker: on a standby connection, or else by a ticket, with which the worker dials in. Resolves with null at
-   * once if too many tickets are open. Rejects with the signal's reason when it is aborted.
+   * Opens a stream to a worker, on a standby connection or with a ticket. Resolves with null at once if too many
+   * tickets are open. Rejects with the signal's reason when the signal aborts.
    */
   open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Stream | null>
   /**
-   * Adds a standby connection of a worker. `begin` is called at most once, to start a stream on it; it resolves with null if the
-   * connection is gone. Call the returned function to withdraw the connection.
+   * Adds a standby connection of a worker. `begin` is called at most once, to start a stream on the connection. It
+   * resolves with null if the connection is gone. Call the returned function to withdraw the connection.
    */
   addStandby(workerId: string, begin: StartStream<Asked, Stream>): () => void
   /** The open tickets of a worker. */
   openTickets(workerId: string): readonly Ticket<Asked>[]
   /** Whether a ticket of a worker is open. */
   hasTicket(workerId: string, ticket: string): boolean
-  /** Hands the stream of a worker that dialled in to whoever waits for it. False if the worker has no such open ticket. */
+  /**
+   * Passes the stream of a worker that dialled in to the caller that waits for it. Returns false if the worker has no
+   * such open ticket.
+   */
   accept(workerId: string, ticket: string, stream: Stream): boolean
-  /** How many tickets are open, over all workers. */
+  /** The number of open tickets of all workers. */
   readonly openTicketCount: number
-  /** How many standby connections there are, over all workers. */
+  /** The number of standby connections of all workers. */
   readonly standbyCount: number
 }
 
-/** The most open tickets, over all workers. */
+/** The most open tickets of all workers. */
 export const TICKET_LIMIT = 10_000
 
 type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
@@ -39,8 +42,8 @@ type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 type OpenTicket<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
 /**
- * Creates a relay. `newTicket` returns unguessable texts. `onTicket` is called when a ticket is opened, and `onOver` when it is used
- * or nobody waits for it any more.
+ * Creates a relay. `newTicket` returns unguessable texts. `onTicket` is called when a ticket is opened. `onOver` is
+ * called when a ticket is used or its caller stops waiting.
  */
 export function makeRelay<Asked extends object, Stream>(options: {
   readonly newTicket: () => string

@@ -7,11 +7,11 @@ export type Setting<T> = {
   readonly fallback: string | null
   readonly unit: string
   readonly meaning: string
-  /** Returns the value, or a description of what is accepted. */
+  /** Returns the parsed value, or a description of the accepted values. */
   readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
 }
 
-/** Accepts a text that is not empty: an empty address would mean all addresses. */
+/** Accepts a text that is not empty. An empty address would mean all addresses. */
 export const nonEmptyText: Setting<string>['parse'] = (value) =>
   value === '' ? { accepted: 'a text that is not empty' } : { value }
 
@@ -19,7 +19,7 @@ export const nonEmptyText: Setting<string>['parse'] = (value) =>
 export const directoryPath: Setting<string>['parse'] = (seen) =>
   seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
-/** Accepts an http or https URL without a path; returns its origin. */
+/** Accepts an http or https URL without a path. Returns its origin. */
 export const httpOrigin: Setting<string>['parse'] = (seen) => {
   const url = URL.canParse(seen) ? new URL(seen) : null
   const isFine =

@@ -1,6 +1,6 @@
 /**
- * The catalogue of audit events: each type with its category, description, and the fields of its payload. The payload types
- * and the table in docs/events.md follow from it.
+ * The catalogue of audit events: each type with its category, description, and the fields of its payload. The payload
+ * types and the table in docs/events.md are generated from it.
  */
 
 /** The kind of a payload field. A trailing `?` means that it may be absent. */

@@ -1,7 +1,7 @@
 /**
  * Compiles network policies into ordered packet rules. Invariants:
- * - The operator's denials come before every rule of a tenant. They cover other sandboxes, the host's own addresses, and what the
- *   operator adds. Of the gateway, only DNS (port 53, TCP and UDP) can be allowed.
+ * - The operator's denials come before every rule of a tenant. They cover other sandboxes, the host's own addresses, and the
+ *   operator's additions. Of the gateway, only DNS (port 53, TCP and UDP) can be allowed.
  * - Metadata addresses must be allowed explicitly: by the group `metadata`, or by a rule with exactly that address. `any`, wider
  *   blocks and a default of `allow` don't allow them. Denials by any of these do cover them.
  */
@@ -10,7 +10,7 @@ import { contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
 import type { Action, NetworkPolicy, Protocol, Rule } from '../spec/spec.ts'
 
-/** The policy of a request that names none: DNS and public addresses are allowed, all else is denied. */
+/** The policy for a request without a policy. It allows DNS and public addresses and denies all else. */
 export const DEFAULT_POLICY: NetworkPolicy = {
   default_egress: 'deny',
   default_ingress: 'deny',
@@ -30,9 +30,9 @@ export const DEFAULT_POLICY: NetworkPolicy = {
 export type PacketRule = {
   readonly action: Action
   readonly peer: AddressSet
-  /** Empty: all protocols. Not empty if the rule has ports, because only TCP and UDP have them. */
+  /** Empty: all protocols. A rule with ports always lists protocols, because only TCP and UDP have ports. */
   readonly protocols: readonly Protocol[]
-  /** Both ends included. Empty: all ports, and packets without ports. */
+  /** Each range includes both ends. Empty: all ports, and packets without ports. */
   readonly ports: Rule['ports']
 }
 
@@ -42,8 +42,8 @@ export type PacketRules = { readonly egress: readonly PacketRule[]; readonly ing
 export type Packet = { readonly peer: Cidr; readonly protocol: Protocol; readonly port: number | null }
 
 /**
- * Compiles a policy, or the default one for null, for a sandbox behind `gateway`. `hardDeny` lists the operator's denials. Throws
- * for rules that name domains.
+ * Compiles a policy for a sandbox behind `gateway`. Null means the default policy. `hardDeny` lists the operator's
+ * denials. Throws for rules that name domains.
  */
 export function compilePolicy(
   policy: NetworkPolicy | null,
@@ -67,7 +67,7 @@ export function compilePolicy(
   }
 }
 
-/** What the rules of a packet's direction do with it. A packet that no rule matches is denied. */
+/** Decides on a packet by the rules of its direction. A packet that no rule matches is denied. */
 export function decidePacket(rules: readonly PacketRule[], packet: Packet): Action {
   return rules.find((rule) => matches(rule, packet))?.action ?? 'deny'
 }

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
-/** Base 62: no character needs quoting anywhere. */
+/** Base 62. Its characters need no quoting anywhere. */
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 /** 43 digits of base 62 hold 256 bits. */
 const SECRET_DIGITS = 43
@@ -9,8 +9,8 @@ const SECRET_DIGITS = 43
 const CHECKSUM_DIGITS = 6
 
 /**
- * The text of an API key from 256 random bits. A prefix, and a checksum of everything before it, let secret scanners recognize
- * leaked keys.
+ * Formats an API key from 256 random bits. Its prefix and its checksum let secret scanners recognize leaked keys. The
+ * checksum covers everything before it.
  */
 export function formatApiKey(bits: Buffer): string {
   return formatSecret('msb_live_', bits)
@@ -18,12 +18,12 @@ export function formatApiKey(bits: Buffer): string {
 
 const WORKER_TOKEN_PREFIX = 'syw_'
 
-/** The text of a worker's join token from 256 random bits, in the same format. */
+/** Formats a worker's join token from 256 random bits, like an API key. */
 export function formatWorkerToken(bits: Buffer): string {
   return formatSecret(WORKER_TOKEN_PREFIX, bits)
 }
 
-/** Whether a text is a complete join token: its format and its checksum are right. */
+/** Whether a text is a complete join token. Checks its format and its checksum. */
 export function isWorkerToken(text: string): boolean {
   const body = text.slice(0, -CHECKSUM_DIGITS)
   return (
@@ -43,7 +43,10 @@ export function hashSecret(text: string): Buffer {
   return hash('sha256', text, 'buffer')
 }
 
-/** The same in base64, which every request needs: a third of the time of converting the buffer (0.3 µs, 2026-11). */
+/**
+ * The hash of a secret in base64. Every request needs it. This takes a third of the time of converting the buffer (0.3 µs,
+ * 2026-11).
+ */
 export function hashSecretBase64(text: string): string {
   return hash('sha256', text, 'base64')
 }

@@ -4,13 +4,16 @@ export const ROLES = ['owner', 'admin', 'member', 'viewer'] as const
 export type Role = (typeof ROLES)[number]
 
 /**
- * What a key may do: `read` reads, `write` changes sandboxes, volumes and their files and runs commands, `admin` manages
- * keys, credentials and caps. Each includes those before it.
+ * The rights of a key. `read` reads. `write` changes sandboxes, volumes and their files, and runs commands. `admin`
+ * manages keys, credentials and caps. Each scope includes those before it.
  */
 export const SCOPES = ['read', 'write', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
-/** The role that a key has in its organization, by its widest scope. */
+/**
+ * The role that the API reports for a key, by the key's widest scope. Requests use keys, not members, so the role can't
+ * come from a member.
+ */
 export const ROLE_OF_SCOPE: Record<Scope, Role> = { read: 'viewer', write: 'member', admin: 'owner' }
 
 /** Whether a held scope includes a needed one. */
@@ -33,7 +36,7 @@ export type Caller = {
   readonly actor: Actor
 }
 
-/** The organization that a use case changes, and the actor of its events. Every `Caller` is one. */
+/** The organization that a use case changes, and the actor of its events. Every `Caller` is an `OrgActor`. */
 export type OrgActor = Pick<Caller, 'org_id' | 'actor'>
 
 /** Who caused an event: `EventActor` of openapi.json. */
@@ -43,7 +46,7 @@ export type Actor =
   | { readonly kind: 'system'; readonly code: string; readonly label: string }
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
 
-/** The user of the `sandyard` command: anyone who may read the installation's data folder. */
+/** The user of the `sandyard` command: anyone who can read the installation's data folder. */
 export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }
 
 /** The program itself, as the cause of an event. */

@@ -1,15 +1,18 @@
-/** RFC 5321, 4.5.3.1: of the part before the `@`, and of the whole. */
+/** RFC 5321, section 4.5.3.1: the limits of the part before the `@`, and of the whole address. */
 const LOCAL_MAX_CHARS = 64
 const EMAIL_MAX_CHARS = 254
 
-/** The rule for an e-mail address, for refusals. */
+/** Describes a valid e-mail address, for refusals. */
 export const EMAIL_RULE = `an e-mail address of at most ${String(EMAIL_MAX_CHARS)} ASCII characters`
 
-/** RFC 5321, 4.1.2: a dot-string, without the quoted forms that no mail service gives out; a host name after the `@`. */
+/**
+ * RFC 5321, section 4.1.2: a dot-string and a host name after the `@`. Quoted forms are refused, because no mail
+ * service assigns them.
+ */
 const EMAIL =
   /^([a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/
 
-/** The address in lower case, by which people are identified, or null for an invalid address. */
+/** Parses an e-mail address into lower case, by which people are identified. Returns null for an invalid address. */
 export function parseEmail(text: string): string | null {
   const email = text.toLowerCase()
   const local = EMAIL.exec(email)?.[1]

@@ -4,10 +4,10 @@ import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.t
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
-/** The limits that are set. For an organization, an absent limit is its plan's; in a plan, it is unlimited. */
+/** Limits that have a value. Without a value, an organization has the limit of its plan, and a plan has no limit. */
 export type SetLimits = Readonly<Partial<Record<LimitName, number | null>>>
 
-/** The terms of a plan. Without prices nothing can be charged, so its included hours are hard limits. */
+/** The terms of a plan. Without prices nothing can be charged. The plan's included hours are then hard limits. */
 export type PlanTerms = { readonly limits: SetLimits; readonly prices: PriceTable | null }
 export type Plan = PlanTerms & { readonly name: string }
 
@@ -31,10 +31,13 @@ export function parsePlanTerms(json: unknown): { readonly terms: PlanTerms } | {
   const { limits = {}, prices = null } = Object.fromEntries(parts)
   const refusal = refuseLimits(limits) ?? refusePrices(prices)
   if (refusal !== null) return { refusal }
-  return { terms: { limits, prices } as PlanTerms } // this is the parser: both are checked above
+  return { terms: { limits, prices } as PlanTerms } // both members are checked above
 }
 
-/** Parses a limit's value: a whole number, or null for `unlimited`; undefined for anything else. */
+/**
+ * Parses a limit's value: a whole number, or `unlimited`, for which it returns null. Returns undefined for any other
+ * text.
+ */
 export function parseLimitValue(word: string): number | null | undefined {
   if (word === 'unlimited') return null
   return /^\d{1,10}$/.test(word) && Number(word) <= INT32_MAX ? Number(word) : undefined

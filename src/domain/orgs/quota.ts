@@ -1,10 +1,13 @@
 /**
- * The limits of an organization, and whether a create or a start stays within them. A limit that is null is unlimited. The
- * names are those of `QuotaUsage` and `PoolUsage` in openapi.json, where the included hours are called hours.
+ * The limits of an organization, and the check whether a create or a start stays within them. A null limit is
+ * unlimited. The names are those of `QuotaUsage` and `PoolUsage` in openapi.json, which calls the included hours
+ * "hours".
  */
 import { INT32_MAX } from '../requests/request-bounds.ts'
 
-/** Every limit with its unit and what it bounds. The columns `plans.limits` and `orgs.quota_overrides` use these names too. */
+/**
+ * Every limit with its unit and description. The columns `plans.limits` and `orgs.quota_overrides` use these names too.
+ */
 export const LIMITS = {
   max_sandboxes: { unit: 'sandboxes', what: 'sandboxes that exist, whatever their status' },
   max_concurrent_ephemeral_running: { unit: 'sandboxes', what: 'ephemeral sandboxes that start or run' },
@@ -26,43 +29,51 @@ export const LIMITS = {
 export type LimitName = keyof typeof LIMITS
 export type Limits = Readonly<Record<LimitName, number | null>>
 
-/** The rule for a limit's value, for refusals. */
+/** Describes a valid value of a limit, for refusals. */
 export const LIMIT_RULE = `a whole number from 0 to ${String(INT32_MAX)}, or unlimited`
 
-/** Whether a text names a limit. */
+/** Whether a text is the name of a limit. */
 export function isLimitName(text: string): text is LimitName {
   return Object.hasOwn(LIMITS, text)
 }
 
-/** The included hours that are a hard limit on a plan without prices, where usage beyond them can't be charged. */
+/**
+ * The limits on included hours. On a plan without prices they are hard limits, because usage beyond them can't be
+ * charged.
+ */
 export const INCLUDED_HOURS = ['included_vcpu_hours', 'included_memory_gib_hours'] as const
 export type IncludedHoursName = (typeof INCLUDED_HOURS)[number]
 
-/** What the runs of the current UTC month used: units times milliseconds, whole numbers. */
+/** The usage by runs in the current UTC month: units times milliseconds, as whole numbers. */
 export type ComputeUse = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint }
 
 const HOUR_MS = 3_600_000n
 const MIB_PER_GIB = 1024n
 
-/** One included hour in the units that usage is counted in. */
+/** One included hour in the units of `ComputeUse`. */
 const UNITS_PER_HOUR: Record<IncludedHoursName, bigint> = {
   included_vcpu_hours: HOUR_MS,
   included_memory_gib_hours: HOUR_MS * MIB_PER_GIB,
 }
 
-/** The usage that counts against included hours, in the units of `ComputeUse`. */
+/**
+ * The usage that counts against included hours, in the units of `ComputeUse`: vCPU-milliseconds or MiB-milliseconds.
+ */
 export function usedUnits(name: IncludedHoursName, use: ComputeUse): bigint {
   return name === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
 }
 
-/** The same in hours, as exact as a double can be. */
+/** The usage that counts against included hours, in hours, as exact as a double can be. */
 export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
   return Number(usedUnits(name, use)) / Number(UNITS_PER_HOUR[name])
 }
 
 export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
 
-/** What is left until a hard limit, in the units of `ComputeUse` and never negative; null if it is not a hard limit. */
+/**
+ * The usage that remains until a hard limit, in the units of `ComputeUse`. Never negative. Null if the limit is not a
+ * hard limit.
+ */
 export function remainingUnits(
   name: IncludedHoursName,
   { hard_cap, ...included }: IncludedHours,
@@ -74,7 +85,7 @@ export function remainingUnits(
   return left > 0n ? left : 0n
 }
 
-/** The hard limits that are reached. */
+/** The hard limits that the usage has reached. */
 export function exhaustedHours(hours: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
   return INCLUDED_HOURS.filter((name) => remainingUnits(name, hours, use) === 0n)
 }
@@ -89,39 +100,42 @@ export type QuotaUsage = ComputeUse &
     readonly concurrent_persistent_running: number
   }
 
-/** What a create or a start requests. */
+/** The amounts that a create or a start requests. */
 export type QuotaRequest = {
   readonly creates: boolean
   readonly starts: boolean
   readonly ephemeral: boolean
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: the size that the worker chooses. */
+  /** Null: the worker chooses the size. */
   readonly disk_size_mib: number | null
-  /** null: no limit of its own. An existing sandbox may always start: its run is stopped at the organization's limit. */
+  /**
+   * Null: the request has no limit of its own. An existing sandbox may always start: its run is stopped at the
+   * organization's limit.
+   */
   readonly max_duration_secs: number | null
 }
 
 /**
- * Why a create or a start is refused: the limit, its value, the current usage, and what was requested. A suspension counts as
+ * A refused create or start: the limit, its value, the current usage, and the requested amount. A suspension counts as
  * a limit of 0 starts.
  */
 export type QuotaRefusal = {
   readonly limit: LimitName | 'is_suspended'
   readonly max: number
-  /** null: the limit applies to each sandbox by itself. */
+  /** Null: the limit applies to each sandbox separately. */
   readonly current: number | null
-  /** null: a run uses included hours for as long as it lasts. */
+  /** Null: a run uses included hours for as long as it lasts. */
   readonly requested: number | null
 }
 
-/** Why a request does not fit, or null if it does. */
+/** Returns why a request does not fit, or null if it fits. */
 function check(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
   if (request.starts && usage.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
   return findExceededSize(usage, request) ?? refuseByCount(usage, request) ?? refuseByHours(usage, request)
 }
 
-/** The usage once a fitting request is admitted. */
+/** The usage after the admission of a request that fits. */
 function withAdmitted(usage: QuotaUsage, request: QuotaRequest): QuotaUsage {
   return {
     ...usage,
@@ -131,7 +145,7 @@ function withAdmitted(usage: QuotaUsage, request: QuotaRequest): QuotaUsage {
   }
 }
 
-/** Splits requests, in their order, into those that fit together and those that don't, each with the reason. */
+/** Splits requests, in their order, into those that fit together and those that don't fit, each with its refusal. */
 export function splitByQuota<Item>(
   from: QuotaUsage,
   items: readonly Item[],
@@ -152,7 +166,7 @@ export function splitByQuota<Item>(
   return { fitting, refused }
 }
 
-/** The per-sandbox limit that a request exceeds, or null. */
+/** Finds the limit on a single sandbox that a request exceeds, or null. */
 export function findExceededSize(limits: Limits, request: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
   const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = request
   return (

@@ -1,6 +1,6 @@
 import { PORT_MAX } from '../requests/request-bounds.ts'
 
-/** The rule for the host of a registry, for refusals. */
+/** Describes a valid host of a registry, for refusals. */
 export const REGISTRY_HOST_RULE =
   'the host of a registry in lower case, with its port when it has one: registry.example or registry.example:5000, without a scheme or path'
 
@@ -11,7 +11,7 @@ const HOST =
 /** A host name has at most this many characters (RFC 1035, 2.3.4). */
 const HOST_MAX_CHARS = 255
 
-/** Whether a text is a registry's host, in the spelling in which hosts are compared. */
+/** Whether a text is a registry's host in its canonical spelling. */
 export function isRegistryHost(text: string): boolean {
   const match = HOST.exec(text)
   if (match === null || text.length > HOST_MAX_CHARS) return false

@@ -1,9 +1,9 @@
 import { describeSeen, refusalProblem } from '../refusal.ts'
 
-/** The lists with pages. A cursor is valid for its own list only. */
+/** The lists with pages. A cursor is valid only for its own list. */
 export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'
 
-/** Raise it when the meaning of `after` changes, so that old cursors are refused and not misread. */
+/** Raise the version when the meaning of `after` changes. Old cursors are then refused instead of misread. */
 const CURSOR_VERSION = 1
 
 const UUID_SHAPE = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/

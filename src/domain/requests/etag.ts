@@ -4,7 +4,7 @@ import { Problem } from '../problem.ts'
 /** The value of an `If-Match` header: a list of entity tags, or `*` for any existing object. */
 export type IfMatch = readonly string[] | '*'
 
-/** 132 bits: different representations never share a tag. */
+/** 132 bits, so that different representations never share a tag. */
 const TAG_CHARS = 22
 
 /** The strong entity tag of a representation, with its quotes (RFC 9110, 8.8.3). Equal texts have equal tags. */
@@ -15,10 +15,10 @@ export function etagOf(representation: string): string {
 /** An entity tag: RFC 9110, 8.8.3. */
 const ENTITY_TAG = /^(?:W\/)?"[\x21\x23-\x7e\x80-\xff]*"$/
 
-/** The most tags that a header may list. */
+/** The most tags that a header may contain. */
 export const ETAGS_MAX = 32
 
-/** Parses an `If-Match` or `If-None-Match` header; null for anything but `*` or a list of tags. */
+/** Parses an `If-Match` or `If-None-Match` header. Returns null for anything but `*` or a list of tags. */
 export function parseEtags(header: string): IfMatch | null {
   const text = header.trim()
   if (text === '*') return '*'

@@ -1,9 +1,14 @@
 import { Problem } from '../problem.ts'
 
-/** The most database calls of one organization that wait for a connection; a process serves some thousands a second. */
+/**
+ * The most database calls of one organization that may wait for a connection. A process serves some thousands a second.
+ */
 export const ORG_QUEUE_MAX = 1_024
 
-/** The refusal of a database call (`rate_limited`). Unlike other refusals, it may come when part of a request is done. */
+/**
+ * The refusal of a database call (`rate_limited`). Unlike other refusals, it may come after a part of the request was
+ * done.
+ */
 export class OrgQueueFull extends Problem {
   constructor() {
     const how_to_change = 'send fewer requests at once'

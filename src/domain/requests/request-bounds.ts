@@ -1,18 +1,18 @@
 /**
- * Bounds on what one request may ask for. Those without a source are far above what a sandbox needs. They are low enough
+ * Bounds on the size of one request. A bound without a source is far above the needs of a sandbox. It is low enough
  * that no request costs the server more than the size of its body.
  */
 export const INT32_MAX = 2_147_483_647
-/** The largest whole number that JavaScript keeps exact in JSON. */
+/** The largest whole number that JSON in JavaScript represents exactly. */
 export const INT53_MAX = Number.MAX_SAFE_INTEGER
 
-/** With less, no runtime can start a process in its sandbox. */
+/** The least memory with which a runtime can start a process in its sandbox. */
 export const MEMORY_MIN_MIB = 16
 export const VCPUS_MIN = 1
 /** A smaller file system has no space for files. */
 export const DISK_MIN_MIB = 16
 
-/** A hundred years: later instants are beyond the range of dates. */
+/** A hundred years. Later times are beyond the range of dates. */
 export const LIFETIME_MAX_SECS = 100 * 366 * 24 * 60 * 60
 
 export const ENV_MAX = 4096
@@ -28,7 +28,10 @@ export const HOSTS_MAX = 256
 export const PORT_MAX = 65_535
 export const FILE_MODE_MAX = 0o7777
 
-/** OCI distribution specification: repository and host together stay below 255; a digest adds at most 140. */
+/**
+ * OCI distribution specification: repository and host together have fewer than 255 characters. A digest adds at most
+ * 140.
+ */
 export const IMAGE_REFERENCE_MAX_CHARS = 512
 /** Linux: PATH_MAX is 4,096 with the final NUL. */
 export const PATH_MAX_BYTES = 4095
@@ -43,7 +46,7 @@ export const SLUG_MAX_CHARS = 63
 
 export const LABELS_MAX = 64
 export const LABEL_KEY_MAX_BYTES = 128
-/** A label's key and value fit in one index entry of PostgreSQL, which has at most 2,704 bytes. */
+/** The length at which a label's key and value fit in one index entry of PostgreSQL, which has at most 2,704 bytes. */
 export const LABEL_VALUE_MAX_BYTES = 1024
 
 export const PAGE_DEFAULT = 20
@@ -52,10 +55,10 @@ export const PAGE_MAX = 100
 export const WAIT_DEFAULT_SECS = 30
 export const WAIT_MAX_SECS = 300
 
-/** The public client gives a stream up after 30 s, including the time of its request. */
+/** The public client ends a stream after 30 s, including the time of its request. */
 export const LOG_FOLLOW_DEFAULT_SECS = 25
 export const LOG_FOLLOW_MAX_SECS = 3600
 export const LOG_TAIL_MAX = 10_000
 
-/** How many waiting runs are counted to tell a sandbox its position in the queue. */
+/** The most waiting runs that are counted for the position of a sandbox in the queue. */
 export const WAITING_COUNTED_MAX = 10_000

@@ -5,7 +5,7 @@ import { describeSeen, type Refusal } from '../refusal.ts'
 /** Prefixes of label keys that only the service may set. */
 export const RESERVED_LABEL_PREFIXES = ['sandbox.', 'microsandbox.', 'service.'] as const
 
-/** Why labels can't be attached, or null if they can. `field` is their path in the request. */
+/** Finds out why labels can't be attached. Null if they can. `field` is their path in the request. */
 export function findLabelRefusal(labels: Readonly<Record<string, string>>, field: string): Refusal | null {
   const keys = Object.keys(labels)
   if (keys.length > LABELS_MAX) return refusal(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)

@@ -1,4 +1,4 @@
-/** The lifecycle of a sandbox: which event moves it from which status to which. */
+/** The lifecycle of a sandbox: its statuses, and the events that move it between them. */
 export const SANDBOX_STATUSES = ['created', 'starting', 'running', 'stopping', 'stopped', 'failed'] as const
 export type SandboxStatus = (typeof SANDBOX_STATUSES)[number]
 
@@ -20,7 +20,10 @@ export const TRANSITION_EVENTS = [
 ] as const
 export type TransitionEvent = (typeof TRANSITION_EVENTS)[number]
 
-/** Why a sandbox changed its status, and what each word means. Audit events and runs carry one; docs/events.md lists them. */
+/**
+ * The causes of a sandbox's status changes, each with its meaning. Audit events and runs contain one. docs/events.md
+ * lists them.
+ */
 export const CAUSES = {
   requested: 'A client asked for it.',
   deleted: 'A client deleted the sandbox.',
@@ -42,15 +45,15 @@ export function isTerminal(status: SandboxStatus): boolean {
   return status === 'stopped' || status === 'failed'
 }
 
-/** Whether a run goes on. */
+/** Whether a run is open. */
 export function isActive(status: SandboxStatus): boolean {
   return status === 'starting' || status === 'running' || status === 'stopping'
 }
 
-/** What the next status of a sandbox depends on. `isPlaced`: its run has a worker. */
+/** The state that decides the next status of a sandbox. `isPlaced`: its run has a worker. */
 export type LifecycleState = { readonly status: SandboxStatus; readonly isPlaced: boolean }
 
-/** The status that an event leads to, or null if the event does not apply in this state. */
+/** The status after an event, or null if the event does not apply in this state. */
 export function nextStatus(state: LifecycleState, event: TransitionEvent): SandboxStatus | null {
   return TRANSITIONS[event](state)
 }

@@ -1,6 +1,6 @@
 import type { TransitionEvent } from './lifecycle.ts'
 
-/** How a run ended. `message` is for people and holds no secret. */
+/** How a run ended. `message` is for people and contains no secret. */
 export type RunOutcome =
   | { readonly kind: 'exited'; readonly code: number }
   | { readonly kind: 'signalled'; readonly signal: string }
@@ -24,7 +24,7 @@ export const START_FAILURES = [
 ] as const
 export type StartFailure = (typeof START_FAILURES)[number]
 
-/** What the end of a run means for its sandbox: the event, and a message about what failed, or null if nothing did. */
+/** The effect of a run's end on its sandbox: the event, and a message about the failure, or null without a failure. */
 export function transitionOfOutcome(outcome: RunOutcome): {
   readonly event: TransitionEvent
   readonly message: string | null
@@ -39,7 +39,7 @@ export function transitionOfOutcome(outcome: RunOutcome): {
     case 'out_of_memory':
       return { event: 'ended_badly', message: 'out of memory: the sandbox used all of its resources.memory_mib' }
     case 'stopped':
-      return { event: 'ended_well', message: null } // the worker's operator shut it down cleanly
+      return { event: 'ended_well', message: null } // the worker's operator shut the worker down cleanly
     case 'start_failed':
       return { event: 'worker_start_failed', message: outcome.message }
     case 'lost':

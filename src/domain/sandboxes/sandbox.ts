@@ -15,16 +15,21 @@ export type Sandbox = {
   readonly started_at: Date | null
   readonly status_reason: StatusReason | null
   readonly stopped_at: Date | null
-  /** The latest run, whether it goes on or has ended; null before the first start. */
+  /** The latest run, whether it is open or has ended. Null before the first start. */
   readonly run_id: RunId | null
-  /** What replies show of the specification, as JSON text. It never changes, so it is rendered once, at creation. */
+  /**
+   * The part of the specification that replies show, as JSON text. It never changes, so it is rendered once, at
+   * creation.
+   */
   readonly spec_json: string
 }
 
 /** Identifies one sandbox of one organization. */
 export type SandboxKey = Pick<Sandbox, 'org_id' | 'id'>
 
-/** A sandbox as the JSON text of a reply. Equal sandboxes have equal texts, so an ETag is the hash of it. */
+/**
+ * Renders a sandbox as the JSON text of a reply. Equal sandboxes have equal texts, so an ETag is the hash of the text.
+ */
 export function renderSandbox(sandbox: Sandbox): string {
   const { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message } = sandbox
   const { created_at, started_at, stopped_at, spec_json } = sandbox

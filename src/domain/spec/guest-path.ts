@@ -5,8 +5,8 @@ import { byteLength } from '../names.ts'
 export const GUEST_PATH_RULE = `an absolute path of at most ${String(PATH_MAX_BYTES)} bytes without NUL that stays below /`
 
 /**
- * The path without empty, `.` and `..` steps. Null if it is not absolute, contains a NUL, is too long, or leads above the root.
- * It looks at names only: symlinks are resolved by whoever opens the path.
+ * Removes empty, `.` and `..` steps from a path. Returns null if the path is not absolute, contains a NUL, is too long,
+ * or leads above the root. It checks names only. Code that opens the path resolves symlinks.
  */
 export function normalizeGuestPath(path: string): string | null {
   if (!path.startsWith('/') || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) return null

@@ -1,6 +1,6 @@
 import { isRegistryHost } from '../orgs/registry-host.ts'
 
-/** The parts of an image reference. If it has a tag and a digest, the digest decides what is pulled. */
+/** The parts of an image reference. A reference with a tag and a digest is pulled by its digest. */
 export type ImageReference = {
   /** The host, with its port if it has one. `localhost` without a port is the namespace of loaded images. */
   readonly registry: string
@@ -11,19 +11,19 @@ export type ImageReference = {
   readonly digest: string | null
 }
 
-/** The parsed reference, or what is wrong with it, for the person who wrote it. */
+/** The parsed reference, or a description of the mistake for the person who wrote it. */
 export type ParsedReference =
   { readonly ok: true; readonly reference: ImageReference } | { readonly ok: false; readonly problem: string }
 
 /** The registry of references without a host, unless SANDYARD_DEFAULT_REGISTRY names another. */
 export const PUBLIC_HUB = 'docker.io'
-/** The hub keeps images with a name of one part in this folder. */
+/** The hub stores images with a name of one part in this folder. */
 const PUBLIC_HUB_FOLDER = 'library/'
 
 /** The registry of images that were loaded from a file. They are never pulled. */
 const LOCAL_NAMESPACE = 'localhost'
 
-/** The longest reference, in characters: a name of 255, a tag of 128, a digest, and the marks between them. */
+/** The longest reference, in characters: a name of 255, a tag of 128, a digest, and the separators between them. */
 const MAX_REFERENCE_CHARS = 500
 const MAX_NAME_CHARS = 255
 
@@ -67,17 +67,20 @@ export function parseImageReference(text: string, defaultRegistry: string): Pars
   return { ok: true, reference: { registry, repository, tag: tag ?? (digest === null ? 'latest' : null), digest } }
 }
 
-/** The canonical spelling. Two references mean the same image exactly if their canonical spellings are equal. */
+/** The canonical spelling. Two references mean the same image if and only if their canonical spellings are equal. */
 export function canonicalReference({ registry, repository, tag, digest }: ImageReference): string {
   return `${registry}/${repository}${tag === null ? '' : `:${tag}`}${digest === null ? '' : `@${digest}`}`
 }
 
-/** What to ask the registry for: the digest, or the tag if there is none. */
+/** The key to request from the registry: the digest, or the tag if there is no digest. */
 export function manifestKey(reference: ImageReference): string {
   return reference.digest ?? reference.tag ?? 'latest'
 }
 
-/** Whether the image is in the worker's store only (`localhost/…` without a port): it is loaded, never pulled. */
+/**
+ * Whether the image is only in the worker's store (`localhost/…` without a port). Such an image is loaded, never
+ * pulled.
+ */
 export function isLocalOnly(reference: ImageReference): boolean {
   return reference.registry === LOCAL_NAMESPACE
 }

@@ -12,7 +12,9 @@ import {
 import type { MountInput, MountOptionsInput, ShareInput } from './spec-input.ts'
 import { parseVolumePath } from '../volumes/volume-path.ts'
 
-/** Fills in the defaults of mounts. Their order stays that of the request, so a refusal counts them as the client does. */
+/**
+ * Fills in the defaults of mounts. Keeps the order of the request, so that a refusal numbers mounts as the client does.
+ */
 export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
   const taken = new Set<string>()
   return inputs.map((input, index) => {
@@ -99,7 +101,7 @@ function checkHostPath(host: string, { path, refuse }: FieldContext): void {
   refuse({ code: 'invalid_request', field: `${path}.host`, seen: describeSeen(host), accepted })
 }
 
-/** Refuses a size of 0: the kernel takes it for "no limit". */
+/** Refuses a size of 0, because the kernel interprets it as "no limit". */
 function checkSize(sizeMib: number | null, key: string, { path, refuse }: FieldContext): number | null {
   if (sizeMib === 0)
     refuse({ code: 'invalid_request', field: `${path}.${key}`, seen: '0', accepted: 'at least 1, or null' })

@@ -8,8 +8,8 @@ import {
 import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './spec-input.ts'
 
 /**
- * Network fields of the API that no driver supports, with the reason. Values that ask for nothing (an empty list, null, false) are
- * accepted, so a client can send the `network` of a reply back.
+ * Network fields of the API that no driver supports, with the reason. Values that request nothing (an empty list, null,
+ * false) are accepted, so that a client can send the `network` of a reply back.
  */
 export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
@@ -19,7 +19,7 @@ export const UNAVAILABLE_NETWORK_FIELDS = {
   tls: 'TLS traffic is not intercepted',
 } as const
 
-/** Fills in the defaults of a network. A null policy stays null: it stands for the default policy. */
+/** Fills in the defaults of a network. A null policy stays null, which means the default policy. */
 export function normalizeNetwork(input: NetworkInput, refuse: Refuse): NetworkSpec {
   refuseUnavailable(input, refuse)
   return {

@@ -81,7 +81,7 @@ function guestPath(path: string, field: string, refuse: Refuse): string {
   return path
 }
 
-/** A path that may be relative: one on the host volume, or the target of a symlink. */
+/** Checks a path that may be relative: a path on the host volume, or the target of a symlink. */
 function relativePath(path: string, key: string, { at, refuse }: FieldContext): string {
   if (path === '' || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) {
     const accepted = `a path of 1 to ${String(PATH_MAX_BYTES)} bytes without NUL`

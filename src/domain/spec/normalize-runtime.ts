@@ -35,7 +35,7 @@ export function normalizeRuntime(input: RuntimeInput, refuse: Refuse): RuntimeOp
   }
 }
 
-/** Checks variables and keeps their order. If two have the same key, the later one wins when they are applied. */
+/** Checks variables and keeps their order. If two have the same key, the later variable overrides the earlier one. */
 export function normalizeEnv(env: readonly EnvVar[], field: string, refuse: Refuse): readonly EnvVar[] {
   env.forEach(({ key }, index) => {
     if (isEnvKey(key)) return
@@ -59,7 +59,7 @@ export function normalizeRlimits(rlimits: readonly RlimitInput[], refuse: Refuse
   })
 }
 
-/** Fills in the defaults of the program that becomes process 1. It is an absolute path, or `auto`. */
+/** Fills in the defaults of the program that becomes process 1. The program is an absolute path, or `auto`. */
 export function normalizeInit(input: InitInput | null, refuse: Refuse): HandoffInit | null {
   if (input === null) return null
   if (input.cmd !== 'auto' && normalizeGuestPath(input.cmd) === null) {

@@ -9,8 +9,8 @@ type Violation =
   | { readonly type: 'passthrough'; readonly hosts: readonly HostPattern[] }
 
 /**
- * The secrets without their values, which nothing here reads. Keys of the next client version (0.7) are mapped if they mean the
- * same as today's, and refused by name if they mean more.
+ * Normalizes secrets without reading their values. Keys of the next client version (0.7) are mapped to today's keys if
+ * they mean the same. They are refused by name if they mean more.
  */
 export function normalizeSecrets(input: SecretsInput, refuse: Refuse): readonly SecretProjection[] {
   refuseBoth(input, ['on_violation', 'violation_action'], { at: 'network.secrets', refuse })

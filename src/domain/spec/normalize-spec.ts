@@ -10,7 +10,7 @@ import { describeSeen, type Refusal, type Refuse } from '../refusal.ts'
 import { PULL_POLICIES, SECURITY_PROFILES, type RegistrySelection, type Resources, type SandboxSpec } from './spec.ts'
 import type { RegistryInput, ResourcesInput, SpecInput } from './spec-input.ts'
 
-/** What a create body asks for, with every default filled in. A null `name` or `slug` is for the service to choose. */
+/** The contents of a create body, with every default filled in. The service chooses a null `name` or `slug`. */
 export type NormalizedSpec = {
   readonly spec: SandboxSpec
   readonly name: string | null
@@ -19,9 +19,9 @@ export type NormalizedSpec = {
 }
 
 /**
- * Turns a create body into the specification that is stored, or into the refusal of its first bad field. A normalized
- * specification normalizes to itself. Enums may be in snake_case or PascalCase, and an image may be an object, a string, or
- * `source` with `reference`, as the next client version (0.7) sends it.
+ * Turns a create body into the specification that is stored, or into the refusal of its first invalid field. A
+ * normalized specification normalizes to itself. Enums may be in snake_case or PascalCase. An image may be an object or
+ * a string. The next client version (0.7) sends `source` with `reference`, which is accepted too.
  */
 export function normalizeSpec(
   input: SpecInput,

@@ -4,7 +4,7 @@ import type {
   RlimitResource, RuntimeOptions, SandboxSpec, SecretProjection, TmpfsMount,
 } from './spec.ts' // prettier-ignore
 
-/** The specification as replies show it: without the sources of mounts, without patches, and without secret values. */
+/** The part of a specification that replies show. It lacks the sources of mounts, all patches, and secret values. */
 export type SpecProjection = {
   readonly image: string
   readonly resources: Resources
@@ -39,7 +39,7 @@ export type NetworkProjection = {
   readonly secrets?: readonly SecretProjection[]
 }
 
-/** The part of a specification that replies show. */
+/** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
   const { enabled, max_connections, policy, secrets } = spec.network
   return {
@@ -83,7 +83,7 @@ function projectMount(mount: Mount): MountProjection {
 /** A specification as JSON texts: as it is stored, and as replies show it. */
 export type SpecTexts = { readonly spec_json: string; readonly projection_json: string }
 
-/** Renders a specification whole for the store, and its projection for replies. */
+/** Renders the whole specification for the store, and its projection for replies. */
 export function renderSpec(spec: SandboxSpec): SpecTexts {
   return { spec_json: JSON.stringify(spec), projection_json: JSON.stringify(projectSpec(spec)) }
 }

@@ -2,20 +2,20 @@ import { ABILITIES, type Ability } from '../abilities.ts'
 import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
-/** Something that a specification asks for and that a driver may lack. */
+/** A feature that a specification requests and that a driver may lack. */
 export type RequiredAbility = {
   readonly ability: Ability
-  /** The field that asks, such as `mounts[0]`. */
+  /** The field that requests the feature, such as `mounts[0]`. */
   readonly field: string
-  /** What a worker needs for it, for people. */
+  /** The requirement on a worker, for people. */
   readonly why: string
 }
 
 type AbilityRule = {
-  /** The request fields that ask for the ability, for people. */
+  /** The request fields that need the ability, for people. */
   readonly fields: string
   readonly why: string
-  /** The fields of a specification that ask for it. */
+  /** Finds the fields of a specification that need the ability. */
   readonly findFields: (spec: SandboxSpec) => readonly string[]
 }
 
@@ -130,7 +130,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
 }
 
-/** Everything in a specification that not every driver can enforce, in the order of `ABILITIES`. */
+/** All features of a specification that some drivers can't enforce, in the order of `ABILITIES`. */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []
   for (const ability of ABILITIES) {
@@ -140,10 +140,13 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
   return required
 }
 
-/** A row of the table in docs/drivers.md; `ability` is null for what every driver refuses. */
+/** A row of the table in docs/drivers.md. `ability` is null for fields that every driver refuses. */
 export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
 
-/** The documented table of abilities: what a capable driver enforces, and what is refused by name if no driver can. */
+/**
+ * The documented table of abilities: what a driver with the ability enforces, and which fields are refused because no
+ * driver supports them.
+ */
 export const ABILITIES_TABLE: readonly AbilityRow[] = [
   ...ABILITIES.map((ability) => ({
     ability,
@@ -157,7 +160,7 @@ export const ABILITIES_TABLE: readonly AbilityRow[] = [
   })),
 ]
 
-/** The request fields that need an ability beyond those offered, for people. */
+/** The request fields that need an ability that is not in `offered`, for people. */
 export function fieldsNeedingOtherAbilities(offered: readonly Ability[]): readonly string[] {
   return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => ABILITY_RULES[ability].fields)
 }

@@ -5,14 +5,14 @@ import type {
 } from './spec.ts' // prettier-ignore
 
 /**
- * A create body whose shape was checked. Clients may leave fields out and spell enums in two ways. The schemas of `contract` accept
- * nothing beyond this type: the compiler compares them where the handler calls `normalizeSpec`.
+ * A create body whose shape was checked. Clients may omit fields and may spell enums in two ways. The schemas of
+ * `contract` accept nothing beyond this type. The compiler compares them where the handler calls `normalizeSpec`.
  */
 export type SpecInput = {
   readonly name?: string | null
   readonly slug?: string | null
   readonly image?: string | { readonly type: EitherCasing<'oci'>; readonly reference: string }
-  /** With `reference`: how the next client version (0.7) spells `image`. */
+  /** The next client version (0.7) sends `source` with `reference` in place of `image`. */
   readonly source?: EitherCasing<'oci'>
   readonly reference?: string
   readonly pull_policy?: EitherCasing<PullPolicy>
@@ -131,7 +131,7 @@ export type NetworkInput = {
   readonly max_connections?: number | null
   readonly policy?: PolicyInput | null
   readonly secrets?: SecretsInput | null
-  /** No driver supports the fields from here on: only values that ask for nothing are accepted. */
+  /** No driver supports the fields from here on. Only values that request nothing are accepted. */
   readonly ports?: readonly object[]
   readonly trust_host_cas?: boolean
   readonly dns?: object | null
@@ -166,7 +166,7 @@ export type DestinationInput =
 export type SecretsInput = {
   readonly entries?: readonly SecretInput[]
   readonly on_violation?: ViolationInput
-  /** How the next client version (0.7) spells `on_violation`. */
+  /** The name of `on_violation` in the next client version (0.7). */
   readonly violation_action?: ViolationInput
 }
 
@@ -178,14 +178,14 @@ export type ViolationInput =
   | { readonly type: EitherCasing<'block' | 'block_and_log' | 'block_and_terminate'> }
   | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
 
-/** Without the value and its source on purpose: nothing may read them after the check of the shape. */
+/** Intentionally has no value and no source of a value: no code may read them after the check of the shape. */
 export type SecretInput = {
   readonly env_var: string
   readonly placeholder: string
   readonly allowed_hosts?: readonly HostPatternInput[]
   readonly injection?: InjectionInput
   readonly on_violation?: ViolationInput | null
-  /** As the next client version (0.7) spells them. */
+  /** The names in the next client version (0.7). */
   readonly substitution?: { readonly headers?: boolean; readonly query?: boolean; readonly body?: boolean }
   readonly passthrough_hosts?: readonly HostPatternInput[]
   readonly violation_action?: ViolationInput | null

@@ -2,13 +2,13 @@ import type { SandboxSpec } from './spec.ts'
 
 /** The volumes that a specification uses. */
 export type SpecVolumes = {
-  /** The names of its named mounts, each once. */
+  /** The volume names of the named mounts, each once. */
   readonly names: readonly string[]
   /** Whether it uses the organization's host volume: by a bind mount, a disk image or a copy. */
   readonly usesHost: boolean
 }
 
-/** Which volumes a specification uses, by its mounts and patches. */
+/** Finds the volumes that the mounts and patches of a specification use. */
 export function volumesUsedBy(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): SpecVolumes {
   const names = spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : []))
   const usesHost =

@@ -1,9 +1,9 @@
 /**
- * The specification of a sandbox: everything that a create body may ask for, with every default filled in and every enum in
- * snake_case. It is stored as JSON, and drivers get it whole.
+ * The specification of a sandbox: all options of a create body, with every default filled in and every enum in
+ * snake_case. It is stored as JSON, and drivers get all of it.
  */
 export type SandboxSpec = {
-  /** An OCI image reference, as the client wrote it. */
+  /** An OCI image reference in the client's spelling. */
   readonly image: string
   readonly pull_policy: PullPolicy
   readonly resources: Resources
@@ -84,14 +84,14 @@ export type MountOptions = {
   readonly nodev: boolean
 }
 /**
- * Which owners and modes of files a sandbox sees. `strict` and `relaxed`: those that sandboxes set, which drivers do by a user
- * namespace. `off`: those of the machine.
+ * Which owners and modes of files a sandbox sees. `strict` and `relaxed`: the values that sandboxes set. Drivers
+ * implement both with a user namespace. `off`: the values on the machine.
  */
 export const STAT_VIRTUALIZATIONS = ['strict', 'relaxed', 'off'] as const
 export type StatVirtualization = (typeof STAT_VIRTUALIZATIONS)[number]
 /**
- * What the machine's own users can do with the files. `private`: nothing, because the folders above are closed to them. `mirror`:
- * the files have the mode bits that a sandbox sets. They have them with `private` too.
+ * How the machine's own users can access the files. `private`: not at all, because the folders above are closed to
+ * them. `mirror`: by the mode bits that a sandbox sets. With `private`, the files have these mode bits too.
  */
 export const HOST_PERMISSIONS = ['private', 'mirror'] as const
 export type HostPermissions = (typeof HOST_PERMISSIONS)[number]
@@ -141,7 +141,7 @@ export type Patch =
       readonly mode: number | null
       readonly replace: boolean
     }
-  /** `content` is base64. In a request it is a list of byte numbers. */
+  /** `content` is base64. A request contains it as a list of byte numbers. */
   | {
       readonly type: 'file'
       readonly path: string
@@ -206,7 +206,10 @@ export type Destination =
   | { readonly domain: string }
   | { readonly domain_suffix: string }
   | { readonly group: DestinationGroup }
-/** The first rule that matches in a direction decides. Empty `ports` or `protocols` match all. Both ends of ports count. */
+/**
+ * The first rule that matches in a direction decides. Empty `ports` or `protocols` match all. A range of ports includes
+ * both ends.
+ */
 export type Rule = {
   readonly direction: Direction
   readonly destination: Destination
@@ -223,7 +226,7 @@ export type SecretProjection = {
   readonly on_violation?: object
 }
 
-/** Which credential a pull uses. It never changes where the image comes from. */
+/** The credential that a pull uses. It never changes where the image comes from. */
 export type RegistrySelection =
   | { readonly mode: 'auto' }
   | { readonly mode: 'anonymous' }

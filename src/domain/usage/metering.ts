@@ -1,4 +1,4 @@
-/** Splits time ranges at UTC midnights. All metering counts whole milliseconds, so that the parts add up exactly. */
+/** Splits time ranges at UTC midnights. All metering counts whole milliseconds, so the parts add up exactly. */
 
 /** `since` is inclusive, `until` exclusive. */
 export type TimeRange = { readonly since: Date; readonly until: Date }
@@ -6,16 +6,18 @@ export type TimeRange = { readonly since: Date; readonly until: Date }
 export const HOUR_MS = 60 * 60 * 1000
 export const DAY_MS = 24 * HOUR_MS
 
-/** A range as its whole UTC days, and the parts before and after them. */
+/** A range, split into its whole UTC days and the parts before and after them. */
 export type SplitRange = {
-  /** From `first` to before `end`, as `2028-02-29`; equal if there is no whole day. */
+  /** Dates such as `2028-02-29`: `first` is inclusive, `end` is exclusive. They are equal if there is no whole day. */
   readonly days: { readonly first: string; readonly end: string }
-  /** At most two, each shorter than its day. */
+  /** At most two parts, each shorter than its day. */
   readonly parts: readonly DayPart[]
 }
 export type DayPart = TimeRange & { readonly day: string }
 
-/** Splits a range at midnights. Days and parts together are the range, without overlap. An empty range has none. */
+/**
+ * Splits a range at midnights. Together, days and parts cover the range without overlap. An empty range has neither.
+ */
 export function splitAtMidnights({ since, until }: TimeRange): SplitRange {
   const first = isMidnight(since) ? since : startOfNextDay(since)
   const end = startOfDay(until)
@@ -31,7 +33,7 @@ export function daysOf({ since, until }: TimeRange): readonly string[] {
   return splitIntoDays({ since, until }).map((piece) => dayOf(piece.since))
 }
 
-/** Splits a range into pieces that lie within one UTC day each, in order. */
+/** Splits a range into pieces, in order. Each piece is within one UTC day. */
 export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[] {
   const pieces: TimeRange[] = []
   for (let from = since; from < until;) {
@@ -43,7 +45,7 @@ export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[]
   return pieces
 }
 
-/** A UTC month, such as `2028-02`, with the hours of the whole month. */
+/** A UTC month, such as `2028-02`, with its total hours. */
 export type Month = { readonly month: string; readonly hours: number }
 
 /** The UTC months that a range touches, in order. */
@@ -66,7 +68,7 @@ export function dayOf(at: Date): string {
   return at.toISOString().slice(0, '2028-02-29'.length)
 }
 
-/** Whole milliseconds, given as text, as a decimal number of seconds; exact. */
+/** Converts whole milliseconds, as text, to an exact decimal number of seconds. */
 export function decimalSeconds(ms: string): string {
   const padded = ms.padStart('0000'.length, '0')
   return `${padded.slice(0, -3)}.${padded.slice(-3)}`

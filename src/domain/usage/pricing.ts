@@ -1,6 +1,6 @@
 /**
- * What metered quantities cost. Quantities, prices and allowances are whole numbers throughout. An amount is rounded once, half
- * up, to whole cents.
+ * The cost of metered quantities. Quantities, prices and allowances are always whole numbers. An amount is rounded
+ * once, half up, to whole cents.
  */
 import { HOUR_MS, type Month, type TimeRange } from './metering.ts'
 
@@ -18,7 +18,7 @@ export type PriceTable = {
   readonly storage_gib_hour_microcents?: number
 }
 
-/** What a plan includes in each calendar month; null: nothing. */
+/** The amounts that a plan includes in each calendar month. Null: nothing. */
 export type Allowances = {
   readonly included_vcpu_hours: number | null
   readonly included_memory_gib_hours: number | null
@@ -27,13 +27,13 @@ export type Allowances = {
   readonly included_storage_gib: number | null
 }
 
-/** The terms of an organization's bill; without prices, everything is free. */
+/** The terms of an organization's bill. Without prices, everything is free. */
 export type BillingTerms = Allowances & { readonly prices: PriceTable | null }
 
 type MetricDefinition = {
   readonly name: string
   readonly unit: string
-  /** One unit in the metered quantity. */
+  /** The metered quantity of one unit. */
   readonly perUnit: bigint
   readonly price: keyof PriceTable
   /** The units that are included in a month. */
@@ -76,7 +76,7 @@ export const METRIC_DEFINITIONS: Readonly<Record<Metric, MetricDefinition>> = {
   },
 }
 
-/** A metered quantity in the metric's billing unit, for display. */
+/** Converts a metered quantity to the metric's billing unit, for display. */
 export function toBillingUnits(metric: Metric, quantity: bigint): number {
   return divideForDisplay(quantity, METRIC_DEFINITIONS[metric].perUnit)
 }
@@ -85,8 +85,8 @@ export function toBillingUnits(metric: Metric, quantity: bigint): number {
 export type MonthQuantity = { readonly month: Month; readonly quantity: bigint }
 
 /**
- * The cost of a metric in whole cents: what each month uses beyond its allowance, times the price, rounded half up once.
- * 0 without prices.
+ * The cost of a metric in whole cents: the usage of each month beyond its allowance, times the price. The sum is
+ * rounded half up once. 0 without prices.
  */
 export function amountCents(metric: Metric, months: readonly MonthQuantity[], terms: BillingTerms): bigint {
   const { perUnit, price, included } = METRIC_DEFINITIONS[metric]
@@ -100,8 +100,8 @@ export function amountCents(metric: Metric, months: readonly MonthQuantity[], te
 const MICROCENTS_PER_CENT = 1_000_000n
 
 /**
- * The expected total at the end of a period, if spending goes on as before. Equals the total if the period is over or has not
- * begun, and is never below it.
+ * The expected total at the end of a period, if spending continues at the same rate. It equals the total if the period
+ * is over or has not begun. It is never below the total.
  */
 export function projectedCents(totalCents: bigint, { since, until }: TimeRange, now: Date): bigint {
   const passedMs = now.getTime() - since.getTime()
@@ -115,7 +115,10 @@ export function divideHalfUp(dividend: bigint, divisor: bigint): bigint {
   return (2n * dividend + divisor) / (2n * divisor)
 }
 
-/** The quotient as a double. Whole part and rest are divided apart, so that a large sum keeps its fraction. */
+/**
+ * The quotient as a double. The integer part and the remainder are divided separately, so that a large sum keeps its
+ * fraction.
+ */
 export function divideForDisplay(dividend: bigint, divisor: bigint): number {
   return Number(dividend / divisor) + Number(dividend % divisor) / Number(divisor)
 }

@@ -4,12 +4,12 @@ import { describeSeen, type Refusal } from '../refusal.ts'
 /** The longest range of a usage report. */
 export const USAGE_RANGE_MAX_DAYS = 366
 
-/** The range that a request asks for; null where it names no instant. */
+/** The range that a request asks for. A member is null if the request does not specify it. */
 export type RequestedRange = { readonly since: Date | null; readonly until: Date | null }
 
 /**
- * The range of a report, or why it is refused. Without both instants, it is the current UTC month. Without `until`, it ends
- * now. Without `since`, it starts with the month of the last instant before `until`.
+ * The range of a report, or the reason for its refusal. Without both members, it is the current UTC month. Without
+ * `until`, it ends now. Without `since`, it starts with the month of the last instant before `until`.
  */
 export function resolveUsageRange(
   { since, until }: RequestedRange,

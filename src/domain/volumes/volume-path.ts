@@ -5,9 +5,9 @@ import { byteLength } from '../names.ts'
 export type VolumePath = readonly string[]
 
 /**
- * Parses the path of a client's file request into names, or says why it is refused. A path is relative to the volume's root, with
- * or without a leading slash. Empty and `.` steps are skipped. `..` is always refused, because what it leads to depends on the
- * symlinks in the volume.
+ * Parses the path of a client's file request into names, or returns the reason for its refusal. A path is relative to
+ * the volume's root, with or without a leading slash. Empty and `.` steps are skipped. `..` is always refused, because
+ * its meaning depends on the symlinks in the volume.
  */
 export function parseVolumePath(path: string): { readonly names: VolumePath } | { readonly refused: string } {
   if (byteLength(path) > PATH_MAX_BYTES)

@@ -5,28 +5,32 @@ export type Volume = {
   readonly id: VolumeId
   readonly org_id: OrgId
   readonly kind: VolumeKind
-  /** Null for the host volume, of which an organization has one. */
+  /** Null for the host volume. An organization has one host volume. */
   readonly name: string | null
   readonly status: VolumeStatus
   readonly labels: Readonly<Record<string, string>>
-  /** The most it may hold, in GiB. Null: only the organization's limit applies. */
+  /** The maximum size of its files, in GiB. Null: only the organization's limit applies. */
   readonly capacity_gib: number | null
-  /** Its size by its worker's latest report; null before the first. */
+  /** The size of its files by its worker's latest report. Null before the first report. */
   readonly used_bytes: number | null
   readonly created_at: Date
   readonly updated_at: Date
 }
 
+/**
+ * `host`: the one volume of an organization in which bind mounts name their source. `managed`: a volume that clients
+ * create by name through the API.
+ */
 export const VOLUME_KINDS = ['host', 'managed'] as const
 export type VolumeKind = (typeof VOLUME_KINDS)[number]
-/** `deleting`: no sandbox can mount it any more, and it is deleted with its files. */
+/** `deleting`: no sandbox can mount the volume any more. The volume is deleted with its files. */
 export const VOLUME_STATUSES = ['active', 'deleting'] as const
 export type VolumeStatus = (typeof VOLUME_STATUSES)[number]
 export const VOLUME_STORAGES = ['block'] as const
 
 export const BYTES_PER_GIB = 2 ** 30
 
-/** The largest cap, in GiB: JSON numbers are exact up to its bytes. */
+/** The largest cap, in GiB. Its number of bytes is still exact as a JSON number. */
 export const CAPACITY_MAX_GIB = 2 ** 23 - 1
 
 /** The most managed volumes of an organization. The list of volumes has no pages, so it must stay short. */
@@ -39,17 +43,17 @@ export const VOLUME_NAME_RULE = `1 to ${String(NAME_MAX_CHARS)} lowercase letter
 
 const NAME_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
 
-/** Whether a text can be the name of a managed volume. */
+/** Whether a text is a valid name of a managed volume. */
 export function isVolumeName(text: string): boolean {
   return text.length <= NAME_MAX_CHARS && NAME_SHAPE.test(text)
 }
 
-/** A cap in bytes. */
+/** Converts a cap to bytes. */
 export function capacityBytes(capacityGib: number | null): number | null {
   return capacityGib === null ? null : capacityGib * BYTES_PER_GIB
 }
 
-/** A volume as JSON text. */
+/** Renders a volume as JSON text. */
 export function renderVolume(volume: Volume): string {
   const { id, kind, name, status, labels, used_bytes, created_at, updated_at } = volume
   const [storage] = VOLUME_STORAGES

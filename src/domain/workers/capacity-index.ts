@@ -18,18 +18,22 @@ import {
 /** The free capacity of a fleet. */
 export type CapacityIndex = {
   /**
-   * Chooses a worker for a request and takes the capacity from it; null when none has enough now. A worker never gives more
-   * than it has. Of the workers that can run the request, one that holds its image comes first, then the policy decides.
+   * Chooses a worker for a request and subtracts the request from the worker's free capacity. Returns null when no
+   * worker has enough now. A worker is never overcommitted. Among the workers that can run the request, a worker with
+   * its image comes first, then the policy decides.
    */
   allocate(request: PlacementRequest): WorkerId | null
-  /** No worker had more free vCPUs or more free memory than this when the index was made. */
+  /** The most free vCPUs and the most free memory of any worker when the index was made. */
   readonly largestFree: RequestedCapacity
 }
 
-/** So many images have buckets of their own, which must be kept up to date. Of other images the first holders are looked at. */
+/**
+ * The most images that have buckets of their own, because these must be kept up to date. For other images, only the
+ * first workers that have the image are checked.
+ */
 const INDEXED_IMAGES_MAX = 64
 const HOLDERS_CONSIDERED_MAX = 32
-/** How many sizes that no worker had free are remembered for each kind of need. */
+/** The most sizes without a free worker that are remembered for each kind of need. */
 const UNAVAILABLE_SIZES_MAX = 16
 
 type IndexedWorker = FreeCapacity & {
@@ -47,7 +51,10 @@ type ProfileGroup = {
   readonly indexByImage: Map<string, CapacityBuckets<IndexedWorker>>
 }
 
-/** The groups that satisfy one need, and the smallest sizes that none of them had free. Free capacity only shrinks here. */
+/**
+ * The groups that satisfy one need, and the smallest sizes for which none of them had capacity. Free capacity only
+ * shrinks in this index.
+ */
 type Candidates = { readonly groups: readonly ProfileGroup[]; readonly unavailable: RequestedCapacity[] }
 
 /** Makes an index of workers by their free capacity. */
@@ -142,7 +149,7 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
       if (after === before && policy === 'pack') return worker.id
       for (const index of worker.buckets) {
         index.remove(worker, before)
-        index.add(worker, after) // the last of its bucket: equals are chosen in turn
+        index.add(worker, after) // goes to the end of its bucket: equal workers are chosen in turn
       }
       return worker.id
     },
@@ -151,7 +158,7 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
 
 type Needs = Pick<PlacementRequest, 'abilities' | 'volumes'>
 
-/** Finds or makes the group of a worker. Workers of one profile share one list of abilities, which is read once. */
+/** Finds or makes the group of a worker. Workers of one profile share one list of abilities, which is compared once. */
 function makeGroupFinder(
   groups: Map<string, ProfileGroup>,
 ): (profile: Pick<PlacementWorker, 'abilities' | 'storage'>) => ProfileGroup {
@@ -175,7 +182,7 @@ function makeGroupFinder(
   }
 }
 
-/** Whether the workers of a group can enforce what a request asks for, and reach its volumes wherever they lie. */
+/** Whether the workers of a group can enforce what a request asks for, and reach its volumes on any worker. */
 function satisfies({ abilities, storage }: Pick<ProfileGroup, 'abilities' | 'storage'>, needs: Needs): boolean {
   return (
     needs.abilities.every((ability) => abilities.has(ability)) &&
@@ -187,7 +194,7 @@ function hasCapacity({ free_vcpus, free_memory_mib }: FreeCapacity, { vcpus, mem
   return free_vcpus >= vcpus && free_memory_mib >= memory_mib
 }
 
-/** The one that the policy prefers; of equals the first. */
+/** The worker that the policy prefers. Among equal workers, the first. */
 function preferred(policy: PlacementPolicy, found: readonly (IndexedWorker | null)[]): IndexedWorker | null {
   let best: IndexedWorker | null = null
   for (const worker of found) {

@@ -1,7 +1,7 @@
 import type { RunId, SandboxId } from '../ids.ts'
 import type { RunOutcome } from '../sandboxes/run.ts'
 
-/** What `decide` needs to know about a desired run. */
+/** The part of a desired run that `decide` needs. */
 export type DesiredRunState = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -9,7 +9,7 @@ export type DesiredRunState = {
   readonly grace_ms: number
 }
 
-/** What `decide` needs to know about a run that the driver holds. */
+/** The part of a run on the driver that `decide` needs. */
 export type HeldRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -17,17 +17,17 @@ export type HeldRun = {
   readonly outcome?: RunOutcome
 }
 
-/** One step of a worker; each is idempotent for its run. */
+/** One step of a worker. Each step is idempotent for its run. */
 export type WorkerAction =
   | { readonly kind: 'start'; readonly run_id: RunId }
   | { readonly kind: 'stop'; readonly run_id: RunId; readonly grace_ms: number }
   | { readonly kind: 'remove'; readonly run_id: RunId }
 
 /**
- * The steps that make what a worker holds into what is desired. A run that is not desired is removed, whatever it does:
- * it was given to another worker, or its end is recorded. A desired run that has ended stays until its end is recorded,
- * except a cancelled start, which is begun again. A run starts only when no other run of its sandbox is held, because both
- * would write to one disk.
+ * The steps that turn the held runs into the desired runs. A run that is not desired is removed in any state: it was
+ * assigned to another worker, or its end is recorded. A desired run that has ended stays until its end is recorded. A
+ * cancelled start is an exception: it is started again. A run starts only when no other run of its sandbox is held,
+ * because both would write to one disk.
  */
 export function decide(desired: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
   const desiredById = new Map(desired.map((run) => [run.run_id, run]))
@@ -41,7 +41,8 @@ export function decide(desired: readonly DesiredRunState[], held: readonly HeldR
     const phase = heldById.get(run_id)?.phase
     if (desired_status === 'running' && isCancelledStart(heldById.get(run_id)?.outcome))
       return [{ kind: 'remove', run_id }]
-    // The worker that began to stop it may have died since. Asking again is harmless; not asking would leave it for ever.
+    // The worker process that began the stop may have died since. A second stop is harmless, but without it the run
+    // might never stop.
     if (desired_status === 'stopped')
       return phase === undefined || phase === 'ended' ? [] : [{ kind: 'stop', run_id, grace_ms }]
     return phase === undefined && !heldSandboxes.has(run.sandbox_id) ? [{ kind: 'start', run_id }] : []
@@ -50,8 +51,9 @@ export function decide(desired: readonly DesiredRunState[], held: readonly HeldR
 }
 
 /**
- * What a worker reports to hold: runs that are to stop, and were never begun or whose start was cancelled, are reported as
- * ended. It must not report so earlier: until it knows that a stop is desired, an answer on its way may have it begin them.
+ * The runs that a worker reports. A run that must stop is reported as ended if it was never started or its start was
+ * cancelled. The worker must know that a stop is desired before it reports so. Otherwise a delayed answer may still
+ * start the run.
  */
 export function withStoppedRuns<Run extends HeldRun>(
   desired: readonly DesiredRunState[],
@@ -69,7 +71,10 @@ export function withStoppedRuns<Run extends HeldRun>(
   return [...held.filter(({ run_id }) => !ids.has(run_id)), ...stops]
 }
 
-/** Whether an end says only that the worker gave up a start, as when it shuts down. The sandbox did not fail. */
+/**
+ * Whether an outcome means only that the worker cancelled a start, for example at its shutdown. The sandbox did not
+ * fail.
+ */
 export function isCancelledStart(outcome: RunOutcome | undefined): boolean {
   return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'
 }

@@ -2,28 +2,31 @@ import { storageSatisfies, homeWorkersOf, type PlacementRequest, type PlacementW
 
 export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'worker'] as const
 
-/** Something that a run needs and that no worker can give it now. */
+/** A need of a run that no worker can satisfy now. */
 export type MissingRequirement = {
   readonly kind: (typeof REQUIREMENT_KINDS)[number]
-  /** Such as `vcpus`, or the ability's name. */
+  /** The name of the need: for example `vcpus`, or the name of an ability. */
   readonly name: string
   /** An amount, or a description. */
   readonly requested: number | string
-  /** For an amount: what the worker that comes closest has free. */
+  /** For an amount: the free amount on the worker that comes closest. */
   readonly largest_free: number | null
-  /** For anything else: a description of what would do. */
+  /** For any other need: a description of what would satisfy it. */
   readonly accepted: string | null
 }
 
 /** Why a run has no worker. */
 export type PlacementExplanation = {
-  /** Empty when a worker has the capacity by now. */
+  /** Empty if a worker has the capacity by now. */
   readonly missing: readonly MissingRequirement[]
-  /** What is free on the worker that comes closest, among those that could run it if they had the capacity. */
+  /** The free capacity of the worker that comes closest, among those that could run it with more capacity. */
   readonly largest_free: { readonly vcpus: number; readonly memory_mib: number }
 }
 
-/** Finds what a run lacks: first what no worker can do at all, then capacity of those that could run it. */
+/**
+ * Finds the unsatisfied needs of a run: first needs that no worker can satisfy, then capacity on the workers that could
+ * run it.
+ */
 export function explainPlacement(request: PlacementRequest, workers: readonly PlacementWorker[]): PlacementExplanation {
   const missing: MissingRequirement[] = []
   let able = workers
@@ -50,13 +53,13 @@ export function explainPlacement(request: PlacementRequest, workers: readonly Pl
   return { missing, largest_free }
 }
 
-/** Something that a worker can do or can't, whatever its capacity. */
+/** A need that a worker satisfies or not, whatever its capacity. */
 type Requirement = {
   readonly isMetBy: (worker: PlacementWorker) => boolean
   readonly missing: Omit<MissingRequirement, 'largest_free'>
 }
 
-/** What a run asks for beside capacity, in the order in which workers are ruled out. */
+/** The needs of a run except capacity, in the order in which they rule workers out. */
 function requirementsOf(request: PlacementRequest, workers: readonly PlacementWorker[]): readonly Requirement[] {
   const { abilities, volumes, home_worker_id } = request
   const sets = new Map(workers.map((worker) => [worker.abilities, new Set(worker.abilities)]))
@@ -107,7 +110,7 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
   ]
 }
 
-/** 1 or more: the worker has the capacity. */
+/** How much of a request fits on a worker. With 1 or more, the worker has the capacity. */
 function fitRatio(worker: PlacementWorker, { vcpus, memory_mib }: PlacementRequest): number {
   return Math.min(worker.free_vcpus / vcpus, worker.free_memory_mib / memory_mib)
 }

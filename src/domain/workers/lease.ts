@@ -3,14 +3,14 @@
 /** How long a worker may go without a sync before its runs are declared lost, in milliseconds. */
 export const WORKER_LEASE_MS = 30_000
 
-/** The time after which a worker that can't sync destroys its runs, in milliseconds: it is done before the lease ends. */
+/** The time after which a worker that can't sync destroys its runs, in milliseconds. It finishes before the lease ends. */
 export const RENEW_DEADLINE_MS = 20_000
 
-/** The position of a report among all reports of its worker. Reports may arrive in any order, however late. */
+/** The position of a report among all reports of its worker. Reports may arrive out of order and with any delay. */
 export type ReportPosition = {
-  /** A UUIDv7 of one process of the worker, in lower case. Later processes have greater ones. */
+  /** A UUIDv7 of one process of the worker, in lower case. Later processes have greater values. */
   readonly incarnation: string
-  /** Counts up within an incarnation. */
+  /** The number of the report within its incarnation. */
   readonly seq: number
 }
 

@@ -1,34 +1,37 @@
 import type { WorkerId } from '../ids.ts'
 import type { StorageReport } from './worker.ts'
 
-/** What a run needs of a worker. */
+/** The needs of a run on a worker. */
 export type PlacementRequest = {
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
-  /** When set, the one worker where it can run. */
+  /** The only worker where the run can run, or null. */
   readonly home_worker_id: WorkerId | null
-  /** What its volumes need; null: it mounts none. */
+  /** The needs of its volumes. Null: it mounts none. */
   readonly volumes: VolumeNeeds | null
-  /** Its image in canonical spelling: of the workers that fit, those that hold it come first. Null: none is preferred. */
+  /**
+   * The canonical spelling of its image. Among the workers that fit, those with this image come first. Null: no worker
+   * is preferred.
+   */
   readonly image: string | null
 }
 
-/** What the volumes of a run need of its worker. */
+/** The needs of a run's volumes on a worker. */
 export type VolumeNeeds = {
-  /** The workers that hold the files of one or more of them. */
+  /** The workers that have the files of one or more of the volumes. */
   readonly homes: readonly WorkerId[]
-  /** Whether one of them is in a storage that workers share. */
+  /** Whether one of the volumes is in a storage that workers share. */
   readonly needs_shared: boolean
-  /** Whether one of them has a cap, or its organization has one. */
+  /** Whether one of the volumes or its organization has a cap. */
   readonly needs_caps: boolean
 }
 
-/** What a worker offers beside capacity. Many workers may have the same profile. */
+/** The properties of a worker except capacity. Many workers may have the same profile. */
 export type WorkerProfile = {
   readonly abilities: readonly string[]
   readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
-  /** The images that need no pull there, in canonical spelling. */
+  /** The images that need no pull on the worker, in canonical spelling. */
   readonly images: readonly string[]
 }
 
@@ -39,7 +42,10 @@ export type PlacementWorker = WorkerProfile & {
   readonly free_memory_mib: number
 }
 
-/** `pack` fills workers one after the other, so that large requests still find capacity; `spread` evens them out. */
+/**
+ * `pack` fills workers one after the other, so that large requests still find capacity. `spread` distributes runs
+ * evenly.
+ */
 export const PLACEMENT_POLICIES = ['pack', 'spread'] as const
 export type PlacementPolicy = (typeof PLACEMENT_POLICIES)[number]
 
@@ -51,7 +57,7 @@ export function canReachVolumes(
   return storageSatisfies(storage, needs) && needs.homes.every((home) => home === id)
 }
 
-/** The part of `canReachVolumes` that is the same for all workers with such a storage. */
+/** The part of `canReachVolumes` that is the same for all workers with equal storage. */
 export function storageSatisfies(
   storage: WorkerProfile['storage'],
   needs: Pick<VolumeNeeds, 'needs_shared' | 'needs_caps'>,
@@ -61,7 +67,9 @@ export function storageSatisfies(
   return storage.is_shared || !needs.needs_shared
 }
 
-/** The workers that hold the disk or a volume of a run. Empty: it can run anywhere; several: it can run nowhere. */
+/**
+ * The workers that have the disk or a volume of a run. Empty: the run can run anywhere. Several: it can't run anywhere.
+ */
 export function homeWorkersOf({
   home_worker_id,
   volumes,
@@ -70,8 +78,8 @@ export function homeWorkersOf({
 }
 
 /**
- * Whether a run can be placed nowhere, whatever capacity is free: its volumes, or its volumes and its writable layer, are
- * on different workers.
+ * Whether a run can't be placed anywhere, whatever capacity is free. Its volumes, or its volumes and its writable
+ * layer, are on different workers.
  */
 export function hasConflictingHomes(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
   return homeWorkersOf(request).size > 1
