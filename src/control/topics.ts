@@ -6,7 +6,7 @@ import type { ApiKeyId, OrgId, SandboxId } from '../domain/ids.ts'
 import type { VolumeHome } from '../store/volumes/volumes.ts'
 
 /** Runs wait to be placed, or capacity became free. */
-export const PENDING_TOPIC = 'pending'
+export const PLACEMENT_TOPIC = 'pending'
 /** Limits, plans or suspensions changed. */
 export const QUOTAS_TOPIC = 'quotas'
 /** A volume waits to be deleted, or its worker has deleted all of its files. */

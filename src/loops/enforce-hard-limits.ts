@@ -6,7 +6,7 @@ import {
   exhaustedHours,
   hoursUsed,
   INCLUDED_HOURS,
-  remainingUnits,
+  remainingUnitMs,
   type ComputeUse,
   type IncludedHoursName,
 } from '../domain/orgs/quota.ts'
@@ -87,7 +87,7 @@ async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: 
 function untilHardLimitMs({ org, use }: OrgUse): number {
   const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((name) => {
-    const left = remainingUnits(name, org, use)
+    const left = remainingUnitMs(name, org, use)
     return left === null || unitsPerMs[name] === 0 ? [] : [Math.ceil(Number(left) / unitsPerMs[name])]
   })
   return Math.min(Infinity, ...times)

@@ -1,4 +1,4 @@
-import { PENDING_TOPIC } from '../control/topics.ts'
+import { PLACEMENT_TOPIC } from '../control/topics.ts'
 import { moveAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
@@ -24,7 +24,7 @@ export function placePending(deps: PlaceDeps): Loop {
   return {
     name: 'place-pending',
     periodMs: 1_000,
-    topics: [PENDING_TOPIC],
+    topics: [PLACEMENT_TOPIC],
     async run(signal) {
       try {
         return await pass(deps, picture, signal)

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import { isWorkerToken } from '../../src/domain/orgs/api-key.ts'
+import { isJoinToken } from '../../src/domain/orgs/api-key.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { freePort } from '../support/free-port.ts'
 import { spawnProgram } from '../support/server.ts'
@@ -36,7 +36,7 @@ async function sandyard(line: string, env: Readonly<Record<string, string>> = {}
 
 test('a join token is printed alone for scripts, and with its name and times as JSON', async () => {
   const plain = await sandyard('worker token')
-  assert.ok(isWorkerToken(plain.out.trim()), plain.err)
+  assert.ok(isJoinToken(plain.out.trim()), plain.err)
   const { out } = await sandyard('worker token --name w-1 --expires-in 2h --json')
   const made: {
     readonly name: string
@@ -45,7 +45,7 @@ test('a join token is printed alone for scripts, and with its name and times as 
     readonly expires_at: string
   } = JSON.parse(out)
   assert.equal(made.name, 'w-1')
-  assert.ok(isWorkerToken(made.token))
+  assert.ok(isJoinToken(made.token))
   assert.equal(Date.parse(made.expires_at) - Date.parse(made.created_at), 2 * 3_600_000)
 })
 

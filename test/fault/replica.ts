@@ -19,7 +19,7 @@ import { makeLeaderElection, type Leadership } from '../../src/loops/leader-elec
 import { runLoops, type Loop } from '../../src/loops/loop.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { reapVolumes } from '../../src/loops/reap-volumes.ts'
-import { retireWorkers } from '../../src/loops/retire-workers.ts'
+import { finishDepartures } from '../../src/loops/finish-departures.ts'
 import { rollUpUsage } from '../../src/loops/roll-up-usage.ts'
 import type { Database } from '../../src/store/postgres/database.ts'
 import type { Gates, Incarnation } from './gates.ts'
@@ -137,7 +137,7 @@ function makeLoops(
     pools: enforceHardLimits(depsFor('pools')),
     lost: detectLostWorkers(depsFor('lost')),
     reap: reapVolumes(depsFor('reap')),
-    retire: retireWorkers(depsFor('retire')),
+    retire: finishDepartures(depsFor('retire')),
     roll_up: rollUpUsage(depsFor('roll_up')),
   }
 }

@@ -12,7 +12,7 @@ import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
 import { enforceHardLimits } from '../../src/loops/enforce-hard-limits.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
-import { retireWorkers } from '../../src/loops/retire-workers.ts'
+import { finishDepartures } from '../../src/loops/finish-departures.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
@@ -137,7 +137,7 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
     () => system('UPDATE orgs SET suspended_at = $1', now),
     () => system('UPDATE runs SET deadline_at = $1 WHERE ended_at IS NULL', now),
   ]
-  const loops = [retireWorkers(deps), enforceHardLimits(deps), enforceDeadlines(deps)]
+  const loops = [finishDepartures(deps), enforceHardLimits(deps), enforceDeadlines(deps)]
   for (const [at, loop] of loops.entries()) {
     const movable = later.slice(0, at + 1).map((id) => `'${id}'`)
     await system(

@@ -28,7 +28,7 @@ import { makeLeaderElection } from '../../loops/leader-election.ts'
 import { runLoops, type Loop } from '../../loops/loop.ts'
 import { placePending } from '../../loops/place-pending.ts'
 import { reapVolumes } from '../../loops/reap-volumes.ts'
-import { retireWorkers } from '../../loops/retire-workers.ts'
+import { finishDepartures } from '../../loops/finish-departures.ts'
 import { pruneIdempotencyKeys, pruneWorkerTokens, pruneStreamTickets } from '../../loops/prune.ts'
 import { rollUpUsage } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
@@ -196,7 +196,7 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     enforceHardLimits(deps),
     detectLostWorkers(deps),
     reapVolumes(deps),
-    retireWorkers(deps),
+    finishDepartures(deps),
     rollUpUsage(deps), // safe to run twice at once, because it locks the rows that it adds up
     pruneStreamTickets(deps),
     pruneIdempotencyKeys(deps),

@@ -13,7 +13,7 @@ import type { NewEvent } from '../../store/events/events.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, RegistryDeps } from '../deps.ts'
-import { PENDING_TOPIC } from '../topics.ts'
+import { PLACEMENT_TOPIC } from '../topics.ts'
 import type { SandboxAdmitter } from './admit-in-batch.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type WorkerAbilities } from './require-abilities.ts'
@@ -63,7 +63,7 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
   const releaseWait = input.start && input.waitMs !== null ? acquireWaitPermit(deps) : null
   try {
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
-    if (input.start) deps.notifications.publish([PENDING_TOPIC])
+    if (input.start) deps.notifications.publish([PLACEMENT_TOPIC])
     if (!input.start || input.waitMs === null) return sandbox
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
   } finally {

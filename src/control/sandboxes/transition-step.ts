@@ -20,7 +20,7 @@ import type {
   SandboxStateRow,
   TransitionWrite,
 } from '../../store/sandboxes/sandbox-state-rows.ts'
-import { PENDING_TOPIC, sandboxTopic, workerTopic } from '../topics.ts'
+import { PLACEMENT_TOPIC, sandboxTopic, workerTopic } from '../topics.ts'
 
 /** Why a transition happens: who caused it, a cause code, and what failed, if anything did. */
 export type TransitionCause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
@@ -114,7 +114,7 @@ export function topicsToNotify({ request, row, status }: TransitionStep): readon
   const worker = request.worker?.id ?? row.worker_id
   return [
     sandboxTopic(request.sandbox_id),
-    ...(request.event === 'start_admitted' || isTerminal(status) ? [PENDING_TOPIC] : []), // its end frees capacity
+    ...(request.event === 'start_admitted' || isTerminal(status) ? [PLACEMENT_TOPIC] : []), // its end frees capacity
     ...(worker === null ? [] : [workerTopic(worker)]),
   ]
 }

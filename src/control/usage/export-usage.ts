@@ -13,7 +13,7 @@ const PAGE = 10_000
  * The usage of a sandbox on a day, with its latest name and slug. An amount is text: units times milliseconds, as a
  * whole number.
  */
-export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
+export type ExportedSandboxDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
  * Exports usage by day and sandbox, in pages of one day each, so that any amount can be exported. Open runs count up to
@@ -23,19 +23,19 @@ export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
   requested: RequestedRange,
-): AsyncGenerator<readonly ExportedDay[]> {
+): AsyncGenerator<readonly ExportedSandboxDay[]> {
   return pagesOf(deps, usageQueryOf(deps, org_id, requested))
 }
 
 async function* pagesOf(
   { db }: Pick<BaseDeps, 'db'>,
   { org_id, range, now }: usage.UsageQuery,
-): AsyncGenerator<readonly ExportedDay[]> {
+): AsyncGenerator<readonly ExportedSandboxDay[]> {
   const until = range.until < now ? range.until : now
   for (const day of splitIntoDays({ since: range.since, until })) {
     let after: SandboxId | null = null
     do {
-      const page: readonly ExportedDay[] = await db.asOrg(org_id, async (q) => {
+      const page: readonly ExportedSandboxDay[] = await db.asOrg(org_id, async (q) => {
         const rows = await usage.sandboxPage(q, { org_id, range: day, now }, { limit: PAGE, after })
         const ids = rows.map(({ sandbox_id }) => sandbox_id)
         const names = new Map((await usage.sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))

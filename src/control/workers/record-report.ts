@@ -12,7 +12,7 @@ import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import type { BaseDeps } from '../deps.ts'
 import { moveAll } from '../sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../sandboxes/transition-step.ts'
-import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
+import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
 import type { ReportRecorder } from './report-batches.ts'
 
 export type RecordReportDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'log'> &
@@ -63,7 +63,7 @@ export async function recordReport(deps: RecordReportDeps, report: SyncRequest):
   if (recorded === null) return null
   const { open, has_more, has_emptied, generation } = recorded
   deps.notifications.publish([
-    ...(recorded.adds_capacity ? [PENDING_TOPIC] : []),
+    ...(recorded.adds_capacity ? [PLACEMENT_TOPIC] : []),
     ...(has_emptied ? [REAP_VOLUMES_TOPIC] : []),
   ])
   const observed = new Map(report.observed_runs.map((run) => [run.run_id, run]))

@@ -1,4 +1,4 @@
-import { hashSecret, isWorkerToken } from '../../domain/orgs/api-key.ts'
+import { hashSecret, isJoinToken } from '../../domain/orgs/api-key.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -87,7 +87,7 @@ type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
  * that no worker can have.
  */
 export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<JoinedWorker> {
-  if (!isWorkerToken(joining.token))
+  if (!isJoinToken(joining.token))
     throw tokenProblem('the join token is incomplete or was changed: a token begins with syw_')
   const answer = await deps.db.transaction('system', async (tx) => {
     const token = await workerTokens.lock(tx, hashSecret(joining.token))

@@ -1,4 +1,4 @@
-import { formatWorkerToken, hashSecret } from '../../domain/orgs/api-key.ts'
+import { formatJoinToken, hashSecret } from '../../domain/orgs/api-key.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
@@ -21,7 +21,7 @@ export async function createWorkerToken(
   const { name, lifeMs } = input
   if (name !== null && !isWorkerName(name))
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
-  const token = formatWorkerToken(deps.random.bytes(32))
+  const token = formatJoinToken(deps.random.bytes(32))
   const created_at = deps.clock.now()
   const expires_at = new Date(created_at.getTime() + lifeMs)
   const row = { id: deps.uuids.next(), name, created_at, expires_at }

@@ -16,19 +16,19 @@ export function formatApiKey(bits: Buffer): string {
   return formatSecret('msb_live_', bits)
 }
 
-const WORKER_TOKEN_PREFIX = 'syw_'
+const JOIN_TOKEN_PREFIX = 'syw_'
 
 /** Formats a worker's join token from 256 random bits, like an API key. */
-export function formatWorkerToken(bits: Buffer): string {
-  return formatSecret(WORKER_TOKEN_PREFIX, bits)
+export function formatJoinToken(bits: Buffer): string {
+  return formatSecret(JOIN_TOKEN_PREFIX, bits)
 }
 
 /** Whether a text is a complete join token. Checks its format and its checksum. */
-export function isWorkerToken(text: string): boolean {
+export function isJoinToken(text: string): boolean {
   const body = text.slice(0, -CHECKSUM_DIGITS)
   return (
-    body.length === WORKER_TOKEN_PREFIX.length + SECRET_DIGITS &&
-    body.startsWith(WORKER_TOKEN_PREFIX) &&
+    body.length === JOIN_TOKEN_PREFIX.length + SECRET_DIGITS &&
+    body.startsWith(JOIN_TOKEN_PREFIX) &&
     text === body + checksum(body)
   )
 }

@@ -51,7 +51,7 @@ const HOUR_MS = 3_600_000n
 const MIB_PER_GIB = 1024n
 
 /** One included hour in the units of `ComputeUse`. */
-const UNITS_PER_HOUR: Record<IncludedHoursName, bigint> = {
+const UNIT_MS_PER_HOUR: Record<IncludedHoursName, bigint> = {
   included_vcpu_hours: HOUR_MS,
   included_memory_gib_hours: HOUR_MS * MIB_PER_GIB,
 }
@@ -59,13 +59,13 @@ const UNITS_PER_HOUR: Record<IncludedHoursName, bigint> = {
 /**
  * The usage that counts against included hours, in the units of `ComputeUse`: vCPU-milliseconds or MiB-milliseconds.
  */
-export function usedUnits(name: IncludedHoursName, use: ComputeUse): bigint {
+export function usedUnitMs(name: IncludedHoursName, use: ComputeUse): bigint {
   return name === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
 }
 
 /** The usage that counts against included hours, in hours, as exact as a double can be. */
 export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
-  return Number(usedUnits(name, use)) / Number(UNITS_PER_HOUR[name])
+  return Number(usedUnitMs(name, use)) / Number(UNIT_MS_PER_HOUR[name])
 }
 
 export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
@@ -74,20 +74,20 @@ export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_ca
  * The usage that remains until a hard limit, in the units of `ComputeUse`. Never negative. Null if the limit is not a
  * hard limit.
  */
-export function remainingUnits(
+export function remainingUnitMs(
   name: IncludedHoursName,
   { hard_cap, ...included }: IncludedHours,
   use: ComputeUse,
 ): bigint | null {
   const hours = included[name]
   if (!hard_cap || hours === null) return null
-  const left = BigInt(hours) * UNITS_PER_HOUR[name] - usedUnits(name, use)
+  const left = BigInt(hours) * UNIT_MS_PER_HOUR[name] - usedUnitMs(name, use)
   return left > 0n ? left : 0n
 }
 
 /** The hard limits that the usage has reached. */
 export function exhaustedHours(hours: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
-  return INCLUDED_HOURS.filter((name) => remainingUnits(name, hours, use) === 0n)
+  return INCLUDED_HOURS.filter((name) => remainingUnitMs(name, hours, use) === 0n)
 }
 
 /** The limits and the current usage of an organization, for one decision. */

@@ -18,7 +18,7 @@ import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../../src
 import { WORKER_LEASE_MS } from '../../../src/domain/workers/lease.ts'
 import { detectLostWorkers } from '../../../src/loops/detect-lost-workers.ts'
 import { pruneWorkerTokens } from '../../../src/loops/prune.ts'
-import { retireWorkers } from '../../../src/loops/retire-workers.ts'
+import { finishDepartures } from '../../../src/loops/finish-departures.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { makeVolumeWorld, never, type VolumeWorld } from '../../support/volume-world.ts'
 
@@ -157,7 +157,7 @@ test('a report that is on its way when its worker is removed prolongs no lease',
 
 test('runs of a drained worker go on and are asked to stop at the deadline, with that cause; resuming ends the drain', async () => {
   const { worker_id, id } = await runOn('drains')
-  const pass = retireWorkers(world.deps)
+  const pass = finishDepartures(world.deps)
   await drainWorker(world.deps, 'drains', null)
   assert.equal(await stateOf('drains'), 'draining')
   clock.advance(WORKER_LEASE_MS / 2)
@@ -204,7 +204,7 @@ test('removal is refused with what would be lost; a forced one lets sandboxes be
   assert.deepEqual([removal.runs, removal.sandboxes, removal.volumes], [1, 1, 2])
   assert.equal(await stateOf('falls'), 'removed')
 
-  const [lost, retire] = [detectLostWorkers(deps), retireWorkers(deps)]
+  const [lost, retire] = [detectLostWorkers(deps), finishDepartures(deps)]
   const passes = async (ms: number): Promise<void> => {
     for (let passed = 0; passed < ms; passed += 2_000) {
       clock.advance(2_000)
@@ -248,7 +248,7 @@ test('a volume that was being deleted on a removed worker is gone, and its name 
   assert.equal((await rows(`SELECT 1 FROM volumes WHERE name = 'doomed'`)).length, 1)
   await removeWorker(deps, 'holds', 'unused')
   clock.advance(WORKER_LEASE_MS + 1)
-  await retireWorkers(deps).run(never)
+  await finishDepartures(deps).run(never)
   await world.reap()
   assert.equal((await rows(`SELECT 1 FROM volumes WHERE name = 'doomed'`)).length, 0)
   assert.equal((await rows('SELECT 1 FROM volumes WHERE home_worker_id = $1', worker_id)).length, 0)

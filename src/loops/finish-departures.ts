@@ -1,5 +1,5 @@
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
+import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
@@ -7,7 +7,7 @@ import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
-type RetireDeps = TransitionDeps & { readonly log: Log }
+type DepartureDeps = TransitionDeps & { readonly log: Log }
 
 /** The most sandboxes or volumes that one transaction frees. */
 const BATCH = 500
@@ -17,11 +17,11 @@ const BATCH = 500
  * and volumes of a removed worker once the worker's lease is over and its runs have ended. Before that, the worker may
  * still run them. Freed sandboxes and volumes start empty on another worker.
  */
-export function retireWorkers(deps: RetireDeps): Loop {
-  return { name: 'retire-workers', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }
+export function finishDepartures(deps: DepartureDeps): Loop {
+  return { name: 'finish-departures', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }
 }
 
-async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
+async function pass(deps: DepartureDeps, signal: AbortSignal): Promise<null> {
   const now = deps.clock.now()
   const late: RunsToStop<runsToStop.RunToStop> = {
     read: (q, page) => runsToStop.pastDrainDeadline(q, now, page),
@@ -32,7 +32,7 @@ async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
   return null
 }
 
-async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promise<void> {
+async function freeAll(deps: DepartureDeps, now: Date, signal: AbortSignal): Promise<void> {
   for (let freed = BATCH; freed === BATCH;) {
     signal.throwIfAborted()
     const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {
@@ -45,7 +45,7 @@ async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promis
     freed = Math.max(sandboxes, volumes)
     if (freed > 0) deps.log.info({ sandboxes, volumes }, 'freed the sandboxes and volumes of removed workers')
     deps.notifications.publish([
-      ...(sandboxes + volumes > 0 ? [PENDING_TOPIC] : []),
+      ...(sandboxes + volumes > 0 ? [PLACEMENT_TOPIC] : []),
       ...(volumes > 0 ? [REAP_VOLUMES_TOPIC] : []),
     ])
   }
