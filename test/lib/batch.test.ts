@@ -69,7 +69,7 @@ test('a batch that throws synchronously or returns a wrong number of results rej
     maxInFlight: 1,
   })
   await assert.rejects(run(1), /at once/)
-  await assert.rejects(run(2), /a batch of 1 answered 0 results/)
+  await assert.rejects(run(2), /a batch of 1 returned 0 results/)
   assert.equal(await run(3), 3)
 })
 
