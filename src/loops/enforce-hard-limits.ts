@@ -46,7 +46,7 @@ async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | 
   for (let after: includedHours.HardLimitedOrg | null = null; ;) {
     const last: includedHours.HardLimitedOrg | null = after
     const page: readonly includedHours.HardLimitedOrg[] = await deps.db.asSystem((q) =>
-      includedHours.hardLimitedWithRuns(q, last?.org_id ?? null, PAGE),
+      includedHours.findHardLimitedOrgsWithRuns(q, last?.org_id ?? null, PAGE),
     )
     for (const org of page)
       dueMs = Math.min(dueMs, await enforceOn(deps, { org, use: useOf.get(org.org_id) ?? NO_USE }, signal))

@@ -10,6 +10,18 @@ import type {
   HostPatternInput,
 } from '../../src/domain/spec/spec-input.ts'
 
+/** Texts that are no address block in CIDR notation, each by a fault of its own. */
+export const MALFORMED_ADDRESS_BLOCKS = [
+  '10.0.0.0/33',
+  '10.0.0',
+  'example.com',
+  '',
+  'fe80::1%eth0',
+  '10.0.0.0/8/8',
+  '10.0.0.0/-1',
+  '::/129',
+] as const
+
 /** Valid create bodies. Each field is sometimes present, in either spelling. */
 export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()
 

@@ -101,7 +101,7 @@ async function deleteInTransaction(
   const byId = new Map(deletions.map((deletion) => [deletion.sandbox.id, deletion])) // the same sandbox twice counts once
   const hidden = new Map((await sandboxes.hide(tx, [...byId.keys()], now)).map((one) => [one.id, one]))
   const alreadyHidden = [...byId.keys()].filter((id) => !hidden.has(id))
-  if (alreadyHidden.length > 0) await sandboxes.hideNow(tx, alreadyHidden, now)
+  if (alreadyHidden.length > 0) await sandboxes.hideSandboxes(tx, alreadyHidden, now)
   const deleted = [...byId.values()].filter(({ sandbox }) => hidden.has(sandbox.id))
   if (deleted.length > 0) {
     const stops = deleted.map(({ sandbox, caller }) => {

@@ -144,9 +144,9 @@ export async function hide(
 }
 
 /** Hides sandboxes at once, even if they could still be read for some time after their end. */
-export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
+export async function hideSandboxes(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
-    name: 'sandboxes.hideNow',
+    name: 'sandboxes.hideSandboxes',
     text: `UPDATE sandboxes SET visible_until = $2 WHERE id = ANY($1::uuid[]) AND visible_until > $2`,
     values: [arrays.uuids(ids), now],
   })

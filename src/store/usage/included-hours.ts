@@ -14,13 +14,13 @@ export type HardLimitedOrg = IncludedHours & {
 }
 
 /** Organizations with a hard limit and active runs, after a given one, in the order of their ids. */
-export async function hardLimitedWithRuns(
+export async function findHardLimitedOrgsWithRuns(
   q: Queryable,
   after: OrgId | null,
   limit: number,
 ): Promise<readonly HardLimitedOrg[]> {
   const { rows } = await q.query<HardLimitedOrg>({
-    name: 'includedHours.hardLimitedWithRuns',
+    name: 'includedHours.findHardLimitedOrgsWithRuns',
     text: `SELECT l.org_id, l.hard_cap, l.included_vcpu_hours, l.included_memory_gib_hours, a.vcpus, a.memory_mib
            FROM org_limits l, LATERAL (
              SELECT count(*) AS active, coalesce(sum(vcpus) FILTER (WHERE started_at IS NOT NULL), 0) AS vcpus,

@@ -11,7 +11,7 @@ import type { NetworkInput, SpecInput } from '../../../src/domain/spec/spec-inpu
 import { makeSchemaCompiler } from '../../../src/http/requests/schema-compiler.ts'
 import { publishedSchema } from '../../support/contract.ts'
 import { DNS_RULE, networkWith } from '../../support/networks.ts'
-import { asInput, specInputs } from '../../support/spec-inputs.ts'
+import { MALFORMED_ADDRESS_BLOCKS, asInput, specInputs } from '../../support/spec-inputs.ts'
 
 function normalized(input: SpecInput): NormalizedSpec {
   const result = normalizeSpec(input)
@@ -167,16 +167,7 @@ test('every refusal names the field, and its code is invalid_request unless the 
 
 test('each fault of a network rule is refused with the path of its field', () => {
   const fieldOf = (rule: Partial<Rule>): string => refused({ ...IMAGE, network: networkInput([{}, rule]) }).field
-  for (const block of [
-    '10.0.0.0/33',
-    '10.0.0',
-    'example.com',
-    '',
-    'fe80::1%eth0',
-    '10.0.0.0/8/8',
-    '10.0.0.0/-1',
-    '::/129',
-  ])
+  for (const block of MALFORMED_ADDRESS_BLOCKS)
     assert.equal(fieldOf({ destination: { cidr: block } }), 'network.policy.rules[1].destination.cidr', block)
   const ports = [
     { start: 1, end: 2 },
