@@ -245,7 +245,9 @@ CREATE TABLE orgs (
   updated_at timestamp with time zone NOT NULL,
   plan text DEFAULT 'unlimited'::text NOT NULL,
   quota_overrides jsonb DEFAULT '{}'::jsonb NOT NULL,
+  network_allow text[] DEFAULT '{}'::text[] NOT NULL,
   CONSTRAINT orgs_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
+  CONSTRAINT orgs_network_allow_bound CHECK ((cardinality(network_allow) <= 64)),
   CONSTRAINT orgs_overrides_object CHECK ((jsonb_typeof(quota_overrides) = 'object'::text)),
   CONSTRAINT orgs_pkey PRIMARY KEY (id),
   CONSTRAINT orgs_plan_fkey FOREIGN KEY (plan) REFERENCES plans(name),
@@ -527,6 +529,7 @@ CREATE TABLE worker_tokens (
   expires_at timestamp with time zone NOT NULL,
   used_at timestamp with time zone,
   worker_id uuid,
+  bounds jsonb,
   CONSTRAINT worker_tokens_pkey PRIMARY KEY (id),
   CONSTRAINT worker_tokens_secret_key UNIQUE (secret_sha256),
   CONSTRAINT worker_tokens_secret_length CHECK ((octet_length(secret_sha256) = 32)),
@@ -553,6 +556,8 @@ CREATE TABLE workers (
   drain_deadline_at timestamp with time zone,
   removed_at timestamp with time zone,
   offer text GENERATED ALWAYS AS (md5(((COALESCE((driver)::text, ''::text) || ' '::text) || COALESCE((storage)::text, ''::text)))) STORED NOT NULL,
+  bounds jsonb,
+  refused_claims text,
   CONSTRAINT workers_deadline_while_draining CHECK (((drain_deadline_at IS NULL) OR (draining_since IS NOT NULL))),
   CONSTRAINT workers_pkey PRIMARY KEY (id)
 );

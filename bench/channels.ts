@@ -7,7 +7,7 @@ import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const CHANNELS = 200
-/** The pause for garbage collection after the channels were opened. */
+/** The pause between opening the channels and measuring the server's memory, in which the garbage collector runs. */
 const SETTLE_MS = 5_000
 
 /**

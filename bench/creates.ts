@@ -9,13 +9,16 @@ import { createBody } from './support/spec.ts'
 const ROUNDS = 3
 const SECONDS = 4
 /**
- * The numbers of clients between which the throughput is best. The throughput depends on the batches that concurrent
- * creates form.
+ * The numbers of concurrent clients to measure; the better result counts. The throughput depends on the batches that
+ * concurrent creates form, and is highest between these two numbers.
  */
 const CONNECTIONS: readonly number[] = [64, 128]
 /** The goal for creates per second, as a ratio to pgbench's commits per second. */
 const GOAL = 1.5
-/** The numbers of clients between which pgbench's throughput is best on two cores. */
+/**
+ * The numbers of pgbench's clients to measure; the better result counts. On two cores, pgbench's throughput is highest
+ * between these two numbers.
+ */
 const CLIENTS: readonly number[] = [8, 64]
 
 /**
@@ -75,7 +78,8 @@ function jobOf(cloud: Cloud, round: string, connections: number): LoadJob {
 }
 
 /**
- * Creates one sandbox over the API and derives the rows that pgbench commits. Resolves with null if pgbench is missing.
+ * Creates one sandbox over the API and copies its rows into a script for pgbench. Resolves with a function that runs
+ * the script with a number of clients and measures commits per second, or with null if pgbench is missing.
  */
 async function makeCommit(cloud: Cloud): Promise<((clients: number) => Promise<number>) | null> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-template'))

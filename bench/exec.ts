@@ -14,8 +14,8 @@ const WARMUPS = 5
 const SAMPLES = 50
 const LIMIT_MS = 10_000
 /**
- * The pause before each command. Right after another command, the machine is warm and a command takes half the time: 14
- * ms for the runtime alone, instead of 26 ms after a pause of 50 ms (2026-11).
+ * The pause before each command. Right after another command, a command takes half the time: 14 ms for the runtime
+ * alone, instead of 26 ms after a pause of 50 ms (2026-11).
  */
 const REST_MS = 50
 /** The goal for the median: at most this factor times the runtime's own exec, plus this many milliseconds. */
@@ -24,7 +24,7 @@ const GOAL_MORE_MS = 15
 
 /**
  * Runs `true` in a sandbox in two ways: with the public client, which opens a channel per command, and over one channel
- * that stays open. The limit is the runtime's own exec. The samples alternate.
+ * that stays open. The limit is the runtime's own exec. The samples of all three alternate.
  */
 export async function benchExec(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})

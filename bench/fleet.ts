@@ -23,20 +23,23 @@ import { createBody } from './support/spec.ts'
 const WORKERS = Number(process.env['FLEET_WORKERS'] ?? 10_000)
 const RUNS = Number(process.env['FLEET_RUNS'] ?? 100_000)
 /**
- * The number of runs to place in addition to the open ones. With fewer runs, the loop's period of one second would
- * distort the result.
+ * The number of runs to place while `RUNS` runs are open. If fewer runs were placed, the placement loop's period of one
+ * second would distort the result.
  */
 const MORE_RUNS = RUNS / 2
 const PLACED_LIMIT_MS = 300_000
-/** The time until all workers are connected, and then until no worker reports anything new. */
+/**
+ * How long the workers take to connect one after another, and how long to wait after that until no worker reports
+ * anything new.
+ */
 const RAMP_MS = Number(process.env['FLEET_RAMP_MS'] ?? 60_000)
 const SETTLE_MS = Number(process.env['FLEET_SETTLE_MS'] ?? 45_000)
 const STEADY_MS = Number(process.env['FLEET_STEADY_MS'] ?? 40_000)
 
 /**
- * Simulates a fleet of workers with their runs, in the tables of a real server. Measures how fast runs are placed, from
- * the commit of the run to the commit of its placement. Also measures the resources that the server and its PostgreSQL
- * use while all workers sync and nothing changes. A separate process simulates the workers.
+ * Inserts a fleet of workers and runs into the tables of a real server. Measures how fast the server places runs, from
+ * the commit of the runs to the commit of the last placement. Also measures the resources that the server and its
+ * PostgreSQL use while all workers sync and nothing changes. A separate process simulates the workers.
  */
 export async function benchFleet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

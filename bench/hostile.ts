@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { ATTACKS, type Attack, type AttackTarget, type AttackTally } from '../test/support/attacks.ts'
-import { runWellBehavedClient, type ClientResult } from '../test/support/well-behaved-client.ts'
+import { runWellBehavedClient } from '../test/support/well-behaved-client.ts'
 import { createSecondOrg } from '../test/support/second-org.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
@@ -12,13 +12,13 @@ import { readProcessMemory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ATTACK_MS = 5_000
-/** The pause before the next round, in which the server finishes the work of an attack. */
+/** The pause after an attack, in which the server finishes the work that the attack caused. */
 const REST_MS = 2_000
-/** The number of sandboxes of the hostile organization. They make its requests expensive. */
+/** The number of sandboxes of the attacker's organization. The more it has, the more its requests cost the server. */
 const SANDBOXES = 50_000
 const ADDRESS = '127.0.0.66'
 
-/** The default limits, which the other benchmarks raise. */
+/** Restores the default limits on requests, because `startCloud` raises them. */
 const BY_DEFAULT = {
   SANDYARD_KEY_REQUESTS_PER_SEC: '',
   SANDYARD_KEY_REQUEST_BURST: '',
@@ -28,8 +28,8 @@ const BY_DEFAULT = {
 }
 
 /**
- * Measures reads and creates of one organization while another client attacks. Compares them with a quiet time just
- * before.
+ * Measures reads and creates of one organization while an attacker of another organization, or without a key, sends
+ * requests. Compares each result with a measurement without the attack just before it.
  */
 export async function benchHostile(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
@@ -51,6 +51,9 @@ export async function benchHostile(): Promise<readonly ResultRow[]> {
   }
   return rows
 }
+
+/** The latencies of the answered requests in milliseconds, and the requests that failed. */
+type ClientResult = { readonly latenciesMs: readonly number[]; readonly failures: readonly string[] }
 
 type Round = {
   readonly attack: Attack
@@ -77,8 +80,19 @@ function rowOf({ attack, tried, quiet, seen, rssMib }: Round): ResultRow {
 
 async function watch({ host, port, headers }: Cloud, prefix: string): Promise<ClientResult> {
   const key = (headers['authorization'] ?? '').replace('Bearer ', '')
-  const server = { url: `http://${host}:${String(port)}`, key }
-  return runWellBehavedClient(server, prefix, AbortSignal.timeout(ATTACK_MS))
+  const latenciesMs: number[] = []
+  const failures: string[] = []
+  await runWellBehavedClient({
+    url: `http://${host}:${String(port)}`,
+    key,
+    prefix,
+    signal: AbortSignal.timeout(ATTACK_MS),
+    onAnswer: ({ latencyMs, failure }) => {
+      if (failure === null) latenciesMs.push(latencyMs)
+      else failures.push(failure)
+    },
+  })
+  return { latenciesMs, failures }
 }
 
 function startAttack(attack: Attack, target: AttackTarget): { stop(): Promise<AttackTally> } {

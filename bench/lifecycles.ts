@@ -12,7 +12,8 @@ const GOAL = 500
 
 /**
  * Measures sandbox lifecycles per second, with one server process and the simulated driver. A lifecycle is four
- * requests: create and start until running, stop, wait, delete. It causes seven events and five transitions.
+ * requests: create and start until running, stop, wait, delete. Each lifecycle causes seven events and five
+ * transitions.
  */
 export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

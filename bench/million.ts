@@ -13,7 +13,7 @@ const SAMPLES = 300
 /** The number of sandboxes that one statement copies. */
 const COPIED_AT_ONCE = 100_000
 
-/** A cloud with its sandboxes. `middle` is a cursor to the middle of the sandbox list. */
+/** A server whose tables contain the sandboxes. `middle` is a cursor to the middle of the sandbox list. */
 type Filled = { readonly cloud: Cloud; readonly someId: string; readonly middle: string }
 
 type Shape = {
@@ -23,8 +23,8 @@ type Shape = {
 }
 
 /**
- * Compares requests among a million sandboxes with the same requests among 10,000, over HTTP. The two alternate. The
- * goal is at most 1.5 times the time.
+ * Compares requests among a million sandboxes with the same requests among 10,000, over HTTP. Requests to the two
+ * servers alternate. The goal: among a million, a request takes at most 1.5 times as long.
  */
 export async function benchMillion(): Promise<readonly ResultRow[]> {
   await using few = await startCloud({ SANDYARD_DRIVER: 'simulated' })

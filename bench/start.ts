@@ -7,16 +7,19 @@ import type { ResultRow } from './support/report.ts'
 
 const WARMUPS = 3
 const SAMPLES = 30
-/** The pause between samples. Meanwhile the server replaces prepared disks and networks and finishes deletions. */
+/**
+ * The pause between samples. In it, the server prepares new disks and networks in place of the used ones, and finishes
+ * deletions.
+ */
 const SETTLE_MS = 400
-/** The goal: the most milliseconds that a start may take in addition to the runtime's own start. */
+/** The goal: the median start takes at most this many milliseconds longer than the median of the runtime's own step. */
 const NEXT_GOAL_MS = 25
 
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 512 } }
 
 /**
  * Measures the time from `POST …?start=true&wait_for=running` to the reply. The limit is a script that runs the same
- * steps without a control plane. The samples alternate.
+ * steps without a control plane. Samples of the server and of the script alternate.
  */
 export async function benchStart(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()

@@ -7,7 +7,7 @@ import { makeRawStarter } from './support/raw-start.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ROUNDS = 3
-/** The number of sandboxes of a round, and how many start at a time. Even fewer would keep two cores busy. */
+/** The number of sandboxes of a round, and how many start at a time. Fewer at a time would keep two cores busy, too. */
 const COUNT = 40
 const AT_ONCE = 8
 /** The pause between rounds, in which deletions finish. */
@@ -17,8 +17,8 @@ const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: {
 
 /**
  * Measures starts of real sandboxes per second, from the create request to `running`, over HTTP. The limit is the
- * runtime alone. It creates and starts the same number of containers, the same number at a time. Their disks, mounts
- * and networks are prepared before the measurement.
+ * runtime alone: it creates and starts the same number of containers, as many at a time. The disks, mounts and networks
+ * of these containers are prepared before the measurement.
  */
 export async function benchStarts(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()
@@ -68,7 +68,7 @@ async function rateOfCloud(cloud: Cloud, round: number): Promise<number> {
   }
 }
 
-/** Runs the functions in `work`, several at a time. Resolves with the number that ended per second. */
+/** Runs the functions in `work`, `AT_ONCE` at a time. Resolves with how many of them ended per second. */
 async function rateOf(work: readonly (() => Promise<void>)[]): Promise<number> {
   const left = [...work]
   const fromMs = performance.now()

@@ -19,7 +19,8 @@ const GOAL = 0.5
 
 /**
  * Sends 256 MiB of output, and a file of that size in and out, through the command channel of a real sandbox. The limit
- * is a bare WebSocket that sends the same number of bytes there and back. Both clients run in this process.
+ * is a bare WebSocket to an echo server, which sends the same number of bytes there and back. Both clients run in this
+ * process.
  */
 export async function benchStream(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
@@ -68,7 +69,7 @@ async function expectAll(bytes: Promise<number>): Promise<void> {
 }
 
 const FILE = '/root/bench'
-/** The most pieces that the client may have unsent. */
+/** The maximum number of pieces that wait in the client to be sent. */
 const UNSENT_PIECES = 8
 
 async function writeAll(channel: AgentChannel): Promise<void> {

@@ -13,14 +13,14 @@ import type { WaitJob, WaitsResult } from './support/wait-job.ts'
 
 const WAITS = 10_000
 /**
- * The number of waits during the warm-up. With these and a load of reads before them, the heap reaches its largest
- * size.
+ * The number of waits that are opened before the measurement. With them, and with a load of reads before, the server's
+ * heap reaches its largest size.
  */
 const WARM_UP = 5_000
 const LOAD_MS = 8_000
-/** The number of sandboxes that change while the other requests continue to wait. */
-const WOKEN = 1_000
-/** The interval between changes. Each answer then competes with the server's work for the others. */
+/** The number of sandboxes that change one by one while the requests for all others continue to wait. */
+const CHANGED = 1_000
+/** The interval between changes. It is short, so that the server sends an answer while it works on other changes. */
 const EVERY_MS = 20
 const IDLE_MS = 10_000
 /** The pause between opening the waits and measuring the server's memory. */
@@ -53,8 +53,8 @@ export async function benchWaits(): Promise<readonly ResultRow[]> {
   await pause(IDLE_MS)
   const idleShare = ((await cpuMsOf(cloud.pid)) - cpuFromMs) / IDLE_MS
   const during = await readProcessMemory(cloud.pid)
-  const commits = await moveSome(cloud, ids.slice(0, WOKEN))
-  const restMs = await moveRest(cloud, ids.slice(WOKEN))
+  const commits = await moveSome(cloud, ids.slice(0, CHANGED))
+  const restMs = await moveRest(cloud, ids.slice(CHANGED))
   const [{ arrivals, failures }] = await Promise.all([waiters.end, first.end])
   if (failures.length > 0) throw new Error(`waits failed: ${failures.join('; ')}`)
   const latencies = arrivals.flatMap(([id, atMs]) => {
@@ -84,13 +84,13 @@ export async function benchWaits(): Promise<readonly ResultRow[]> {
     { ...told, what: 'processor while all wait', measured: `${formatNumber(idleShare * 100)} % of a core` },
     {
       ...told,
-      what: `${String(WAITS - WOKEN)} waits ended by one statement`,
+      what: `${String(WAITS - CHANGED)} waits ended by one statement`,
       measured: `${formatNumber(restMs / 1000)} s`,
     },
   ]
 }
 
-/** The load of reads for the warm-up. It makes the heap as large as requests alone make it. */
+/** The load of reads for the warm-up. After it, the server's heap is as large as requests without waits make it. */
 function warmUpOf(cloud: Cloud): LoadJob {
   return {
     host: cloud.host,
@@ -127,7 +127,10 @@ async function fillSandboxes(cloud: Cloud, count: number): Promise<readonly stri
   }
 }
 
-/** Starts sandboxes one by one over the API. Resolves with the time of each change, in milliseconds since 1970. */
+/**
+ * Starts sandboxes one by one over the API. Resolves with the time of each sandbox's change to `starting`, in
+ * milliseconds since 1970.
+ */
 async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyMap<string, number>> {
   const moving = ids.map(async (id, index) => {
     await pause(index * EVERY_MS)
@@ -147,8 +150,8 @@ async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyM
 }
 
 /**
- * Ends all remaining waits at once by changing the tables directly. The server notices the change at its next poll.
- * Resolves with the elapsed time.
+ * Changes all remaining sandboxes by one statement, directly in the tables, and notifies the server, so that all
+ * remaining waits end. Resolves with the duration of the statement and the notification, in milliseconds.
  */
 async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
   const client = await connectAdmin(cloud)

@@ -23,8 +23,8 @@ export function aptGet(args, { cwd } = {}) {
 }
 
 /**
- * Runs apt-get as `aptGet` does. After a failure it fetches the package lists and retries, because the lists may be old
- * or missing (in a container).
+ * Runs apt-get as `aptGet` does. After a failure, fetches the package lists and retries, because the lists may be old,
+ * or missing as in a new container.
  */
 export function aptGetFresh(args, options) {
   const first = aptGet(args, options)

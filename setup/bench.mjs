@@ -1,5 +1,5 @@
-// `npm run bench [-- NAME…]`: installs missing packages, including pgbench, then runs the benchmarks. SANDYARD_PGBENCH
-// contains the path of pgbench.
+// `npm run bench [-- NAME…]`: installs missing packages and pgbench, then runs the benchmarks. They find pgbench by the
+// path in SANDYARD_PGBENCH.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'

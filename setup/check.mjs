@@ -1,5 +1,5 @@
-// `npm run check [-- --fix]`: checks the source with all tools, even after one has failed. A test,
-// test/architecture.test.ts, checks the rules of the architecture that no tool can check.
+// `npm run check [-- --fix]`: checks the source with all tools, even after one has failed. The rules of the
+// architecture that no tool can check are checked by a test, test/architecture.test.ts.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'

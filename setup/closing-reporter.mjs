@@ -1,5 +1,5 @@
 // Node's `spec` reporter, followed by the slowest files, each skipped test with its reason, and the counts on the last
-// line. A run without any test fails, because it proves nothing.
+// line. A run in which no test ran counts as failed, because it proves nothing.
 import { Readable } from 'node:stream'
 import { spec as Spec } from 'node:test/reporters'
 import { relative } from 'node:path'

@@ -38,9 +38,9 @@ function shapesOf({ openapi, paths, components }) {
 function operationShape({ operationId, parameters = [], requestBody, responses }) {
   return {
     operationId,
-    parameters: parameters.map(({ name, in: place, required, schema }) => ({
+    parameters: parameters.map(({ name, in: location, required, schema }) => ({
       name,
-      in: place,
+      in: location,
       required,
       schema: schemaShape(schema),
     })),

@@ -1,6 +1,6 @@
 // Installs the npm packages of the lock file, including Node 24. Invariant: `node_modules/.sandyard-setup` contains the
-// hash of the lock file only when `npm ci` has installed exactly that lock file completely. `npm ci` removes the file
-// first, so an interrupted install is repeated.
+// hash of the lock file, and whether development packages are there, only when `npm ci` has installed exactly that. `npm
+// ci` removes the file first, so an interrupted install is repeated.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -20,17 +20,22 @@ const leastMajor = 24
 
 /**
  * Installs the lock file's packages into `node_modules` and makes `.setup/node` a link to the Node that runs Sandyard. Does
- * nothing when both are up to date. Throws SetUpFailure with the reason.
+ * nothing when both are up to date. Throws SetUpFailure with the reason. Only tests, checks and benchmarks need the
+ * packages for development. The server starts without them, so that their code is never on an operator's machine.
  */
-export function ensureNodePackages(root) {
+export function ensureNodePackages(root, { isDevelopment = true } = {}) {
   const lockText = readFileSync(join(root, 'package-lock.json'))
-  const mark = `${createHash('sha256').update(lockText).digest('hex')} ${process.platform}-${process.arch}\n`
-  if (isReady(root, mark)) return
+  const installed = `${createHash('sha256').update(lockText).digest('hex')} ${process.platform}-${process.arch}`
+  const marks = { development: `${installed} development\n`, production: `${installed} production\n` }
+  const sufficient = isDevelopment ? [marks.development] : [marks.development, marks.production]
+  const isInstalled = () => sufficient.includes(readTextIfAny(markFile(root)))
+  const isReady = () => isInstalled() && isExecutable(join(root, '.setup', 'node'))
+  if (isReady()) return
   withSetUpLock(join(root, '.setup'), () => {
-    if (isReady(root, mark)) return
-    if (readTextIfAny(markFile(root)) !== mark) {
-      installPackages(root, JSON.parse(lockText.toString()))
-      writeFileSync(markFile(root), mark)
+    if (isReady()) return
+    if (!isInstalled()) {
+      installPackages(root, JSON.parse(lockText.toString()), isDevelopment)
+      writeFileSync(markFile(root), isDevelopment ? marks.development : marks.production)
     }
     linkNode(root)
   })
@@ -40,17 +45,13 @@ const markFile = (root) => join(root, 'node_modules', '.sandyard-setup')
 const platformPackage = `node-${process.platform}-${process.arch}`
 const packagedNode = (root) => join(root, 'node_modules', platformPackage, 'bin', 'node')
 
-function isReady(root, mark) {
-  return readTextIfAny(markFile(root)) === mark && isExecutable(join(root, '.setup', 'node'))
-}
-
-function installPackages(root, lock) {
+function installPackages(root, lock, isDevelopment) {
   // npm silently leaves out optional packages whose `engines` exclude the Node that runs npm. With npm 11 on Node 20,
   // the client's Linux package was missing (2026-11). Therefore npm runs under Node 24.
   const bootstrap = join(root, '.setup', 'bootstrap')
   const node = isNewEnough(process.version) ? process.execPath : fetchNode(bootstrap, lock)
   say('installing the npm packages of package-lock.json into node_modules (npm ci)')
-  runNpm(node, root, ['--include=dev', '--include=optional'])
+  runNpm(node, root, [isDevelopment ? '--include=dev' : '--omit=dev', '--include=optional'])
   for (const [scope, script] of Object.entries(installScripts)) {
     const folder = join(root, 'node_modules', scope, `${process.platform}-${process.arch}`)
     if (readTextIfAny(join(folder, script)) !== undefined) run(node, [script], folder)

@@ -10,7 +10,7 @@ import { ensureSystemPackages } from './system-packages.mjs'
 const commandsThatRunSandboxes = new Set(['up', 'worker'])
 
 await runMain(() => {
-  ensureNodePackages(fileURLToPath(new URL('..', import.meta.url)))
+  ensureNodePackages(fileURLToPath(new URL('..', import.meta.url)), { isDevelopment: false })
   if (commandsThatRunSandboxes.has(process.argv[2] ?? '')) ensureSystemPackages()
   return 0
 })

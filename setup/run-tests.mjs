@@ -4,13 +4,13 @@ import { join } from 'node:path'
 import { runToEnd } from './run-to-end.mjs'
 
 /**
- * The number of test files that run at once, on two cores. A third file uses the time in which the others wait for
- * leases, restarts and timeouts.
+ * The number of test files that run at once, on two cores. With three files, one can use the processor while the others
+ * wait for leases, restarts and timeouts.
  */
 const filesAtOnce = 3
 /**
- * The default time limit of a test file and of each test in it. It is long enough for a soak of 30 minutes with its
- * start and end.
+ * The default time limit of a test file and of each test in it. It is long enough for the soak test of 30 minutes with
+ * its start and end.
  */
 const fileLimitMs = 45 * 60_000
 

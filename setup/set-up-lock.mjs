@@ -7,7 +7,8 @@ const limitMs = 10 * 60_000
 
 /**
  * Runs `work` while no other set-up of the same folder runs. A lock is necessary because `npm start` and `npm test` may
- * start at once. Waits at most ten minutes for another set-up. Acquires the lock of a set-up whose process has died.
+ * start at once. Waits at most ten minutes for another set-up. If the process of the other set-up has died, takes over
+ * its lock.
  */
 export function withSetUpLock(folder, work) {
   mkdirSync(folder, { recursive: true })
@@ -30,7 +31,7 @@ function acquire(file) {
     if (waitedMs === 0) say(`waiting for another set-up of this folder (process ${holder})`)
     if (waitedMs > limitMs)
       throw new SetUpFailure(`process ${holder} has held ${file} for ten minutes; end it and run this again`)
-    // Sleep synchronously, so that no other code runs in this process meanwhile.
+    // Sleep synchronously: `withSetUpLock` is synchronous, so that no other code runs in this process meanwhile.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pauseMs)
   }
 }

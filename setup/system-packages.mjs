@@ -36,9 +36,9 @@ const testNeeds = [
 ]
 
 /**
- * Installs the missing programs. It first prints their names and the command. If it can't install them (forbidden, not
- * root, no apt-get, no network), it prints the reason and returns. The server then starts and reports what it can't
- * run.
+ * Installs the missing programs. Prints the names of the programs and the command before it runs it. If the programs
+ * can't be installed (forbidden, not root, no apt-get, no network), prints the reason and returns. The server starts
+ * without them and reports what it can't run.
  */
 export function ensureSystemPackages() {
   ensure(needs, 'without them, some or all sandboxes can not run here')

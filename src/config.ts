@@ -5,7 +5,9 @@ import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
-/** A setting with an invalid value. The message names the setting, its value and what is accepted. */
+/**
+ * The error for a setting with an invalid value. The message contains the setting, the value and the accepted values.
+ */
 export class SettingError extends Error {}
 
 function defaultDataDir(): string {

@@ -173,7 +173,7 @@ function importsOf(source: Source): readonly { readonly at: string; readonly tar
   }))
 }
 
-/** The nodes of one cycle of a graph, each before the node that it points to. Empty when the graph has no cycle. */
+/** The nodes of one cycle of a graph, each followed by the node to which it points. Empty if the graph has no cycle. */
 function findCircle(graph: ReadonlyMap<string, ReadonlyMap<string, string>>): readonly string[] {
   const done = new Set<string>()
   const search = (node: string, path: readonly string[]): readonly string[] => {

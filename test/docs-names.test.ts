@@ -130,7 +130,7 @@ function callsOf(program: 'sandyard' | 'msb'): readonly Call[] {
 }
 
 test('every `sandyard` command and flag that a document shows exists', async () => {
-  const program = await makeProgram(['completion']) // which loads them all
+  const program = await makeProgram(['completion']) // `completion` loads all commands
   const faults = callsOf('sandyard').flatMap(({ where, words, flags }) => {
     const find = (parent: Command, word: string | undefined): Command | undefined =>
       parent.commands.find((one) => one.name() === word)

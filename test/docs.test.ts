@@ -30,7 +30,7 @@ const settings = table([
 ])
 
 const abilities = table([
-  ['field', '`oci`', '`microsandbox`', 'what it asks for, or why nobody offers it'],
+  ['field', '`oci`', '`microsandbox`', 'what it requests, or why no driver supports it'],
   ['---', '---', '---', '---'],
   ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
@@ -130,7 +130,7 @@ test('every decision is listed in the index of decisions', () => {
   )
 })
 
-test('the README fits on a few screens, and the glossary needs few words', () => {
+test('the README is short, and so is the glossary', () => {
   const lines = readDocument('README.md').split('\n').length
   assert.ok(lines <= 130, `README.md has ${String(lines)} lines; at most 130: the rest belongs in docs/guide`)
   const [, glossary = ''] = readDocument('ARCHITECTURE.md').split(/^## Glossary$/m)
@@ -138,7 +138,7 @@ test('the README fits on a few screens, and the glossary needs few words', () =>
   assert.ok(rows > 0 && rows <= 40, `the glossary has ${String(rows)} rows; at most 40: use the field's own words`)
 })
 
-/** The most words that a sentence of a document may have. Most sentences have at most 25. */
+/** The maximum number of words in a sentence of a document. Most sentences have at most 25. */
 const SENTENCE_LIMIT_WORDS = 28
 
 test(`no sentence of a document has more than ${String(SENTENCE_LIMIT_WORDS)} words`, () => {

@@ -7,7 +7,7 @@ import type { Cloud } from './cloud.ts'
 
 /** A minimal client of the agent protocol over a WebSocket of its own. */
 export type AgentChannel = {
-  /** Opens a session. Its `finish` method ends it. */
+  /** Opens a session by sending its first message. */
   request(type: MessageType, payload: Payload): Session
   close(): void
 }
@@ -16,14 +16,15 @@ export type Payload = Readonly<Record<string, unknown>>
 
 export type Session = {
   /**
-   * Resolves with the last message and the total bytes of data before it. Rejects when the message reports a failure.
+   * Resolves when the session is over, with its last message and the total bytes of data that came before. Rejects when
+   * the last message reports a failure.
    */
   readonly over: Promise<{ readonly payload: Payload; readonly bytes: number }>
   /** Sends a message of this session. Resolves when the socket has accepted it. */
   send(type: MessageType, payload: Payload): Promise<void>
 }
 
-/** The length of the handshake before the first frame. */
+/** How many bytes the agent sends before its first frame. */
 const PROLOGUE_BYTES = 8
 const FAILURES = ['core.exec.failed', 'core.error', 'core.tcp.failed']
 
@@ -80,7 +81,10 @@ export async function openAgentChannel(cloud: Cloud, id: string): Promise<AgentC
   }
 }
 
-/** The length of the byte string in `{data: …}`, and 0 for any other message. Full decoding would copy the bytes. */
+/**
+ * Returns the length of the byte string in a message `{data: …}`, or 0 for any other message. It reads only the head,
+ * because decoding the message would copy the bytes.
+ */
 function dataBytes(payload: Uint8Array): number {
   if (payload[0] !== 0xa1 || payload[1] !== 0x64 || Buffer.from(payload.subarray(2, 6)).toString('latin1') !== 'data')
     return 0

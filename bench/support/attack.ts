@@ -1,14 +1,12 @@
 /** A process that runs one attack until its input ends, then prints how much it sent. */
 import { once } from 'node:events'
-import { ATTACKS, runAttack, type AttackTarget } from '../../test/support/attacks.ts'
+import { ATTACKS, startAttack, type AttackTarget } from '../../test/support/attacks.ts'
 
 const [what = '', target = ''] = process.argv.slice(2)
 const attack = ATTACKS.find((one) => one.what === what)
 if (attack === undefined) throw new Error(`there is no attack '${what}'`)
-const over = new AbortController()
-const trying = runAttack(attack, JSON.parse(target) as AttackTarget, over.signal) // hostile.ts wrote it
+const attacking = startAttack(attack, JSON.parse(target) as AttackTarget) // hostile.ts wrote it
 process.stdin.resume()
 await once(process.stdin, 'end')
-over.abort()
-process.stdout.write(JSON.stringify(await trying))
+process.stdout.write(JSON.stringify(await attacking.stop()))
 process.exit()

@@ -1,6 +1,6 @@
 /**
- * Runs a bare `node:http` server as a process. It prints its port and answers every request with the bytes of its
- * standard input.
+ * Runs a bare `node:http` server as a process. The process prints its port and answers every request with the bytes
+ * that it has read from standard input.
  */
 import { createServer } from 'node:http'
 import { buffer } from 'node:stream/consumers'

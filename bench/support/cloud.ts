@@ -24,7 +24,8 @@ const START_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 20_000
 
 /**
- * Raised limits, because one key sends all requests of a benchmark. Requests are counted as usual but never refused.
+ * Settings that raise the limits on requests, because one key sends all requests of a benchmark. Requests are still
+ * counted, but never refused.
  */
 const UNLIMITED = {
   SANDYARD_KEY_REQUESTS_PER_SEC: '1000000',

@@ -1,6 +1,6 @@
 /**
- * Runs a bare WebSocket server as a process. It prints its port and sends every message back, no faster than the client
- * reads.
+ * Runs a bare WebSocket server as a process. The process prints its port and sends every message back, no faster than
+ * the client reads.
  */
 import { createServer } from 'node:http'
 import { WebSocketServer } from 'ws'

@@ -12,7 +12,7 @@ export type EchoServer = AsyncDisposable & {
 
 /** The size of the largest message of a command channel. */
 const MESSAGE_BYTES = 1024 * 1024
-/** The most bytes that may be in transit at once. */
+/** The maximum number of bytes that are sent and have not come back yet. */
 const WINDOW_BYTES = 8 * 1024 * 1024
 
 /** Starts the server and connects to it. */

@@ -1,8 +1,8 @@
 /**
- * Plays workers, all in this process. Each keeps one connection, syncs continuously by the protocol, and reports that it runs
- * whatever is desired. Prints a line of JSON with its counts every second.
+ * Simulates many workers in one process. Each worker has one connection, syncs over it all the time, and reports that
+ * all its desired runs are running. Prints a line of JSON with its counts every second.
  *
- *   node fleet-player.ts HOST PORT WORKERS RAMP_MS    and a PlayedWorker as JSON in each line of standard input
+ * Usage: `node fleet-player.ts HOST PORT WORKERS RAMP_MS`, with a `PlayedWorker` as JSON in each line of standard input.
  */
 import { randomUUID } from 'node:crypto'
 import { connect, type Socket } from 'node:net'

@@ -29,8 +29,8 @@ export async function fillWorkers(client: Client, count: number): Promise<readon
 }
 
 /**
- * Inserts copies of the template sandbox, then a newly admitted run for each. A checkpoint in between keeps disk writes
- * for the sandboxes out of the placement measurement.
+ * Inserts copies of the template sandbox, then a newly admitted run for each copy. A checkpoint before the runs keeps
+ * the disk writes for the copies out of the measurement of placements.
  */
 export async function fillPending(client: Client, prefix: string, count: number): Promise<void> {
   await client.query(
@@ -49,7 +49,7 @@ export async function fillPending(client: Client, prefix: string, count: number)
   )
 }
 
-/** Counts open runs, and those of them that have a worker. */
+/** Counts the open runs, and the open runs that have a worker. */
 export async function countRuns(client: Client): Promise<{ readonly open: number; readonly placed: number }> {
   const { rows } = await client.query<{ open: string; placed: string }>(
     `SELECT count(*) AS open, count(worker_id) AS placed FROM runs WHERE ended_at IS NULL`,

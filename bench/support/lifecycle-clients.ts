@@ -1,7 +1,7 @@
 /**
- * Runs clients that take sandboxes through their lifecycle, as a process. It reads a job as JSON from its input and
- * writes the result as JSON. Each client sends one request at a time on its own bare socket, which needs little
- * processor time.
+ * Runs clients that take sandboxes through their lifecycle, as a process. The process reads a job as JSON from standard
+ * input and writes the result as JSON. Each client sends one request at a time on its own bare socket, which needs
+ * little processor time.
  */
 import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'

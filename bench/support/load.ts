@@ -1,7 +1,7 @@
 /**
- * Runs the load generator as a process. It reads a job as JSON from its input, sends one request at a time on every
- * connection, and writes the result as JSON. It uses HTTP/1.1 over bare sockets with prepared requests and decodes only
- * the heads of replies, which needs little processor time.
+ * Runs the load generator as a process. The process reads a job as JSON from standard input, sends one request at a
+ * time on every connection, and writes the result as JSON. It needs little processor time: it sends prepared HTTP/1.1
+ * requests over bare sockets and decodes only the heads of replies.
  */
 import { connect } from 'node:net'
 import { json } from 'node:stream/consumers'

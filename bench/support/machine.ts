@@ -1,6 +1,6 @@
 import { cpus, loadavg, release, totalmem } from 'node:os'
 
-/** Describes the machine and its load in one line. Absolute results mean little without them. */
+/** Describes the machine and its load in one line. Absolute results mean little without this description. */
 export function describeMachine(): string {
   const [cpu] = cpus()
   const memoryGib = Math.round(totalmem() / 1024 ** 3)

@@ -1,14 +1,16 @@
 /**
- * Starts a sandbox without a control plane. It uses the same disk, mounts, network, shim and runtime, and runs the same
- * commands one after another.
+ * Starts a sandbox without a control plane, as the limit for starts through Sandyard. Disk, mounts, network, shim,
+ * runtime and commands are the same as the worker's. The commands run one after another.
  */
 import { spawn } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { chmod, chown, mkdir, mkdtemp, open, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { chooseRuntime } from '../../src/cli/worker/open-oci-driver.ts'
 import { openImages, UID_SHIFT } from '../../src/cli/worker/worker-storage.ts'
 import { readConfig } from '../../src/config.ts'
+import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -49,7 +51,8 @@ export async function makeRawStarter(dataDir: string, body: Readonly<Record<stri
   const { spec } = normalized.normalized
   const images = await openImages(config, makeLog('error'))
   const signal = AbortSignal.timeout(COMMAND_TIMEOUT_MS)
-  const image = await images.resolve(spec.image, { policy: 'if_missing', auth: null, signal })
+  const org = asId<OrgId>(randomUUID())
+  const image = await images.resolve(spec.image, { org, policy: 'if_missing', auth: null, signal })
   const base = await mkdtemp('/tmp/sandyard-raw-')
   await chmod(base, 0o711)
   const runtime = await chooseRuntime({ ...config, dataDir: base })
@@ -151,7 +154,8 @@ type Start = {
 }
 
 const SHIM = `dir=$1 id=$2; shift 2
-"$@" create --bundle "$dir" --pid-file "$dir/pid" "$id" </dev/null >>"$dir/log" 2>&1 && "$@" start "$id" >>"$dir/log" 2>&1`
+"$@" create --bundle "$dir" --pid-file "$dir/pid" "$id" <<END >>"$dir/log" 2>&1 && "$@" start "$id" >>"$dir/log" 2>&1
+END`
 
 async function runContainer({ dir, name, spec, runtime }: Start): Promise<void> {
   const bundle = makeBundle({
@@ -159,10 +163,13 @@ async function runContainer({ dir, name, spec, runtime }: Start): Promise<void> 
     hostname: name,
     rootPath: join(dir, 'root'),
     uidShift: UID_SHIFT,
+    userNamespacePath: null,
+    namesMappings: true,
     netnsPath: `/run/netns/${name}`,
     cgroupsPath: `/sandyard-raw/${name}`,
     initBinary: DEFAULT_OCI_SETTINGS.initBinary,
     toolbox: null,
+    devicesPath: null,
     workload: null,
     user: { uid: 0, gid: 0, additionalGids: [], home: '/root' },
     env: ['PATH=/usr/bin:/bin'],

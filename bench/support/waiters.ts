@@ -1,6 +1,7 @@
 /**
- * Runs the waiters as a process. It opens a connection for each sandbox of the job and sends a request that waits for
- * the sandbox. It prints a line when all requests are sent, and records the time of each answer by the machine's clock.
+ * Runs the waiters as a process. The process opens a connection for each sandbox of the job and sends a request on it
+ * that waits for the sandbox. It prints a line when all requests are sent, and records when each answer arrives, by the
+ * machine's clock.
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'

@@ -37,8 +37,8 @@ const diskModules = [
 ]
 
 /**
- * Returns the folder with `disk.ext4`, `vmlinuz` and `initramfs`. Creates the folder if there is none for exactly this
- * lock file and these scripts. An interrupted run leaves no folder that looks complete.
+ * Returns the folder with `disk.ext4`, `vmlinuz` and `initramfs`. Creates the folder if none was made from this version
+ * of the lock file and of these scripts. An interrupted run leaves no folder that looks complete.
  */
 export function ensureBase(projectRoot, cacheFolder) {
   const folder = join(cacheFolder, `base-${baseKey(projectRoot)}`)
@@ -80,8 +80,8 @@ export function makeProjectDisk(projectRoot, tests, folder) {
 }
 
 /**
- * Hashes everything from which the base disk is built, except the distribution's versions: a newer kernel needs no
- * rebuild.
+ * Hashes everything from which the base disk is built, except the versions of Debian's packages: a newer kernel, for
+ * example, needs no rebuild.
  */
 function baseKey(projectRoot) {
   const hash = createHash('sha256').update(readFileSync(join(projectRoot, 'package-lock.json')))
@@ -91,8 +91,8 @@ function baseKey(projectRoot) {
 }
 
 /**
- * Packs one static program and the modules as an initramfs. It uses busybox's cpio, because few machines have cpio
- * installed.
+ * Packs busybox and the kernel modules for the disks as an initramfs. It uses the cpio of busybox, because few machines
+ * have cpio installed.
  */
 function makeInitramfs(root, release, made) {
   const tree = join(made, '..', 'initramfs')

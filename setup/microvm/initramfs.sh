@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# The guest's first program: loads the modules for the disks, mounts them and switches to them.
+# The guest's first program: loads the kernel modules for the disks, mounts the disks, and makes the base disk the root
+# file system.
 export PATH=/bin
 /bin/busybox mkdir -p /proc /dev /root
 /bin/busybox mount -t devtmpfs devtmpfs /dev

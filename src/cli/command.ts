@@ -15,7 +15,7 @@ export type Call = {
 /** An invalid call of a command. The program prints the message and ends with exit code 2. */
 export class UsageError extends Error {}
 
-/** Makes a command run `handler`. If the handler returns a number, that number becomes the exit code. */
+/** Makes `handler` the action of a command. If the handler returns a number, the process exits with it. */
 export function runs(command: Command, handler: (call: Call) => Promise<number | void>): Command {
   return command.action(async () => {
     const exitCode = await handler(readCall(command))

@@ -74,7 +74,7 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
 
 /**
  * Creates the program for a command line. It loads only the command that the command line names, or all commands for
- * `completion`. If all were loaded, a command that only queries the database would start in 2.0 s instead of 0.9
+ * `completion`. If all commands were loaded, one that only queries the database would start in 2.0 s instead of 0.9 s
  * (2026-11, two cores, no compile cache).
  */
 export async function makeProgram(argv: readonly string[]): Promise<Command> {

@@ -38,7 +38,7 @@ export function stringEnum<const Value extends string>(values: readonly Value[],
 }
 
 /** The schema of a request string from a fixed list, in snake_case or PascalCase. */
-export function stringEnumEitherCase<const Value extends string>(
+export function stringEnumSnakeOrPascal<const Value extends string>(
   values: readonly Value[],
   options: Documentation = {},
 ) {
@@ -88,7 +88,7 @@ export const ErrorReply = Type.Object(
       details: Type.Unsafe<Record<string, unknown> | null>({
         type: ['object', 'null'],
         description:
-          'Names the field or limit, what was seen, and what would be accepted. Null if there is nothing to add.',
+          'The field or limit, the value that was found, and the accepted values. Null if there is nothing to add.',
       }),
     }),
   },
@@ -114,8 +114,13 @@ export function pageOf<Item extends TSchema>(item: Item, title: string) {
 
 /** The query parameters of every list operation. */
 export const pageQuery = {
-  cursor: Type.Optional(Type.String({ description: 'The `next_cursor` of the page before.' })),
+  cursor: Type.Optional(Type.String({ description: 'The `next_cursor` of the previous page.' })),
   limit: Type.Optional(
-    int64({ minimum: 1, maximum: PAGE_MAX, default: PAGE_DEFAULT, description: 'The most items in the page.' }),
+    int64({
+      minimum: 1,
+      maximum: PAGE_MAX,
+      default: PAGE_DEFAULT,
+      description: 'The maximum number of items in the page.',
+    }),
   ),
 }

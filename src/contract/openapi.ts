@@ -1,5 +1,5 @@
 import type { TSchema } from 'typebox'
-import { PROBLEMS, type ProblemCode } from '../domain/problem.ts'
+import { publicCode, PROBLEMS, type ProblemCode } from '../domain/problem.ts'
 import { ErrorReply } from './common.ts'
 import {
   conditionParameters,
@@ -47,7 +47,7 @@ export function renderDocument(): object {
       headers: {
         RequestId: { description: 'Identifies this request in the logs.', schema: { type: 'string' } },
         ...CONDITION_HEADERS,
-        RetryAfter: { description: 'Seconds to wait before a retry.', schema: { type: 'integer' } },
+        RetryAfter: { description: 'How many seconds to wait before a retry.', schema: { type: 'integer' } },
       },
       schemas: Object.fromEntries([...components].toSorted(([a], [b]) => (a < b ? -1 : 1))),
     },
@@ -116,13 +116,13 @@ function renderEvents(data: TSchema, components: Components): object {
   return { 'text/event-stream': { schema: { type: 'string' }, 'x-event-data': render(data, components) } }
 }
 
-function renderParameters(schema: TSchema, place: 'path' | 'query' | 'header', components: Components): object[] {
+function renderParameters(schema: TSchema, location: 'path' | 'query' | 'header', components: Components): object[] {
   return Object.entries(propertiesOf(schema)).map(([name, property]) => {
     const { description, ...rest } = property
     return {
       name,
-      in: place,
-      required: place === 'path' || (place === 'header' && requiredOf(schema).includes(name)),
+      in: location,
+      required: location === 'path' || (location === 'header' && requiredOf(schema).includes(name)),
       ...(typeof description === 'string' ? { description } : {}),
       schema: render(rest, components),
     }
@@ -145,7 +145,7 @@ function renderProblems(operation: Operation, components: Components): object {
       .map(([status, codes]) => [
         status,
         {
-          description: codes.map((code) => `\`${code}\``).join(', '),
+          description: codes.map((code) => `\`${publicCode(code)}\``).join(', '),
           headers:
             status === 429 || status === 503 || codes.includes('idempotency_key_in_use')
               ? { ...COMMON_HEADERS, ...RETRY_AFTER }

@@ -25,19 +25,21 @@ export type Operation<
   /** The schema of the body. `NoBody` accepts an absent body and `{}`, which the public client sends. */
   readonly body: Body
   readonly reply: Reply
-  /** The problems that only this operation refuses requests with. `problemsOf` adds those of every operation. */
+  /** The problems of this operation in addition to those of every operation, which `problemsOf` adds. */
   readonly problems: readonly ProblemCode[]
   /** The scope that the caller's API key must have. `none`: no key is needed. */
   readonly access: Scope | 'none'
-  /** The request headers of only this operation, for the OpenAPI document. The operation's handler checks them. */
+  /**
+   * The request headers that only this operation has, for the OpenAPI document. The operation's handler checks them.
+   */
   readonly headers?: TSchema
   /** `bytes`: the request body is a stream of bytes with any content type, and `body` is unused. */
   readonly takes?: 'bytes'
   /** Whether the operation checks `If-Match` in the transaction of its change. Other operations refuse the header. */
   readonly checksIfMatch?: true
   /**
-   * Applies to a POST with an Idempotency-Key whose first attempt stored no reply. True: a retry runs again, because
-   * the use case detects what the first attempt did. Otherwise the retry gets `idempotency_reply_lost`.
+   * What a retry of a POST with an Idempotency-Key does if the first attempt stored no reply. True: the operation runs
+   * again, because its use case detects what the first attempt did. Absent: the retry gets `idempotency_reply_lost`.
    */
   readonly isResumable?: true
 }
@@ -101,7 +103,7 @@ export function taggedReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description, hasETag: true }
 }
 
-/** Every problem that an operation may refuse a request with. */
+/** Every problem with which an operation may refuse a request. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
   const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)

@@ -3,8 +3,9 @@ import type { Log } from '../lib/log.ts'
 import type { Random } from '../lib/random.ts'
 import type { Seal } from '../lib/seal.ts'
 import type { Uuids } from '../lib/uuid.ts'
-import type { Database } from '../store/postgres/database.ts'
+import type { Database, Queryable } from '../store/postgres/database.ts'
 import type { Notifications } from '../store/postgres/notifications.ts'
+import type { IsolationLevel } from '../domain/isolation.ts'
 import type { PlacementPolicy } from '../domain/workers/placement.ts'
 
 /**
@@ -29,8 +30,23 @@ export type ControlSettings = {
   readonly stopGraceMs: number
   /** The registry of image references that name no host. */
   readonly defaultRegistry: string
+  /** The largest disk that a create request may ask for, in MiB. */
+  readonly maxDiskMib: number
   readonly placement: PlacementPolicy
+  /** Returns what the operator denies to sandboxes, as `OperatorRanges` lists it. The addresses in it may change. */
+  readonly networkDeny: () => readonly string[]
+  /** The weakest isolation that sandboxes may have. Absent or null: any. */
+  readonly requireIsolation?: IsolationLevel | null
 }
 
 /** The dependency of use cases that read image references. */
-export type RegistryDeps = { readonly settings: Pick<ControlSettings, 'defaultRegistry'> }
+export type DefaultRegistryDeps = { readonly settings: Pick<ControlSettings, 'defaultRegistry'> }
+
+/**
+ * The fence of the loops' leader, called first in each of its transactions. It rejects if this process no longer leads.
+ * Otherwise it keeps other processes from becoming the leader until the transaction ends.
+ */
+export type LeaderFence = (tx: Queryable) => Promise<void>
+
+/** The dependency of what only the leader changes. Absent: no leader is elected. */
+export type FenceDeps = { readonly fence?: LeaderFence }

@@ -42,8 +42,8 @@ export function orgTopic(id: OrgId): string {
 }
 
 /**
- * The topics of the workers that must get a change to a volume: its home, all workers that share its storage, or none
- * yet.
+ * The topics that notify the workers that must get a change of a volume: its home worker, or all workers that share its
+ * storage. A volume without a home has none.
  */
 export function volumeTopics({ home_worker_id, is_shared }: VolumeHome): readonly string[] {
   if (is_shared) return [SHARED_VOLUMES_TOPIC]

@@ -1,3 +1,5 @@
+import type { IsolationAbility } from './isolation.ts'
+
 /**
  * The abilities that a driver may have beyond the basics. A specification that needs an ability that no worker has is
  * refused.
@@ -23,4 +25,7 @@ export const ABILITIES = [
   'init_handoff',
   'metrics',
 ] as const
-export type Ability = (typeof ABILITIES)[number]
+export type FieldAbility = (typeof ABILITIES)[number]
+
+/** An ability of a driver: to enforce a field of a specification, or to isolate sandboxes in a certain way. */
+export type Ability = FieldAbility | IsolationAbility

@@ -3,9 +3,7 @@ export type PascalCase<Text extends string> = Text extends `${infer Head}_${infe
   ? `${Capitalize<Head>}${PascalCase<Tail>}`
   : Capitalize<Text>
 
-/**
- * The spellings of a member of a closed set in a request: snake_case as clients send it, or the PascalCase of replies.
- */
+/** The spellings of an enum value that a request may use: snake_case, or the PascalCase of replies. */
 export type EitherCasing<Text extends string> = Text | PascalCase<Text>
 
 /** The PascalCase spelling of a snake_case word. */
@@ -14,12 +12,12 @@ export function pascalCase<Text extends string>(text: Text): PascalCase<Text> {
   return words.join('') as PascalCase<Text> // the computation matches the type
 }
 
-/** Every accepted spelling of a closed set: the snake_case ones first, then the PascalCase ones. */
+/** All accepted spellings of the values of an enum: first all in snake_case, then all in PascalCase. */
 export function eitherCasing<const Text extends string>(values: readonly Text[]): EitherCasing<Text>[] {
   return [...values, ...values.map((value) => pascalCase(value))]
 }
 
-/** The snake_case member of a spelling. Throws for a spelling that `eitherCasing` does not list. */
+/** Converts either spelling of an enum value to snake_case. Throws for a text that `eitherCasing` does not list. */
 export function snakeCase<const Text extends string>(values: readonly Text[], spelt: EitherCasing<Text>): Text {
   const found = values.find((value) => value === spelt || pascalCase(value) === spelt)
   if (found === undefined) throw new Error(`not a spelling of ${values.join(', ')}`)

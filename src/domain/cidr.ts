@@ -1,8 +1,8 @@
 import { isIPv4, isIPv6 } from 'node:net'
 
 /**
- * A block of addresses from the first to the last, both included. Host bits are cleared. A single address is a block of
- * one.
+ * A block of IP addresses from `first` to `last`, both included. The host bits of `first` are 0. A single address is a
+ * block of one address.
  */
 export type Cidr = {
   readonly family: 4 | 6
@@ -55,9 +55,33 @@ export function dropContained(cidrs: readonly Cidr[]): readonly Cidr[] {
   return kept.toSorted((a, b) => a.family - b.family || (a.first < b.first ? -1 : 1))
 }
 
+/** The addresses of `block` that are not in `hole`, as blocks. */
+export function subtract(block: Cidr, hole: Cidr): readonly Cidr[] {
+  if (!overlaps(block, hole)) return [block]
+  if (contains(hole, block)) return []
+  const prefix = block.prefix + 1
+  const middle = block.first + (block.last - block.first + 1n) / 2n
+  return [
+    ...subtract({ ...block, prefix, last: middle - 1n }, hole),
+    ...subtract({ ...block, prefix, first: middle }, hole),
+  ]
+}
+
+/** The addresses of `blocks` that are in none of `holes`, as blocks. */
+export function subtractAll(blocks: readonly Cidr[], holes: readonly Cidr[]): readonly Cidr[] {
+  return holes.reduce((left, hole) => left.flatMap((block) => subtract(block, hole)), blocks)
+}
+
 /** An IPv4 block as text, such as `10.0.0.0/8`. */
 export function formatIpv4Cidr(block: Cidr): string {
   return `${formatIpv4(block.first)}/${String(block.prefix)}`
+}
+
+/** A block of either family as text. The groups of an IPv6 address are not shortened. */
+export function formatCidr(block: Cidr): string {
+  if (block.family === 4) return formatIpv4Cidr(block)
+  const groups = Array.from({ length: 8 }, (_, at) => ((block.first >> BigInt(16 * (7 - at))) & 0xffffn).toString(16))
+  return `${groups.join(':')}/${String(block.prefix)}`
 }
 
 /** An IPv4 address as text, such as `10.0.0.1`. */

@@ -33,15 +33,15 @@ export function byteLength(text: string): number {
 export type RandomBelow = (below: number) => number
 
 /**
- * A random slug such as `amber-harbor-k3f9`, from 36 adjectives, 36 nouns and 1.7 million endings. The slug may be
- * taken. The unique index detects that, and the caller generates another slug.
+ * Generates a random slug such as `amber-harbor-k3f9`, from 36 adjectives, 36 nouns and 1.7 million endings. If a
+ * sandbox already has the slug, the unique index refuses it, and the caller generates another.
  */
 export function generateSlug(draw: RandomBelow): string {
   const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')
   return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending}`
 }
 
-/** A slug from the ASCII letters and digits of a name, or null if it has too few. */
+/** Makes a slug from the ASCII letters and digits of a name. Returns null if the name has too few of them. */
 export function slugFromName(name: string): string | null {
   const words = name.toLowerCase().match(/[a-z0-9]+/g) ?? []
   const slug = words.join('-').slice(0, SLUG_MAX_CHARS).replace(/-$/, '')

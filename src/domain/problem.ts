@@ -1,4 +1,4 @@
-/** Every refusal that a client can get, by its code, with the HTTP status and the beginning of the message. */
+/** Every problem that a client can get, by its code, with the HTTP status and the beginning of the message. */
 export const PROBLEMS = {
   invalid_request: { status: 400, message: 'invalid request' },
   invalid_sandbox_config: { status: 400, message: 'invalid sandbox config' },
@@ -19,16 +19,16 @@ export const PROBLEMS = {
   method_not_allowed: { status: 405, message: 'method not allowed' },
   invalid_state_transition: { status: 409, message: 'invalid state transition' },
   volume_in_use: { status: 409, message: 'volume in use' },
-  volume_file_conflict: { status: 409, message: 'not possible with what is there' },
-  worker_life_over: { status: 409, message: 'this worker was started anew, and has reported since' },
+  volume_file_conflict: { status: 409, message: 'conflict with an existing file or folder' },
+  worker_life_over: { status: 409, message: 'a newer process of this worker has reported since' },
   worker_in_use: { status: 409, message: 'worker in use' },
   idempotency_key_reused: { status: 409, message: 'idempotency key reused' },
   idempotency_key_in_use: { status: 409, message: 'idempotency key in use' },
-  idempotency_reply_lost: { status: 409, message: 'the reply of this request was lost' },
+  idempotency_reply_lost: { status: 409, message: 'the reply to this request was lost' },
   run_over: { status: 409, message: 'run over' },
   name_already_exists: { status: 409, message: "'name' already exists" },
   // The public API answers this problem with `invalid_request` and 409. Every other `invalid_request` is a 400.
-  host_volume_stays: { status: 409, message: 'the host volume cannot be deleted', code: 'invalid_request' },
+  default_volume_protected: { status: 409, message: 'the default volume cannot be deleted', code: 'invalid_request' },
   precondition_failed: { status: 412, message: 'precondition failed' },
   payload_too_large: { status: 413, message: 'payload too large' },
   unsupported_media_type: { status: 415, message: 'unsupported media type' },
@@ -57,7 +57,10 @@ export type ProblemOptions = {
   readonly cause?: unknown
 }
 
-/** A refusal for the client. `control` and `http` throw it. `http` renders it once. */
+/**
+ * A problem that the client gets as the reply. Code in `control` and `http` throws it, and `http` renders it in one
+ * place.
+ */
 export class Problem extends Error {
   readonly code: ProblemCode
   readonly details: Readonly<Record<string, unknown>> | null

@@ -12,19 +12,28 @@ export type Refusal = {
   readonly accepted: string
 }
 
-/** Records a refusal, so that a check can continue after it. */
+/** A function that records a refusal. It returns, so the check that calls it continues. */
 export type Refuse = (refusal: Refusal) => void
 
-/** The most characters of a value that an error repeats. */
+/** The maximum number of characters of a value, and of a path, in an error message. The rest is cut off. */
 const SEEN_MAX_CHARS = 80
+const SEEN_PATH_MAX_CHARS = 200
 
 /** Formats a value for an error: short, and on one line. Never pass a secret. */
 export function describeSeen(value: unknown): string {
   if (value === undefined) return 'nothing'
   if (Array.isArray(value)) return `a list of ${String(value.length)}`
   if (typeof value === 'object' && value !== null) return 'an object'
-  const text = JSON.stringify(value) ?? typeof value
-  return text.length <= SEEN_MAX_CHARS ? text : `${text.slice(0, SEEN_MAX_CHARS)}…`
+  return truncate(JSON.stringify(value) ?? typeof value, SEEN_MAX_CHARS)
+}
+
+/** Formats the path of a request or of a file for an error: as it was sent, but short. */
+export function describeSeenPath(path: string): string {
+  return truncate(path, SEEN_PATH_MAX_CHARS)
+}
+
+function truncate(text: string, maxChars: number): string {
+  return text.length <= maxChars ? text : `${text.slice(0, maxChars)}…`
 }
 
 /** An `invalid_request` problem for a field of a request. Its message repeats the value, so never pass a secret. */
@@ -32,7 +41,10 @@ export function invalidRequest(field: string, seen: unknown, accepted: string): 
   return refusalProblem({ code: 'invalid_request', field, seen: describeSeen(seen), accepted })
 }
 
-/** The problem for a refusal. Its message begins with the message of the code. Its details are the refusal. */
+/**
+ * The problem for a refusal. Its message begins with the code's message of `PROBLEMS`. Its `details` contain the
+ * refusal.
+ */
 export function refusalProblem(refusal: Refusal): Problem {
   const { code, field, seen, accepted } = refusal
   const sawWhat = seen === null ? '' : ` is ${seen};`

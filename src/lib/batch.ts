@@ -7,20 +7,21 @@ export type BatchOptions<Item, Result> = {
   readonly maxItems: number
   readonly maxInFlight: number
   /**
-   * Makes large batches equally large, so that this process and the database are busy at the same time. A batch
-   * contains at most its share of all items that wait or are in progress. While a large batch of its group is in
-   * progress, the next one starts only once as many items wait. Without this, batches fall into step and each side
-   * idles in turn. Up to `MIN_BALANCED_ITEMS` items are never split.
+   * Divides items evenly among `maxInFlight` batches, so that this process and the database are busy at the same time.
+   * Otherwise all batches would run in step, and each of the two would idle while the other works. A batch contains at
+   * most `1 / maxInFlight` of the items that wait or are in progress. If `MIN_BALANCED_ITEMS` or more items of a group
+   * are in progress, its next batch starts only once as many items wait. A batch may always have `MIN_BALANCED_ITEMS`
+   * items.
    */
   readonly isBalanced?: boolean
   /**
-   * Awaited after each batch, once its items have their results and before the next batch starts. The next batch then
-   * has more items.
+   * Called after each batch, once its items have their results. The next batch can't start before the promise resolves,
+   * so it has more items.
    */
   readonly pauseAfter?: () => Promise<void>
 }
 
-/** Smaller batches are not split, because each batch costs a commit and round trips. */
+/** A balanced batch may always have this many items, because each batch costs a commit and round trips. */
 export const MIN_BALANCED_ITEMS = 32
 
 type Waiting<Item, Result> = {
@@ -30,13 +31,14 @@ type Waiting<Item, Result> = {
 }
 
 /**
- * Turns a function of many items into a function of one item. Calls form one batch within one turn of the event loop,
- * or while `maxInFlight` batches are in progress. If processing a group fails, all its items reject.
+ * Turns `run`, which processes many items, into a function of one item. The calls of one turn of the event loop form a
+ * batch. While `maxInFlight` batches are in progress, later calls wait and form the next batch. If `run` rejects for a
+ * group, the calls for all items of the group reject.
  */
 export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (item: Item) => Promise<Result> {
   let waiting: Waiting<Item, Result>[] = []
   const { maxInFlight, maxItems, groupOf } = options
-  const underWay = new Map<string, number>() // the number of items of each group
+  const underWay = new Map<string, number>() // the number of items in progress, by group
   let inFlight = 0
   let isScheduled = false
 
@@ -59,7 +61,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
       const batch = waiting.slice(0, size)
       waiting = waiting.slice(size)
       inFlight += 1
-      void runBatch(batch) // it rejects only if `pauseAfter` does: the items get every other failure
+      void runBatch(batch) // rejects only if `pauseAfter` does: every other failure rejects the calls of its items
       schedule()
     })
   }

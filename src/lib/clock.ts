@@ -31,8 +31,9 @@ export const systemClock: Clock = {
 }
 
 /**
- * The abort reason of a sleep that a notification ends early. It is created once, because an abort without a reason
- * creates an error with a stack. That takes 30 us, some forty times per start of a sandbox (2026-11).
+ * The abort reason of a sleep that a notification ends early. It is created once and shared, because an abort without a
+ * reason creates an error with a stack. Each such error takes 30 us, and a start of a sandbox would create about forty
+ * (2026-11).
  */
 export const NOTIFIED = new Error('notified')
 

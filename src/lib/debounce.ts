@@ -10,7 +10,7 @@ export type DebounceOptions = {
   readonly work: () => void
 }
 
-/** Work that runs after calls have paused for a while. */
+/** Work that runs once no call of `schedule` has come for a while. */
 export type Debounced = {
   /** Schedules one run of the work, or delays the one that is scheduled. */
   schedule(): void
@@ -18,7 +18,7 @@ export type Debounced = {
   close(): void
 }
 
-/** Delays `work` until `delayMs` after the last call of `schedule`. */
+/** Delays `work` until `delayMs` after the last call of `schedule`, but at most until `maxWaitMs` after the first. */
 export function debounce({ clock, delayMs, maxWaitMs, work }: DebounceOptions): Debounced {
   const closed = new AbortController()
   let isAsked = false

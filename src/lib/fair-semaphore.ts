@@ -6,7 +6,10 @@ import type { Release } from './semaphore.ts'
  * no keys, no share per key, and no limit on waiting callers.
  */
 export type FairSemaphore = {
-  /** Resolves with a permit of this key. Returns null at once when `waitersPerKey` callers of this key already wait. */
+  /**
+   * Waits for a permit of this key. Resolves with the function that releases it. Returns null, without waiting, when
+   * `waitersPerKey` callers of this key already wait.
+   */
   acquire(key: string): Promise<Release> | null
   /** How many permits are acquired now. */
   readonly inUse: number
@@ -16,9 +19,9 @@ export type FairSemaphore = {
 
 export type FairSemaphoreOptions = {
   readonly permits: number
-  /** The most permits that one key may have at once. */
+  /** The maximum number of permits of one key at the same time. */
   readonly permitsPerKey: number
-  /** The most callers of one key that wait. */
+  /** The maximum number of waiting callers of one key. */
   readonly waitersPerKey: number
 }
 
@@ -66,7 +69,7 @@ export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: Fai
   function serveNext(): void {
     for (const [key, queue] of queues) {
       if (inUse >= permits) return
-      if ((held.get(key) ?? 0) >= permitsPerKey) continue // true for at most permits / permitsPerKey keys
+      if ((held.get(key) ?? 0) >= permitsPerKey) continue // skips at most permits / permitsPerKey keys
       const next = queue.shift()
       queues.delete(key)
       if (queue.length > 0) queues.set(key, queue)

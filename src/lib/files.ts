@@ -1,17 +1,13 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { readFile, rename, stat, writeFile } from 'node:fs/promises'
-
-/** Whether a file operation failed because the file does not exist (`ENOENT`). */
-export function isFileNotFound(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
-}
+import { hasErrorCode } from './error-code.ts'
 
 /** Whether a path is a directory. Follows symbolic links. */
 export async function isDirectory(path: string): Promise<boolean> {
   try {
     return (await stat(path)).isDirectory()
   } catch (error) {
-    if (isFileNotFound(error)) return false
+    if (hasErrorCode(error, 'ENOENT')) return false
     throw error
   }
 }
@@ -63,7 +59,6 @@ export async function readJson<T>(path: string): Promise<T | null> {
 }
 
 function nullIfGone(error: unknown): null {
-  const code = error instanceof Error && 'code' in error ? error.code : null
-  if (code === 'ENOENT' || code === 'ESRCH' || code === 'ENODEV' || code === 'ENOTDIR') return null
+  if (hasErrorCode(error, 'ENOENT', 'ESRCH', 'ENODEV', 'ENOTDIR')) return null
   throw error
 }

@@ -6,7 +6,7 @@ export type KeyedMutex = {
   run<Result>(key: string, work: () => Promise<Result>): Promise<Result>
 }
 
-/** Creates a mutex. It remembers a key only while work under the key runs or waits. */
+/** Creates a keyed mutex. A key uses memory only while work under the key runs or waits. */
 export function makeKeyedMutex(): KeyedMutex {
   const last = new Map<string, Promise<void>>()
   return {

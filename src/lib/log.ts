@@ -1,4 +1,5 @@
 import { pino } from 'pino'
+import { errorCodeOf } from './error-code.ts'
 
 /** The program's log, a subset of pino's logger. Calls pass fields first, then a message. */
 export interface Log {
@@ -35,15 +36,16 @@ type DescribedError = {
 }
 
 /**
- * Keeps only these members of an error. Libraries attach whole connections to their errors, with the values of
- * statements.
+ * Copies only the listed members of an error into the log. Database libraries attach more to their errors, such as the
+ * whole connection and the parameters of the statement.
  */
 function describeError(error: unknown): unknown {
   if (!(error instanceof Error)) return typeof error === 'string' ? error : typeof error
+  const code = errorCodeOf(error)
   const described: DescribedError = {
     type: error.constructor.name,
     message: error.message,
-    ...('code' in error ? { code: String(error.code) } : {}),
+    ...(code === null ? {} : { code }),
     ...(error.stack === undefined ? {} : { stack: error.stack }),
     ...(error.cause === undefined ? {} : { cause: describeError(error.cause) }),
   }

@@ -1,6 +1,8 @@
 import { randomBytes } from 'node:crypto'
 
-/** A source of randomness. Fault tests replace it, so that they can repeat a run. */
+/**
+ * A source of randomness. Tests that inject faults replace it with a seeded generator, so that a run can be repeated.
+ */
 export interface Random {
   bytes(count: number): Buffer
 }
@@ -10,7 +12,7 @@ export const systemRandom: Random = { bytes: (count) => randomBytes(count) }
 
 /** The number of bytes that are read ahead. */
 const BUFFER_BYTES = 4096
-/** Larger requests are keys. Their bytes are never read ahead. */
+/** The largest request that is served from the buffer. Larger requests are for keys, which are never read ahead. */
 const MAX_BUFFERED_BYTES = 16
 
 /** Reads randomness ahead in blocks, because each call of the system's generator takes 1 to 2 us (2026-11). */

@@ -1,11 +1,14 @@
 import { isIPv6 } from 'node:net'
 
-/** Each IPv6 customer has at least a /64 (RFC 6177). Therefore all addresses within a /64 count as one client. */
+/**
+ * The number of 16-bit groups in a /64. Each IPv6 customer has at least a /64 (RFC 6177), so all addresses within one
+ * count as one client.
+ */
 const NETWORK_GROUPS = 4
 
 /**
- * The address under which a rate limit counts a peer. It is the IPv4 address, also for an IPv6-mapped one, or the /64
- * of the IPv6 address.
+ * The address under which a rate limit counts a peer: its IPv4 address, even if written as an IPv4-mapped IPv6 address,
+ * or the /64 of its IPv6 address.
  */
 export function rateLimitAddress(address: string | undefined): string {
   if (address === undefined) return 'unknown'

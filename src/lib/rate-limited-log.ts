@@ -1,10 +1,10 @@
 import type { Clock } from './clock.ts'
 import type { Log } from './log.ts'
 
-/** The most lines with the same message that are written per window. */
+/** The maximum number of lines with the same message per window. Further lines are omitted. */
 const MAX_LINES_PER_WINDOW = 5
 const WINDOW_MS = 10_000
-/** The most messages that are counted separately. The program has some hundred. */
+/** The maximum number of different messages to count. The program has some hundred. */
 const MAX_MESSAGES = 1_000
 
 type Window = { sinceMs: number; lines: number; omitted: number }
@@ -36,7 +36,10 @@ function limit(log: Log, clock: Clock, seen: Map<string, Window>): Log {
   }
 }
 
-/** The number of lines that were omitted before this one. Null if this line is omitted as well. */
+/**
+ * Decides whether to write a line with this message. Returns null to omit the line, otherwise the number of such lines
+ * that were omitted since the last written one.
+ */
 function admit(seen: Map<string, Window>, message: string, nowMs: number): number | null {
   const known = seen.get(message)
   if (known === undefined || nowMs - known.sinceMs >= WINDOW_MS) {

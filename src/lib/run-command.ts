@@ -29,7 +29,7 @@ export class CommandError extends Error {
   }
 }
 
-/** The most bytes that are kept of each output stream. The rest is dropped. */
+/** How many bytes of standard output, and of standard error, are kept. The rest is dropped. */
 const OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 
 /** Runs a command to its end, without a shell. Rejects with `CommandError` unless it exits with 0. */
@@ -82,7 +82,7 @@ export type CommandRunner = {
   readonly attempt: typeof tryCommand
 }
 
-/** Makes a runner from a function that accepts any exit code. */
+/** Makes a runner from its `attempt` function. `run` calls `attempt` and rejects unless the exit code is 0. */
 export function makeCommandRunner(attempt: typeof tryCommand): CommandRunner {
   return {
     attempt,

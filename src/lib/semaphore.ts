@@ -3,10 +3,11 @@ export type Release = () => void
 
 /** A fixed number of permits, which limits concurrent work. It does not limit how many callers wait. */
 export type Semaphore = {
-  /** Returns a permit, or null when none is free. */
+  /** Acquires a permit and returns the function that releases it. Returns null when no permit is free. */
   tryAcquire(): Release | null
   /**
-   * Runs `work` with a permit. If no permit is free, it waits for one. Callers get permits in the order of their calls.
+   * Runs `work` with a permit and releases the permit afterwards. If no permit is free, waits for one. Callers get
+   * permits in the order of their calls.
    */
   run<Result>(work: () => Promise<Result>): Promise<Result>
   /** How many permits are acquired now. */

@@ -1,8 +1,9 @@
 /** Shares one run of some work between callers that need the same result at the same time. */
 export type SingleFlight<Result> = {
   /**
-   * Joins the running work under `key`, or starts the work. A caller whose `signal` aborts leaves with the signal's
-   * reason. The work's own signal aborts when its last caller has left. A caller without a signal stays to the end.
+   * Joins the work that runs under `key`, or starts `work`. If a caller's `signal` aborts, the caller's result rejects
+   * with the signal's reason. The signal that `work` gets aborts once all callers have left this way. A caller without
+   * a signal never leaves.
    */
   join(key: string, work: (signal: AbortSignal) => Promise<Result>, signal?: AbortSignal): Flight<Result>
 }
@@ -12,10 +13,7 @@ export type Flight<Result> = { readonly isLeader: boolean; readonly result: Prom
 
 type RunningWork<Result> = { readonly result: Promise<Result>; readonly abort: AbortController; callers: number }
 
-/**
- * Creates a single flight for this process. It does not store results. Once the work has ended, the next caller starts
- * it again.
- */
+/** Creates a `SingleFlight`. It does not store results: once the work has ended, the next caller starts it again. */
 export function makeSingleFlight<Result>(): SingleFlight<Result> {
   const running = new Map<string, RunningWork<Result>>()
 

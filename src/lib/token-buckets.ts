@@ -22,7 +22,7 @@ export type TokenBuckets = {
 
 type Bucket = { readonly tokens: number; readonly atMs: number }
 
-/** Each `take` checks this many of the longest unused buckets and forgets the full ones. */
+/** How many of the longest unused buckets each `take` checks. It forgets those that are full again. */
 const SWEPT_PER_TAKE = 2
 
 /**

@@ -37,7 +37,7 @@ export function messageBytes(data: RawData): Buffer {
 }
 
 /**
- * Closes a WebSocket once all queued data is sent. If the peer neither reads more nor answers within
+ * Closes a WebSocket once all queued data is sent. If the peer neither reads more data nor answers the close within
  * `CLOSE_TIMEOUT_MS`, the connection is cut. The library itself would wait 30 s. May be repeated.
  */
 export function closeWebSocket(
@@ -58,8 +58,9 @@ export function closeWebSocket(
 }
 
 /**
- * Pings an open WebSocket and calls `onSilent` once a whole period passes without an answer. While either side does not
- * read, the peer can't answer and does not count as silent. Writes to the peer then show whether it is gone.
+ * Pings an open WebSocket every `pingMs` and calls `onSilent` when a ping is not answered before the next ping. While
+ * this socket is paused or has unsent data, a missing answer does not count. Failing writes show then that the peer is
+ * gone.
  */
 export function pingEvery(socket: WebSocket, pingMs: number, onSilent: () => void): void {
   let isAlive = true

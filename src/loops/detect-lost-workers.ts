@@ -1,36 +1,31 @@
-import { moveAll } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import { moveAll, type MoveAllDeps, type Recheck } from '../control/sandboxes/transition-batches.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'
-import type { Log } from '../lib/log.ts'
-import type { Queryable } from '../store/postgres/database.ts'
 import * as runs from '../store/sandboxes/runs.ts'
 import * as workers from '../store/workers/workers.ts'
 import type { Loop } from './loop.ts'
 
-type LostDeps = TransitionDeps & { readonly log: Log }
-
 const PERIOD_MS = 2_000
-/** A gap this long between two passes means that this process or its machine was paused. */
+/** If two passes are further apart than this, in milliseconds, this process or its machine was paused between them. */
 const ABSENCE_MS = WORKER_LEASE_MS / 2
-/** Workers whose lease was renewed this recently are skipped. */
+/** A worker is examined only if its last report is older than this, in milliseconds. */
 const FRESH_MS = 1_000
 
 /** A worker's last report, and the time when this process first saw that report. */
 type LastReport = { readonly incarnation: string | null; readonly report_seq: number; readonly sinceMs: number }
 
-/** A worker that reported just before its runs were marked lost. */
+/** Thrown instead of marking runs as lost, because their worker has reported in the meantime. */
 class CameBack extends Error {}
 
 /**
- * Marks the runs of a worker as lost if the worker has not reported for a lease. By then, the worker has destroyed the
- * runs itself. This process counts the lease from its first sight of the last report, by its monotonic clock. The wall
- * clocks of two replicas may differ by an hour. While the control plane is stopped, paused, or without its database, it
- * receives no reports. Therefore no worker is lost before the loop has run for one lease without a gap, also after a
- * change of the leader.
+ * Marks the runs of a worker as lost if the worker has not reported for `WORKER_LEASE_MS`. By then, the worker has
+ * destroyed the runs itself. The time is counted by this process's monotonic clock, from the moment when this process
+ * first saw the worker's last report. Wall clocks are not compared, because those of two replicas may differ by an
+ * hour. While the control plane is stopped, paused, or without its database, it receives no reports. Therefore the loop
+ * marks no run as lost until it has run for `WORKER_LEASE_MS` without a gap. The same holds for each new leader.
  */
-export function detectLostWorkers(deps: LostDeps): Loop {
+export function makeDetectLostWorkersLoop(deps: MoveAllDeps): Loop {
   let lastReports = new Map<WorkerId, LastReport>()
   let listeningSinceMs = deps.clock.monotonicMs()
   let lastPassAtMs = deps.clock.now().getTime()
@@ -72,7 +67,11 @@ function lastReportOf(
   return isSame ? before : { incarnation, report_seq, sinceMs: nowMs }
 }
 
-async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[], signal: AbortSignal): Promise<void> {
+async function markRunsLost(
+  deps: MoveAllDeps,
+  lost: readonly workers.SilentWorker[],
+  signal: AbortSignal,
+): Promise<void> {
   for (const worker of lost) {
     const open = await deps.db.asSystem((q) => runs.ofWorker(q, worker.id))
     const why = worker.is_removed ? 'was removed' : `did not answer for ${String(WORKER_LEASE_MS / 1000)} s`
@@ -82,20 +81,20 @@ async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[
       outcome: { kind: 'lost', message },
       cause: { actor: SYSTEM_ACTOR, code: 'worker_lost', message },
     } as const
-    // This process may be paused between its read and its write. In that time the worker may come back.
-    const fence = async (tx: Queryable): Promise<void> => {
-      await deps.fence?.(tx)
+    // This process may be paused between its read of the silent workers and this write. In that time the worker may
+    // report.
+    const recheck: Recheck = async (tx) => {
       if (!(await workers.isSilentSince(tx, worker))) throw new CameBack(`worker '${worker.name}' has reported`)
     }
     try {
       await moveAll(
-        { ...deps, fence },
+        deps,
         open.map(({ run_id, sandbox_id }) => ({ sandbox_id, run_id, ...end })),
-        signal,
+        { signal, recheck },
       )
     } catch (error) {
       if (!(error instanceof CameBack)) throw error
-      deps.log.info({ error, worker_id: worker.id }, 'a worker came back just before it was marked lost')
+      deps.log.info({ error, worker_id: worker.id }, 'a worker came back just before it was marked as lost')
     }
   }
 }

@@ -1,19 +1,17 @@
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import type { Log } from '../lib/log.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
-type DeadlineDeps = TransitionDeps & { readonly log: Log }
-
 /**
- * Stops runs that reach their `max_duration_secs` or their organization's uptime limit, within moments of that time.
+ * Stops runs that have lasted for their `max_duration_secs` or their organization's uptime limit. A stop is only
+ * moments late, because a pass starts when the next run reaches its deadline.
  */
-export function enforceDeadlines(deps: DeadlineDeps): Loop {
+export function makeEnforceDeadlinesLoop(deps: MoveAllDeps): Loop {
   return { name: 'enforce-deadlines', periodMs: 1_000, topics: [], run: (signal) => pass(deps, signal) }
 }
 
-async function pass(deps: DeadlineDeps, signal: AbortSignal): Promise<number | null> {
+async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   const now = deps.clock.now()
   const overdue: RunsToStop<runsToStop.RunPastDeadline> = {
     read: (q, page) => runsToStop.pastDeadline(q, now, page),

@@ -1,5 +1,5 @@
 import { recordEvent } from '../control/events/record-event.ts'
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import { QUOTAS_TOPIC } from '../control/topics.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import {
@@ -10,7 +10,6 @@ import {
   type ComputeUse,
   type IncludedHoursName,
 } from '../domain/orgs/quota.ts'
-import type { Log } from '../lib/log.ts'
 import * as orgs from '../store/orgs/orgs.ts'
 import * as includedHours from '../store/usage/included-hours.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
@@ -22,14 +21,12 @@ const PERIOD_MS = 5_000
 /** How many organizations are read at once. */
 const PAGE = 200
 
-type HardLimitDeps = TransitionDeps & { readonly log: Log }
-
 /**
  * Stops the runs of suspended organizations. On a plan without prices, it also stops the runs of organizations that
- * have used up the included hours of the month. The next pass is due when the current runs reach their limit, so a run
- * is stopped only moments late.
+ * have used up the included hours of the month. A pass computes when the current runs will have used up the hours. The
+ * next pass starts at that time, so a run is stopped only moments late.
  */
-export function enforceHardLimits(deps: HardLimitDeps): Loop {
+export function makeEnforceHardLimitsLoop(deps: MoveAllDeps): Loop {
   return {
     name: 'enforce-hard-limits',
     periodMs: PERIOD_MS,
@@ -38,7 +35,7 @@ export function enforceHardLimits(deps: HardLimitDeps): Loop {
   }
 }
 
-async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | null> {
+async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   await stopRuns(deps, { read: runsToStop.ofSuspendedOrgs, causeOf: () => ({ code: 'suspended' }) }, signal)
   let dueMs = Infinity
   const totals = await deps.db.asSystem((q) => hardLimitedMonthTotals(q, deps.clock.now()))
@@ -59,8 +56,11 @@ const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
 type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse }
 
-/** Resolves with the milliseconds until the organization reaches its limit, or Infinity. */
-async function enforceOn(deps: HardLimitDeps, { org, use }: OrgUse, signal: AbortSignal): Promise<number> {
+/**
+ * Stops the runs of an organization if any of its included hours are used up, and resolves with Infinity. Otherwise
+ * resolves with the time until they are used up, in milliseconds.
+ */
+async function enforceOn(deps: MoveAllDeps, { org, use }: OrgUse, signal: AbortSignal): Promise<number> {
   const exhausted = exhaustedHours(org, use)
   if (exhausted.length === 0) return untilHardLimitMs({ org, use })
   for (const name of exhausted) await recordExhausted(deps, { org, use }, name)
@@ -72,8 +72,11 @@ async function enforceOn(deps: HardLimitDeps, { org, use }: OrgUse, signal: Abor
   return Infinity
 }
 
-/** Records the event once in a UTC month, however often and in however many processes it is called. */
-async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
+/**
+ * Records the event that the included hours `name` are used up. In each UTC month there is only one such event, even if
+ * several processes call this function repeatedly.
+ */
+async function recordExhausted(deps: MoveAllDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
   const { org_id } = org
   await deps.db.transaction('system', async (tx) => {
     await orgs.lock(tx, org_id)
@@ -83,7 +86,7 @@ async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: 
   })
 }
 
-/** The time until the current runs reach a limit if nothing changes, in milliseconds. */
+/** The time until the current runs have used up some of the included hours if nothing changes, in milliseconds. */
 function untilHardLimitMs({ org, use }: OrgUse): number {
   const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((name) => {

@@ -1,38 +1,35 @@
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
-import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
-type DepartureDeps = TransitionDeps & { readonly log: Log }
-
-/** The most sandboxes or volumes that one transaction frees. */
+/** The maximum number of sandboxes, and of volumes, that one transaction frees. */
 const BATCH = 500
 
 /**
  * Finishes the departure of workers. It stops the runs of a worker whose drain deadline is over. It frees the sandboxes
- * and volumes of a removed worker once the worker's lease is over and its runs have ended. Before that, the worker may
- * still run them. Freed sandboxes and volumes start empty on another worker.
+ * and volumes of a removed worker once the worker's lease is over and its runs have ended. Until then, the worker may
+ * still use them. At their next use, freed sandboxes and volumes are empty and on another worker.
  */
-export function finishDepartures(deps: DepartureDeps): Loop {
+export function makeFinishDeparturesLoop(deps: MoveAllDeps): Loop {
   return { name: 'finish-departures', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }
 }
 
-async function pass(deps: DepartureDeps, signal: AbortSignal): Promise<null> {
+async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<null> {
   const now = deps.clock.now()
   const late: RunsToStop<runsToStop.RunToStop> = {
     read: (q, page) => runsToStop.pastDrainDeadline(q, now, page),
-    causeOf: () => ({ code: 'drained', message: 'its worker drains, and the deadline is over' }),
+    causeOf: () => ({ code: 'drained', message: 'its worker is draining, and the deadline has passed' }),
   }
   await stopRuns(deps, late, signal)
   await freeAll(deps, now, signal)
   return null
 }
 
-async function freeAll(deps: DepartureDeps, now: Date, signal: AbortSignal): Promise<void> {
+async function freeAll(deps: MoveAllDeps, now: Date, signal: AbortSignal): Promise<void> {
   for (let freed = BATCH; freed === BATCH;) {
     signal.throwIfAborted()
     const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {

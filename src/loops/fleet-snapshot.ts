@@ -1,4 +1,4 @@
-import { makeFleetReader, placementRequestOf } from '../control/workers/read-fleet.ts'
+import { makeFleetReader, placementRequestOf, type PlacementSettings } from '../control/workers/read-fleet.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import type { PlacementPolicy, PlacementRequest } from '../domain/workers/placement.ts'
 import { makeCapacityIndex, type CapacityIndex } from '../domain/workers/capacity-index.ts'
@@ -7,19 +7,23 @@ import type { Database } from '../store/postgres/database.ts'
 import type { PendingRun } from '../store/workers/capacity.ts'
 
 /**
- * The placement loop's copy of the fleet's free capacity. The loop reads it from the tables and subtracts its own
- * assignments since. The copy may be out of date. A placement is then refused or found later, because the transaction
- * that places a run checks the worker's capacity again.
+ * The placement loop's copy of the fleet's free capacity. The loop reads the copy from the tables, and then subtracts
+ * the capacity of each run that it assigns. The copy may be out of date. That only delays placements, because the
+ * transaction that places a run checks the worker's capacity again.
  */
 export type FleetSnapshot = {
   /**
-   * Reads the tables and resolves with true. Resolves with false, without a read, if reads would take more than a tenth
-   * of the time.
+   * Reads the fleet from the tables and resolves with true. While `restMs` is above 0, it reads nothing and resolves
+   * with false.
    */
   refresh(): Promise<boolean>
-  /** The milliseconds until the next read of the tables is allowed. */
+  /**
+   * The time until `refresh` reads the tables again, in milliseconds. Reads usually take at most a tenth of the time.
+   */
   restMs(): number
-  /** Discards the snapshot. Call it when it is unknown which of its assignments were written. */
+  /**
+   * Discards the snapshot. Call it when it is unknown which of the subtracted assignments were written to the tables.
+   */
   forget(): void
   /** The free capacity. Throws before the first `refresh`. */
   readonly capacityIndex: CapacityIndex
@@ -31,15 +35,18 @@ export type FleetSnapshot = {
 export type SnapshotDeps = {
   readonly db: Database
   readonly clock: Clock
-  readonly settings: { readonly placement: PlacementPolicy; readonly defaultRegistry: string }
+  readonly settings: PlacementSettings & { readonly placement: PlacementPolicy }
 }
 
 /**
- * The pause after a read, as a multiple of its duration. With 10,000 workers and 100,000 runs, a read takes 0.1 s or
- * more.
+ * The pause after a read of the fleet, as a multiple of the read's duration. With 10,000 workers and 100,000 runs, a
+ * read takes 0.1 s or more.
  */
 const REST_PER_READ_TIME = 9
-/** The longest pause, in milliseconds. A read that was slow because something was paused predicts nothing. */
+/**
+ * The longest pause, in milliseconds. It keeps one slow read, for example on a paused machine, from delaying the next
+ * one for long.
+ */
 const LONGEST_REST_MS = 5_000
 
 /** Makes a snapshot that has not been read yet. */
@@ -70,6 +77,6 @@ export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetS
       return known.index
     },
     nameOf: (worker) => known?.names.get(worker) ?? worker,
-    requestOf: (run) => placementRequestOf(run, settings.defaultRegistry),
+    requestOf: (run) => placementRequestOf(run, settings),
   }
 }

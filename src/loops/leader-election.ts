@@ -1,6 +1,7 @@
+import type { LeaderFence } from '../control/deps.ts'
 import { interruptibleSleep, NOTIFIED, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
-import type { Database, Queryable } from '../store/postgres/database.ts'
+import type { Database } from '../store/postgres/database.ts'
 import * as leads from '../store/workers/leads.ts'
 import type { Notifications } from '../store/postgres/notifications.ts'
 
@@ -9,13 +10,13 @@ export interface Leadership extends AsyncDisposable {
   /** Aborted when the leadership is lost or given up. Work that requires the leadership must stop then. */
   readonly lost: AbortSignal
   /**
-   * Rejects with `LeadershipLost` unless this process still leads. Keeps it the leader until the transaction ends. A
-   * process that was paused in the middle of a pass can therefore not write by its outdated reads.
+   * Rejects with `LeadershipLost` if this process no longer leads. A leader that was paused during a pass can therefore
+   * not write what it decided from outdated reads.
    */
-  readonly fence: (tx: Queryable) => Promise<void>
+  readonly fence: LeaderFence
 }
 
-/** Another process leads now. This process must not write. */
+/** This process no longer leads. It must not write anything as the leader. */
 export class LeadershipLost extends Error {}
 
 export type ElectionDeps = {
@@ -30,17 +31,20 @@ export type ElectionDeps = {
 /** How long a leader's heartbeat count stays unchanged before other processes consider it dead, in milliseconds. */
 export const LEADER_LEASE_MS = 10_000
 /**
- * How long after its last heartbeat a leader stops on its own, in milliseconds. It is less than the lease, after which
- * another process may take over.
+ * How long after its last successful heartbeat a leader stops on its own, in milliseconds. It is shorter than
+ * `LEADER_LEASE_MS`, so that the leader stops before another process may take over.
  */
 export const LEADER_STOP_MS = 6_000
 const HEARTBEAT_EVERY_MS = 2_000
-/** How often a candidate checks, in milliseconds. A leader that gives up its leadership notifies candidates at once. */
+/**
+ * How often a waiting process checks whether the leadership is free, in milliseconds. A leader that gives the
+ * leadership up notifies the waiting processes at once.
+ */
 const CHECK_EVERY_MS = 1_000
 
 /**
- * Makes the function that waits for the leadership with this name. It rejects when the database fails or the signal
- * aborts.
+ * Makes the function that waits until this process acquires the leadership with this name. The function rejects when
+ * the database fails or the signal aborts.
  */
 export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
   return async (signal) => {
@@ -50,8 +54,8 @@ export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: A
       using pause = makePause(deps, topicOf(name), signal)
       const sentAtMs = deps.clock.monotonicMs()
       const row = await deps.db.asSystem((q) => leads.find(q, name))
-      // A process that asks again no longer leads. After an outage, it may therefore take its own leadership back at
-      // once.
+      // If the row still names this process, its earlier leadership ended without a release, for example in an outage.
+      // No other process leads, so this one acquires the leadership again at once.
       if (row?.holder === deps.holder || isVacant(row, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
         const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen: row }))
@@ -67,8 +71,8 @@ function topicOf(name: string): string {
 }
 
 /**
- * Makes a check whether the leadership is free. It is free if no process has it, or if the leader's heartbeats stopped
- * for a lease by this clock.
+ * Makes a function that checks whether the leadership is free. It is free if no process has it, or if the row has shown
+ * no new heartbeat for `LEADER_LEASE_MS`, by this process's clock.
  */
 function makeVacancyCheck(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: number) => boolean {
   let known: leads.LeadRow | null = null
@@ -82,7 +86,10 @@ function makeVacancyCheck(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: 
   }
 }
 
-/** Makes a pause that a notification ends, including a notification from before the pause. */
+/**
+ * Makes a pause that a notification of the topic ends early. A notification between this call and `sleep` ends the
+ * pause too.
+ */
 function makePause(
   { clock, notifications }: Pick<ElectionDeps, 'clock' | 'notifications'>,
   topic: string,
@@ -120,7 +127,10 @@ function holdLeadership(deps: ElectionDeps, term: leads.LeadTerm, takenAtMs: num
     }
   }
 
-  /** Runs apart from the heartbeats. A heartbeat that hangs must not keep the leader from stopping in time. */
+  /**
+   * Ends the leadership `LEADER_STOP_MS` after the last successful heartbeat. It runs apart from `sendHeartbeats`,
+   * because a heartbeat that hangs must not delay this end.
+   */
   async function stopWhenStale(): Promise<void> {
     while (!lost.signal.aborted) {
       const restMs = beatAtMs + LEADER_STOP_MS - clock.monotonicMs()

@@ -10,7 +10,8 @@ export type Loop = {
   /** The notification topics that start a pass early. */
   readonly topics: readonly string[]
   /**
-   * Runs one pass. May be repeated. Resolves with the milliseconds until the next pass is due, or null for the period.
+   * Runs one pass. May be repeated. Resolves with the time until the next pass, in milliseconds, or with null to wait
+   * for `periodMs`.
    */
   readonly run: (signal: AbortSignal) => Promise<number | null>
 }
@@ -19,7 +20,7 @@ export type LoopDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly notifications: { subscribe(topic: string, callback: () => void): () => void }
-  /** Waits until this process may run the loops. */
+  /** Waits until this process leads and may run the loops. */
   readonly acquireLeadership: (signal: AbortSignal) => Promise<Leadership>
 }
 
@@ -27,9 +28,9 @@ export type LoopDeps = {
 const LEADERSHIP_RETRY_MS = 1_000
 
 /**
- * Runs loops until `signal` aborts, each with one pass at a time. It runs them only while this process leads. Each
- * leadership starts with new loops, so that no loop acts on data from before another process led. A failed pass is
- * logged and repeated after the loop's period.
+ * Runs loops until `signal` aborts, each with one pass at a time. It runs them only while this process leads. Whenever
+ * this process becomes the leader, it makes new loops. No loop can then act on data that it read before another process
+ * led. A failed pass is logged and repeated after the loop's period.
  */
 export async function runLoops(
   deps: LoopDeps,

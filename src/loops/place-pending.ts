@@ -1,10 +1,8 @@
 import { PLACEMENT_TOPIC } from '../control/topics.ts'
-import { moveAll } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
-import type { Log } from '../lib/log.ts'
 import * as capacity from '../store/workers/capacity.ts'
 import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import type { Loop } from './loop.ts'
@@ -12,51 +10,51 @@ import type { Loop } from './loop.ts'
 /** How many pending runs are read at once. */
 const PAGE = 1_000
 
-type PlaceDeps = TransitionDeps & SnapshotDeps & { readonly log: Log }
+type PlaceDeps = MoveAllDeps & SnapshotDeps
 
 /**
  * Places pending runs on workers with enough capacity, oldest first, and marks the others as waiting. Runs that fit
- * nowhere do not block later ones. With a fresh fleet snapshot, a pass tries all pending runs. Otherwise nothing has
- * changed for the waiting runs, so the pass tries only new runs.
+ * nowhere do not block later ones. If the pass could refresh the fleet snapshot, it tries all pending runs. Otherwise
+ * it tries only new runs, because the waiting runs did not fit into the same snapshot before.
  */
-export function placePending(deps: PlaceDeps): Loop {
-  const picture = makeFleetSnapshot(deps)
+export function makePlacePendingLoop(deps: PlaceDeps): Loop {
+  const snapshot = makeFleetSnapshot(deps)
   return {
     name: 'place-pending',
     periodMs: 1_000,
     topics: [PLACEMENT_TOPIC],
     async run(signal) {
       try {
-        return await pass(deps, picture, signal)
+        return await pass(deps, snapshot, signal)
       } catch (error) {
-        picture.forget()
+        snapshot.forget()
         throw error
       }
     },
   }
 }
 
-async function pass(deps: PlaceDeps, picture: FleetSnapshot, signal: AbortSignal): Promise<number | null> {
+async function pass(deps: PlaceDeps, snapshot: FleetSnapshot, signal: AbortSignal): Promise<number | null> {
   const { has_new, has_waiting } = await deps.db.asSystem((q) => capacity.pendingKinds(q))
   if (!has_new && !has_waiting) return null
-  const isFresh = await picture.refresh()
-  const waitingUpTo = isFresh ? picture.capacityIndex.largestFree : null
+  const isFresh = await snapshot.refresh()
+  const waitingUpTo = isFresh ? snapshot.capacityIndex.largestFree : null
   for (let after: capacity.PendingRun | null = null; ;) {
     const page = { after, limit: PAGE, waitingUpTo }
     const pending: readonly capacity.PendingRun[] = await deps.db.asSystem((q) => capacity.pending(q, page))
-    await moveAll(deps, decisionsOn(pending, picture), signal)
+    await moveAll(deps, decisionsOn(pending, snapshot), { signal })
     after = pending.at(-1) ?? null
-    if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? picture.restMs() : null
+    if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? snapshot.restMs() : null
   }
 }
 
-function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnapshot): readonly TransitionRequest[] {
+function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSnapshot): readonly TransitionRequest[] {
   return pending.flatMap((run): readonly TransitionRequest[] => {
     const { sandbox_id, run_id } = run
     if (hasConflictingHomes(run)) return [{ sandbox_id, run_id, ...CONFLICTING_HOMES }]
-    const worker_id = picture.capacityIndex.allocate(picture.requestOf(run))
+    const worker_id = snapshot.capacityIndex.allocate(snapshot.requestOf(run))
     if (worker_id !== null) {
-      const worker = { id: worker_id, name: picture.nameOf(worker_id) }
+      const worker = { id: worker_id, name: snapshot.nameOf(worker_id) }
       return [{ sandbox_id, run_id, event: 'placed', cause: CAUSE, worker }]
     }
     return run.is_waiting ? [] : [{ sandbox_id, run_id, event: 'no_capacity', cause: CAUSE }]
@@ -66,8 +64,8 @@ function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnap
 const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
 /**
- * Waiting would not help, because volumes keep their home worker. This happens when volumes get different homes after
- * the create.
+ * The failure of a run whose volumes have different home workers. Waiting would not help, because volumes keep their
+ * homes. The create can't refuse such a run if the volumes get their homes only later.
  */
 const CONFLICTING_HOMES_MESSAGE = 'its volumes are on different workers, and a sandbox runs on one'
 const CONFLICTING_HOMES = {

@@ -3,18 +3,18 @@ import type { BaseDeps } from '../control/deps.ts'
 import type { Queryable } from '../store/postgres/database.ts'
 import * as idempotency from '../store/requests/idempotency.ts'
 import * as streamTickets from '../store/streams/stream-tickets.ts'
-import * as workerTokens from '../store/workers/worker-tokens.ts'
+import * as joinTokens from '../store/workers/join-tokens.ts'
 import type { Loop } from './loop.ts'
 
 type PruneDeps = Pick<BaseDeps, 'db' | 'clock'>
 
 /** Deletes expired Idempotency-Keys. An expired key counts as new even before it is deleted. */
-export function pruneIdempotencyKeys(deps: PruneDeps): Loop {
+export function makePruneIdempotencyKeysLoop(deps: PruneDeps): Loop {
   return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.pruneExpired })
 }
 
 /** Deletes expired stream tickets. Processes that die leave them behind. */
-export function pruneStreamTickets(deps: PruneDeps): Loop {
+export function makePruneStreamTicketsLoop(deps: PruneDeps): Loop {
   return makePruneLoop(deps, {
     name: 'sweep-tickets',
     periodMs: 30_000,
@@ -24,18 +24,18 @@ export function pruneStreamTickets(deps: PruneDeps): Loop {
 }
 
 /**
- * How long a used or expired join token is kept, in milliseconds. A machine whose answer was lost can repeat its join
- * in that time.
+ * How long a used or expired join token is kept, in milliseconds. In that time, a machine that did not receive the
+ * answer to its join can repeat the join.
  */
 const TOKEN_KEPT_MS = 24 * 3_600_000
 
 /** Deletes join tokens a day after they were used or expired. */
-export function pruneWorkerTokens(deps: PruneDeps): Loop {
+export function makePruneJoinTokensLoop(deps: PruneDeps): Loop {
   return makePruneLoop(deps, {
-    name: 'prune-worker-tokens',
+    name: 'prune-join-tokens',
     periodMs: 3_600_000,
     batch: 1_000,
-    prune: (q, now, limit) => workerTokens.prune(q, new Date(now.getTime() - TOKEN_KEPT_MS), limit),
+    prune: (q, now, limit) => joinTokens.prune(q, new Date(now.getTime() - TOKEN_KEPT_MS), limit),
   })
 }
 
@@ -43,7 +43,7 @@ export function pruneWorkerTokens(deps: PruneDeps): Loop {
 const NEXT_BATCH_MS = 100
 
 type Pruning = Pick<Loop, 'name' | 'periodMs'> & {
-  /** The most rows that one statement deletes. */
+  /** The maximum number of rows that one statement deletes. */
   readonly batch: number
   /** Deletes at most `limit` rows that expired by a given time, and resolves with the number of deleted rows. */
   readonly prune: (q: Queryable, now: Date, limit: number) => Promise<number>

@@ -1,17 +1,17 @@
 import { recordEvent } from '../control/events/record-event.ts'
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import type { FenceDeps, WriteDeps } from '../control/deps.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 
-type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids' | 'fence'>
+type ReapDeps = WriteDeps & FenceDeps
 
-/** The most volumes that one transaction deletes. */
+/** The maximum number of volumes that one transaction deletes. */
 const BATCH = 100
 
-/** Deletes the rows of volumes in deletion once no worker has any of their files. Their names are then free. */
-export function reapVolumes(deps: ReapDeps): Loop {
+/** Deletes the rows of volumes that are being deleted, once no worker stores their files. Their names are then free. */
+export function makeReapVolumesLoop(deps: ReapDeps): Loop {
   return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_VOLUMES_TOPIC], run: (signal) => pass(deps, signal) }
 }
 

@@ -3,16 +3,22 @@ import type { Database } from '../store/postgres/database.ts'
 import { rollUp } from '../store/usage/roll-up.ts'
 import type { Loop } from './loop.ts'
 
-/** The most runs that one transaction adds, which takes about 100 ms (docs/decisions/0013-usage.md). */
+/**
+ * The maximum number of runs that one transaction adds to the totals. They take about 100 ms
+ * (docs/decisions/0013-usage.md).
+ */
 const BATCH = 5_000
 
-/** Reports read runs that are not rolled up directly. A late pass therefore makes reports slower, never wrong. */
+/**
+ * The time between two passes, in milliseconds. For runs that are not in the totals yet, usage reports read the table
+ * `runs`. A late pass therefore makes reports slower, never wrong.
+ */
 const PERIOD_MS = 10_000
 
 type RollUpDeps = { readonly db: Database; readonly clock: Clock }
 
 /** Adds ended runs to the daily totals that usage reports read, until none is left. */
-export function rollUpUsage(deps: RollUpDeps): Loop {
+export function makeRollUpUsageLoop(deps: RollUpDeps): Loop {
   return { name: 'roll-up-usage', periodMs: PERIOD_MS, topics: [], run: (signal) => pass(deps, signal) }
 }
 

@@ -1,16 +1,12 @@
-import { moveAll } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionCause } from '../control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { RunId } from '../domain/ids.ts'
-import type { Log } from '../lib/log.ts'
 import type { Queryable } from '../store/postgres/database.ts'
 import type { RunToStop, RunsToStopPage } from '../store/sandboxes/runs-to-stop.ts'
 
 /** How many runs are read at once. */
 const PAGE = 500
-
-type StopDeps = TransitionDeps & { readonly log: Log }
 
 /** A query for the runs to stop, and the cause of their stop. */
 export type RunsToStop<Run> = {
@@ -19,11 +15,11 @@ export type RunsToStop<Run> = {
 }
 
 /**
- * Asks all runs that `read` finds to stop. It continues page after page, so that runs that fail to stop do not block
- * later runs. Resolves with the number of failures. May be repeated. Rejects for the same reasons as `moveAll`.
+ * Requests the stop of all runs that `read` finds, page after page. A run whose request fails does not block later
+ * runs. Resolves with the number of failed requests. May be repeated. Rejects for the same reasons as `moveAll`.
  */
 export async function stopRuns<Run extends RunToStop>(
-  deps: StopDeps,
+  deps: MoveAllDeps,
   { read, causeOf }: RunsToStop<Run>,
   signal: AbortSignal,
 ): Promise<number> {
@@ -35,7 +31,7 @@ export async function stopRuns<Run extends RunToStop>(
       const { run_id, sandbox_id } = run
       return { run_id, sandbox_id, event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, ...causeOf(run) } } as const
     })
-    failed += await moveAll(deps, stops, signal)
+    failed += await moveAll(deps, stops, { signal })
     after = page.at(-1)?.run_id ?? null
     if (after === null || page.length < PAGE) return failed
   }

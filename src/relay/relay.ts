@@ -1,10 +1,10 @@
 /**
- * Connects a client with its worker. The control plane can't dial a worker, so each worker keeps a few standby
- * connections open. If none is left, the relay creates a ticket. The worker finds the ticket in the answer to its sync,
- * and dials in with it once. Answers can get lost, so a ticket is shown until it is used.
+ * Gets streams from workers for the requests of clients. The control plane can't dial a worker, so each worker keeps a
+ * few standby connections open. If none is left, the relay creates a ticket. The worker finds the ticket in the answer
+ * to its sync, and dials in with it once. An answer can get lost, so every answer contains the ticket until it is used.
  */
 
-/** A right to dial in once. `Asked` describes the requested stream. */
+/** The right of a worker to dial in once, for the stream that `Asked` describes. */
 export type Ticket<Asked> = Asked & { readonly ticket: string }
 
 /** `Asked` describes a stream, and `Stream` is the connection that carries it. The relay reads neither. */
@@ -15,8 +15,8 @@ export type Relay<Asked, Stream> = {
    */
   open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Stream | null>
   /**
-   * Adds a standby connection of a worker. `begin` is called at most once, to start a stream on the connection. It
-   * resolves with null if the connection is gone. Call the returned function to withdraw the connection.
+   * Adds a standby connection of a worker. The relay calls `begin` at most once, to start a stream on the connection.
+   * `begin` resolves with null if the connection is gone. Call the returned function to withdraw the connection.
    */
   addStandby(workerId: string, begin: StartStream<Asked, Stream>): () => void
   /** The open tickets of a worker. */
@@ -24,8 +24,8 @@ export type Relay<Asked, Stream> = {
   /** Whether a ticket of a worker is open. */
   hasTicket(workerId: string, ticket: string): boolean
   /**
-   * Passes the stream of a worker that dialled in to the caller that waits for it. Returns false if the worker has no
-   * such open ticket.
+   * Uses a ticket: passes the stream of the worker that dialled in to the `open` call that waits for it. Returns false
+   * if the worker has no such open ticket.
    */
   accept(workerId: string, ticket: string, stream: Stream): boolean
   /** The number of open tickets of all workers. */
@@ -34,7 +34,7 @@ export type Relay<Asked, Stream> = {
   readonly standbyCount: number
 }
 
-/** The most open tickets of all workers. */
+/** The maximum number of tickets that are open at the same time, of all workers together. */
 export const TICKET_LIMIT = 10_000
 
 type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
@@ -42,8 +42,8 @@ type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 type OpenTicket<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
 /**
- * Creates a relay. `newTicket` returns unguessable texts. `onTicket` is called when a ticket is opened. `onOver` is
- * called when a ticket is used or its caller stops waiting.
+ * Creates a relay. `newTicket` returns a new, unguessable text. `onTicket` is called when a ticket is opened. `onOver`
+ * is called when a ticket is used or its caller stops waiting.
  */
 export function makeRelay<Asked extends object, Stream>(options: {
   readonly newTicket: () => string

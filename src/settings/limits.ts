@@ -1,13 +1,14 @@
 import { integerBetween, type Setting } from './setting.ts'
 
-/** How much a server process lets go on at once, and how fast. */
+/** The limits of a server process: how many requests, streams and connections it serves at once, and at which rates. */
 export const LIMIT_SETTINGS = {
   waitCapacity: {
     variable: 'SANDYARD_WAIT_CAPACITY',
     flag: null,
     fallback: '1024',
     unit: 'requests',
-    meaning: 'the most requests that wait for a sandbox at once; further ones are answered 429',
+    meaning:
+      'the maximum number of requests that wait for a sandbox, per server process; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamCapacity: {
@@ -15,7 +16,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '1024',
     unit: 'streams',
-    meaning: 'the most logs that are read or followed at once, per server process; further ones are answered 429',
+    meaning:
+      'the maximum number of logs that are being read or followed, per server process; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamsPerOrg: {
@@ -24,7 +26,7 @@ export const LIMIT_SETTINGS = {
     fallback: '256',
     unit: 'streams',
     meaning:
-      'the most logs that one organization reads or follows at once, per server process; further ones are answered 429',
+      'the maximum number of logs that one organization is reading or following, per server process; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   channelsPerSandbox: {
@@ -32,7 +34,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '256',
     unit: 'channels',
-    meaning: 'the most open command channels of one sandbox, per server process; further ones are answered 429',
+    meaning:
+      'the maximum number of open command channels of one sandbox, per server process; further ones are answered 429',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   channelsPerOrg: {
@@ -40,7 +43,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '2048',
     unit: 'channels',
-    meaning: 'the most open command channels of one organization, per server process; further ones are answered 429',
+    meaning:
+      'the maximum number of open command channels of one organization, per server process; further ones are answered 429',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   keyRequestsPerSec: {
@@ -49,7 +53,7 @@ export const LIMIT_SETTINGS = {
     fallback: '1000',
     unit: 'requests per s',
     meaning:
-      'the average requests per second of one API key, per server process; further ones are answered 429; 0 means no limit',
+      'the maximum average rate of requests of one API key, per server process; further ones are answered 429; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   keyRequestBurst: {
@@ -57,7 +61,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '2000',
     unit: 'requests',
-    meaning: 'the most requests that one API key may send at once',
+    meaning: 'how many requests one API key may send at once before its rate limit applies',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsPerSec: {
@@ -66,7 +70,7 @@ export const LIMIT_SETTINGS = {
     fallback: '2000',
     unit: 'requests per s',
     meaning:
-      'the average requests per second of all keys of one organization together, per server process; 0 means no limit',
+      'the maximum average rate of requests of all keys of one organization together, per server process; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   orgRequestBurst: {
@@ -74,7 +78,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '4000',
     unit: 'requests',
-    meaning: 'the most requests that one organization may send at once',
+    meaning: 'how many requests one organization may send at once before its rate limit applies',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   refusedKeysPerSec: {
@@ -83,7 +87,7 @@ export const LIMIT_SETTINGS = {
     fallback: '10',
     unit: 'requests per s',
     meaning:
-      'the average failed authentications per second of one IP address; further ones are answered 429; 0 means no limit',
+      'the maximum average rate of failed authentications of one IP address; further ones are answered 429; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   refusedKeyBurst: {
@@ -91,7 +95,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '200',
     unit: 'requests',
-    meaning: 'the most failed authentications at once of one IP address',
+    meaning: 'how many failed authentications one IP address may cause at once before its rate limit applies',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsInFlight: {
@@ -100,7 +104,7 @@ export const LIMIT_SETTINGS = {
     fallback: '768',
     unit: 'requests',
     meaning:
-      'the most requests of one organization that are being answered at once, waiting ones included; further ones are answered 429. Keep it below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
+      'the maximum number of requests in progress of one organization, those that wait for a sandbox included; further ones are answered 429. Keep it below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   orgBodiesMib: {
@@ -109,7 +113,7 @@ export const LIMIT_SETTINGS = {
     fallback: '64',
     unit: 'MiB',
     meaning:
-      "the most memory for the JSON bodies of one organization's requests at once; further ones are answered 429",
+      "the maximum memory for the JSON bodies of one organization's requests in progress; further requests are answered 429",
     parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   bodiesMib: {
@@ -118,7 +122,7 @@ export const LIMIT_SETTINGS = {
     fallback: '256',
     unit: 'MiB',
     meaning:
-      "the most memory for the JSON bodies of all organizations' requests at once; further ones are answered 429",
+      "the maximum memory for the JSON bodies of all organizations' requests in progress; further requests are answered 429",
     parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   connectionCapacity: {
@@ -126,7 +130,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '32768',
     unit: 'connections',
-    meaning: 'the most open connections, those of workers included; further ones are answered 429 and closed',
+    meaning:
+      'the maximum number of open connections, those of workers included; further ones are answered 429 and closed',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   connectionsPerAddress: {
@@ -134,7 +139,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '16384',
     unit: 'connections',
-    meaning: 'the most open connections of one IP address; behind a proxy, all clients share its address',
+    meaning:
+      'the maximum number of open connections of one IP address; behind a proxy, all clients have the address of the proxy',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
 } as const

@@ -1,7 +1,10 @@
+import { isAbsolute } from 'node:path'
+import { isPlanName, PLAN_NAME_RULE } from '../domain/orgs/plan.ts'
 import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
+import { ISOLATION_LEVELS, type IsolationLevel } from '../domain/isolation.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
-import { directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
+import { denials, directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of the program and of the control plane. */
 export const SERVER_SETTINGS = {
@@ -27,7 +30,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'URL',
     meaning:
-      'the URL by which workers reach this server process, beside others on the same PostgreSQL (default: http:// with host and port)',
+      'the URL at which workers reach this server process, if several processes share one PostgreSQL (default: http:// with host and port)',
     parse: (seen) =>
       /^https?:\/\/[^/?#@]+\/?$/.test(seen) && URL.canParse(seen)
         ? { value: new URL(seen).origin }
@@ -52,6 +55,36 @@ export const SERVER_SETTINGS = {
       seen.length >= 8 && !/\s/.test(seen)
         ? { value: seen }
         : { accepted: 'at least 8 characters, none of them blank' },
+  } satisfies Setting<string>,
+  firstKeyFile: {
+    variable: 'SANDYARD_FIRST_KEY_FILE',
+    flag: null,
+    fallback: null,
+    unit: 'file',
+    meaning:
+      'a new file for the first API key, which only its owner can read, instead of standard output; used at the first start',
+    parse: (seen) => (isAbsolute(seen) ? { value: seen } : { accepted: 'an absolute path' }),
+  } satisfies Setting<string>,
+  metricsKey: {
+    variable: 'SANDYARD_METRICS_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning:
+      'the bearer token for `/metrics`, at least 16 characters; without it, `/metrics` answers only clients on the same machine that no proxy forwards',
+    parse: (seen) =>
+      seen.length >= 16 && !/\s/.test(seen)
+        ? { value: seen }
+        : { accepted: 'at least 16 characters, none of them blank' },
+  } satisfies Setting<string>,
+  defaultPlan: {
+    variable: 'SANDYARD_DEFAULT_PLAN',
+    flag: null,
+    fallback: 'standard',
+    unit: 'plan',
+    meaning:
+      'the plan of an organization that `sandyard org create` makes without `--plan`; the organization of the first start has the plan `unlimited`',
+    parse: (seen) => (isPlanName(seen) ? { value: seen } : { accepted: PLAN_NAME_RULE }),
   } satisfies Setting<string>,
   databaseUrl: {
     variable: 'DATABASE_URL',
@@ -85,13 +118,31 @@ export const SERVER_SETTINGS = {
     meaning: 'the registry for image references without a host',
     parse: nonEmptyText,
   } satisfies Setting<string>,
+  networkDeny: {
+    variable: 'SANDYARD_NETWORK_DENY',
+    flag: null,
+    fallback: 'metadata,link_local,worker,database,control_plane',
+    unit: 'ranges',
+    meaning:
+      'what no sandbox may reach, whatever its policy allows: CIDR blocks, groups (`metadata`, `link_local`, `private`, `multicast`, `public`), and `worker` (the subnets of the worker and its resolvers), `database`, `control_plane`; `none` denies none of them; `sandyard org allow` opens a range for one organization',
+    parse: denials,
+  } satisfies Setting<readonly string[]>,
+  requireIsolation: {
+    variable: 'SANDYARD_REQUIRE_ISOLATION',
+    flag: 'require-isolation',
+    fallback: null,
+    unit: ISOLATION_LEVELS.join(', '),
+    meaning:
+      'the weakest isolation that sandboxes may have; a server places none on a weaker worker, and a worker with a weaker driver does not start',
+    parse: oneOf<IsolationLevel>(ISOLATION_LEVELS),
+  } satisfies Setting<IsolationLevel>,
   placement: {
     variable: 'SANDYARD_PLACEMENT',
     flag: 'placement',
     fallback: 'pack',
     unit: PLACEMENT_POLICIES.join(', '),
     meaning:
-      '`pack` fills one worker after the other, which keeps space for large sandboxes; `spread` loads all evenly',
+      'which worker gets a run: `pack` fills one worker after the other, which keeps space for large sandboxes; `spread` loads all workers evenly',
     parse: oneOf<PlacementPolicy>(PLACEMENT_POLICIES),
   } satisfies Setting<PlacementPolicy>,
   stopGraceMs: {

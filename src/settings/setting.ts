@@ -1,4 +1,6 @@
 import { resolve } from 'node:path'
+import { DENIAL_WORDS, parseRange, RANGE_RULE, RANGES_MAX } from '../domain/network/operator-denials.ts'
+import { SANDBOX_IDS, type IdRange } from '../domain/workers/id-range.ts'
 
 /** One setting. Its flag overrides its environment variable, which overrides its default. */
 export type Setting<T> = {
@@ -11,11 +13,16 @@ export type Setting<T> = {
   readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
 }
 
-/** Accepts a text that is not empty. An empty address would mean all addresses. */
+/**
+ * Accepts a text that is not empty. An empty address, for example, would mean that the API listens on all addresses.
+ */
 export const nonEmptyText: Setting<string>['parse'] = (value) =>
   value === '' ? { accepted: 'a text that is not empty' } : { value }
 
-/** Accepts the path of a folder and makes it absolute. An empty path is refused, because it would be the current folder. */
+/**
+ * Accepts the path of a folder and returns it as an absolute path. An empty path is refused, because it would become
+ * the current folder.
+ */
 export const directoryPath: Setting<string>['parse'] = (seen) =>
   seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
@@ -39,10 +46,38 @@ export function integerBetween(least: number, most: number): Setting<number>['pa
   }
 }
 
+/** Accepts `FIRST-LAST`, a range of user ids of the host for at least one sandbox. */
+export const userIdRange: Setting<IdRange>['parse'] = (seen) => {
+  const [, first, last] = /^(\d{1,10})-(\d{1,10})$/.exec(seen) ?? []
+  const value = { first: Number(first), last: Number(last) }
+  const isFine = value.first >= LEAST_ID && value.last <= MOST_ID && value.last - value.first + 1 >= SANDBOX_IDS
+  if (first !== undefined && isFine) return { value }
+  const bounds = `${String(LEAST_ID)} to ${String(MOST_ID)}`
+  return { accepted: `FIRST-LAST, a range of at least ${String(SANDBOX_IDS)} user ids from ${bounds}` }
+}
+
+/** The first id above those that layers, disks and volumes store on disk (100000 to 165535). */
+const LEAST_ID = 165_536
+/** The last id below 2^31. Some programs treat larger ids as negative. */
+const MOST_ID = 2_147_483_647
+
 /** Accepts one of the given words. */
 export function oneOf<const T extends string>(words: readonly T[]): Setting<T>['parse'] {
   return (seen) => {
     const value = words.find((word) => word === seen)
     return value === undefined ? { accepted: words.join(', ') } : { value }
   }
+}
+
+/** Accepts a list of the operator's denials, separated by commas. `none` is the empty list. */
+export const denials: Setting<readonly string[]>['parse'] = (seen) => {
+  if (seen === 'none') return { value: [] }
+  const ranges = seen.split(',').map((one) => {
+    const text = one.trim()
+    return DENIAL_WORDS.find((word) => word === text) ?? parseRange(text)
+  })
+  const value = ranges.filter((range) => range !== null)
+  if (value.length === ranges.length && value.length <= RANGES_MAX) return { value }
+  const words = DENIAL_WORDS.join(', ')
+  return { accepted: `none, or up to ${String(RANGES_MAX)} of these with commas between: ${words}; ${RANGE_RULE}` }
 }

@@ -7,8 +7,8 @@ import { parseMountinfo } from './processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
 /**
- * How often to retry the unmount of a busy mount, and how long to wait between tries. The process that uses it usually ends
- * soon.
+ * How often to retry the unmount of a busy mount, and how long to wait between tries. The process that uses the mount
+ * usually ends soon.
  */
 const BUSY_TRIES = 40
 const BUSY_PAUSE_MS = 10
@@ -18,7 +18,7 @@ export async function mount(commands: CommandRunner, args: readonly string[], cw
   await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
 }
 
-/** Lists every mount point at or beneath a folder, innermost first. */
+/** Lists every mount point at or beneath a folder, innermost first: the order in which to unmount them. */
 export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
   const points = parseMountinfo(await readFile('/proc/self/mountinfo', 'utf8')).map(({ point }) => point)
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
@@ -59,9 +59,11 @@ export function mountFolderOf(dir: string): string {
 }
 
 /**
- * Creates `mountFolderOf(dir)` as a shared mount. An unmount in a shared mount also happens in the mount namespaces of
- * runtimes. They would otherwise keep every file system that was mounted when they started. The folder is in `/run` and not in
- * `dir`. User 0 of a sandbox is unprivileged on the host and must be able to enter every parent folder. May be repeated.
+ * Creates `mountFolderOf(dir)` as a shared mount. Container runtimes have mount namespaces of their own, with a copy of
+ * every mount that existed when they started. An unmount beneath a shared mount also takes place in those namespaces;
+ * the file system is then really free. The folder is in `/run`, because user 0 of a sandbox must be able to enter every
+ * parent folder. That user is unprivileged on the host, and the parent folders of `dir` may be closed to it. May be
+ * repeated.
  */
 export async function makeMountDir(dir: string): Promise<string> {
   const path = mountFolderOf(dir)

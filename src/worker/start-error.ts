@@ -1,8 +1,8 @@
 import type { StartFailure } from '../contract/workers/worker-protocol.ts'
 
 /**
- * The failure of a sandbox's start, with its reason. The sandbox's owner sees the message. It must contain no secret and no
- * host path.
+ * The failure of a sandbox's start, with its reason. The sandbox's owner sees the message. The message must contain no
+ * secret and no host path.
  */
 export class StartError extends Error {
   readonly reason: StartFailure
@@ -12,7 +12,10 @@ export class StartError extends Error {
   }
 }
 
-/** An error whose message the sandbox's owner may see. It is thrown by code that does not know which `StartFailure` applies. */
+/**
+ * An error whose message the sandbox's owner may see. For code that does not know which `StartFailure` applies;
+ * `withStartFailure` adds that reason.
+ */
 export class OwnerVisibleError extends Error {}
 
 /**

@@ -54,7 +54,7 @@ async function refused(line: string, input = ''): Promise<string> {
   return err
 }
 
-test('key create prints a key with the requested scopes and lifetime, and list and revoke know it', async () => {
+test('key create prints a key with the requested scopes and lifetime, and key list and key revoke find the key', async () => {
   const key = (await printed('key create --name ci --scopes read,write --expires-in 30d')).trim()
   const caller = await authenticate(control.deps, key)
   assert.deepEqual([caller?.org_id, caller?.scope], [control.caller.org_id, 'write'])
@@ -70,7 +70,7 @@ test('key create prints a key with the requested scopes and lifetime, and list a
   assert.match(await refused('key create --expires-at 2001-01-31T00:00:00Z'), /expires_at .*in the future/)
 })
 
-test('members are added, listed, given roles and removed; the last owner stays, and says why', async () => {
+test('members are added, listed, given roles and removed; removing the last owner is refused with the reason', async () => {
   await printed('member add ada@example.org --role admin --name Ada')
   assert.match(await printed('member list'), /^ada@example\.org\tadmin\tAda\t/m)
   await printed('member role ada@example.org owner')

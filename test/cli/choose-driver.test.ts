@@ -16,7 +16,7 @@ test('the driver with the strongest isolation is chosen where it can run, and th
   assert.equal(chooseDriver('auto', [unable(MICROVM), unable(OCI)]).name, 'oci')
 })
 
-test('a driver stays chosen where only its sandboxes have disks', () => {
+test('a machine with disks of sandboxes of one driver keeps that driver', () => {
   assert.equal(chooseDriver('auto', [MICROVM, keeping(OCI)]).name, 'oci')
   assert.equal(chooseDriver('auto', [keeping(unable(MICROVM)), OCI]).name, 'microsandbox')
   assert.equal(chooseDriver('auto', [keeping(MICROVM), keeping(OCI)]).name, 'microsandbox')
@@ -27,7 +27,7 @@ test('the driver that the setting names is chosen, whatever the machine has', ()
     assert.equal(chooseDriver(name, [unable(MICROVM), unable(OCI)]).name, name)
 })
 
-test('doctor lists the drivers in order of preference, what each lacks and refuses, and the chosen one with the reason', () => {
+test('doctor lists the drivers in order of preference, what each one lacks and refuses, and the chosen driver with the reason', () => {
   const surveys = [unable(MICROVM), keeping(OCI)]
   assert.deepEqual(formatDrivers(surveys, chooseDriver('auto', surveys)), [
     '\ndrivers, in order of preference:\n',

@@ -21,17 +21,29 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_LOG_LEVEL: 'loud' }, {}, /trace, debug, info/],
     [{ SANDYARD_DRIVER: 'docker' }, {}, /auto, microsandbox, oci, simulated/],
     [{ SANDYARD_API_KEY: 'short' }, {}, /at least 8 characters/],
+    [{ SANDYARD_NETWORK_DENY: 'worker,lan' }, {}, /none, or up to 64 of these with commas between: worker, database/],
     [{ SANDYARD_SECRET_KEY: 'c2hvcnQ=' }, {}, /32 bytes/],
+    [{ SANDYARD_UID_RANGE: '165536-200000' }, {}, /at least 65536 user ids from 165536 to 2147483647/],
+    [{ SANDYARD_UID_RANGE: '100000-300000' }, {}, /SANDYARD_UID_RANGE/],
+    [{ SANDYARD_UID_RANGE: '300000:65536' }, {}, /FIRST-LAST/],
+    [{ SANDYARD_REGISTRIES_ALLOWED: 'http://localhost:5000' }, {}, /hosts such as localhost:5000/],
   ]
   for (const [env, flags, message] of refused)
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore
+})
+
+test("the operator's denials are a list of words, groups and blocks; `none` is the empty list", () => {
+  const of = (value: string): readonly string[] => readConfig({ SANDYARD_NETWORK_DENY: value }, {}).networkDeny
+  assert.deepEqual(of(''), ['metadata', 'link_local', 'worker', 'database', 'control_plane'])
+  assert.deepEqual(of('worker, private,10.0.0.0/8,FD00::/8'), ['worker', 'private', '10.0.0.0/8', 'fd00::/8'])
+  assert.deepEqual(of('none'), [])
 })
 
 test('a relative data folder is relative to the folder in which the program starts', () => {
   assert.equal(readConfig({ SANDYARD_DATA_DIR: 'here' }, {}).dataDir, `${process.cwd()}/here`)
 })
 
-test('no two settings share a variable or a flag, and each says what it means', () => {
+test('no two settings share a variable or a flag, and each setting has a description', () => {
   const rows = settingRows()
   assert.equal(rows.length, Object.keys(SETTINGS).length)
   for (const column of [0, 1] as const) {

@@ -12,7 +12,7 @@ before(async () => {
 })
 after(() => rm(dir, { recursive: true }))
 
-test('processes that open a folder at the same time get the same keys, and so do later ones', async () => {
+test('all processes that open a data folder get the same keys, even if they open it at the same time', async () => {
   const path = join(dir, 'many', 'deep')
   const opened = await Promise.all(Array.from({ length: 10 }, () => openDataFolder(path, systemRandom, null)))
   const [first] = opened
@@ -22,7 +22,7 @@ test('processes that open a folder at the same time get the same keys, and so do
   assert.match(first.namePrefix, /^[a-z0-9]{6}$/)
 })
 
-test('only the owner can read the files, and none is left incomplete', async () => {
+test('only the owner can read the files of a data folder, and no incomplete file is left', async () => {
   const path = join(dir, 'closed')
   await openDataFolder(path, systemRandom, null)
   const names = await readdir(path)
@@ -31,7 +31,7 @@ test('only the owner can read the files, and none is left incomplete', async () 
   assert.equal((await stat(path)).mode & 0o777, 0o711)
 })
 
-test('a sealing key that is given is used, and none is stored', async () => {
+test('a sealing key from the settings is used, and no key is stored', async () => {
   const path = join(dir, 'given')
   const key = Buffer.alloc(32, 7)
   assert.deepEqual((await openDataFolder(path, systemRandom, key.toString('base64'))).sealingKey, key)

@@ -63,13 +63,13 @@ async function eventsOf(slug: string): Promise<readonly EventRow[]> {
   return rows
 }
 
-test('org create creates an organization with owner and host volume, and prints how to create a key', async () => {
+test('org create creates an organization with owner and default volume, and prints how to create a key', async () => {
   const said = await printed('org create Acme --owner Ann@acme.example --slug acme')
   assert.match(said, /sandyard key create --org acme/)
   assert.doesNotMatch(said, /sy_|msb_|[A-Za-z0-9]{32}/)
   assert.deepEqual(
     (await eventsOf('acme')).map(({ event_type }) => event_type),
-    ['org_created', 'member_added', 'volume_created'],
+    ['org_created', 'member_added', 'volume_created', 'org_plan_changed'],
   )
   assert.ok((await eventsOf('acme')).every(({ actor }) => JSON.stringify(actor) === JSON.stringify(OPERATOR_ACTOR)))
   assert.match(await printed('member list --org acme'), /ann@acme\.example\towner/)
@@ -77,7 +77,7 @@ test('org create creates an organization with owner and host volume, and prints 
   assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)
   assert.match(
     await printed('org list'),
-    /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\nacme\tAcme\tunlimited\t0\t-\ndefault\t/,
+    /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\nacme\tAcme\tstandard\t0\t-\ndefault\t/,
   )
 })
 
@@ -116,7 +116,7 @@ test('a plan is set from a file, shown in the same form, and assigned to organiz
 test('a plan with an unknown name or a wrong value is refused by its field, and nothing is set', async () => {
   const file = fileOf('bad.json', { limits: { max_sandboxes: '1' } })
   assert.match(await refused(`plan set bad ${file}`), /limits\.max_sandboxes is "1"/)
-  assert.match(await refused(`plan set bad ${fileOf('none.json', '{')}`), /holds no JSON/)
+  assert.match(await refused(`plan set bad ${fileOf('none.json', '{')}`), /is not valid JSON/)
   assert.match(await refused('plan show bad'), /there is no plan 'bad'/)
 })
 
@@ -154,4 +154,28 @@ test('the help of these commands shows their arguments and every limit', async (
   assert.match(orgs, /suspend .*<slug>/)
   for (const name of Object.keys(LIMITS)) assert.ok(plans.includes(name) && quotas.includes(name), name)
   assert.match(plans, /vcpu_hour_microcents/)
+})
+
+test('org allow opens a range for an organization, org disallow closes it, and org show lists it', async () => {
+  await printed('org create Open --owner o@open.example --slug open')
+  assert.equal(await printed('org allow open'), '')
+  assert.equal(await printed('org allow open metadata'), 'metadata\n')
+  assert.equal(await printed('org allow open 10.1.0.0/16'), 'metadata\n10.1.0.0/16\n')
+  const shown = JSON.parse(await printed('org show open')) as {
+    readonly network_allow: unknown
+    readonly plan: unknown
+  }
+  assert.deepEqual([shown.network_allow, shown.plan], [['metadata', '10.1.0.0/16'], 'standard'])
+  assert.match(await printed('org disallow open metadata'), /^metadata is closed/)
+  assert.match(await refused('org disallow open metadata'), /range is "metadata"; accepted: 10\.1\.0\.0\/16/)
+  assert.match(await refused('org allow open host'), /range is "host"; accepted: an address or CIDR block/)
+  const events = (await eventsOf('open')).filter(({ event_type }) => event_type.startsWith('network_range'))
+  assert.deepEqual(
+    events.map(({ event_type, payload }) => [event_type, payload]),
+    [
+      ['network_range_allowed', { range: 'metadata' }],
+      ['network_range_allowed', { range: '10.1.0.0/16' }],
+      ['network_range_disallowed', { range: 'metadata' }],
+    ],
+  )
 })

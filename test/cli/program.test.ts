@@ -7,7 +7,7 @@ import { CommanderError, type Command } from 'commander'
 import { settingRows } from '../../src/config.ts'
 import { makeProgram } from '../../src/cli/program.ts'
 
-/** Parses a command line that must be refused before anything runs; gives what was printed. */
+/** Parses a command line that must be refused before a command runs. Resolves with the printed message. */
 async function refused(line: string): Promise<string> {
   const argv = line.split(' ')
   const program = await makeProgram(argv)
@@ -25,7 +25,7 @@ async function refused(line: string): Promise<string> {
   return printed
 }
 
-/** Every command that runs something, by its words. */
+/** Every command that has an action, by its full name, such as `worker token`. */
 async function allCommands(): Promise<ReadonlyMap<string, Command>> {
   const walk = (command: Command, path: string): readonly (readonly [string, Command])[] => [
     [path, command] as const,
@@ -34,7 +34,7 @@ async function allCommands(): Promise<ReadonlyMap<string, Command>> {
   return new Map(walk(await makeProgram(['completion']), '').filter(([path]) => path !== ''))
 }
 
-test('a misspelled command is refused with the one that was meant', async () => {
+test('a misspelled command is refused with the most similar command', async () => {
   assert.match(await refused('ogr list'), /^sandyard: unknown command 'ogr'\n\(Did you mean org\?\)/)
   assert.match(await refused('org lits'), /unknown command 'lits'\n\(Did you mean list\?\)/)
 })
@@ -56,7 +56,7 @@ test('a missing or surplus argument and a missing required flag are refused by n
   assert.match(await refused('key create --expires-in 1d --expires-at 2030-01-31T12:00:00Z'), /cannot be used with/)
 })
 
-test('every setting with a flag is a flag of a command, and every command says what it and its flags do', async () => {
+test('every setting with a flag is a flag of some command, and every command and flag has a description', async () => {
   const commands = await allCommands()
   const flags = new Set([...commands.values()].flatMap(({ options }) => options.map(({ long }) => long)))
   for (const [variable, flag] of settingRows()) if (flag !== '') assert.ok(flags.has(flag), variable)
@@ -83,7 +83,7 @@ test('completion for bash proposes the commands, flags and values that fit', asy
     return stdout.split('\n').filter((line) => line !== '')
   }
   assert.deepEqual(proposed('o'), ['org', 'openapi'])
-  assert.deepEqual(proposed('org', 's'), ['suspend'])
+  assert.deepEqual(proposed('org', 's'), ['suspend', 'show'])
   assert.deepEqual(proposed('org', 'create', 'Acme', '--o'), ['--owner'])
   assert.deepEqual(proposed('member', 'add', 'a@b.example', '--role', 'a'), ['admin'])
   assert.deepEqual(proposed('up', '--driver', 'o'), ['oci'])

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { isJoinToken } from '../../src/domain/orgs/api-key.ts'
+import * as orgs from '../../src/store/orgs/orgs.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { freePort } from '../support/free-port.ts'
 import { spawnProgram } from '../support/server.ts'
@@ -49,6 +50,30 @@ test('a join token is printed alone for scripts, and with its name and times as 
   assert.equal(Date.parse(made.expires_at) - Date.parse(made.created_at), 2 * 3_600_000)
 })
 
+test('a join token binds what its worker may claim, by flags, and refuses flags that make no sense', async () => {
+  const org_id = control.caller.org_id
+  const [org] = await control.deps.db.asSystem((q) => orgs.list(q, 1))
+  assert.ok(org?.id === org_id)
+  const bounded = await sandyard(
+    `worker token --max-vcpus 4 --max-disk-mib 900 --org ${org.slug} --org ${org.slug} --json`,
+  )
+  assert.deepEqual(JSON.parse(bounded.out).bounds, {
+    max_vcpus: 4,
+    max_memory_mib: null,
+    max_disk_mib: 900,
+    shared_volumes: false,
+    org_ids: [org_id],
+  })
+  for (const [line, why] of [
+    ['worker token --max-vcpus 0', /--max-vcpus takes a whole number from 1/],
+    ['worker token --org nobody', /no organization 'nobody'/],
+    [`worker token --shared-volumes --org ${org.slug}`, /exclude each other/],
+  ] as const) {
+    const refused = await sandyard(line)
+    assert.deepEqual([refused.code, why.test(refused.err)], [2, true], refused.err)
+  }
+})
+
 test('workers are listed, drained, resumed and removed by name, and a missing or surplus argument is refused', async () => {
   const { deps } = control
   const id = deps.uuids.next()
@@ -61,7 +86,7 @@ test('workers are listed, drained, resumed and removed by name, and a missing or
   assert.match((await sandyard('worker list')).out, /^NAME\tID\tSTATE.*\nw-2\t[0-9a-f-]+\tjoined\t/)
   assert.match(
     (await sandyard('worker drain w-2 --deadline 10m --wait')).out,
-    /until 20.*, and are asked to stop then\n0 runs\n/,
+    /until 20.*, when they are asked to stop\n0 runs\n/,
   )
   assert.match((await sandyard('worker list')).out, /\tdraining until 20/)
   assert.equal((await sandyard('worker resume w-2')).out, 'w-2 gets runs again\n')
@@ -72,7 +97,7 @@ test('workers are listed, drained, resumed and removed by name, and a missing or
     ['worker drain', /missing required argument 'name'/],
     ['worker drain w-2 --deadline soon', /--deadline takes a whole number/],
     ['worker list w-2', /too many arguments for 'list'/],
-    ['worker sing', /unknown command 'worker sing'; there is worker token, list, drain/],
+    ['worker sing', /unknown command 'worker sing'; the commands are worker token, list, drain/],
   ] as const) {
     const { code, out, err } = await sandyard(line)
     assert.notEqual(code, 0, line)
@@ -81,15 +106,15 @@ test('workers are listed, drained, resumed and removed by name, and a missing or
   }
 })
 
-test('a worker without a URL or a token says which is missing, and names an invalid URL', async () => {
+test('the worker command without a URL or a token fails with the name of the missing one, and an invalid URL is named', async () => {
   const dataDir = { SANDYARD_DATA_DIR: join(folder, 'new'), SANDYARD_DRIVER: 'simulated' }
   assert.match((await sandyard('worker', dataDir)).err, /--join URL \(or SANDYARD_JOIN\)/)
   assert.match((await sandyard('worker --join http://127.0.0.1:9', dataDir)).err, /a join token is needed/)
-  assert.match((await sandyard('worker --join http://127.0.0.1:9 --token-stdin', dataDir)).err, /and there was none/)
+  assert.match((await sandyard('worker --join http://127.0.0.1:9 --token-stdin', dataDir)).err, /and it was empty/)
   assert.match((await sandyard('worker --join 127.0.0.1:9', dataDir)).err, /--join is "127.0.0.1:9"; accepted: http/)
 })
 
-test('a worker whose control plane is unreachable says so and retries, with its token hidden and its credential stored', async () => {
+test('a worker whose control plane is unreachable logs that and retries, stores its credential, and shows its token in no command line or file', async () => {
   const dataDir = join(folder, 'waits')
   const args = ['worker', '--join', `http://127.0.0.1:${String(await freePort())}`, '--token', 'syw_secret']
   const child = spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, SANDYARD_DRIVER: 'simulated' })
@@ -115,7 +140,7 @@ test('on a worker’s machine the commands for operators create no empty databas
   const dataDir = join(folder, 'waits')
   const { code, err } = await sandyard('worker list', { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: '' })
   assert.equal(code, 2)
-  assert.match(err, /is a worker's: run this where the control plane is/)
+  assert.match(err, /belongs to a worker: run this where the control plane is/)
   writeFileSync(join(dataDir, 'worker.json'), '{')
   assert.match((await sandyard('worker', { SANDYARD_DATA_DIR: dataDir })).err, /identity in .* can't be read/)
 })

@@ -16,7 +16,7 @@ function specOf(body: unknown): SandboxSpec {
   return result.normalized.spec
 }
 
-test('every create body that the public client was seen to send is accepted in shape and by the rules', () => {
+test('every recorded create body of the public client fits our schema and passes the rules for specs', () => {
   const bodies = capturedBodies()
   assert.ok(bodies.length > 70, `only ${String(bodies.length)} bodies`)
   for (const { name, body } of bodies) assert.doesNotThrow(() => specOf(body), name)
@@ -39,7 +39,7 @@ test('every ability that a recorded body needs is found, with the field that ask
   assert.deepEqual(asked('sdk-net-disabled'), ['network_off network.enabled'])
 })
 
-test('the projection of every recorded body fits the published reply schema', () => {
+test('the projection of every recorded body fits the reply schema of the published API document', () => {
   const fits = publishedSchema('/components/schemas/SandboxSpecResponse')
   for (const { name, body } of capturedBodies()) {
     assert.ok(fits(JSON.parse(JSON.stringify(projectSpec(specOf(body))))), `${name}: ${JSON.stringify(fits.errors)}`)
@@ -54,7 +54,7 @@ test('no secret value of a recorded body is left in the specification that would
   }
 })
 
-test('the next client version sends other bodies that give the same specification', () => {
+test('bodies that the next version of the public client spells differently give the same specification', () => {
   const bodies = new Map(capturedBodies().map(({ name, body }) => [name, body]))
   assert.deepEqual(specOf(bodies.get('next-client-0.7.2/sdk-minimal')), specOf(bodies.get('sdk-minimal')))
 })

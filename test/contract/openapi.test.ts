@@ -14,14 +14,14 @@ test('openapi.json in the repository is the document that the table of operation
   assert.ok(isEqual, 'they differ; write it anew with `sandyard openapi > openapi.json` and read the difference')
 })
 
-test('every reference in the document leads to a component, and every component is referred to', () => {
+test('every $ref in openapi.json names a component, and some $ref names each component', () => {
   const text = renderDocumentText()
   const referred = new Set([...text.matchAll(/"#\/components\/schemas\/([^"]+)"/g)].map(([, name]) => name ?? ''))
   const { components } = Object(renderDocument())
   assert.deepEqual([...referred].toSorted(), Object.keys(components.schemas).toSorted())
 })
 
-test('every schema of the document, with all that it refers to, is valid JSON Schema', () => {
+test('every schema of openapi.json, including the schemas that it refers to, is valid JSON Schema', () => {
   const ajv = new Ajv2020({ strict: true, strictRequired: false, allowUnionTypes: true, validateFormats: false })
   ajv.addVocabulary(['openapi', 'info', 'servers', 'security', 'tags', 'paths', 'components'])
   ajv.addSchema(renderDocument(), 'document')
@@ -36,7 +36,7 @@ test('the key of every row of the table is its operation id, and no two rows sha
   assert.equal(new Set(rows.map(([, { method, path }]) => `${method} ${path}`)).size, rows.length)
 })
 
-test('every published sandbox, event, organization and member route is in the document with the same parameters', () => {
+test('openapi.json has every sandbox, event, organization and member route of the published API document, with the same parameters', () => {
   const ours = Object(renderDocument()).paths
   for (const [path, methods] of Object.entries(publishedShapes().paths)) {
     if (!/^\/v1\/(?:sandboxes|events|me\/|members)/.test(path)) continue
@@ -45,7 +45,7 @@ test('every published sandbox, event, organization and member route is in the do
   }
 })
 
-/** Headers that are this project's own, and that no client has to send. */
+/** Optional headers of our own, which the published API document does not have. */
 const OURS: ReadonlySet<string> = new Set(['header Idempotency-Key', 'header If-Match', 'header If-None-Match'])
 
 function namesOf(operation: unknown): string[] {

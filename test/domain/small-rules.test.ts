@@ -14,7 +14,7 @@ import { RLIMIT_RESOURCES } from '../../src/domain/spec/spec.ts'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../src/domain/sandboxes/lifecycle.ts'
 
-test('every generated slug is valid, and other random numbers give another one', () => {
+test('every generated slug is valid, and other random bytes give another slug', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(), { minLength: 6, maxLength: 6 }), (numbers) => {
       const queue = [...numbers]
@@ -73,7 +73,7 @@ test('a guest path never leaves the root, and normalizing it again changes nothi
     assert.equal(normalizeGuestPath(path), null, path)
 })
 
-test('both spellings of every member of a closed set mean that member', () => {
+test('every value of a closed set may be spelled in PascalCase or snake_case', () => {
   assert.equal(pascalCase('if_missing'), 'IfMissing')
   for (const spelt of eitherCasing(RLIMIT_RESOURCES))
     assert.equal(snakeCase(RLIMIT_RESOURCES, spelt), spelt.toLowerCase())
@@ -85,7 +85,7 @@ test('the table of abilities has a row for every ability', () => {
   for (const { fields, meaning } of ABILITIES_TABLE) assert.ok(fields !== '' && meaning !== '')
 })
 
-test('a rendered sandbox is JSON of the same sandbox, whatever its name and its failure contain', () => {
+test('a rendered sandbox parses as JSON to the same sandbox, whatever characters its texts contain', () => {
   const date = fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) })
   const sandboxes: fc.Arbitrary<Omit<Sandbox, 'id' | 'org_id'>> = fc.record({
     name: fc.string({ unit: 'binary' }),

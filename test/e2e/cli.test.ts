@@ -5,7 +5,7 @@ import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// The unmodified public command line client, called as people and scripts do.
+// The unmodified public command line client `msb`, in a terminal and from scripts.
 
 describe('the msb command', { skip: whyNoServer() }, () => {
   let server: RealServer

@@ -9,13 +9,14 @@ import type { RequestParts } from '../support/send.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The contract over the wire: `call` checks every reply against our own schemas and the published document.
+// The contract over HTTP: `call` checks every reply against our schemas and the published API document
+// (test/support/contract.ts).
 
 const ABSENT_ID = '01890000-0000-7000-8000-000000000000'
-/** A size above the limit of a body, which is 4 MiB. */
+/** One byte more than a body may have. */
 const TOO_MANY_BYTES = 4 * 1024 * 1024 + 1
 
-describe('the contract over the wire', { skip: whyNoServer() }, () => {
+describe('the contract over HTTP', { skip: whyNoServer() }, () => {
   let server: RealServer
 
   before(async () => {
@@ -34,8 +35,8 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     return answer.text
   }
 
-  test('one run through all operations, each by id and by name', async () => {
-    // It needs its whole grace time to stop, so that the requests below find it `stopping`.
+  test('every operation on one sandbox, by id and by name, gets a reply that the contract allows', async () => {
+    // The sandbox ignores SIGTERM, so that requests during its grace time find it `stopping`.
     const created = await makeOne('round', { cmd: ['sh', '-c', 'trap "" TERM; while :; do sleep 1; done'] })
     const byId = { params: { sandbox_id: created.id } }
     const byName = { params: { name: 'round' } }
@@ -112,7 +113,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     }
   })
 
-  test('a malformed request gets 400 invalid_request with the place of the error', async () => {
+  test('a malformed request gets 400 invalid_request with the path of the wrong field', async () => {
     const image = DEMO_IMAGE
     const wrong = [
       ['list_sandboxes', { query: { limit: '0' } }, 'limit'],

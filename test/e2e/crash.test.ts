@@ -10,20 +10,20 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readRows } from '../support/server-database.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// A power cut of the server must not lose anything that was acknowledged.
+// A power cut, here `kill -9` of the server and its PostgreSQL, must not lose anything that was acknowledged.
 
 /** How many times the test kills the server under load. SANDYARD_CRASH_ROUNDS overrides the number. */
 const ROUNDS = Number(process.env['SANDYARD_CRASH_ROUNDS'] ?? '20')
 /** The number of clients. Each has one request in flight at a time. */
 const CLIENTS = 4
-/** The most live sandboxes of one client. */
+/** The maximum number of sandboxes that one client has at a time. */
 const SANDBOXES_EACH = 4
 const LOAD_MOST_MS = 600
 const SETTLE_LIMIT_MS = 30_000
 
 /**
- * The state of a sandbox as its client knows it. It is `unsure` after a request without an answer, which the server may
- * or may not have carried out.
+ * The states of a sandbox that its client considers possible. After a request without an answer there are several,
+ * because the server may have carried it out.
  */
 type Known = { readonly id: string; readonly name: string; wanted: Wanted; readonly possible: Set<Wanted> }
 type Wanted = 'created' | 'running' | 'stopped' | 'deleted'
@@ -89,7 +89,7 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
       injected: ROUNDS,
       checked:
         'after each: every acknowledged sandbox is listed once; at the end each is in a status that its client expects, and the containers are those of the open runs',
-      found: `${String(known.flat().length)} acknowledged sandboxes, none lost or doubled; ${String(wantedRuns.length)} ran on, no container left over`,
+      found: `${String(known.flat().length)} acknowledged sandboxes, none lost or doubled; ${String(wantedRuns.length)} continued to run, no container left over`,
     })
   })
 })
@@ -159,7 +159,8 @@ async function change(server: RealServer, one: Known, id: keyof typeof NEXT): Pr
   const isUnsure = one.possible.size > 1
   one.possible.add(NEXT[id])
   const answer = await call(server, id, { params: { sandbox_id: one.id } })
-  const isGone = answer.status === 404 && isUnsure // an earlier delete succeeded, but its answer never arrived
+  // The sandbox was deleted by an earlier request, whose answer never arrived.
+  const isGone = answer.status === 404 && isUnsure
   if (answer.isRefusal && !isGone) assert.equal(answer.status, 409, answer.text)
   else one.wanted = NEXT[id]
   one.possible.clear()
@@ -177,7 +178,7 @@ async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
     )
     const moving = open.filter(({ status }) => status !== 'running')
     const isQuiet = moving.length === 0 && findContainers(server.dataDir).length === open.length
-    if (isQuiet) return await listAll(server) // list again: an earlier list may show a sandbox in transition
+    if (isQuiet) return await listAll(server) // a new list: the earlier one may show a sandbox in transition
     assert.ok(systemClock.monotonicMs() < deadlineMs, `never settled: ${JSON.stringify(moving.slice(0, 3))}`)
     await systemClock.sleep(50)
   }

@@ -22,7 +22,9 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 // Files of a sandbox, as the unmodified public SDK and `msb cp` read and write them.
 
 const MIB = 1024 * 1024
-/** The most that the server's memory may grow while a far larger file passes through it. It includes uncollected garbage. */
+/**
+ * The maximum growth of the server's memory while a far larger file passes through. It includes uncollected garbage.
+ */
 const GROWTH_LIMIT_MIB = 300
 
 describe('the files of a sandbox', { skip: whyNoServer() }, () => {
@@ -70,7 +72,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     assert.equal((await fs.read('/work/empty')).length, 0)
   })
 
-  test('an impossible operation is refused with the message of the operating system', async () => {
+  test('a file operation that fails is refused with the error message of the operating system', async () => {
     const fs = box.fs()
     await assert.rejects(fs.read('/none'), /No such file or directory/)
     await assert.rejects(fs.list('/etc/passwd'), /Not a directory/)
@@ -118,7 +120,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     await mounted.stop()
   })
 
-  test('50 MiB are written and read back unchanged, at once, as streams, and by copying files of this machine', async () => {
+  test('50 MiB are written and read back unchanged in one call, as streams, and by copies from and to this machine', async () => {
     const bytes = randomBytes(50 * MIB)
     const digest = createHash('sha256').update(bytes).digest('hex')
     await box.fs().write('/root/large', bytes)

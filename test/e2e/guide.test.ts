@@ -119,7 +119,7 @@ describe('the guide', { skip: whyNoServer() }, () => {
   }
 })
 
-/** The variables of this process, without those that name another server or database. */
+/** The environment of this process, without variables that set a server, a database or a setting. */
 function withoutSettings(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_URL)/.test(name)))
 }

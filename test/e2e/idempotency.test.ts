@@ -14,7 +14,7 @@ const ROUNDS = Number(process.env['SANDYARD_CRASH_ROUNDS'] ?? '4')
 /** The number of requests in flight when the server is killed. */
 const REQUESTS = 24
 const KILL_WITHIN_MS = 250
-/** Longer than a claim of the dead process lasts (10 s). */
+/** The time limit for a retry. A claim of the killed process lasts 10 s of it. */
 const SERVED_WITHIN_MS = 60_000
 
 describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
@@ -68,8 +68,8 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
   })
 
   /**
-   * Creates a sandbox with a key. Resolves with the sandbox, or with null while the interrupted attempt still has the
-   * claim.
+   * Creates a sandbox with an idempotency key. Resolves with the sandbox, or with null while the claim of an
+   * interrupted attempt lasts.
    */
   async function create(key: string): Promise<SandboxBody | null> {
     const body = { image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
@@ -79,7 +79,7 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
     return null
   }
 
-  /** Like `create`, for a server that may die meanwhile: also resolves with null when there is no answer. */
+  /** Like `create`, but also resolves with null if the server dies before it answers. */
   async function tried(key: string): Promise<SandboxBody | null> {
     try {
       return await create(key)

@@ -8,7 +8,7 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The unmodified public client follows the logs of sandboxes.
+// The unmodified public SDK and `msb` read and follow the logs of sandboxes.
 
 /** A script that writes lines to both outputs, with pauses that preserve their order, and then stays silent. */
 const TALK = 'for n in 1 2 3; do echo "out $n"; sleep 0.1; echo "err $n" >&2; sleep 0.1; done; exec sleep 600'
@@ -53,7 +53,7 @@ describe('logs', { skip: whyNoServer() }, () => {
   const shown = (entries: readonly LogEntry[]): readonly string[] =>
     entries.map((entry) => `${entry.source} ${entry.text().trimEnd()}`)
 
-  test('the SDK follows a sandbox line by line with its sources, and resumes behind each cursor', async () => {
+  test('the SDK follows a log line by line, gets the source of each line, and resumes after any cursor', async () => {
     const id = await run('talks', TALK)
     const all = await followBySdk('talks', undefined, SAID.length)
     assert.deepEqual(shown(all), SAID)

@@ -9,7 +9,7 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Basic operations of the unmodified public client with a server whose sandboxes are virtual machines.
+// Basic operations of the unmodified public SDK and `msb` on a server whose sandboxes are microVMs.
 
 const lacks = await findMissingMicroVmRequirements()
 
@@ -18,7 +18,8 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
   let sdk: Sdk
 
   before(async () => {
-    // The last test restarts the server with the default of these tests, which stops all sandboxes.
+    // `keep` lets sandboxes run on while the server restarts. The last test starts it without `keep`, so that they stop
+    // at the end.
     server = await startServer({ SANDYARD_DRIVER: 'microsandbox', SANDYARD_SHUTDOWN: 'keep' })
     sdk = await loadSdk(server)
   })
@@ -33,7 +34,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
     return stdout
   }
 
-  test('the SDK creates a microVM, runs commands in its own kernel, stops and removes it, and no machine is left', async () => {
+  test('the SDK creates a microVM with its own kernel, runs commands, stops and removes it, and no VM process is left', async () => {
     const box = await small('by-sdk').create()
     assert.equal(machinesOf(server.dataDir).length, 1)
     const output = await box.exec('sh', ['-c', 'uname -r; echo err >&2; exit 3'])

@@ -10,7 +10,7 @@ import { waitUntil } from '../support/wait.ts'
 
 // The embedded PostgreSQL dies or freezes while clients use the server.
 
-/** How many times each kind of death is injected. */
+/** How many times each fault is injected. */
 const ROUNDS = 2
 const FREEZE_MS = 30_000
 
@@ -60,7 +60,7 @@ describe('the embedded PostgreSQL', () => {
     noteSurvival('kill -9 of one session of PostgreSQL', survivals, ROUNDS)
   })
 
-  test('sessions that are ended one by one cost some requests a 503 and nothing else', async () => {
+  test('sessions are ended one by one: some requests get 503, and nothing is lost or done twice', async () => {
     let ended = 0
     const survival = await assertSurvivesFault(server, adminUrl, async () => {
       const pids = sessionsOf(postmasterOf(server))

@@ -10,10 +10,11 @@ import { superuserUrl } from '../support/server-database.ts'
 import { mountSmallDisk, whyNoSmallDisk, type SmallDisk } from '../support/small-disk.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The disk of PostgreSQL becomes full: first the disk of its tables, then the disk of its log. Then there is free space again.
+// The disk of PostgreSQL becomes full: there is no space for tables first, and then none for the write-ahead log (WAL).
+// Later there is free space again.
 
 const DISK_MIB = 320
-/** PostgreSQL preallocates few segments of its log, so that it soon needs a new one. */
+/** Makes PostgreSQL preallocate few WAL segments, so that it soon needs a new one. */
 const SMALL_LOG = { min_wal_size: '32MB', max_wal_size: '48MB' }
 const FULL_MS = 10_000
 
@@ -77,7 +78,7 @@ async function whileFull(
     const before = load.answers.get(503) ?? 0
     await then()
     await waitUntil(() => {
-      disk.fill() // fill the space that the server freed meanwhile
+      disk.fill() // fills the space that PostgreSQL has freed in the meantime
       return load.hasFailed || (load.answers.get(503) ?? 0) > before + 10
     }, 60_000)
     await systemClock.sleep(FULL_MS)
@@ -86,12 +87,12 @@ async function whileFull(
   }
 }
 
-/** Writes until the server needs new segments of its log and dies because it gets none. */
+/** Writes WAL until PostgreSQL needs a new segment and dies, because the disk has no space for one. */
 async function exhaustLog(adminUrl: string): Promise<void> {
   for (let isUp = true; isUp;) {
     try {
       await onServer(adminUrl, async (admin) => {
-        admin.on('error', (error) => void error) // the test wants the server to die
+        admin.on('error', (error) => void error) // PostgreSQL is expected to die
         await admin.query(`SELECT pg_logical_emit_message(true, 'fill', repeat('x', 1000000)), pg_switch_wal()`)
       })
     } catch {
@@ -100,7 +101,7 @@ async function exhaustLog(adminUrl: string): Promise<void> {
   }
 }
 
-/** Restarts the server whenever it ends, as the operator's service manager would. */
+/** Restarts PostgreSQL, or starts it if it has died, as its operator's service manager would. */
 async function startAgain(external: ExternalPostgres): Promise<void> {
   await external.end('SIGQUIT')
   await external.start()

@@ -15,7 +15,7 @@ import { whyNoServer } from '../support/server.ts'
 
 // Two server processes and a worker share an external PostgreSQL, which becomes unavailable.
 
-/** An outage that a joined worker always survives: see docs/decisions/0025-database-faults.md. */
+/** An outage during which a joined worker always keeps its sandboxes: see docs/decisions/0025-database-faults.md. */
 const SHORT_MS = (RENEW_DEADLINE_MS - SYNC_HOLD_MS) / 2
 const LONG_MS = WORKER_LEASE_MS + 5_000
 const SANDBOXES = ['fleet-0', 'fleet-1'] as const
@@ -49,9 +49,10 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     assert.deepEqual(await Promise.all(SANDBOXES.map((name) => look(first, name))), before)
     noteFault({
       area: 'postgresql',
-      fault: `kill -9 of the PostgreSQL of two server processes and a worker, away for ${String(SHORT_MS / 1000)} s`,
+      fault: `kill -9 of the PostgreSQL of two server processes and a worker, restarted after ${String(SHORT_MS / 1000)} s`,
       injected: 1,
-      checked: 'the worker keeps its sandboxes; through both processes a sandbox is made, placed and runs within 15 s',
+      checked:
+        'the worker keeps its sandboxes; through both processes a sandbox is created, placed and started within 15 s',
       found: `${String(SANDBOXES.length)} of ${String(SANDBOXES.length)} the same; a sandbox runs after ${String(runningMs)} ms`,
     })
   })
@@ -68,14 +69,17 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     }
     noteFault({
       area: 'postgresql',
-      fault: `the same, away for ${String(LONG_MS / 1000)} s: longer than a lease`,
+      fault: `the same, for ${String(LONG_MS / 1000)} s, which is longer than a lease`,
       injected: 1,
-      checked: 'the worker destroyed its sandboxes and the API reports it; each is started again, once',
+      checked: 'the worker destroyed its sandboxes, and the API reports it; each sandbox is started again once',
       found: `${String(SANDBOXES.length)} failed and started again; a new sandbox runs after ${String(runningMs)} ms`,
     })
   })
 
-  /** Creates a sandbox through each process. Resolves with the milliseconds until all of them run. */
+  /**
+   * Kills PostgreSQL with SIGKILL, restarts it after `awayMs`, and waits until each server process works again.
+   * Resolves with the time until a new sandbox has run through each process, in milliseconds since PostgreSQL was back.
+   */
   async function goAway(awayMs: number): Promise<number> {
     await external.end('SIGKILL')
     await systemClock.sleep(awayMs)
@@ -85,7 +89,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
   }
 })
 
-/** The properties of a sandbox that would differ if it had been replaced. */
+/** A sandbox's status and start times as one text, which would differ if the sandbox had been restarted. */
 async function look(server: ReplicaProcess, name: string): Promise<string> {
   const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
   assert.ok(!answer.isRefusal, answer.text)

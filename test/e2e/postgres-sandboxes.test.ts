@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
-import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
 import { waitForRecovery } from '../support/fault-invariants.ts'
 import { findContainers } from '../support/leftovers.ts'
@@ -12,10 +11,10 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readPostmasterPid, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Real sandboxes don't depend on PostgreSQL: they continue while it is frozen and when it dies.
+// Real sandboxes don't depend on PostgreSQL: they continue while PostgreSQL is frozen and after it dies.
 
 const SANDBOXES = 2
-/** Longer than the lease of a worker. */
+/** How long PostgreSQL is frozen: longer than the lease of a worker. */
 const FREEZE_MS = WORKER_LEASE_MS + 5_000
 const COMMAND_SECS = FREEZE_MS / 1000 + 5
 
@@ -36,10 +35,11 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
     }
     const before = await Promise.all(names.map((name) => look(server, name)))
     const containers = findContainers(server.dataDir).toSorted()
-    const count = `for i in $(seq ${String(COMMAND_SECS)}); do echo $i; sleep 1; done`
+    const count = `: > /root/begun; for i in $(seq ${String(COMMAND_SECS)}); do echo $i; sleep 1; done`
     const commands = names.map((name) => inside(server, name, count))
 
-    await systemClock.sleep(1_000) // the commands run
+    for (const name of names)
+      await waitUntil(async () => (await inside(server, name, 'test -e /root/begun')).code === 0, 60_000)
     await freezeTree(readPostmasterPid(server.dataDir) ?? 0, FREEZE_MS)
     const frozen = await waitForRecovery(server)
     const dead = readPostmasterPid(server.dataDir) ?? 0
@@ -67,7 +67,9 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
   })
 })
 
-/** The properties of a sandbox that would differ if it had been replaced. */
+/**
+ * A sandbox's status, start times, file and process as one text, which would differ if the sandbox had been restarted.
+ */
 async function look(server: RealServer, name: string): Promise<string> {
   const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
   assert.ok(!answer.isRefusal, answer.text)

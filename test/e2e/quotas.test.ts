@@ -7,7 +7,8 @@ import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The unmodified public SDK meets limits and suspensions, which the operator sets while the server runs.
+// The operator sets limits and suspends organizations while the server runs. The tests check what the unmodified public
+// SDK gets.
 
 describe('limits met by the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -26,13 +27,13 @@ describe('limits met by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(child.exitCode, 0, `${line}: ${err}`)
   }
 
-  test('without limits every limit is null, and the reply matches both contracts', async () => {
+  test('without limits every limit is null, and the reply fits our schema and the published API document', async () => {
     const { body, isRefusal } = await call(server, 'get_quotas')
     assert.ok(!isRefusal)
     assert.deepEqual([body.max_sandboxes, body.included_vcpu_hours, body.total_sandboxes], [null, null, 0])
   })
 
-  test('an exceeded limit tells the SDK its name, value, use and how to change it, and the SDK continues once it is raised', async () => {
+  test('the SDK gets the name, the value and the use of an exceeded limit and how to change it, and succeeds once it is raised', async () => {
     await sandyard('quota set max_concurrent_ephemeral_running 1')
     await sandyard('quota set max_vcpus_per_sandbox 2')
     const first = await sdk.Sandbox.builder('first').image(DEMO_IMAGE).ephemeral(true).create()

@@ -11,7 +11,7 @@ import { spawnProgram, startServer, whyNoServer, type RealServer } from '../supp
 import { makeTestImage, type TestEntry, type TestImage } from '../support/test-image.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Real sandboxes with images from a real registry on loopback, over plain HTTP.
+// Real sandboxes with images from a registry on loopback, over plain HTTP.
 
 const CREDENTIAL = { username: 'puller', password: 'password-of-the-puller' } as const
 
@@ -120,7 +120,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
     )
   })
 
-  test('after `sandyard registry login` the saved credential is used without being asked for', async () => {
+  test('after `sandyard registry login`, pulls use the saved credential although no create request names it', async () => {
     closed.push('own/saved', 'latest', await imageOf('saved'))
     const image = `${closed.address}/own/saved`
     const args = ['registry', 'login', closed.address, '--username', CREDENTIAL.username, '--password-stdin']

@@ -18,11 +18,11 @@ import { waitUntil } from '../support/wait.ts'
 // Three server processes on one PostgreSQL, a worker with real sandboxes, and clients that use any of the processes.
 
 const CLIENTS = 3
-/** Longer than a worker's lease and the leader's lease. */
+/** How long processes are frozen: longer than a worker's lease and the leader's lease together. */
 const STOPPED_MS = WORKER_LEASE_MS + LEADER_LEASE_MS
 /**
- * The limit for placing a run, whichever process died or froze. It covers the leader's lease, the locks of a dead
- * session, and a slow machine.
+ * The time limit for placing a run after any process died or froze. It covers the leader's lease, locks that a dead
+ * process's session still holds, and a slow machine.
  */
 const LOOPS_LIMIT_MS = 45_000
 const KILLS = 3
@@ -63,7 +63,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     }
   }
 
-  /** Waits until processes that are not down have answered this many more requests. */
+  /** Waits until the load has had `count` more answers, from processes that are up. */
   async function served(load: ReplicaLoad, count: number): Promise<void> {
     const from = load.answered
     await waitUntil(() => load.hasFailed || load.answered - from >= count, 60_000)
@@ -90,7 +90,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     return waitUntil(async () => (await world.leader()) ?? false, LOOPS_LIMIT_MS)
   }
 
-  test('a sandbox is reached through each of them', async () => {
+  test('a sandbox is reached through each server process', async () => {
     for (const replica of world.replicas) await assertExec(replica)
   })
 
@@ -184,7 +184,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       area: 'replicas',
       fault: `SIGSTOP of the server process that leads and that the worker syncs with, for ${String(STOPPED_MS / 1000)} s`,
       injected: 1,
-      checked: 'requests to the others, loops, no worker called lost, no run ended',
+      checked: 'requests to the others, loops, no worker marked as lost, no run ended',
       found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the stopped ones without an answer`,
     })
   })
@@ -200,7 +200,9 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       placedMs = (await waitForRecovery(other)).runningMs
       await assertExec(other)
       await restart(old, load)
-      await assertExec(old) // at once, when the process that the worker syncs with has only just learned of it
+      // This works at once, although the process with which the worker syncs has only just learned of the restarted
+      // one.
+      await assertExec(old)
     })
     noteFault({
       area: 'replicas',

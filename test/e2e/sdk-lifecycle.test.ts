@@ -8,7 +8,7 @@ import { waitUntil } from '../support/wait.ts'
 
 // The lifecycle of a sandbox with the unmodified public SDK.
 
-describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
+describe('the lifecycle of a sandbox with the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
   let sdk: Sdk
 
@@ -31,7 +31,7 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('found')
   })
 
-  test('a missing sandbox and a taken name are errors of their own kinds', async () => {
+  test('a missing sandbox and a taken name each give the SDK an error of its own type', async () => {
     await assert.rejects(sdk.Sandbox.get('never-made'), sdk.SandboxNotFoundError)
     await assert.rejects(sdk.Sandbox.remove('never-made'), sdk.SandboxNotFoundError)
     const box = await builder('taken').create()

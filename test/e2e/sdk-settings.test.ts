@@ -5,7 +5,7 @@ import type { SandboxBuilder } from 'microsandbox'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// Settings of a sandbox: each setting of the unmodified public SDK takes effect inside the sandbox, or is refused.
+// The settings of a sandbox in the unmodified public SDK: each takes effect inside the sandbox, or is refused.
 
 describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   let server: RealServer
@@ -27,7 +27,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     return output.stdout() + output.stderr()
   }
 
-  // The builder's methods change the builder, but declare that they return another type.
+  // The builder's methods return the builder, but their declared return type is another one.
   const settings = (configure: (builder: SandboxBuilder) => unknown) => (builder: SandboxBuilder) => {
     configure(builder)
     return builder
@@ -81,7 +81,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.equal(said, 'text bytes singleleaf600\n/etc/text\ndirectory 711\nabsent\nappended:x:4242:4242::/:/bin/sh\n')
   })
 
-  test('a patch that copies from outside the host volume fails the start, and the message names the patch', async () => {
+  test('a patch that copies from outside the default volume fails the start, and the message names the patch', async () => {
     const builder = sdk.Sandbox.builder('outside')
       .image(DEMO_IMAGE)
       .patch((patch) => patch.copyFile('../../sealing.key', '/stolen'))
@@ -96,7 +96,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.match(said, /^100\n200\n/)
   })
 
-  test('memory beyond the limit ends the process that requests it, not the machine', async () => {
+  test('a process that exceeds the memory limit is killed, and the sandbox continues', async () => {
     const said = await outputIn(
       'head -c 300000000 /dev/zero | tail > /dev/null; echo $?',
       settings((builder) => builder.memory(128)),
@@ -120,7 +120,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.match(said, /NoNewPrivs:\s+1/)
   })
 
-  test('without a network there is the loopback device alone', async () => {
+  test('a sandbox without a network has only a loopback device', async () => {
     const said = await outputIn(
       'ip -o link | cut -d: -f2',
       settings((builder) => builder.disableNetwork()),

@@ -65,7 +65,7 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     const handle = await box.shellStream('echo early; sleep 30; echo late')
     const from = systemClock.monotonicMs()
     assert.equal(await nextOutput(handle), 'early\n')
-    assert.ok(systemClock.monotonicMs() - from < 5_000)
+    assert.ok(systemClock.monotonicMs() - from < 20_000, 'it came with the end of the command')
     await handle.kill()
     assert.equal((await handle.wait()).code, -1)
   })
@@ -136,7 +136,8 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     await stdin.write('echo $((6*7))\n')
     await outputUntil(handle, /42/)
     await stdin.write('sleep 60; echo not-$?\n')
-    while (!(await box.exec('pgrep', ['-x', 'sleep'])).success); // a shell may miss input that comes before its command runs
+    // The shell may lose Ctrl-C that it gets before its command runs.
+    while (!(await box.exec('pgrep', ['-x', 'sleep'])).success);
     const from = systemClock.monotonicMs()
     await stdin.write('\u0003')
     await stdin.write('echo after-$((1+1))\n')

@@ -20,14 +20,17 @@ import { COUNTER_NAMES, makeTally, type SoakTally } from '../support/soak/tally.
 const SECONDS = Number(process.env['SANDYARD_SOAK_SECS'] ?? '45')
 const LIVES_AT_ONCE = 4
 const SAMPLE_MS = 2_000
-/** The duration from which a trend of memory is meaningful. */
+/** The minimum duration of a soak for which the growth of memory is checked. */
 const TREND_FROM_SECS = 600
-/** The most by which a process's memory may grow from the second to the last quarter: a fraction of it, plus some MiB. */
+/**
+ * The maximum growth of a process's memory from the second to the last quarter of a soak: this fraction plus
+ * `GROWTH_MIB`.
+ */
 const GROWTH = 0.1
 const GROWTH_MIB = 24
 
 describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
-  test('nothing acknowledged is lost, the contract allows every answer, and memory stays flat', async (t) => {
+  test('nothing acknowledged is lost, every answer fits our schemas and the published API document, and memory doesn’t grow', async (t) => {
     await using cluster = await openSoakCluster()
     if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
     const tally = makeTally()
@@ -48,7 +51,7 @@ describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
       sampleAll(watches, over.signal),
       injectFaults(cluster, injected, over.signal),
     ])
-    working.catch(() => over.abort()) // a client that fails ends the soak; the rejection is handled below
+    working.catch(() => over.abort()) // a client's failure ends the soak; `working` is awaited below, which reports it
     await interruptibleSleep(systemClock, SECONDS * 1_000, over.signal)
     over.abort()
     await working
@@ -101,7 +104,7 @@ function note(seen: {
   for (const [fault, injected] of seen.injected)
     noteFault({
       area: 'soak',
-      fault: `${fault}, while everything else goes on`,
+      fault: `${fault}, while everything else continues`,
       injected,
       checked:
         'every reply, every acknowledged sandbox, key and file; at the end no open run, container, mount or process is left',
@@ -109,9 +112,9 @@ function note(seen: {
     })
   noteFault({
     area: 'soak',
-    fault: `all of it for ${String(SECONDS)} s`,
+    fault: `all of these faults for ${String(SECONDS)} s`,
     injected: [...seen.injected.values()].reduce((sum, count) => sum + count, 0),
-    checked: `memory of the processes that live through it: at most ${String(GROWTH * 100)} % and ${String(GROWTH_MIB)} MiB more in the last quarter than in the second (from ${String(TREND_FROM_SECS)} s on)`,
+    checked: `memory of the processes that no fault hits: at most ${String(GROWTH * 100)} % and ${String(GROWTH_MIB)} MiB more in the last quarter than in the second (from ${String(TREND_FROM_SECS)} s on)`,
     found: `${work}; ${seen.memory.join('; ')}`,
   })
 }

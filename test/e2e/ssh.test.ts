@@ -14,14 +14,14 @@ import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { startTcpServer } from '../support/tcp-server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// SSH into a sandbox by the unmodified public client: with its own SSH client, and with OpenSSH through its SSH server.
+// SSH into a sandbox: with `msb ssh` and the SDK's own SSH client, and with OpenSSH through the SSH server of the SDK.
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 60_000
 
 /**
- * Two servers in Perl: an echo server, and one that answers after the end of input. They run with the Perl of the
- * sandbox's toolbox.
+ * Two TCP servers in one Perl script: one echoes, the other answers after the end of input. The perl of the sandbox's
+ * toolbox runs them.
  */
 const SERVER = `
   BEGIN { @INC = "/.msb/tools/perl5"; $| = 1 } use Socket;
@@ -192,7 +192,7 @@ describe('SSH', { skip: whyNoServer() }, () => {
   })
 })
 
-/** The number of processes of a sandbox that each carry one connection. */
+/** The number of helper processes in a sandbox. Each carries one connection. */
 async function carriersIn(box: Sandbox): Promise<number> {
   return Number((await box.shell('pgrep -f /.msb/tools/[t]cp.pl | wc -l')).stdout())
 }

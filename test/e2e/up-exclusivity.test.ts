@@ -6,8 +6,8 @@ import { test } from 'node:test'
 import { makeTestDatabase } from '../support/postgres.ts'
 import { makeProgram } from '../support/program.ts'
 
-// The worker inside `up` does not fence itself. Therefore no other process may use its database and run its sandboxes a
-// second time.
+// The worker inside `up` does not fence itself. If another process used the same database, that process could call the
+// worker lost and run its sandboxes a second time.
 
 const SECRET = Buffer.alloc(32, 7).toString('base64')
 

@@ -7,9 +7,10 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Usage of real sandboxes over the wire: `call` checks every reply against our own schemas and the published document.
+// Usage of real sandboxes over HTTP: `call` checks every reply against our schemas and the published API document
+// (test/support/contract.ts).
 
-describe('usage over the wire', { skip: whyNoServer() }, () => {
+describe('usage over HTTP', { skip: whyNoServer() }, () => {
   let server: RealServer
   let id: string
   before(async () => {
@@ -37,7 +38,7 @@ describe('usage over the wire', { skip: whyNoServer() }, () => {
     )
   })
 
-  test('the summary has the same usage in hours, a point a day and metric, and costs nothing without prices', async () => {
+  test('the summary has the same usage in hours, one data point per day and metric, and costs nothing without prices', async () => {
     await waitUntil(async () => {
       const before = await breakdown()
       const usage = await mustCall(server, 'get_usage')
@@ -61,7 +62,7 @@ describe('usage over the wire', { skip: whyNoServer() }, () => {
     await mustCall(server, 'get_storage_breakdown')
   })
 
-  test('an invalid range is refused by its field, and one long past is empty', async () => {
+  test('a usage query with an invalid range is refused by field, and one for a range before the first run is empty', async () => {
     const ids = ['get_usage', 'get_sandbox_breakdown', 'get_storage_breakdown'] as const
     for (const operation of ids) {
       const wrong = [

@@ -9,7 +9,8 @@ import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
-// Volumes with the unmodified public client and real sandboxes. Every reply is checked against both contracts.
+// Volumes with the unmodified public client and real sandboxes. `call` checks every reply against our schemas and the
+// published API document (test/support/contract.ts).
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 30_000
@@ -112,7 +113,7 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
   test('a sandbox that mounts a volume sees its files, and the routes see what it writes', async () => {
     const fs = (await sdk.Volume.builder('shared').create()).fs()
     await fs.write('in.txt', 'from outside')
-    // The builder's methods change the builder, but declare that they return another type.
+    // The builder's methods return the builder, but their declared return type is another one.
     const configure = (builder: SandboxBuilder): SandboxBuilder => {
       builder.volume('/data', (mount) => mount.named('shared'))
       return builder
@@ -152,13 +153,13 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     upload.on('error', () => upload.destroy())
     await new Promise((resolve) => upload.write(randomBytes(MIB), resolve))
     upload.destroy()
-    await fs.write('after', 'x') // by now the worker has noticed the end of the first upload
+    await fs.write('after', 'x') // once this is answered, the worker has noticed that the first upload was interrupted
     await fs.remove('after')
     assert.equal(await fs.readToString('kept'), 'old')
     assert.deepEqual((await fs.list('/')).map(({ path }) => path), ['/kept']) // prettier-ignore
   })
 
-  test('a cap is enforced while a sandbox writes, and after it is raised the sandbox can write more', async (t) => {
+  test('a cap is enforced while a sandbox writes, and the sandbox can write more once the cap is raised', async (t) => {
     const made = await call(server, 'create_volume', { body: { name: 'capped', capacity_gib: 1 } })
     if (made.isRefusal) {
       t.skip(`no cap can be enforced on this machine: ${made.body.error.message}`)
@@ -183,7 +184,7 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     await sdk.Sandbox.remove('filling')
   })
 
-  test('every reply of the volume routes is one that both contracts allow', async () => {
+  test('every reply of the volume routes fits our schemas and the published API document', async () => {
     const made = await mustCall(server, 'create_volume', { body: { name: 'direct', labels: { team: 'ml' } } })
     const params = { id: made.id }
     assert.deepEqual(made.labels, { team: 'ml' })

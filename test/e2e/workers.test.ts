@@ -15,10 +15,11 @@ import { readRows } from '../support/server-database.ts'
 import { whyNoServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Workers on machines of their own with real sandboxes. The tests cut their links, and freeze and kill their processes.
+// Joined workers with real sandboxes, each in a network namespace. The tests cut their links, and freeze and kill
+// processes.
 
 const LIMIT_MS = 600_000
-/** Longer than a lease plus the time for which a restarted control plane first only listens. */
+/** Long enough for the control plane to call a disconnected worker lost: a lease and 15 s. */
 const LONG_CUT_MS = WORKER_LEASE_MS + 15_000
 const BRIEF_CUT_MS = 4_000
 const LOOK_MS = 150
@@ -35,7 +36,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
     })
     after(() => world.close())
 
-    test('a machine joins by a token that serves once; sandboxes start there and answer a client', async () => {
+    test('a machine joins with a token that works once, and sandboxes start there and answer a client', async () => {
       const { server } = world
       const box = await create('first')
       assert.deepEqual(await sandboxesOn(steady), [box.id])
@@ -60,7 +61,8 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       await waitUntil(() => /draining: no new sandboxes/.test(steady.output()), 20_000)
       const waiting = await create('waits', 'accepted')
       const [first] = await sandboxesOn(steady)
-      await systemClock.sleep(1_000)
+      const reasonOf = async (id: string) => (await readSandbox(id)).body.status_reason
+      await waitUntil(async () => (await reasonOf(waiting.id)) === 'insufficient_capacity', SETTLE_LIMIT_MS)
       assert.deepEqual(await sandboxesOn(steady), [first])
       assert.match(await world.refused('remove', 'steady'), /1 runs, the disks of 1 sandboxes \(first\)/)
       await world.operate('drain', 'steady', '--deadline', '1m')
@@ -101,7 +103,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
 
       const of = (name: string): FleetWorker => on(name).worker
       await of('restarted').kill9()
-      await of('steady').kill9() // for good
+      await of('steady').kill9() // never started again
       of('stopped').signal('SIGSTOP')
       await Promise.all([
         of('restarted').start(),

@@ -13,7 +13,7 @@ import type { Replica } from './replica.ts'
 import type { SeededChoices } from './seeded-choices.ts'
 import type { Snapshot } from './snapshot.ts'
 
-/** What was acknowledged to clients, and so must never be lost. */
+/** The changes that replicas acknowledged to clients. None of them may ever be lost. */
 export type Acknowledgements = {
   readonly created: Set<SandboxId>
   readonly deleted: Set<SandboxId>
@@ -23,12 +23,15 @@ export type Acknowledgements = {
   readonly named: Map<SandboxId, string>
 }
 
-/** Starts with nothing acknowledged. */
+/** Creates an empty record of acknowledged changes. */
 export function makeAcknowledgements(): Acknowledgements {
   return { created: new Set(), deleted: new Set(), stopped: new Set(), named: new Map() }
 }
 
-/** A client's request and what the client knows of it. `unknown`: there was no answer, or one that leaves the outcome open. */
+/**
+ * A client's request, and its outcome as the client knows it. `unknown`: the client got no answer, or an answer that
+ * leaves open whether the request was carried out.
+ */
 export type ClientRequest = {
   readonly kind: ClientOp
   readonly sandbox: SandboxId | null
@@ -36,9 +39,12 @@ export type ClientRequest = {
   /** For a create: whether it also starts the sandbox. */
   readonly starts: boolean
   outcome: 'unknown' | 'acknowledged' | 'refused'
-  /** When the answer arrived, counted as `sentAt` is. */
+  /**
+   * The position of the answer in the sequence of all requests and answers, like `sentAt`. Infinity if there is no
+   * answer.
+   */
   answeredAt: number
-  /** The sandbox that a create has created. */
+  /** For an acknowledged create: the id of the new sandbox. */
   createdId: SandboxId | null
 }
 
@@ -46,7 +52,9 @@ export type ClientOp = 'create' | 'start' | 'stop' | 'delete' | 'rename'
 
 /** Clients of the API. They don't wait for an answer before they send the next request. */
 export type Clients = {
-  /** Sends a request to a replica; returns its description for the trace. */
+  /**
+   * Sends a request about a random sandbox of `seen` to a replica. Returns a description of the request for the trace.
+   */
   send(op: ClientOp, replica: Replica, seen: Snapshot): string
   readonly requests: readonly ClientRequest[]
 }

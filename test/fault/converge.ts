@@ -2,17 +2,17 @@ import { Violation, type World } from './schedule.ts'
 import { restartReplica, drain, passTime } from './steps.ts'
 import { openBySandbox } from './invariants.ts'
 
-/** The schedule's time for everything to converge: two leases and the start of a worker. */
+/** How long the world may take to converge, in the schedule's time: two leases and the start of a worker fit in. */
 const LIMIT_MS = 120_000
-/** More gates than this between two checks never end. */
+/** The maximum number of gates opened between two checks. A world that needs more is in an endless loop. */
 const MAX_GATES = 2_000
 const CONVERGES = 'without faults everything converges'
 const LAST_REQUEST_HOLDS = 'the last acknowledged request has its effect'
 const LOOPS_PER_ROUND = ['place', 'lost', 'deadlines', 'pools', 'reap', 'retire', 'roll_up'] as const
 
 /**
- * Ends all faults, opens gates in order, and throws a `Violation` unless the world converges: everything runs as the database
- * and the clients' last requests say, and nothing is left to do.
+ * Ends all faults, opens gates in order, and throws a `Violation` unless the world converges. Then everything matches
+ * the database and the clients' last requests, and no work is left.
  */
 export async function converge(world: World): Promise<void> {
   const { gates, hosts, machines } = world
@@ -47,7 +47,7 @@ async function drainAll(world: World): Promise<void> {
   if ((await drain(world, MAX_GATES)) === MAX_GATES) throw new Violation(`${CONVERGES}: it never comes to rest`)
 }
 
-/** What differs between the machines and the database, or is still under way; null when nothing is. */
+/** Describes one difference between machines and database, or one unfinished change. Null if there is none. */
 function unfinishedWork({ snapshot, machines }: World): string | null {
   const now = snapshot()
   const open = openBySandbox(now)
@@ -86,7 +86,10 @@ function unfinishedWork({ snapshot, machines }: World): string | null {
   return null
 }
 
-/** The last acknowledged request for each sandbox must have its effect, unless a known cause ended the run. */
+/**
+ * Throws a `Violation` unless the last acknowledged request for each sandbox has its effect. A started run may also
+ * have ended by a cause other than a request.
+ */
 function checkClientRequests({ clients, snapshot }: World): void {
   const now = snapshot()
   for (const last of clients.requests) {

@@ -15,7 +15,7 @@ type Fault = (typeof FAULTS)[number]
 
 const MESSAGES = new Set(['request', 'reply', 'notification', 'answer'])
 
-/** The kind of fault that a schedule's counter is about; null for a counter of something else. */
+/** The kind of fault that a counter of a schedule counts. Null if the counter counts something else. */
 export function faultOf(counted: string): Fault | null {
   if (counted.startsWith('kill -9')) return FAULTS[0]
   if (counted.startsWith('pause of')) return FAULTS[2]

@@ -20,16 +20,19 @@ import { directDatabase, openSimStore, type SimStore } from './sim-database.ts'
 export type Fixture = {
   readonly store: SimStore
   readonly unlimitedCaller: Caller
-  /** Its organization has `LIMITS`. */
+  /** A caller whose organization has the limits `LIMITS`. */
   readonly limitedCaller: Caller
   readonly workers: readonly WorkerId[]
   close(): Promise<void>
 }
 
-/** What the limited organization may have at once. */
+/** The limits of the limited organization: sandboxes, and sandboxes that run at the same time. */
 export const LIMITS = { sandboxes: 4, running: 2 }
 
-/** Creates a fixture. Every fixture starts with the same rows, down to the identifiers, so that a seed replays on any of them. */
+/**
+ * Creates a fixture. Every fixture starts with the same rows, down to the identifiers, so that a seed replays on every
+ * fixture.
+ */
 export async function openFixture(): Promise<Fixture> {
   const database = await makeTestDatabase()
   const store = await openSimStore(database.url)
@@ -54,7 +57,13 @@ export async function openFixture(): Promise<Fixture> {
     openStream: refuse,
     dialChannel: refuse,
     channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
-    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
+    settings: {
+      stopGraceMs: 500,
+      defaultRegistry: 'registry.example',
+      maxDiskMib: 65_536,
+      placement: 'pack',
+      networkDeny: () => [],
+    },
   })
   const first = await createFirstOrg(deps, null)
   const unlimitedCaller = first === null ? null : await authenticate(deps, first.key)

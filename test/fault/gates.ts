@@ -1,11 +1,14 @@
 /**
- * Gates decide the order of everything. Whatever the code under test waits for is a gate: a reply of the database, a message, an
- * action of the driver, a time. A gate stays shut until the schedule opens it, and the schedule also decides how the action goes.
- * Between two openings nothing runs. The schedule therefore decides the order of all that happens, and a seed replays it.
+ * Gates make a schedule deterministic. Wherever the code under test waits, it waits at a gate: for a reply of the
+ * database, a message, an action of the driver or a timer. The schedule opens the gates one by one and chooses the
+ * outcome of each action. It opens the next gate only once all code waits again. The same seed therefore gives the same
+ * order of events.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 
-/** How an action that waits at a gate goes. `reported_failed`: it is done, but its caller gets an error. */
+/**
+ * The outcomes of an action that waits at a gate. `reported_failed`: the action is done, but its caller gets an error.
+ */
 export const ENDINGS = [
   'done',
   'refused',
@@ -21,8 +24,8 @@ export type GateKind =
   'read' | 'write' | 'driver' | 'request' | 'reply' | 'hang_up' | 'notification' | 'runtime_change' | 'answer' | 'timer'
 
 /**
- * One process from its start to its end. Nothing that a dead process waits for ever arrives, so that its code never continues.
- * The same holds for a paused process until it is resumed.
+ * One process from its start to its end. The gates of a dead process never open, so its code never continues. The gates
+ * of a paused process stay shut until it is resumed.
  */
 export type Incarnation = {
   readonly name: string
@@ -43,7 +46,7 @@ export type Gate = {
   readonly label: string
   /** The process whose code continues when the gate opens. */
   readonly incarnation: Incarnation
-  /** The schedule's time from which it may open; null: any time. */
+  /** The earliest time at which the gate may open, in the schedule's time. Null: at any time. */
   readonly dueMs: number | null
   readonly endings: readonly Ending[]
   /** Whether the link and the receiver let a message through now. */
@@ -66,11 +69,14 @@ export type Gates = {
   setNow(ms: number): void
   /** The gates that the schedule may open, the oldest first. Timers that are not due yet are included. */
   openable(): readonly Gate[]
-  /** Does `work` once its gate opens. A process that dies before never gets the result. */
+  /**
+   * Adds a gate for `incarnation` and does `work` once the gate opens. If the process dies first, the promise never
+   * settles.
+   */
   pass<T>(incarnation: Incarnation, options: PassOptions, work: () => Promise<T> | T): Promise<T>
   /** Resolves after `ms` of the schedule's time, or rejects with the signal's reason. */
   sleep(incarnation: Incarnation, ms: number, signal?: AbortSignal): Promise<void>
-  /** Resolves when everything that can run without a gate has run. */
+  /** Resolves once all code under test waits at a gate. */
   waitUntilIdle(): Promise<void>
 }
 
@@ -113,7 +119,9 @@ export function makeIncarnation(name: string): Incarnation {
   }
 }
 
-/** After so many turns of the event loop without a new gate nothing runs any more; batches take one turn to start. */
+/**
+ * Turns of the event loop without a change of the gates after which all code waits. A batch takes one turn to start.
+ */
 const IDLE_TURNS = 3
 
 /** Creates the gates of one schedule. */

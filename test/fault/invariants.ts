@@ -1,4 +1,4 @@
-/** What must hold after every step, whatever faults the schedule injected. */
+/** The invariants of schedules: they hold after every step, whatever faults were injected. */
 import type { SandboxId } from '../../src/domain/ids.ts'
 import {
   isActive,
@@ -11,7 +11,7 @@ import type { Acknowledgements } from './clients.ts'
 import type { Machine } from './machine.ts'
 import type { RunRow, SandboxRow, Snapshot } from './snapshot.ts'
 
-/** What an invariant looks at: the database before and after a step, and the machines after it. */
+/** The input of an invariant: the database before and after a step, and the machines after the step. */
 export type InvariantInput = {
   readonly before: Snapshot
   readonly after: Snapshot
@@ -23,7 +23,7 @@ export type InvariantInput = {
 
 export type Invariant = {
   readonly statement: string
-  /** Says what violates the invariant, or null. */
+  /** Returns a description of the violation, or null if the invariant holds. */
   readonly findViolation: (input: InvariantInput) => string | null
 }
 

@@ -28,7 +28,10 @@ export type Machine = {
   readonly incarnation: Incarnation | null
   /** Starts the worker's process unless one is alive. */
   startWorker(): void
-  /** The watchdog, another process of this machine, kills all runs a while after the worker's renew deadline. */
+  /**
+   * Runs the machine's watchdog once. From a second after the worker's renew deadline it kills all runs. Returns their
+   * ids.
+   */
   runWatchdog(): readonly RunId[]
   /** Runs that have not ended. */
   livingRuns(): readonly {
@@ -48,7 +51,7 @@ export type MachineWorld = {
   readonly isWatched: boolean
 }
 
-/** The watchdog acts at most this long after the time at which the worker fences itself. */
+/** The longest time from the worker's renew deadline, at which the worker fences itself, until the watchdog acts. */
 const WATCHDOG_MS = 1_000
 
 const BEFORE_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_before', 'twice', 'pauses_after']
@@ -76,7 +79,8 @@ export function makeMachine(
   let incarnation: Incarnation | null = null
   let uuid: string | null = null
   let deadlineMs = 0
-  // A worker stores its renew deadline in a file: its next process continues with it, and the watchdog and the launcher read it.
+  // Every incarnation of the worker, the watchdog and the launcher share this value, as a real worker shares it by a
+  // file.
   const renewDeadline: RenewDeadline = {
     nowMs: () => gates.nowMs,
     hasPassed: () => gates.nowMs >= deadlineMs,
@@ -168,7 +172,10 @@ export function makeMachine(
   }
 }
 
-/** The launcher, a process of its own, starts nothing once the renew deadline has passed, not even a start that was requested before. */
+/**
+ * A driver with the launcher's check: every start after the renew deadline is refused, even if it was requested
+ * earlier.
+ */
 function withLauncher(driver: Driver, renewDeadline: RenewDeadline): Driver {
   return {
     ...driver,
@@ -180,8 +187,8 @@ function withLauncher(driver: Driver, renewDeadline: RenewDeadline): Driver {
 }
 
 /**
- * Puts two gates around each action of the driver: one before it is done, and one before the worker gets its result. What the
- * driver observes it reads from the machine without a gate.
+ * Puts two gates around each action of a driver: one before the action, and one before the worker gets its result.
+ * Reads of the machine's state have no gate.
  */
 function withGates(gates: Gates, incarnation: Incarnation, driver: Driver): Driver {
   const act = async (label: string, work: () => Promise<void>): Promise<void> => {

@@ -3,16 +3,19 @@ import type { ControlPlane } from '../../src/worker/agent/control-plane.ts'
 import { makeIncarnation, type Ending, type Gates, type Incarnation } from './gates.ts'
 import type { Replica } from './replica.ts'
 
-/** The network between workers and replicas. A cut link lets nothing through in the directions that are cut. */
+/** The network between workers and replicas. Every message waits at a gate, which can't open while its link is cut. */
 export type Network = {
-  /** How one process of a worker reaches the control plane. */
+  /** Creates the connection of one worker process to the control plane. */
   connect(worker: Incarnation, link: Link): ControlPlane
 }
 
-/** The link of one machine, as its worker sees it: which direction is cut. */
+/** The directions in which a machine's link is cut, from the point of view of its worker. */
 export type Link = { dropsInbound: boolean; dropsOutbound: boolean }
 
-/** How much longer than the control plane holds a sync the worker waits for the reply, as its own client does. */
+/**
+ * A worker waits this much longer for a reply than the control plane may hold a sync. The real worker's client does the
+ * same.
+ */
 const SYNC_TIMEOUT_MARGIN_MS = 7_000
 
 const REQUEST_ENDINGS: readonly Ending[] = ['done', 'refused', 'twice']
@@ -53,7 +56,7 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
                 inTransit,
                 { kind: 'request', label: `${label} again`, canOpen: () => !replica.incarnation.isPaused },
                 deliver,
-              ) // late; its reply goes nowhere
+              ) // a second copy of the request: it arrives later, and nobody reads the reply to it
           },
         )
         await Promise.race([arrival, reset.promise])
@@ -79,7 +82,8 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
         if (hungUp.aborted) onHangUp()
         else hungUp.addEventListener('abort', onHangUp, { once: true })
         const answer = replica.sync(request, gone.signal)
-        answer.catch(() => null) // the reply to a second copy of a request goes nowhere
+        // Nobody reads the reply to a second copy of a request, so nobody else handles its rejection.
+        answer.catch(() => null)
         return answer
       }
       return {
@@ -101,7 +105,7 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
             hungUp.abort()
             throw error
           } finally {
-            late.catch(() => null) // it is only a timeout
+            late.catch(() => null) // the timeout is aborted below, and nobody awaits it any more
             over.abort(new Error('answered'))
           }
         },
@@ -112,13 +116,14 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
   }
 }
 
-/** A copy of a message, as the other side parses it from text. */
+/** A message as its receiver gets it: serialized as JSON and parsed again. */
 function copyOf<T extends SyncRequest | SyncAnswer>(message: T): T {
   return JSON.parse(JSON.stringify(message)) as T // parsed from the text of a T
 }
 
 /** The storage of a worker without volumes. */
 export const NO_VOLUMES = {
+  root: '/none',
   report: { is_shared: false, enforces_caps: false, how: 'a worker of a schedule' },
   open: () => Promise.reject(new Error('no volumes in a schedule')),
   applyCaps: () => Promise.resolve(),

@@ -4,7 +4,7 @@ import { holdSync } from '../../src/control/workers/hold-sync.ts'
 import { makeLogStreamLimit } from '../../src/control/requests/concurrency-limit.ts'
 import { makeSyncOrder } from '../../src/control/workers/sync-order.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
-import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
+import type { FenceDeps } from '../../src/control/deps.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { PlacementPolicy } from '../../src/domain/workers/placement.ts'
 import type { Log } from '../../src/lib/log.ts'
@@ -12,15 +12,15 @@ import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
 import { makeSemaphore } from '../../src/lib/semaphore.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
-import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
-import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
-import { enforceHardLimits } from '../../src/loops/enforce-hard-limits.ts'
+import { makeDetectLostWorkersLoop } from '../../src/loops/detect-lost-workers.ts'
+import { makeEnforceDeadlinesLoop } from '../../src/loops/enforce-deadlines.ts'
+import { makeEnforceHardLimitsLoop } from '../../src/loops/enforce-hard-limits.ts'
 import { makeLeaderElection, type Leadership } from '../../src/loops/leader-election.ts'
 import { runLoops, type Loop } from '../../src/loops/loop.ts'
-import { placePending } from '../../src/loops/place-pending.ts'
-import { reapVolumes } from '../../src/loops/reap-volumes.ts'
-import { finishDepartures } from '../../src/loops/finish-departures.ts'
-import { rollUpUsage } from '../../src/loops/roll-up-usage.ts'
+import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
+import { makeReapVolumesLoop } from '../../src/loops/reap-volumes.ts'
+import { makeFinishDeparturesLoop } from '../../src/loops/finish-departures.ts'
+import { makeRollUpUsageLoop } from '../../src/loops/roll-up-usage.ts'
 import type { Database } from '../../src/store/postgres/database.ts'
 import type { Gates, Incarnation } from './gates.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'
@@ -29,13 +29,13 @@ import type { NotificationBus } from './sim-notifications.ts'
 /** One server process: the real control code with the schedule's database, clock and notifications. */
 export type Replica = {
   readonly incarnation: Incarnation
-  /** For clients' requests. */
+  /** The dependencies of the use cases that serve clients' requests. */
   readonly deps: ControlDeps
-  /** Whether it believes that it is the leader. */
+  /** Whether the process believes that it is the leader. */
   isLeader(): boolean
   /** Starts a pass of a loop if this process leads and none is running. Errors are logged, as in `runLoops`. */
   beginPass(loop: LoopName): void
-  /** Serves a worker's sync; a later one of the same worker ends an earlier one, as in the route. */
+  /** Serves a worker's sync. A later sync of the same worker ends the earlier one, as in the HTTP route. */
   sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
 }
 
@@ -49,7 +49,7 @@ export type ReplicaWorld = {
   readonly random: Random
   readonly log: Log
   readonly placement: PlacementPolicy
-  /** Whether there are other replicas: then leaders are elected. */
+  /** Whether other replicas exist. If so, a leader is elected; otherwise this replica always leads. */
   readonly hasRivals: boolean
 }
 
@@ -57,7 +57,7 @@ const SEALING_KEY = Buffer.alloc(32, 7)
 const NO_TICKETS = { openTickets: () => [] }
 const refuseStreams = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
 
-/** Starts a server process; it does nothing before its first gate opens. */
+/** Starts a server process on the schedule's database, network and clock. */
 export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall: Readonly<WallClock>): Replica {
   const { gates, databaseOf, notifications, random, log } = world
   const clock = makeSimClock(gates, incarnation, wall)
@@ -74,7 +74,13 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
     openStream: refuseStreams,
     dialChannel: refuseStreams,
     channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
-    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
+    settings: {
+      stopGraceMs: 500,
+      defaultRegistry: 'registry.example',
+      maxDiskMib: 65_536,
+      placement: 'pack',
+      networkDeny: () => [],
+    },
   })
   const syncDeps = { ...base, db: databaseOf(incarnation, 'sync'), tickets: NO_TICKETS }
   const never = new AbortController().signal
@@ -128,16 +134,14 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
   }
 }
 
-function makeLoops(
-  depsFor: (name: LoopName) => ControlDeps & Pick<TransitionDeps, 'fence'>,
-): Readonly<Record<LoopName, Loop>> {
+function makeLoops(depsFor: (name: LoopName) => ControlDeps & FenceDeps): Readonly<Record<LoopName, Loop>> {
   return {
-    place: placePending(depsFor('place')),
-    deadlines: enforceDeadlines(depsFor('deadlines')),
-    pools: enforceHardLimits(depsFor('pools')),
-    lost: detectLostWorkers(depsFor('lost')),
-    reap: reapVolumes(depsFor('reap')),
-    retire: finishDepartures(depsFor('retire')),
-    roll_up: rollUpUsage(depsFor('roll_up')),
+    place: makePlacePendingLoop(depsFor('place')),
+    deadlines: makeEnforceDeadlinesLoop(depsFor('deadlines')),
+    pools: makeEnforceHardLimitsLoop(depsFor('pools')),
+    lost: makeDetectLostWorkersLoop(depsFor('lost')),
+    reap: makeReapVolumesLoop(depsFor('reap')),
+    retire: makeFinishDeparturesLoop(depsFor('retire')),
+    roll_up: makeRollUpUsageLoop(depsFor('roll_up')),
   }
 }

@@ -5,11 +5,13 @@ import { MAX_STEPS, runSteps } from './steps.ts'
 
 export type RunOptions = {
   readonly mechanisms?: SafetyMechanisms
-  /** Runs only this many steps of the schedule before faults end. */
+  /** The maximum number of steps with faults. By default, the seed decides. */
   readonly steps?: number
 }
 
-/** Runs the schedule of a seed: first its steps with their faults, then no faults until nothing is left to do. */
+/**
+ * Runs the schedule of a seed: first its steps with their faults, then without faults until the world has converged.
+ */
 export function runSeed(fixture: Fixture, seed: number, options: RunOptions = {}): Promise<ScheduleResult> {
   const { mechanisms = ALL_MECHANISMS, steps = MAX_STEPS } = options
   return runSchedule(fixture, { seed, mechanisms }, async (world) => {
@@ -18,17 +20,19 @@ export function runSeed(fixture: Fixture, seed: number, options: RunOptions = {}
   })
 }
 
-/** The result of many schedules: what was counted in them, and the seeds of those that violated an invariant. */
+/**
+ * The result of many schedules: the sums of their counters, and the seeds of the schedules that violated an invariant.
+ */
 export type RunSummary = {
   readonly schedules: number
   readonly counts: ReadonlyMap<string, number>
   readonly failed: readonly number[]
 }
 
-/** More failures than these teach nothing new. */
+/** The number of failed schedules after which no more are run. */
 const MAX_FAILURES = 3
 
-/** Runs seeds, one at a time on each fixture and all fixtures side by side; stops after `MAX_FAILURES` failures. */
+/** Runs seeds on all fixtures in parallel, one at a time on each. Stops after `MAX_FAILURES` failures. */
 export async function runSeeds(
   fixtures: readonly Fixture[],
   { from, count }: { readonly from: number; readonly count: number },
@@ -50,7 +54,10 @@ export async function runSeeds(
   return { schedules, counts, failed }
 }
 
-/** The first of `count` seeds that violates an invariant with the given mechanisms, and the violation's message; null if none does. */
+/**
+ * Tries the seeds 1 to `count` with the given safety mechanisms. Resolves with the first that violates an invariant, or
+ * null.
+ */
 export async function findViolatingSeed(
   fixture: Fixture,
   { count, mechanisms }: { readonly count: number; readonly mechanisms: SafetyMechanisms },
@@ -62,13 +69,16 @@ export async function findViolatingSeed(
   return null
 }
 
-/** Describes a failed schedule: the violation, the trace of the fewest steps that lead to one, and the command that repeats it. */
+/**
+ * Runs a failed seed with ever more steps until an invariant is violated. Resolves with that violation, the trace of
+ * those steps, and the command that repeats them.
+ */
 export async function describeFailure(fixture: Fixture, seed: number): Promise<string> {
   let steps = 0
   while (steps < MAX_STEPS && (await runSeed(fixture, seed, { steps })).violation === null) steps += 1
   const { violation, trace } = await runSeed(fixture, seed, { steps })
   return [
-    `seed ${String(seed)}, its first ${String(steps)} steps: ${violation?.stack ?? 'it does not fail again: something runs that the seed does not decide'}`,
+    `seed ${String(seed)}, its first ${String(steps)} steps: ${violation?.stack ?? 'it does not fail again, so something in it does not depend on the seed'}`,
     ...trace,
     `to repeat it: ${SEED_VARIABLE}=${String(seed)} ${STEPS_VARIABLE}=${String(steps)} npm test -- test/fault`,
   ].join('\n')
@@ -78,7 +88,7 @@ export const SEED_VARIABLE = 'SANDYARD_FAULT_SEED'
 export const STEPS_VARIABLE = 'SANDYARD_FAULT_STEPS'
 export const SCHEDULES_VARIABLE = 'SANDYARD_FAULT_SCHEDULES'
 
-/** Opens several fixtures; `close` closes them all. */
+/** Opens several fixtures. `close` closes all of them. */
 export async function openFixtures(
   count: number,
 ): Promise<{ readonly fixtures: readonly Fixture[]; readonly close: () => Promise<void> }> {

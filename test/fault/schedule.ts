@@ -15,11 +15,13 @@ import { makeNotificationBus } from './sim-notifications.ts'
 import { EMPTY_SNAPSHOT, takeSnapshot, type Snapshot } from './snapshot.ts'
 import type { WallClock } from './sim-clock.ts'
 
-/** Safety mechanisms that a test may turn off, to see that the invariants notice. */
+/** Safety mechanisms that a test may turn off, to check that the invariants detect their absence. */
 export type SafetyMechanisms = {
-  /** Workers destroy their runs themselves before the control plane records them as lost. */
+  /** Workers destroy their own runs at their renew deadline, before the control plane records the runs as lost. */
   readonly isFenced: boolean
-  /** The watchdog and the launcher of each machine do the same when the worker's own process can't. */
+  /**
+   * Each machine has a watchdog, which kills the runs of a paused worker, and a launcher, which refuses late starts.
+   */
   readonly isWatched: boolean
   /** The database keeps every transaction that it reports as committed. */
   readonly isDurable: boolean
@@ -31,7 +33,7 @@ export const ALL_MECHANISMS: SafetyMechanisms = {
   isDurable: true,
 }
 
-/** An invariant does not hold; the message says which, and how. */
+/** A violated invariant. The message describes the violation. */
 export class Violation extends Error {}
 
 /** The machine of one replica, with the server process that runs there now; `incarnations` counts its processes so far. */
@@ -47,15 +49,15 @@ export type World = {
   readonly snapshot: () => Snapshot
   readonly counts: Map<string, number>
   startReplica(host: ReplicaHost): void
-  /** Opens a gate, waits until nothing runs, and checks every invariant. */
+  /** Opens a gate, waits until all code waits at gates, and checks every invariant. */
   openGate(gate: Gate, ending: Ending): Promise<void>
-  /** Does something at once, waits until nothing runs, and checks every invariant. `description` goes into the trace. */
+  /** Calls `work`, waits until all code waits at gates, and checks every invariant. Adds `description` to the trace. */
   act(description: string, work: () => void): Promise<void>
   trace(line: string): void
 }
 
 export type ScheduleResult = {
-  /** Of the trace: equal for equal schedules. */
+  /** The hash of the trace. Equal schedules have equal hashes. */
   readonly hash: string
   readonly trace: readonly string[]
   readonly violation: Error | null
@@ -64,7 +66,7 @@ export type ScheduleResult = {
 
 const SIZE = { vcpus: 2, memory_mib: 4096, disk_mib: 65_536 }
 
-/** Creates the world of a seed and runs `play` in it. Everything that was written is rolled back at the end. */
+/** Creates the world of a seed and runs `play` in it. Rolls back everything that was written to the database. */
 export async function runSchedule(
   fixture: Fixture,
   { seed, mechanisms }: { readonly seed: number; readonly mechanisms: SafetyMechanisms },

@@ -13,9 +13,12 @@ import {
   STEPS_VARIABLE,
 } from './run-seeds.ts'
 
-/** CI runs ten thousand, which take nine minutes beside other tests; see docs/fault-tests.md. */
+/**
+ * The number of schedules. The number of schedules. CI runs ten thousand, which take nine minutes beside other tests;
+ * see docs/fault-tests.md.
+ */
 const SCHEDULES = Number(process.env[SCHEDULES_VARIABLE] ?? 1_000)
-/** Schedules at once: while one waits for the database, another uses the processor. */
+/** The number of schedules that run at the same time: while one waits for the database, another uses the processor. */
 const FIXTURES = 3
 const LIMIT_MS = 40 * 60_000
 
@@ -48,7 +51,7 @@ test('every invariant holds after every step of every schedule', { timeout: LIMI
         area: 'schedules',
         fault,
         injected,
-        checked: `every invariant after each of ${String(of('steps'))} steps of ${String(schedules)} schedules; at the end everything is as desired`,
+        checked: `every invariant after each of ${String(of('steps'))} steps of ${String(schedules)} schedules; at the end the observed state is the desired state`,
         found: `${String(of('invariants checked'))} checks of invariants, no violation`,
       })
     }

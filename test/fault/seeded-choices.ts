@@ -6,15 +6,17 @@ export type SeededChoices = {
   below(below: number): number
   /** True with a probability of `percent`. */
   chance(percent: number): boolean
-  /** One of `from`, each equally likely. Throws when it is empty. */
+  /** One element of `from`, all equally likely. Throws if `from` is empty. */
   pick<T>(from: readonly T[]): T
-  /** One of `from` by weight. Throws when no weight is above zero. */
+  /** One value of `from`, with a probability in proportion to its weight. Throws if no weight is above zero. */
   weighted<T>(from: readonly (readonly [weight: number, value: T])[]): T
   /** Random bytes for the code under test. */
   readonly random: Random
 }
 
-/** Creates the choices of a seed. The generator is SplitMix64 cut to 32 bits; neighbouring seeds differ from the first choice on. */
+/**
+ * Creates the choices of a seed, by SplitMix64 reduced to 32 bits. Seeds 1 and 2 differ already in their first choices.
+ */
 export function makeSeededChoices(seed: number): SeededChoices {
   let state = Math.imul(seed + 1, 0x9e3779b1) >>> 0
   const next = (): number => {

@@ -5,8 +5,9 @@ import { findViolatingSeed, runSeed } from './run-seeds.ts'
 import { ALL_MECHANISMS, runSchedule } from './schedule.ts'
 import { drain, passTime } from './steps.ts'
 
-// Schedules prove something only if they can fail. These tests turn safety mechanisms off and expect a violation.
-// The last one keeps a rare case that schedules found once.
+// Schedules prove something only if they can fail. These tests turn safety mechanisms off and expect a violation. The
+// first and the last test don't: one checks that seeds replay, the other is the regression test of a bug that a
+// schedule found.
 
 let fixture: Fixture
 before(async () => {
@@ -14,7 +15,7 @@ before(async () => {
 })
 after(() => fixture.close())
 
-/** The most seeds that a test tries; the rarest violation showed up within some tens of seeds. */
+/** The maximum number of seeds that a test tries. The rarest violation needed fewer than a hundred. */
 const COUNT = 400
 
 test('a seed replays to the last step, and each seed runs another schedule', async () => {
@@ -75,5 +76,5 @@ test('replicas whose clocks differ by an hour record no run of a reporting worke
 
 const RUNS_ARE_OPEN = /^every run that is alive on a machine is an open run of that machine/
 
-/** By then one of two replicas leads and has observed the workers for a lease. */
+/** The time after which one of two replicas leads and has observed the workers for a lease. */
 const ELECTED_AND_OBSERVED_MS = 35_000

@@ -1,10 +1,12 @@
 import type { Clock } from '../../src/lib/clock.ts'
 import type { Gates, Incarnation } from './gates.ts'
 
-/** By how much the wall clock of a machine is wrong. */
+/** The error of a machine's wall clock: its time minus the schedule's time, in milliseconds. */
 export type WallClock = { offsetMs: number }
 
-/** The time at the start of every schedule: most schedules end before midnight and before the end of the month. */
+/**
+ * The time at the start of every schedule. It is noon, so that most schedules end before midnight and the month's end.
+ */
 export const START_TIME = new Date('2026-11-21T12:00:00Z')
 
 /** The clock of one process: its sleeps are gates, its wall clock is that of its machine. */

@@ -1,7 +1,7 @@
 /**
- * A real PostgreSQL for one schedule. The whole schedule is one transaction of one connection, and each transaction of the code
- * under test is a savepoint in it. One statement undoes a schedule, and nothing waits for a disk. Transactions never overlap here;
- * `transition-races.test.ts` and others cover that.
+ * The database of one schedule, in a real PostgreSQL. The whole schedule is one transaction on one connection, and each
+ * transaction of the code under test is a savepoint in it. One ROLLBACK undoes a schedule, and no commit waits for a
+ * disk. Transactions never overlap in a schedule; `transition-races.test.ts` and others test overlapping ones.
  */
 import { Socket } from 'node:net'
 import { Client } from 'pg'
@@ -16,21 +16,23 @@ type Row = Record<string, unknown>
 
 /** The connection that holds the data of one schedule. */
 export type SimStore = {
-  /** Begins a schedule; `rollback` undoes everything written since. */
+  /** Begins a schedule. `rollback` undoes everything that was written since. */
   begin(): Promise<void>
   rollback(): Promise<void>
-  /** Runs `work` as a transaction that sees one organization, or all. It is undone if `work` rejects. */
+  /**
+   * Runs `work` as a transaction that sees the rows of one organization, or all rows. Rolls it back if `work` rejects.
+   */
   transaction<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
   /** Runs one statement outside a transaction. It must not fail, because that would abort the whole schedule. */
   statement<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<R>>
-  /** Keeps what was written since `begin`, as the start of every later schedule. */
+  /** Commits what was written since `begin`. Every later schedule starts with it. */
   commit(): Promise<void>
-  /** How many statements went to the server so far. */
+  /** The number of statements sent to PostgreSQL so far, without those that control transactions. */
   readonly roundTrips: number
   close(): Promise<void>
 }
 
-/** Opens a store on a database that has the schema. */
+/** Opens the one connection to a database that has the schema. */
 export async function openSimStore(connectionString: string): Promise<SimStore> {
   const socket = new Socket()
   const client = new Client({ connectionString, types: columnTypes, pipeline: true, stream: () => socket })
@@ -39,7 +41,7 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
   let roundTrips = 0
   let scope: string | null = null
   let hasSavepoint = false
-  /** Sends statements that are not awaited as one packet: each write to a socket takes 20 to 100 us here. */
+  /** Makes statements of the same turn leave in one write to the socket. Measured: each write takes 20 to 100 us. */
   const corkSocket = (): void => {
     socket.cork()
     process.nextTick(() => socket.uncork())
@@ -75,7 +77,7 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
         ...(scope === setting ? [] : [`SET sandyard.org = '${setting}'`]),
         'SAVEPOINT step',
       ]
-      // Not awaited, so that it goes to the server together with the first statement.
+      // Not awaited, so that the savepoint is sent in one write with the first statement of `work`.
       const begun = command(begin.join('; '))
       scope = setting
       hasSavepoint = true
@@ -104,7 +106,10 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
   }
 }
 
-/** The same store, but it loses one transaction in a hundred and reports it as committed. It shows that the invariants notice. */
+/**
+ * The same store, but it undoes one in a hundred of the transactions that it reports as committed. The invariants must
+ * notice.
+ */
 export function withLostTransactions(store: SimStore, seeded: SeededChoices): SimStore {
   class Lost extends Error {}
   return {
@@ -127,7 +132,7 @@ export function withLostTransactions(store: SimStore, seeded: SeededChoices): Si
   }
 }
 
-/** The database without gates. */
+/** A database whose statements don't wait at gates, for the test's own use. */
 export function directDatabase(store: SimStore): Database {
   return {
     asOrg: (org, fn) => store.transaction(org, fn),
@@ -149,7 +154,10 @@ const WRITE_ENDINGS: readonly Ending[] = [
   'pauses_after',
 ]
 
-/** The database as one process sees it for one kind of work: each statement that commits by itself, and each transaction, is a gate. */
+/**
+ * Returns a function that opens the database for one process and one kind of work, whose name labels the gates. Each
+ * statement outside a transaction, and each transaction as a whole, waits at a gate.
+ */
 export function makeSimDatabase({ gates, store }: { readonly gates: Gates; readonly store: SimStore }) {
   return (incarnation: Incarnation, work: string): Database => {
     const refusal = (): Error => new DatabaseUnavailable('the schedule made the database unavailable')

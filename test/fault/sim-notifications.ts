@@ -1,7 +1,10 @@
 import type { Notifications } from '../../src/store/postgres/notifications.ts'
 import type { Gates, Incarnation } from './gates.ts'
 
-/** The notifications of all processes: they arrive at once within a process, and at others when their gate opens, or never. */
+/**
+ * The notifications of all processes. The publishing process gets its own at once. Every other process gets them when
+ * its gate opens, or never if the schedule refuses the gate.
+ */
 export type NotificationBus = { connect(incarnation: Incarnation): Notifications }
 
 /** Creates the bus of one schedule. */

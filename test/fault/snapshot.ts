@@ -2,7 +2,7 @@ import type { RunId, SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { SandboxStatus } from '../../src/domain/sandboxes/lifecycle.ts'
 import type { SimStore } from './sim-database.ts'
 
-/** The part of a sandbox's row that invariants look at. Times are milliseconds since 1970. */
+/** The columns of a sandbox that the invariants check. Times are milliseconds since 1970. */
 export type SandboxRow = {
   readonly id: SandboxId
   readonly org_id: string
@@ -29,10 +29,13 @@ export type RunRow = {
   readonly stop_cause: string | null
 }
 
-/** The database as invariants see it. */
+/** The rows that the invariants check, as they were at one moment. */
 export type Snapshot = {
   readonly sandboxes: ReadonlyMap<SandboxId, SandboxRow>
-  /** In the order of their opening. Their own times don't tell it, because the clocks of two replicas may differ. */
+  /**
+   * In the order in which the runs were opened. Their times don't show this order, because clocks of replicas may
+   * differ.
+   */
   readonly runs: ReadonlyMap<RunId, RunRow>
   /** The number of audit events, by `<sandbox> <event type>`. */
   readonly events: ReadonlyMap<string, number>
@@ -70,7 +73,7 @@ type Row = {
   readonly events: readonly (readonly [string, number])[] | null
 }
 
-/** Reads a snapshot with one statement; `earlier` gives the order of the runs that it has. */
+/** Reads a snapshot with one statement. Runs that are in `earlier` keep their order, and new ones follow. */
 export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<Snapshot> {
   const { rows } = await store.statement<Row>('system', {
     name: 'fault.snapshot',

@@ -4,11 +4,14 @@ import type { Ending, Gate, GateKind } from './gates.ts'
 import { LOOPS, type LoopName, type Replica } from './replica.ts'
 import type { ReplicaHost, World } from './schedule.ts'
 
-/** The kind of fault that dominates a schedule. One frequent kind reaches deeper states than a few faults of each kind. */
+/**
+ * The kind of fault that dominates a schedule. Many faults of one kind reach deeper states than a few faults of each
+ * kind.
+ */
 const FAULT_FOCUSES = ['gates', 'kills', 'pauses', 'cuts', 'jumps', 'everything', 'nothing'] as const
 type FaultFocus = (typeof FAULT_FOCUSES)[number]
 
-/** How likely each kind of fault is, as weights relative to those of the other steps. */
+/** The weight of each kind of fault among all kinds of steps. A step with twice the weight is twice as likely. */
 type FaultRates = Readonly<Record<'kills' | 'pauses' | 'cuts' | 'jumps', number>> & {
   /** The percentage of gates that open with a fault. */
   readonly gatePercent: number
@@ -47,15 +50,15 @@ const LOOP_WEIGHT: Readonly<Record<LoopName, number>> = {
   retire: 1,
   roll_up: 1,
 }
-/** A schedule lets seconds pass, as the worker's own timers need, or more than a lease, which is half a minute. */
+/** The maximum time that passes in a step: seconds, for the worker's timers, or more than a lease of half a minute. */
 const MOST_SMALL_MS = 3_000
 const MOST_LARGE_MS = 45_000
 const LEAST_STEPS = 15
 const MORE_STEPS = 25
-/** The most steps that a schedule has. */
+/** The maximum number of steps in a schedule. */
 export const MAX_STEPS = LEAST_STEPS + MORE_STEPS
 
-/** Runs the steps of a seed, `most` at most. */
+/** Runs at most `most` of the steps that the seed chooses. */
 export async function runSteps(world: World, most: number): Promise<void> {
   const { seeded } = world
   const focus = seeded.pick(FAULT_FOCUSES)
@@ -66,14 +69,14 @@ export async function runSteps(world: World, most: number): Promise<void> {
   for (let step = 0; step < steps; step++) await runStep(world, rates)
 }
 
-/** How long a leader observes workers before it records any as lost: a lease and one more check. */
+/** The time in which a new leader observes workers before it records any as lost: a lease and one more check. */
 const OBSERVED_MS = WORKER_LEASE_MS + 5_000
-/** How wrong the clocks of machines without NTP are. */
+/** Errors of the wall clocks of machines without NTP. */
 const SKEWS_MS = [-3_600_000, -12_000, 0, 12_000, 3_600_000]
 
 /**
- * Sets the scene: some schedules start with replicas that have served for a while, or whose clocks differ. Most start with
- * sandboxes that are being created, because without any nothing can go wrong.
+ * Prepares a schedule. In some, the replicas have served for a while, or their clocks differ. Most start with sandboxes
+ * that are being created, because without any nothing can go wrong.
  */
 async function runPrelude(world: World, focus: FaultFocus): Promise<void> {
   const { seeded, hosts, machines, clients } = world
@@ -171,7 +174,7 @@ function count({ counts }: World, what: string): void {
   counts.set(what, (counts.get(what) ?? 0) + 1)
 }
 
-/** The gates that may open now: timers only when they are due. */
+/** The gates that may open now. Timers that are not due are left out. */
 export function readyGates({ gates }: World): readonly Gate[] {
   return gates.openable().filter(({ dueMs }) => dueMs === null || dueMs <= gates.nowMs)
 }
@@ -184,7 +187,7 @@ function openRandomGate(world: World, gates: readonly Gate[], faultPercent: numb
   return world.openGate(gate, ending)
 }
 
-/** Opens up to `most` gates without a fault, the oldest first; returns how many. */
+/** Opens up to `most` gates without a fault, the oldest first. Returns the number of opened gates. */
 export async function drain(world: World, most: number): Promise<number> {
   for (let opened = 0; opened < most; opened++) {
     const [gate] = readyGates(world)
@@ -228,11 +231,14 @@ function jumpClock(world: World): Promise<void> {
   })
 }
 
-/** While time passes: how often leaders look for lost workers, and how often time stops for watchdogs and leader election. */
+/** The intervals, while time passes, at which leaders check for lost workers, and at which watchdogs run. */
 const LOST_CHECK_EVERY_MS = 4_000
 const WATCH_EVERY_MS = 1_000
 
-/** Lets time pass: timers open when they are due, watchdogs run, leaders look for lost workers. Nothing else happens. */
+/**
+ * Advances the schedule's time by `ms`. Meanwhile timers open when they are due, watchdogs run, leaders renew their
+ * leadership and check for lost workers. All other gates stay shut.
+ */
 export async function passTime(world: World, ms: number): Promise<void> {
   const { gates, hosts, machines } = world
   const untilMs = gates.nowMs + ms
@@ -264,7 +270,10 @@ export async function passTime(world: World, ms: number): Promise<void> {
   }
 }
 
-/** The gates that open while time passes: heartbeats of leaders, and at each check the search for lost workers and the election. */
+/**
+ * Whether a gate opens while time passes: a leader's renewal always, the search for lost workers and an election at
+ * each check.
+ */
 function opensWhileTimePasses({ label }: Gate, isCheck: boolean): boolean {
   return (
     label.startsWith('lead: leads.renew') || (isCheck && (label.startsWith('lost: ') || label.startsWith('lead: ')))

@@ -56,7 +56,7 @@ test('a failed group rejects all its items and none of other groups, and the nex
   assert.equal(await run('good a'), 'good a')
 })
 
-test('a batch that throws synchronously or returns a wrong number of results rejects its items and no later ones', async () => {
+test('a batch that throws synchronously or returns a wrong number of results rejects only its own items', async () => {
   let calls = 0
   const run = makeBatch<number, number>({
     run: (batch) => {
@@ -97,7 +97,7 @@ test('balanced batches take equal shares, and a second one of a group starts onl
   await Promise.all(asked.slice(0, half))
   const more = askFor(half - 1)
   await turn()
-  assert.deepEqual(sizes, [half, half]) // one item fewer than a half does not start
+  assert.deepEqual(sizes, [half, half]) // with one item fewer than a half waiting, no batch starts
   more.push(ask('a'))
   await turn()
   assert.deepEqual(sizes, [half, half, half])

@@ -1,41 +1,52 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { systemClock } from '../../src/lib/clock.ts'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { debounce } from '../../src/lib/debounce.ts'
-import { waitUntil } from '../support/wait.ts'
+import { makeTestClock } from '../support/test-clock.ts'
+
+/** Makes debounced work on a clock of its own. `pass` lets time pass, and what is due then happens. */
+function makeWorld(delayMs: number, maxWaitMs: number) {
+  const clock = makeTestClock()
+  let done = 0
+  const later = debounce({ clock, delayMs, maxWaitMs, work: () => void done++ })
+  const pass = async (ms: number): Promise<void> => {
+    clock.advance(ms)
+    await nextTurn()
+  }
+  return { later, pass, done: () => done }
+}
 
 test('work runs once after the last call, and can be scheduled again', async () => {
-  const doneAtMs: number[] = []
-  const work = (): void => void doneAtMs.push(systemClock.monotonicMs())
-  const later = debounce({ clock: systemClock, delayMs: 30, maxWaitMs: 10_000, work })
+  const { later, pass, done } = makeWorld(30, 10_000)
   later.schedule()
-  await systemClock.sleep(15)
-  const lastAskMs = systemClock.monotonicMs()
+  await pass(15)
   later.schedule()
-  const atMs = await waitUntil(() => doneAtMs[0], 5_000)
-  assert.ok(atMs - lastAskMs >= 29, `done ${String(atMs - lastAskMs)} ms after the last ask`)
+  await pass(29)
+  assert.equal(done(), 0)
+  await pass(1)
+  assert.equal(done(), 1)
+  await pass(10_000)
+  assert.equal(done(), 1)
   later.schedule()
-  await waitUntil(() => doneAtMs[1], 5_000)
-  later.close()
+  await pass(30)
+  assert.equal(done(), 2)
 })
 
 test('with continuous calls, work runs after the maximum wait', async () => {
-  let done = 0
-  const later = debounce({ clock: systemClock, delayMs: 5_000, maxWaitMs: 40, work: () => void done++ })
-  later.schedule()
-  await waitUntil(() => {
+  const { later, pass, done } = makeWorld(30, 100)
+  for (let passedMs = 0; passedMs < 100; passedMs += 10) {
     later.schedule()
-    return done > 0 ? true : undefined
-  }, 2_000)
-  later.close()
+    assert.equal(done(), 0)
+    await pass(10)
+  }
+  assert.equal(done(), 1)
 })
 
 test('a scheduled run is cancelled by close', async () => {
-  let done = 0
-  const later = debounce({ clock: systemClock, delayMs: 10, maxWaitMs: 10, work: () => void done++ })
+  const { later, pass, done } = makeWorld(10, 10)
   later.schedule()
   later.close()
   later.schedule()
-  await systemClock.sleep(30)
-  assert.equal(done, 0)
+  await pass(1_000)
+  assert.equal(done(), 0)
 })

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { makeFairSemaphore } from '../../src/lib/fair-semaphore.ts'
 
-/** Waits until the callers of resolved promises have continued. */
+/** Resolves once all code that awaits resolved promises has continued. */
 const settled = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 test('permits and shares are never exceeded, and every caller that waits is served in the end', async () => {
@@ -42,7 +42,7 @@ test('permits and shares are never exceeded, and every caller that waits is serv
   )
 })
 
-test('a key with one caller waits for one round, however many callers another key has', async () => {
+test('the only caller of a key waits for a few callers of another key, however many callers that key has', async () => {
   const semaphore = makeFairSemaphore({ permits: 2, permitsPerKey: 2, waitersPerKey: 1_000 })
   const order: string[] = []
   const ask = async (key: string): Promise<void> => {

@@ -4,7 +4,7 @@ import { rateLimitedLog } from '../../src/lib/rate-limited-log.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 
-test('a failure that repeats a thousand times per second writes a few lines, which say how many were omitted', () => {
+test('a failure that is logged a thousand times per second writes a few lines, which contain the number of omitted ones', () => {
   const lines: { readonly message: string; readonly fields: object }[] = []
   const clock = makeTestClock()
   const log = rateLimitedLog(collecting(lines), clock)

@@ -74,7 +74,7 @@ test('a sleep ends when its signal aborts, before or during it, and removes its 
   assert.ok(systemClock.monotonicMs() - fromMs >= 19)
 })
 
-test('a function wrapped by once runs at the first call, and later calls return its result', () => {
+test('a function wrapped by `once` runs at the first call, and later calls return the first result', () => {
   let times = 0
   const count = once(() => (times += 1))
   assert.equal(times, 0)

@@ -7,7 +7,7 @@ const steps = fc.array(fc.record({ afterMs: fc.nat({ max: 3_000 }), tokens: fc.i
   maxLength: 60,
 })
 
-test('in any period a key gets at most the burst plus what the rate adds, and never less than promised', () => {
+test('in any period a key gets at most the burst plus what the rate adds, and never less than the bucket had announced', () => {
   fc.assert(
     fc.property(steps, ([...asked]) => {
       const rate = { perSec: 4, burst: 10 }

@@ -13,7 +13,7 @@ type World = {
   readonly loseLead: () => void
 }
 
-/** Loops over a test clock and a test lock, which grants leadership to one process at a time. */
+/** Makes the dependencies of loops: a test clock, and a leadership that one process at a time gets. */
 function makeWorld(): World {
   const clock = makeTestClock()
   const callbacks = new Set<() => void>()
@@ -94,7 +94,7 @@ test('passes never overlap, and a notification during one starts another at once
   const end = endPass
   ;({ promise: mayEnd, resolve: endPass } = Promise.withResolvers<void>())
   end()
-  await waitUntil(() => passes === 2) // the clock has not moved
+  await waitUntil(() => passes === 2) // the clock has not advanced, so the notification alone caused this pass
   endPass()
   ending.abort(new Error('over'))
   await running

@@ -8,11 +8,11 @@ import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../src/control/workers/record-report.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
-import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
-import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
-import { enforceHardLimits } from '../../src/loops/enforce-hard-limits.ts'
-import { placePending } from '../../src/loops/place-pending.ts'
-import { finishDepartures } from '../../src/loops/finish-departures.ts'
+import { makeDetectLostWorkersLoop } from '../../src/loops/detect-lost-workers.ts'
+import { makeEnforceDeadlinesLoop } from '../../src/loops/enforce-deadlines.ts'
+import { makeEnforceHardLimitsLoop } from '../../src/loops/enforce-hard-limits.ts'
+import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
+import { makeFinishDeparturesLoop } from '../../src/loops/finish-departures.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
@@ -68,7 +68,7 @@ async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 
   await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
 }
 
-/** Ends all runs, so that tests don't see each other's. */
+/** Ends all runs, so that no test sees the runs of another one. */
 async function clear(): Promise<void> {
   await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE runs SET ended_at = now() WHERE ended_at IS NULL' }))
 }
@@ -78,7 +78,7 @@ test('runs that fit nowhere do not block later runs that fit', async () => {
   await join('small', 2)
   await Promise.all(Array.from({ length: 510 }, () => create({ vcpus: 64 })))
   const late = await create()
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.notEqual((await sandboxStateOf(late)).worker_id, null)
 })
 
@@ -87,7 +87,7 @@ test('a sandbox starts again on the worker with its disk, and waits for it', asy
   const home = await join('home', 1)
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name <> 'home'` }))
   const id = await create()
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await sandboxStateOf(id)).worker_id, home)
   await move(id, 'worker_running')
   await move(id, 'stop_requested')
@@ -96,11 +96,11 @@ test('a sandbox starts again on the worker with its disk, and waits for it', asy
   const other = await create()
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name = 'home'` }))
   await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event: 'start_admitted', cause })
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await sandboxStateOf(id)).worker_id, null)
   assert.notEqual((await sandboxStateOf(other)).worker_id, home)
   await join('home', 1)
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await sandboxStateOf(id)).worker_id, home)
 })
 
@@ -115,7 +115,7 @@ test('a sandbox that can’t be moved does not block the next ones', async () =>
     }),
   )
   try {
-    await placePending({ ...deps, log: { ...deps.log, error: () => undefined } }).run(never)
+    await makePlacePendingLoop({ ...deps, log: { ...deps.log, error: () => undefined } }).run(never)
   } finally {
     await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE sandboxes DROP CONSTRAINT broken' }))
   }
@@ -129,7 +129,7 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
   const deps = { ...control.deps, log: { ...control.deps.log, error: () => undefined } }
   for (let made = 0; made < 500; made += 100) await Promise.all(Array.from({ length: 100 }, () => create()))
   const later = [await create(), await create(), await create()] as const
-  await placePending(deps).run(never)
+  await makePlacePendingLoop(deps).run(never)
   const system = (text: string, ...values: readonly unknown[]) => deps.db.asSystem((q) => q.query({ text, values }))
   const now = clock.now()
   const reasons = [
@@ -137,7 +137,7 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
     () => system('UPDATE orgs SET suspended_at = $1', now),
     () => system('UPDATE runs SET deadline_at = $1 WHERE ended_at IS NULL', now),
   ]
-  const loops = [finishDepartures(deps), enforceHardLimits(deps), enforceDeadlines(deps)]
+  const loops = [makeFinishDeparturesLoop(deps), makeEnforceHardLimitsLoop(deps), makeEnforceDeadlinesLoop(deps)]
   for (const [at, loop] of loops.entries()) {
     const movable = later.slice(0, at + 1).map((id) => `'${id}'`)
     await system(
@@ -158,14 +158,14 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
   }
 })
 
-test("a run is stopped when its maximum duration is over and not before, and the loop's next pass is due then", async () => {
+test('a run is stopped when its maximum duration is over and not before, and the loop schedules its next pass for that time', async () => {
   await clear()
   await join('large', 1_000)
   const { deps } = control
-  const loop = enforceDeadlines(deps)
+  const loop = makeEnforceDeadlinesLoop(deps)
   assert.equal(await loop.run(never), null)
   const id = await create({ max_duration_secs: 60 })
-  await placePending(deps).run(never)
+  await makePlacePendingLoop(deps).run(never)
   await move(id, 'worker_running')
   assert.equal(await loop.run(never), 60_000)
   clock.advance(59_999)
@@ -181,7 +181,7 @@ test('after the control plane was paused or lost its database, no worker is mark
   const { deps } = control
   let isAway = false
   const asSystem: typeof deps.db.asSystem = (fn) => (isAway ? Promise.reject(new Error('away')) : deps.db.asSystem(fn))
-  const loop = detectLostWorkers({ ...deps, db: { ...deps.db, asSystem } })
+  const loop = makeDetectLostWorkersLoop({ ...deps, db: { ...deps.db, asSystem } })
   const listen = async (ms: number): Promise<void> => {
     for (let passed = 0; passed < ms; passed += 2_000) {
       clock.advance(2_000)
@@ -191,8 +191,8 @@ test('after the control plane was paused or lost its database, no worker is mark
   await listen(WORKER_LEASE_MS)
   await join('steady', 1_000)
   const id = await create()
-  await placePending(deps).run(never)
-  clock.advance(10 * WORKER_LEASE_MS) // the machine slept
+  await makePlacePendingLoop(deps).run(never)
+  clock.advance(10 * WORKER_LEASE_MS) // as if the machine had been suspended
   await loop.run(never)
   await listen(WORKER_LEASE_MS - 4_000)
   assert.equal((await sandboxStateOf(id)).status, 'starting')

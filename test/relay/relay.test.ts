@@ -17,7 +17,7 @@ function makeTestRelay(): { readonly relay: Relay<Asked, PassThrough>; readonly 
   return { relay, told }
 }
 
-test('a ticket is shown to its worker and connects that worker’s stream with whoever waits, once', async () => {
+test('a ticket is shown to its worker, and connects one stream of that worker with the caller that waits', async () => {
   const { relay, told } = makeTestRelay()
   const opened = relay.open('w1', { run: 'run-1' }, never)
   assert.deepEqual(told, ['w1'])
@@ -86,7 +86,7 @@ test('a ticket is shown again until it is used, for an answer may have been lost
   await opened
 })
 
-test('a client that disconnects closes its ticket, and nothing is left', async () => {
+test('when the client of a ticket disconnects, the ticket is withdrawn', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
   const opened = relay.open('w1', { run: 'run-1' }, leaving.signal)

@@ -24,16 +24,16 @@ export type Received = {
 /** A client of a served channel, in this process. */
 export type AgentClient = {
   readonly stream: Duplex
-  /** The eight bytes before the first frame. */
+  /** The eight bytes that the served side sends before its first frame. */
   prologue(): Buffer
   readonly received: readonly Received[]
   send(id: number, type: MessageType, payload: Readonly<Record<string, unknown>>): void
   sendRaw(bytes: Buffer): void
   /** Starts a process and returns its id. */
   exec(request: ExecOptions): number
-  /** Resolves with the first message that satisfies `wanted`, once it has arrived. */
+  /** Resolves with the first received message, past or future, that satisfies `wanted`. Rejects after `limitMs`. */
   next(wanted: (message: Received) => boolean, limitMs?: number): Promise<Received>
-  /** Resolves with the result of a session once it is over. */
+  /** Resolves with the outputs and the last message of a session, once the session is over. */
   finish(id: number, limitMs?: number): Promise<Finished>
   /** The output of a session so far. */
   text(id: number, stream?: 'stdout' | 'stderr'): string
@@ -62,11 +62,15 @@ export type Finished = {
   readonly stderr: string
 }
 
-const LIMIT_MS = 20_000
+/** How long a client waits for a message by default. It only keeps a test from hanging, also on a busy machine. */
+const LIMIT_MS = 60_000
 /** Messages that carry output of a sandbox. */
 const OUTPUTS: ReadonlySet<string> = new Set(['core.exec.stdout', 'core.exec.stderr', 'core.fs.data'])
 
-/** Serves a guest to a client. With `keepsOutput: false`, output bytes are counted but not kept. */
+/**
+ * Connects a new client with a channel that serves `guest`. With `keepsOutput: false`, output bytes are counted but not
+ * kept.
+ */
 export function connectAgent(
   guest: Guest,
   options: { readonly deps?: Partial<ChannelDeps>; readonly onOutput?: (data: Buffer) => void } = {},
@@ -78,7 +82,7 @@ export function connectAgent(
     limits: { sessions: 256 },
     agentVersion: 'test',
     onActivity: () => {
-      // counted by the tests that check it
+      // the tests that check activity count it themselves
     },
     onProcess: () => () => undefined,
     capture: makeNoLogs().writerOf(asId<SandboxId>('box')),
@@ -99,7 +103,7 @@ export function connectAgent(
     }
   })
   ours.on('error', () => {
-    // the other side was destroyed
+    // the served side destroyed its end of the connection
   })
   let nextId = 1
   const text = (id: number, stream: 'stdout' | 'stderr' = 'stdout'): string =>

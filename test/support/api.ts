@@ -37,7 +37,10 @@ export type Answer<Body> = { readonly status: number; readonly headers: Headers;
   { readonly isRefusal: false; readonly body: Body } | { readonly isRefusal: true; readonly body: ErrorBody }
 )
 
-/** Calls an operation over HTTP and asserts that both contracts allow the reply. */
+/**
+ * Calls an operation over HTTP, and asserts that our schemas and the published API document allow the reply
+ * (`contract.ts`).
+ */
 export async function call<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,

@@ -16,41 +16,58 @@ export type Attack = {
   /** Whether the attack uses a valid key. */
   readonly hasKey: boolean
   readonly connections: number
-  /** What one connection does. `next` returns what to send, or null to stop. */
+  /** Makes the behaviour of one connection. Its `next` returns the bytes to send, or null to stop sending. */
   readonly makeScript: (target: AttackTarget, nth: number) => ConnectionScript
 }
 
 type ConnectionScript = {
   readonly next: (sent: number) => string | Buffer | null
-  /** The pause before the next message, in milliseconds. `answered` means: as soon as there is a reply. */
+  /** The pause before the next message in milliseconds, or `answered` to wait for a reply instead. */
   readonly pace: number | 'answered'
   readonly readsReplies: boolean
 }
 
-/** How much was attempted: connections opened, and requests or pieces sent. */
+/** The size of an attack: the number of opened connections, and of sent requests or pieces of requests. */
 export type AttackTally = { readonly connections: number; readonly sent: number }
 
 /** The pause before a new connection, in milliseconds. */
 const RECONNECT_MS = 20
 
-/** Attacks until the signal. Whatever the server does, the attacker connects again. */
-export async function runAttack(attack: Attack, target: AttackTarget, signal: AbortSignal): Promise<AttackTally> {
-  let connections = 0
-  let sent = 0
+/** An attack that goes on until it is stopped. Disposing of it stops it. */
+export interface RunningAttack extends AsyncDisposable {
+  /** What was attempted so far. */
+  tally(): AttackTally
+  /** Ends the attack and its connections. Resolves with all that was attempted. May be repeated. */
+  stop(): Promise<AttackTally>
+}
+
+/** Starts an attack. Whatever the server does, the attacker connects again. */
+export function startAttack(attack: Attack, target: AttackTarget): RunningAttack {
+  const over = new AbortController()
+  const tally = { connections: 0, sent: 0 }
   const one = async (nth: number): Promise<void> => {
-    while (!signal.aborted) {
-      connections += 1
-      const more = await useConnection(attack.makeScript(target, nth), target, signal)
-      sent += more
+    while (!over.signal.aborted) {
+      await useConnection(attack.makeScript(target, nth), target, { tally, signal: over.signal })
       await sleep(RECONNECT_MS)
     }
   }
-  await Promise.all(Array.from({ length: attack.connections }, (_, nth) => one(nth)))
-  return { connections, sent }
+  const all = Promise.all(Array.from({ length: attack.connections }, (_, nth) => one(nth)))
+  const stop = async (): Promise<AttackTally> => {
+    over.abort()
+    await all
+    return tally
+  }
+  return { tally: () => ({ ...tally }), stop, [Symbol.asyncDispose]: async () => void (await stop()) }
 }
 
-/** Resolves with the number of messages sent when the connection has ended. */
-function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, signal: AbortSignal): Promise<number> {
+type Attacker = { readonly tally: { connections: number; sent: number }; readonly signal: AbortSignal }
+
+/** Resolves when the connection has ended. */
+function useConnection(
+  plan: ConnectionScript,
+  { port, address }: AttackTarget,
+  { tally, signal }: Attacker,
+): Promise<void> {
   return new Promise((resolve) => {
     const socket: Socket = connect({ port, host: '127.0.0.1', localAddress: address })
     const onAbort = (): void => void socket.destroy()
@@ -59,6 +76,7 @@ function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, 
       const bytes = plan.next(sent)
       if (bytes === null || !socket.writable) return
       sent += 1
+      tally.sent += 1
       if (plan.pace === 'answered') socket.write(bytes)
       else socket.write(bytes, () => setTimeout(send, Number(plan.pace)))
     }
@@ -66,12 +84,15 @@ function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, 
     if (!plan.readsReplies) socket.pause()
     else if (plan.pace === 'answered') socket.on('data', (piece) => endsReply(piece) && send())
     else socket.resume()
-    socket.on('connect', send)
+    socket.on('connect', () => {
+      tally.connections += 1
+      send()
+    })
     socket.on('error', onAbort)
     socket.on('end', onAbort)
     socket.once('close', () => {
       signal.removeEventListener('abort', onAbort)
-      resolve(sent)
+      resolve()
     })
   })
 }
@@ -94,7 +115,7 @@ const over = (request: (sent: number) => string): ConnectionScript => ({
 })
 const labels = (wanted: Readonly<Record<string, string>>): string => encodeURIComponent(JSON.stringify(wanted))
 
-/** A create of a legal specification of four megabytes. */
+/** A request to create a sandbox with a valid spec of four megabytes. */
 function largeCreate(target: AttackTarget, name: string): Buffer {
   const env = Array.from({ length: 4_000 }, (_, n) => ({ key: `K${String(n)}`, value: 'v'.repeat(960) }))
   const body = JSON.stringify({ name, image: 'registry.example/box:1', env })
@@ -107,17 +128,17 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'connections that send nothing', hasKey: false, connections: 1_000, makeScript: () => ({ next: () => null, pace: 0, readsReplies: true }) },
   { what: 'heads sent byte by byte', hasKey: false, connections: 300, makeScript: () => ({ next: (sent) => 'GET / HTTP/1.1\r\nx: '.charAt(sent) || 'x', pace: 200, readsReplies: true }) },
   { what: 'guesses of keys', hasKey: false, connections: 32, makeScript: (target, nth) => over((sent) => head('GET /v1/sandboxes', { ...target, key: `guess-${String(nth)}-${String(sent)}` })) },
-  { what: 'requests without a key whose replies nobody reads', hasKey: false, connections: 32, makeScript: () => ({ next: () => 'GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(100), pace: 5, readsReplies: false }) },
-  { what: 'what is no HTTP', hasKey: false, connections: 32, makeScript: () => over(() => 'nonsense\r\n\r\n') },
+  { what: 'requests without a key and without reading the replies', hasKey: false, connections: 32, makeScript: () => ({ next: () => 'GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(100), pace: 5, readsReplies: false }) },
+  { what: 'bytes that are not HTTP', hasKey: false, connections: 32, makeScript: () => over(() => 'nonsense\r\n\r\n') },
   { what: 'large bodies without a key', hasKey: false, connections: 32, makeScript: (target) => { const piece = Buffer.alloc(65_536, ' '); return { next: (sent) => (sent === 0 ? post('/v1/sandboxes', { ...target, key: 'none' }, BODY_BYTES) : piece), pace: 1, readsReplies: true } } },
-  { what: 'metrics and readiness over and over', hasKey: false, connections: 32, makeScript: (_, nth) => over(() => `GET ${nth % 2 === 0 ? '/metrics' : '/readyz'} HTTP/1.1\r\nhost: x\r\n\r\n`) },
-  { what: 'reads as fast as they are answered', hasKey: true, connections: 64, makeScript: (target) => over(() => head('GET /v1/sandboxes?limit=100', target)) },
-  { what: 'lists by labels that few sandboxes have all of', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(`GET /v1/sandboxes?labels=${nth % 2 === 0 ? labels({ parity: 'odd', mirror: 'even' }) : labels({ a: '1', b: '1', c: '1' })}`, target)) },
+  { what: 'repeated requests for metrics and readiness', hasKey: false, connections: 32, makeScript: (_, nth) => over(() => `GET ${nth % 2 === 0 ? '/metrics' : '/readyz'} HTTP/1.1\r\nhost: x\r\n\r\n`) },
+  { what: 'reads, each as soon as the previous one is answered', hasKey: true, connections: 64, makeScript: (target) => over(() => head('GET /v1/sandboxes?limit=100', target)) },
+  { what: 'lists by labels of which few sandboxes have all', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(`GET /v1/sandboxes?labels=${nth % 2 === 0 ? labels({ parity: 'odd', mirror: 'even' }) : labels({ a: '1', b: '1', c: '1' })}`, target)) },
   { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: (sent) => largeCreate(target, `large-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`) }) },
   { what: 'usage reports of a year', hasKey: true, connections: 16, makeScript: (target) => over(() => head(`GET /v1/billing/usage/sandbox?${YEAR}`, target)) },
   { what: 'pages of events and quotas', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(nth % 2 === 0 ? 'GET /v1/quotas' : `GET /v1/events?limit=100&event_type=never_heard_of&${YEAR}`, target)) },
   { what: 'bodies sent byte by byte', hasKey: true, connections: 200, makeScript: (target) => ({ next: (sent) => (sent === 0 ? post('/v1/sandboxes', target, BODY_BYTES) : ' '), pace: 200, readsReplies: true }) },
   { what: 'starts that wait for capacity that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over((sent) => { const body = JSON.stringify({ name: `wait-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`, image: 'registry.example/box:1', resources: { vcpus: 200, memory_mib: 1_000_000 } }); return `${post('/v1/sandboxes?start=true&wait_for=running&wait_timeout=300', target, body.length)}${body}` }) },
-  { what: 'lists whose replies nobody reads', hasKey: true, connections: 64, makeScript: (target) => ({ next: () => head('GET /v1/sandboxes?limit=100', target).repeat(20), pace: 5, readsReplies: false }) },
+  { what: 'lists without reading the replies', hasKey: true, connections: 64, makeScript: (target) => ({ next: () => head('GET /v1/sandboxes?limit=100', target).repeat(20), pace: 5, readsReplies: false }) },
   { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
 ] // prettier-ignore

@@ -5,7 +5,7 @@ import { WebSocket, WebSocketServer } from 'ws'
 import type { OpenChannel } from '../../src/control/streams/open-channel.ts'
 import { pipeChannel } from '../../src/worker/processes/pipe-channel.ts'
 
-/** Both ends of a WebSocket over loopback: the control plane's, paused, and the worker's. */
+/** Opens a WebSocket over loopback. Resolves with the control plane's end, which is paused, and the worker's end. */
 export async function socketPair(): Promise<readonly [WebSocket, WebSocket]> {
   const server = createServer()
   const sockets = new WebSocketServer({ server, perMessageDeflate: false })
@@ -27,7 +27,9 @@ export async function socketPair(): Promise<readonly [WebSocket, WebSocket]> {
   return [ours, theirs]
 }
 
-/** A channel that a worker serves over a stream. `end` aborts it from outside, `worker` is the worker's restart. */
+/**
+ * Opens a channel that a worker serves over a stream. `end` aborts the channel from outside, `worker` ends the worker.
+ */
 export async function openChannelOver(
   stream: Duplex,
   signals: { readonly end?: AbortSignal; readonly worker?: AbortSignal } = {},

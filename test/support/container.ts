@@ -1,7 +1,9 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
+import { asId, type OrgId } from '../../src/domain/ids.ts'
+import { makeSessionPermits } from '../../src/worker/channel/session-permits.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { TOOLS_FOLDER } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime } from '../../src/worker/drivers/oci/run/runtime.ts'
@@ -11,16 +13,16 @@ import { buildRootFolder } from './root-folder.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
-/** A real container of the runtime under test. Its root file system has this machine's own dash and coreutils. */
+/** A container of the real OCI runtime under test. Its root file system has dash and coreutils from this machine. */
 export type TestContainer = { readonly container: Container; readonly rootfs: string; remove(): void }
 
-/** What a test may change. */
+/** The properties of a test container that differ from the defaults. */
 export type TestContainerOptions = {
   readonly spec?: Partial<Container['spec']>
   readonly image?: Partial<Container['image']>
 }
 
-/** The host user who is user 0 of the container. */
+/** The id of the host user to which user 0 of the container is mapped. */
 const UID_SHIFT = 100_000
 
 const TOOLS = [
@@ -62,7 +64,7 @@ export function whyNoContainer(): string | null {
   return null
 }
 
-/** Starts a container whose first process is an init that only reaps. `remove` ends it and deletes its files. */
+/** Starts a container whose first process only reaps children. `remove` ends the container and deletes its files. */
 export async function startTestContainer(options: TestContainerOptions = {}): Promise<TestContainer> {
   const runDir = mkdtempSync(join(tmpdir(), 'sandyard-exec-'))
   chmodSync(runDir, 0o700)
@@ -90,7 +92,11 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
     join(runDir, 'pid'),
     id,
   ]
-  execFileSync(file, args, { stdio: ['ignore', 'ignore', 'inherit'], timeout: 20_000 })
+  // The runtime gives its standard streams to the container's user, who must not own the host's /dev/null. Waiting for the
+  // end of a pipe would mean waiting for the container's end.
+  const output = openSync(join(runDir, 'output'), 'w')
+  execFileSync(file, args, { stdio: ['pipe', output, 'inherit'], timeout: 20_000 })
+  closeSync(output)
   const initPid = Number(readFileSync(join(runDir, 'pid'), 'utf8'))
   const container: Container = {
     id,
@@ -100,6 +106,8 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
     rootPath: found.name === 'runsc' ? rootfs : `/proc/${String(initPid)}/root`,
     uidShift: UID_SHIFT,
     runDir,
+    orgId: asId<OrgId>('org'),
+    commandCgroups: [],
     spec: { ...DEFAULT_SPEC_FOR_TESTS, ...options.spec },
     image: {
       env: ['PATH=/usr/local/bin:/usr/bin:/bin', 'FROM_IMAGE=image'],
@@ -185,3 +193,6 @@ function config({ id, rootfs, toolbox }: Made): object {
     },
   }
 }
+
+/** Permits for as many sessions as a test opens. */
+export const UNLIMITED_SESSIONS = makeSessionPermits({ perSandbox: Infinity, perOrg: Infinity, total: Infinity })

@@ -15,26 +15,30 @@ export const operationIds: readonly OperationId[] = Object.keys(OPERATIONS).filt
 
 const fixtures = join(import.meta.dirname, '../fixtures')
 
-/** A create body as the public client sent it. */
+/** A create body that the public client sent, under the name that `setup/contract-fixtures.mjs` gave it. */
 export type CapturedBody = { readonly name: string; readonly body: object }
 
-/** Every recorded create body. `setup/contract-fixtures.mjs` wrote them. */
+/** Every create body in `test/fixtures/create-bodies.json`. `setup/contract-fixtures.mjs` wrote that file. */
 export function capturedBodies(): readonly CapturedBody[] {
   const bodies: Readonly<Record<string, object>> = readFixture('create-bodies.json')
   return Object.entries(bodies).map(([name, body]) => ({ name, body }))
 }
 
-/** The shapes of the published document: `setup/contract-fixtures.mjs` took its prose out. */
+/**
+ * The published API document: the OpenAPI document of the service for which the public clients were written. Our own is
+ * openapi.json. `setup/contract-fixtures.mjs` left only paths, parameters, types and statuses in
+ * `published-shapes.json`.
+ */
 export function publishedShapes(): { readonly paths: Readonly<Record<string, Readonly<Record<string, unknown>>>> } {
   return readFixture('published-shapes.json')
 }
 
-/** A validator of one schema of the published document, such as `/components/schemas/ErrorResponse`. */
+/** A validator of one schema of the published API document, such as `/components/schemas/ErrorResponse`. */
 export function publishedSchema(pointer: string): ValidateFunction {
   const ajv = new Ajv2020({ strict: false, allErrors: true, validateFormats: false })
   ajv.addSchema(publishedShapes(), 'published')
   const validate = ajv.getSchema(`published#${pointer}`)
-  assert.ok(validate !== undefined, `the published document has no ${pointer}`)
+  assert.ok(validate !== undefined, `the published API document has no ${pointer}`)
   return validate
 }
 
@@ -43,8 +47,9 @@ function readFixture(name: string): ReturnType<typeof JSON.parse> {
 }
 
 /**
- * Asserts that a reply is one that its operation allows: the operation lists its status and code, its body fits our schema without
- * any other field, and it fits the published document if that has the operation.
+ * Asserts that a reply fits two documents. By our own table (`src/contract/operations.ts`), the operation allows the
+ * status and the error code, and the body fits its schema and has no other field. By the published API document
+ * (`publishedShapes`), the body fits too, if that document describes the operation.
  */
 export function assertReplyMatchesContract(id: OperationId, status: number, body: unknown): void {
   const operation: Operation = OPERATIONS[id]
@@ -52,9 +57,9 @@ export function assertReplyMatchesContract(id: OperationId, status: number, body
   if (isRefusal) assertCode(operation, status, body)
   else assert.equal(status, operation.reply.status, `${id} answered ${String(status)}`)
   const schema = isRefusal ? ErrorReply : operation.reply.kind === 'json' ? operation.reply.schema : null
-  if (schema !== null) assertFits(ownValidator(schema), body, `${id} ${String(status)} against our own schema`)
+  if (schema !== null) assertFits(ownValidator(schema), body, `${id} ${String(status)} against our schema`)
   const published = publishedReply(operation, status)
-  if (published !== null) assertFits(published, body, `${id} ${String(status)} against the published document`)
+  if (published !== null) assertFits(published, body, `${id} ${String(status)} against the published API document`)
 }
 
 function assertCode(operation: Operation, status: number, body: unknown): void {
@@ -88,7 +93,7 @@ function ownValidator(schema: TSchema): ValidateFunction {
   return made
 }
 
-/** The schema with every object closed, so that a field outside the schema is found. */
+/** A copy of a schema in which `additionalProperties` is false, so that a reply with an undocumented field fails. */
 function closed(schema: unknown): object {
   const result = walk(schema)
   assert.ok(typeof result === 'object' && result !== null)
@@ -106,7 +111,10 @@ function walk(schema: unknown): unknown {
 
 const published = new Map<string, ValidateFunction | null>()
 
-/** The published document lists few of the refusals of each operation; all have one shape. Null for what it does not have. */
+/**
+ * The validator for a reply's body by the published API document, or null if that does not describe the operation.
+ * Every refusal is checked against `ErrorResponse`, because the document lists only a few refusals of each operation.
+ */
 function publishedReply({ path, method }: Operation, status: number): ValidateFunction | null {
   const isRefusal = status >= 400
   const route = path.replaceAll('~', '~0').replaceAll('/', '~1')

@@ -31,6 +31,7 @@ export async function makeTestControl(
     readonly openStream?: ControlDeps['openStream']
     readonly dialChannel?: ControlDeps['dialChannel']
     readonly channelLimits?: ChannelLimits
+    readonly networkDeny?: readonly string[]
   } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
@@ -62,7 +63,13 @@ export async function makeTestControl(
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
     channelLimit: makeChannelLimit(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
-    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
+    settings: {
+      stopGraceMs: 500,
+      defaultRegistry: 'registry.example',
+      maxDiskMib: 65_536,
+      placement: 'pack',
+      networkDeny: () => options.networkDeny ?? [],
+    },
   })
   const first = await createFirstOrg(deps, null)
   const caller = first === null ? null : await authenticate(deps, first.key)

@@ -19,11 +19,12 @@ export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: Sandbo
     spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
     volumes: [runVolume(null)],
     default_disk_max_mib: null,
+    network_ranges: { deny: [], allow: [] },
     registry_auth: null,
   }
 }
 
-/** A volume without caps, with `name` as its name and identifier; null is the host volume. */
+/** A volume without caps, with `name` as its name and identifier; null is the default volume. */
 export function runVolume(name: string | null): RunVolume {
   return {
     org_id: asId<OrgId>('org'),

@@ -26,7 +26,7 @@ export function readDocument(path: string): string {
   return readFileSync(join(ROOT, path), 'utf8')
 }
 
-/** What stands between backticks somewhere, and where: `path:line`. */
+/** A text in backticks, and its place as `path:line`. */
 export type Mention = { readonly where: string; readonly text: string }
 
 /** The texts in backticks in the prose of all documents. */
@@ -61,14 +61,14 @@ export function blocksOf(text: string): readonly Block[] {
   return blocks
 }
 
-/** A document without its code blocks; the lines stay where they are. */
+/** A document in which the lines of code blocks are empty, so that the others keep their line numbers. */
 export function proseOf(text: string): string {
   return text.replaceAll(/^```.*?^```$/gms, (block) => block.replaceAll(/[^\n]/g, ''))
 }
 
 /**
- * The commands of a `console` block. A line that begins with `$ ` is a command; one that ends with a backslash goes on in the next
- * line. The lines up to the next command are its output.
+ * The commands of a `console` block. A line that begins with `$ ` is a command. A command that ends with a backslash
+ * continues in the next line. The lines up to the next command are the output.
  */
 export function commandsOf({ text, line }: Block): readonly Shown[] {
   const shown: { command: string; output: string[]; line: number }[] = []
@@ -86,9 +86,9 @@ export function commandsOf({ text, line }: Block): readonly Shown[] {
 }
 
 /**
- * Whether real output is what a document shows. A `…` stands for any text within a line, and a line that is `…` alone for any
- * number of lines. Several spaces count as one, so that columns may be aligned.
- * The public client adds to a line with ✓ how long a slow step took; that is left out.
+ * Whether real output matches the output that a document shows. In the document, `…` stands for any text within a line,
+ * and `…` alone in a line for any number of lines. Several spaces count as one, so that columns may be aligned. The
+ * public client appends the duration of a slow step to a line with ✓; the comparison ignores that duration.
  */
 export function matchesOutput(shown: readonly string[], real: string): boolean {
   const lines = real.split('\n').map((row) => squeeze(row).replace(/^(✓ .*) \(\d+(\.\d+)?s\)$/, '$1'))

@@ -8,7 +8,8 @@ const dataDir = process.argv[2]
 if (dataDir === undefined) throw new Error('which data folder?')
 const server = await startEmbedded({ dataDir, log: makeLog('error'), clock: systemClock, random: systemRandom })
 process.stdout.write(`${JSON.stringify({ url: server.connectionString, postmaster: server.pid() })}\n`)
-process.stdin.resume() // runs until SIGTERM, until its input ends (its parent has ended), or until it is killed
+// Keeps this process running until SIGTERM, SIGKILL, or the end of its input when its parent ends.
+process.stdin.resume()
 process.stdin.once('end', () => void server.stop())
 process.once('SIGTERM', () => {
   process.stdin.destroy()

@@ -1,7 +1,7 @@
 /** A Server-Sent Event. A comment has the type `:`. */
 export type ServerEvent = { readonly id: string | null; readonly type: string; readonly data: string }
 
-/** An event `log` of a sandbox's log. */
+/** One entry of a sandbox's log, sent as an event of type `log`. */
 export type LogEvent = {
   readonly id: string
   readonly source: string
@@ -37,7 +37,9 @@ export async function openEvents(
   }
 }
 
-/** A log that is being read: its lines so far and, at the end, whether the stream sent an `end` event (`plain`: it did not). */
+/**
+ * A log that is being read: its lines so far, and how the stream ended: with an `end` event, or without one (`plain`).
+ */
 export type FollowedLog = { readonly lines: readonly LogEvent[]; readonly ended: Promise<'end' | 'plain'> }
 
 /** Reads the events of a log as they arrive. */
@@ -54,7 +56,7 @@ export function followLog({ events }: EventsReply): FollowedLog {
   return { lines, ended: read() }
 }
 
-/** Reads a log until the stream ends. Tells whether the stream sent an `end` event. */
+/** Reads a log until the stream ends. Resolves with its lines, and with whether the stream sent an `end` event. */
 export async function readLog(
   url: string,
   key: string,

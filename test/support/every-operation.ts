@@ -22,9 +22,9 @@ export type KeyedOperation = Exclude<OperationId, keyof typeof SERVICE_OPERATION
 
 /** Objects of an organization that the example requests use. */
 export type ExampleObjects = {
-  /** A part of the names of these objects, and of no others. */
+  /** A text that is part of the names of all these objects, and of no other object's name. */
   readonly mark: string
-  /** Never started. */
+  /** A sandbox that was never started. */
   readonly idle: { readonly id: string; readonly name: string }
   readonly running: { readonly id: string; readonly name: string }
   readonly volume: { readonly id: string; readonly name: string }
@@ -36,7 +36,7 @@ export type ExampleObjects = {
 type Example = {
   /** A request that succeeds for the organization that owns the objects. */
   readonly ask: (things: ExampleObjects) => RequestParts
-  /** The events of the caller that it records, in order. None for a read. */
+  /** The types of audit events that the request records, in order. None for a read. */
   readonly leaves: readonly EventType[]
 }
 
@@ -50,12 +50,12 @@ const onRunningName: Example['ask'] = ({ running }) => ({ params: { name: runnin
 const onVolume: Example['ask'] = ({ volume }) => ({ params: { id: volume.id } })
 const onFile: Example['ask'] = ({ volume }) => ({ params: { id: volume.id }, headers: filePath('kept.txt') })
 
-/** The header with a path, as the public client sends it: base64url without padding. */
+/** The header for a path in a volume, encoded as the public client does: base64url without padding. */
 export function filePath(path: string): Readonly<Record<string, string>> {
   return { 'x-msb-file-path': Buffer.from(path).toString('base64url') }
 }
 
-/** One request of each operation. The compiler demands one for new operations. */
+/** One request for each operation. A new operation without a request here is a type error. */
 export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   create_sandbox: changes(['sandbox_created', 'sandbox_starting'], ({ mark }) => ({
     query: { start: 'true' },
@@ -131,7 +131,9 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   })),
 }
 
-/** A world whose worker runs simulated sandboxes and has real volumes. Starts of images named `fails` fail. */
+/**
+ * Creates a world whose worker runs simulated sandboxes on real volumes. A start fails if its image is named `fails`.
+ */
 export async function makeBusyWorld(): Promise<WorkerWorld> {
   const world = await makeWorkerWorld()
   const failing = {
@@ -142,7 +144,10 @@ export async function makeBusyWorld(): Promise<WorkerWorld> {
   return world
 }
 
-/** A busy world for the tests of one file, with a caller and a key of its first organization. It is closed after them. */
+/**
+ * Creates a busy world for the tests of one file, with a caller and a key of its first organization. Closes it after
+ * them.
+ */
 export async function openBusyWorld(): Promise<{
   readonly world: WorkerWorld
   readonly caller: Caller
@@ -156,7 +161,7 @@ export async function openBusyWorld(): Promise<{
 
 let made = 0
 
-/** Creates objects of an organization under new names. */
+/** Creates one set of example objects in an organization, under new names. */
 export async function createExampleObjects(world: WorkerWorld, caller: Caller): Promise<ExampleObjects> {
   const { deps } = world.control
   const mark = String(++made)

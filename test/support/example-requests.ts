@@ -13,7 +13,7 @@ const THINGS: ExampleObjects = {
   credential_id: SANDBOX_ID,
 }
 
-/** A request that an operation accepts, for the objects that the world of `http-world.ts` holds. */
+/** A request that an operation accepts. Its paths name the objects of the world in `http-world.ts`. */
 export function exampleRequest(id: OperationId): {
   readonly method: (typeof OPERATIONS)[OperationId]['method']
   readonly url: string

@@ -16,16 +16,19 @@ import { startPostmaster, type Postmaster } from '../../src/store/embedded/postm
 import { freePort } from './free-port.ts'
 import { childrenOf, isRunning, sendSignal, readCommandLine } from './process-tree.ts'
 
-/** An external PostgreSQL: it listens on TCP, syncs to its disk, and only the test restarts it. */
+/** A PostgreSQL outside of the program. It listens on TCP and syncs to its disk, and only the test restarts it. */
 export type ExternalPostgres = {
-  /** The value for `DATABASE_URL`. Row-level security binds its role. */
+  /** The value for `DATABASE_URL`. Row-level security applies to its role. */
   readonly url: string
   /** The URL of the superuser, for the same database. */
   readonly adminUrl: string
   readonly port: number
   pid(): number
   start(settings?: Readonly<Record<string, string>>): Promise<void>
-  /** Ends it. SIGTERM waits for clients, SIGINT disconnects them (fast), SIGQUIT writes nothing (immediate), SIGKILL kills it. */
+  /**
+   * Ends the server. SIGTERM waits for clients (smart), SIGINT disconnects them (fast), SIGQUIT also skips the
+   * checkpoint (immediate).
+   */
   end(signal: 'SIGTERM' | 'SIGINT' | 'SIGQUIT' | 'SIGKILL'): Promise<void>
   close(): Promise<void>
 }
@@ -79,7 +82,8 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
       const sessions = childrenOf(ended.pid)
       sendSignal(ended.pid, signal)
       await ended.exited
-      for (const pid of sessions) while (isRunning(pid)) await systemClock.sleep(10) // orphans end when they notice
+      // Sessions outlive a killed postmaster until they notice its death.
+      for (const pid of sessions) while (isRunning(pid)) await systemClock.sleep(10)
       running = null
     },
     async close() {

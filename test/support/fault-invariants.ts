@@ -13,17 +13,20 @@ import { waitUntil } from './wait.ts'
 
 type Api = Pick<RealServer, 'url' | 'key'>
 
-/** The limit of the recovery, in milliseconds after the return of the database. Measured: 0.1 to 3 s (2026-11). */
+/** The time limit of a recovery, counted from the return of the database. Measured: 0.1 to 3 s (2026-11). */
 export const RECOVERY_LIMIT_MS = 15_000
 const CONVERGENCE_LIMIT_MS = 30_000
 const STEP_MS = 20
 
-/** How a server survived a fault of its database: see `waitForRecovery` and `assertConsistentAfterFault`. */
+/**
+ * What `assertSurvivesFault` measured: the times of the recovery, the counts of the consistency check, the load during the
+ * fault, and how many requests of the load got 503 (`refused`).
+ */
 export type SurvivalResult = Recovery & ConsistencyCounts & { readonly load: FaultLoad; readonly refused: number }
 
 /**
- * Runs clients, injects a fault, waits for the recovery and asserts the invariants. `inject` must resolve when the database is
- * back.
+ * Runs clients, injects a fault, waits for the recovery and asserts that nothing acknowledged was lost or done twice.
+ * `inject` must resolve when the database is back.
  */
 export async function assertSurvivesFault(
   server: Api,
@@ -43,17 +46,26 @@ export async function assertSurvivesFault(
   }
 }
 
-/** Waits until this many more requests were served. */
+/**
+ * Waits until the server has answered `count` more requests of a load with success. Also resolves if the load has
+ * failed.
+ */
 export async function waitForServedRequests(load: FaultLoad, count: number): Promise<void> {
   const served = (): number => [200, 201, 202, 204].reduce((sum, status) => sum + (load.answers.get(status) ?? 0), 0)
   const from = served()
   await waitUntil(() => load.hasFailed || served() - from >= count, CONVERGENCE_LIMIT_MS)
 }
 
-/** The times since the return of the database, in milliseconds. */
+/**
+ * How long after the return of the database the first request succeeded, `/readyz` was ready, and a new sandbox ran, in
+ * milliseconds.
+ */
 export type Recovery = { readonly firstAnswerMs: number; readonly readyMs: number; readonly runningMs: number }
 
-/** Waits until requests, `/readyz`, loops, waits and workers work again: a sandbox is created, placed, started and awaited. */
+/**
+ * Waits until a list succeeds, `/readyz` is ready, and a new sandbox runs, which needs loops, waits and a worker. Call
+ * it when the database is back. Rejects after `limitMs`.
+ */
 export async function waitForRecovery(server: Api, limitMs = RECOVERY_LIMIT_MS): Promise<Recovery> {
   const fromMs = systemClock.monotonicMs()
   const since = (): number => Math.round(systemClock.monotonicMs() - fromMs)
@@ -89,12 +101,16 @@ async function runsOne(server: Api): Promise<boolean> {
 
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 
-/** What was checked after a fault, counted for the report. */
+/**
+ * The number of sandboxes that were checked after a fault. `unsure`: requests without an answer left several states
+ * possible.
+ */
 export type ConsistencyCounts = { readonly sandboxes: number; readonly asAcknowledged: number; readonly unsure: number }
 
 /**
- * Ends the load and asserts that every sandbox is as it was acknowledged: nothing is lost or doubled, and each run opened,
- * moved and ended once. A create with an unknown result is repeated by name; then the sandbox must exist once.
+ * Ends the load and asserts that every sandbox is in a state that its client expects, that none exists twice, and that
+ * no event was recorded twice. Repeats each create with an unknown result by name; afterwards the sandbox must exist
+ * once.
  */
 export async function assertConsistentAfterFault(
   server: Api,
@@ -117,7 +133,7 @@ export async function assertConsistentAfterFault(
   assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')
   const own = new Set(load.expected.map(({ name }) => name))
   for (const { id } of resting.filter(({ name }) => own.has(name)))
-    await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
+    await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // frees capacity for the next sandboxes
   return { sandboxes: load.expected.length, asAcknowledged, unsure: unsure.length }
 }
 
@@ -141,7 +157,9 @@ function isOneOf(seen: string, possible: ReadonlySet<ExpectedState>): boolean {
   return false
 }
 
-/** Finds events that exist more than once for a run, except those of channels, and repeated creations of a sandbox. */
+/**
+ * Finds events that were recorded more than once for a run or, for creations, for a sandbox. Channel events may repeat.
+ */
 async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
   const { rows } = await onServer(adminUrl, (admin) =>
     admin.query<{ event_type: string; of: string; times: string }>(
@@ -156,7 +174,10 @@ async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
   return rows
 }
 
-/** Notes for the report how a server survived a fault that was injected `injected` times. */
+/**
+ * Writes a row for docs/reliability.md about a fault that was injected `injected` times: the worst figures of all
+ * survivals.
+ */
 export function noteSurvival(fault: string, survivals: readonly SurvivalResult[], injected: number): void {
   const most = (of: (one: SurvivalResult) => number): string => String(Math.round(Math.max(...survivals.map(of))))
   const sum = (of: (one: SurvivalResult) => number): string => String(survivals.reduce((all, one) => all + of(one), 0))

@@ -1,4 +1,4 @@
-/** Clients of a server whose database fails. They record what was acknowledged, and what may have been done. */
+/** Clients of a server whose database fails. They record which states of their sandboxes the replies leave possible. */
 import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
@@ -7,36 +7,38 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { DEMO_IMAGE } from './sdk.ts'
 import type { RealServer } from './server.ts'
 
-/** The state of a sandbox as its client knows it. After a reply that leaves it open, several states are possible. */
+/**
+ * The state that a client expects of a sandbox. After a refusal that may come too late, several states are possible.
+ */
 export type ExpectedState = 'absent' | 'created' | 'running' | 'stopped'
 export type ExpectedSandbox = { readonly name: string; id: string | null; possible: ReadonlySet<ExpectedState> }
 
 export type FaultLoad = {
   readonly expected: readonly ExpectedSandbox[]
-  /** The answered requests, by status. */
+  /** The number of answered requests by HTTP status. */
   readonly answers: ReadonlyMap<number, number>
-  /** The longest request in milliseconds, without its wait for a sandbox. */
+  /** The longest time until an answer, without the time for which a request waited for a sandbox. */
   readonly slowestMs: number
-  /** Whether a client got an answer that no client should get. `stop` rejects with it. */
+  /** Whether a client got an answer that is not allowed. If so, `stop` rejects with the reason. */
   readonly hasFailed: boolean
-  /** Lets each client finish its request. Rejects with the first answer that no client should get. */
+  /** Stops the clients once each has finished its request. Rejects with the first failure of a client. */
   stop(): Promise<void>
 }
 
 /**
- * The limit of a request in milliseconds, whatever the database does: 5 s for a connection, 10 s for a blocked statement, and
- * as much for a busy machine.
+ * The time limit of a request, whatever the database does: 5 s for a connection, 10 s for a blocked statement, and 15 s
+ * because the machine is busy.
  */
 const REQUEST_LIMIT_MS = 30_000 * TIMEOUT_FACTOR
 const WAIT_SECS = 2
-/** The most live sandboxes of one client. */
+/** The maximum number of sandboxes that one client has at a time. */
 const MAX_LIVE_SANDBOXES = 6
-/** The pause of a client after a refusal; shorter than `Retry-After` asks for. */
+/** The pause of a client after a refusal, which is shorter than `Retry-After` asks for. */
 const REST_MS = 20
 
 /**
- * Starts clients that create, start with and without waiting, stop, delete, get and list until they are stopped. `send` sends a
- * request; by default, to the server.
+ * Starts clients that send random requests until they are stopped: create, start with and without waiting, stop,
+ * delete, get and list. `send` replaces `call`, which sends a request to the server.
  */
 export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): FaultLoad {
   const expected: ExpectedSandbox[] = []
@@ -64,7 +66,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
   let hasFailed = false
   lives.catch(() => {
     hasFailed = true
-    ended.abort() // the first wrong answer ends all
+    ended.abort() // the first client that fails ends all clients
   })
   return {
     expected,
@@ -82,7 +84,10 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
   }
 }
 
-/** Asserts that a refusal is 503 with its code and header, or 409 where an earlier request of the client may have succeeded. */
+/**
+ * Asserts that a refusal is 503 with its code and `Retry-After`, or 404 or 409, because an earlier request with an
+ * unknown result may have changed the sandbox.
+ */
 async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
   const told = `${id} was answered ${String(answer.status)} ${answer.text}`
   if (answer.status === 503) {
@@ -111,7 +116,7 @@ const create: Act = async ({ server, ask, own, expected }) => {
   await createNamed(server, ask, one)
 }
 
-/** Creates a sandbox by name. If it may exist already, a conflict with itself is accepted. */
+/** Creates a sandbox by name. If an earlier create may have succeeded, accepts the conflict with that sandbox. */
 export async function createNamed(
   server: Pick<RealServer, 'url' | 'key'>,
   ask: typeof call,
@@ -131,7 +136,7 @@ export async function createNamed(
   } else if (answer.status === 409) {
     assert.ok(
       [...before].some((state) => state !== 'absent'),
-      `${one.name} was never asked for and is there: ${answer.text}`,
+      `${one.name} exists, but no create of it can have succeeded: ${answer.text}`,
     )
     one.possible = new Set([...before].filter((state) => state !== 'absent'))
   } else assert.equal(answer.status, 503, answer.text)
@@ -174,7 +179,7 @@ export function isOnly(possible: ReadonlySet<ExpectedState>, state: ExpectedStat
   return possible.size === 1 && possible.has(state)
 }
 
-/** The state of a sandbox in a reply, as clients name it. */
+/** The status of a sandbox in a reply, or `absent` without a sandbox. */
 export function observedState(found: SandboxBody | undefined): string {
   return found?.status ?? 'absent'
 }

@@ -1,20 +1,20 @@
 import { connect, createServer, type Socket } from 'node:net'
 
-/** What happens to bytes between client and server. With `swallow`, they are lost without an error. */
+/** What the proxy does with bytes: forward them (`pass`), or drop them without an error (`swallow`). */
 export type ProxyMode = 'pass' | 'swallow'
 
 /** A TCP proxy on loopback between a program and its database, which imitates network faults. */
 export type FaultProxy = {
   readonly port: number
-  /** Applies to new bytes on all connections, and to new connections. */
+  /** Sets the mode for new bytes on all connections, and for new connections. */
   setMode(mode: ProxyMode): void
-  /** The additional delay of each direction. */
+  /** Sets the additional delay of each direction. */
   setDelay(delayMs: number): void
   /** Resets all connections. Returns their number. */
   resetAll(): number
   /**
-   * Loses the answer to the next bytes of a client that contain this text: the connection is reset once the server has
-   * answered. `lost` counts these.
+   * Makes the proxy lose answers. If bytes of a client contain this text, the proxy resets the connection when the
+   * server answers, instead of forwarding the answer. `lost` counts these answers.
    */
   loseAnswersTo(text: string | null): void
   readonly lost: number
@@ -37,7 +37,10 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
     link.server.resetAndDestroy()
   }
 
-  /** Forwards bytes after the delay. They stay in order, because timers of the same length do. */
+  /**
+   * Forwards bytes after the delay. They stay in order, because timers of equal length fire in the order of their
+   * creation.
+   */
   const give = (to: Socket, bytes: Buffer): void => {
     const write = (): void => {
       if (mode === 'pass' && to.writable) to.write(bytes)

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { readJson } from '../../src/lib/files.ts'
-import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/run/cgroup.ts'
+import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/run/open-cgroups.ts'
 import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findLeftovers } from './leftovers.ts'
 import { spawnProgram } from './server.ts'
@@ -14,26 +14,26 @@ const COMMAND = { timeoutMs: 20_000 }
 const READY_LIMIT_MS = 120_000
 const STOP_LIMIT_MS = 60_000
 
-/** A worker in a process of its own, with its network. */
+/** A worker in a process and a network namespace of its own. */
 export type FleetWorker = {
   readonly name: string
   readonly dataDir: string
   output(): string
   pid(): number
-  /** Starts it again without a token, and waits until it has reached its control plane. */
+  /** Starts the worker again with its stored credential, and waits until it has reached its control plane. */
   start(): Promise<void>
   signal(name: NodeJS.Signals): void
   kill9(): Promise<void>
-  /** Its exit code, once it has ended. */
+  /** Resolves with the exit code once the process has ended. */
   ended(): Promise<number | null>
-  /** `both`: the link is down. Otherwise packets from that side are dropped. */
+  /** Takes the worker's link down (`both`), or drops all packets that come from one side. */
   cut(which: 'both' | 'from-control' | 'from-worker'): Promise<void>
   heal(): Promise<void>
-  /** The sandboxes whose processes really run on this worker, read from the machine: each with its run. */
+  /** Lists the sandboxes that have processes on this worker, by the cgroups of the machine. */
   running(): Promise<readonly RunningSandbox[]>
 }
 
-/** `init`: when its first process began, in ticks since the machine's start. */
+/** A sandbox with processes. `init`: the start time of its first process, in clock ticks since the machine's boot. */
 export type RunningSandbox = { readonly sandbox: string; readonly run: string; readonly init: number }
 
 export type ClosableWorker = FleetWorker & {
@@ -115,7 +115,8 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
     running: () => runningIn(dataDir),
     async close() {
       if (child === null) return
-      if (hasEnded(child) && existsSync(join(dataDir, 'worker.json'))) await start().catch(() => null) // to clean up
+      // A restarted worker removes its sandboxes when it is stopped cleanly below.
+      if (hasEnded(child) && existsSync(join(dataDir, 'worker.json'))) await start().catch(() => null)
       await end('SIGTERM')
       const left = existsSync(join(dataDir, 'name-prefix')) ? await findLeftovers(dataDir) : []
       assert.deepEqual(left, [], `the worker ${name} left something behind; it said:\n${said.slice(-4000)}`)
@@ -131,7 +132,7 @@ async function exitOf(child: ChildProcess): Promise<void> {
   await waitUntil(() => hasEnded(child), STOP_LIMIT_MS)
 }
 
-/** The runs whose cgroups contain processes, whatever their records say. */
+/** Lists the runs whose cgroups contain processes. Doesn't trust the worker's own records. */
 async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
   const base = cgroupFolderOf(cgroupParentOf(join(dataDir, 'sandboxes')))
   const runs = existsSync(base) ? readdirSync(base) : []
@@ -150,6 +151,6 @@ function hasProcesses(group: string): boolean {
   try {
     return readFileSync(join(group, 'cgroup.procs'), 'utf8') !== ''
   } catch {
-    return false // it went since the folder was read
+    return false // the cgroup was removed after the folder was listed
   }
 }

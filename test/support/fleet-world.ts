@@ -15,16 +15,16 @@ const ENDS_LIMIT_MS = 60_000
 /** A control plane on a bridge, and workers in network namespaces of their own, each behind a link that can be cut. */
 export type FleetWorld = {
   readonly server: RealServer
-  /** Starts a worker that joins with a fresh token, and waits until it is ready. */
+  /** Starts a worker that joins with a new join token, and waits until it is ready. */
   join(name: string, env?: Readonly<Record<string, string>>): Promise<FleetWorker>
   /** Runs `sandyard worker …` beside the control plane, asserts that it succeeds, and returns what it printed. */
   operate(...words: readonly string[]): Promise<string>
-  /** The same for a command that must be refused. Returns its error output. */
+  /** Runs `sandyard worker …` beside the control plane, asserts that it fails, and returns its error output. */
   refused(...words: readonly string[]): Promise<string>
   close(): Promise<void>
 }
 
-/** Makes the world. The test must run in its own network namespace (`isInOwnNetwork`). */
+/** Starts a control plane without workers. The test must run in its own network namespace (`isInOwnNetwork`). */
 export async function makeFleetWorld(): Promise<FleetWorld> {
   const ip = (...args: readonly string[]) => runCommand('ip', args, COMMAND)
   await ip('link', 'add', 'br0', 'type', 'bridge')
@@ -80,7 +80,7 @@ export async function makeFleetWorld(): Promise<FleetWorld> {
     },
   }
   try {
-    await world.operate('drain', 'local') // it runs nothing really
+    await world.operate('drain', 'local') // `local` is the control plane's own simulated worker
     return world
   } catch (error) {
     await world.close()

@@ -1,14 +1,14 @@
 import { createServer } from 'node:net'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 
-/** Below the ports that the kernel gives to connections (from 32768 on; ip(7), ip_local_port_range). */
+/** The first port tried. Outgoing connections get ports from 32768 on (ip(7), ip_local_port_range). */
 const FIRST = 20_000
 const COUNT = 12_000
 const TRIES = 100
 
 /**
- * Finds a port of loopback on which nobody listens. No outgoing connection takes it by chance while a server that used it
- * restarts.
+ * Finds a port of loopback on which nobody listens. The kernel gives it to no outgoing connection, so a server that
+ * listens on it still finds it free after a restart.
  */
 export async function freePort(): Promise<number> {
   for (let tries = 0; tries < TRIES; tries += 1) {

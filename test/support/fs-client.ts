@@ -6,7 +6,7 @@ import { connectAgent, type AgentClient } from './agent-client.ts'
 /** A `core.fs.response`. */
 export type FsAnswer = { readonly ok: unknown; readonly error: unknown; readonly data: unknown }
 
-/** The file messages of a client, each with an id of its own. */
+/** A client that sends file requests over a channel, each in a session of its own. */
 export type FsClient = {
   readonly agent: AgentClient
   /** Sends a request and returns its id. */
@@ -18,17 +18,20 @@ export type FsClient = {
   /** Runs an operation that must fail and returns its error. */
   refusal(op: string, fields: object): Promise<string>
   open(path: string, options?: object): Promise<number>
-  /** Sends data of a write; empty data ends it. */
+  /** Sends data for an open write request. Empty data ends the write. */
   send(id: number, data: Buffer): void
   /** Writes to an open file and waits for the response. */
   write(handle: number, data: Buffer, more?: object): Promise<FsAnswer>
   /** Reads from an open file. */
   read(handle: number, more?: object): Promise<Buffer>
-  /** Everything received for a read. */
+  /** The data received so far for a read request. */
   received(id: number): Buffer
 }
 
-/** Serves a guest's files to a client. Received data goes to `onOutput`, if given, and is not kept. */
+/**
+ * Connects a new client with a channel that serves a guest's files. With `onOutput`, received data goes there and is
+ * not kept.
+ */
 export function connectFiles(
   guest: Guest,
   deps: Partial<ChannelDeps> = {},
@@ -88,7 +91,7 @@ export function connectFiles(
   return client
 }
 
-/** The largest pieces that the real client sends. */
+/** The size of the largest data messages that the public client sends. */
 const CHUNK_BYTES = 3 * 1024 * 1024
 
 /** A number in a response's data. */

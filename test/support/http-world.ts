@@ -23,13 +23,13 @@ export const KEY = 'msb_test_world'
 export const SANDBOX_ID = '01890a5d-ac96-774b-bcce-b302099a8057'
 const ORG = asId<OrgId>('01890a5d-ac96-774b-bcce-b302099a8000')
 
-/** What a test may replace in the server. */
+/** The use cases and settings that a test may replace. */
 export type WorldOptions = {
   readonly useCases?: Partial<UseCases>
   readonly server?: Partial<ServerDeps>
 }
 
-/** An API server whose use cases hold one sandbox, for tests of the transport alone. */
+/** Makes an API server without a database, for tests of the transport alone. Its fake use cases know one sandbox. */
 export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   const uuids = makeUuids(systemClock, systemRandom)
   return makeServer({
@@ -43,10 +43,10 @@ export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   })
 }
 
-/** The headers of a known caller. */
+/** The headers with the only key that the world knows. */
 export const asCaller = { authorization: `Bearer ${KEY}` }
 
-/** The sandbox that the world holds. */
+/** The only sandbox of the world. */
 export const theSandbox: Sandbox = {
   id: asId<SandboxId>(SANDBOX_ID),
   org_id: ORG,
@@ -63,7 +63,7 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
-/** The dependencies of the use cases that this world does not replace. */
+/** Dependencies that throw when they are used: no use case of this world needs them. */
 function nothing(): ControlDeps {
   const untouched: ControlDeps = new Proxy(Object.create(null), {
     get: (_target, name) => {

@@ -6,8 +6,9 @@ import { mountFolderOf, folderHash, mountPointsBelow } from '../../src/worker/mo
 const COMMAND_TIMEOUT_MS = 10_000
 
 /**
- * Lists what an installation has on this machine besides its files: mounts, loop devices, network namespaces, devices,
- * packet filter tables, cgroups, containers and processes. Empty once it was stopped together with its sandboxes.
+ * Lists what an installation has on this machine besides its files: mounts, loop devices, network namespaces, network
+ * devices, packet filter tables, cgroups, containers and processes. The list must be empty once the installation and
+ * its sandboxes are stopped.
  */
 export async function findLeftovers(dataDir: string): Promise<readonly string[]> {
   const sandboxesDir = join(dataDir, 'sandboxes')
@@ -37,7 +38,7 @@ export function findContainers(dataDir: string): readonly string[] {
   return namesIn(join(dataDir, 'runtime/crun'))
 }
 
-/** The cgroups of an installation's runs, on whichever hierarchies the machine has. */
+/** The cgroups of an installation's runs, in all hierarchies of cgroup version 1 or in that of version 2. */
 function cgroupsOf(parent: string): readonly string[] {
   const roots = ['', ...namesIn('/sys/fs/cgroup')].map((hierarchy) => join('/sys/fs/cgroup', hierarchy))
   return roots.flatMap((root) => {
@@ -46,7 +47,7 @@ function cgroupsOf(parent: string): readonly string[] {
   })
 }
 
-/** The processes whose command line has one of these words in it, except this one. */
+/** The processes whose command line contains one of these words, except this process. */
 function processesNaming(words: readonly string[]): readonly string[] {
   return namesIn('/proc', (name) => /^\d+$/.test(name) && Number(name) !== process.pid).flatMap((pid) => {
     const line = commandLineOf(pid)
@@ -60,7 +61,7 @@ function commandLineOf(pid: string): string {
       .replaceAll('\0', ' ')
       .trim()
   } catch {
-    return '' // it ended since the folder was read
+    return '' // the process ended after the folder was listed
   }
 }
 

@@ -8,7 +8,10 @@ import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
 import type { Guest, GuestProcess, TcpTarget } from '../../src/worker/channel/guest.ts'
 import { makeFilesClient } from '../../src/worker/channel/files-client.ts'
 
-/** A guest that runs processes of this machine, each the leader of its group. It ignores users, limits and terminals. */
+/**
+ * Makes a guest that runs processes on this machine, each as leader of its process group. Ignores users, limits and
+ * terminals.
+ */
 export function makeLocalGuest(): Guest {
   const guest: Guest = {
     async exec(request) {
@@ -48,7 +51,7 @@ export function makeLocalGuest(): Guest {
   return guest
 }
 
-/** Starts the program that serves files in sandboxes, in any guest. */
+/** Starts the helper program that serves files (`src/worker/perl/guest/`) in a guest. */
 export async function startFilesProcess(guest: Guest): Promise<GuestProcess> {
   const args = [join(import.meta.dirname, '../../src/worker/perl/guest/files.pl'), process.arch]
   return await guest.exec({ cmd: 'perl', args, env: [], cwd: '/', user: null, tty: null, rlimits: [] })

@@ -3,8 +3,8 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeTestLogs, readAll } from './logs.ts'
 
 /**
- * A process to be killed. It writes numbers to the log of a sandbox as long as it lives, and reports when 1,000 are
- * written.
+ * A process that a test kills. It writes numbers to the log of a sandbox without end, and prints a line once it has
+ * written 1,000.
  */
 const [dir = '', sandbox = ''] = process.argv.slice(2)
 const id = asId<SandboxId>(sandbox)

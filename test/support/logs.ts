@@ -8,7 +8,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { openSandboxLogs, type LogLimits } from '../../src/worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
 
-/** All entries of a log. */
+/** A query for all entries that a log has now. */
 export const EVERYTHING: LogQuery = {
   sources: LOG_SOURCES,
   after: null,
@@ -20,7 +20,7 @@ export const EVERYTHING: LogQuery = {
 
 export const LOG_LIMITS: LogLimits = { sandboxBytes: 16 * 1024 * 1024, retentionMs: 360_000_000 }
 
-/** Opens logs in a new folder or a given one. The second result deletes it. */
+/** Opens a log store in a new folder or a given one. `remove` deletes the folder. */
 export async function makeTestLogs(
   options: { readonly dir?: string; readonly limits?: Partial<LogLimits>; readonly clock?: Clock } = {},
 ): Promise<{ readonly logs: SandboxLogs; readonly dir: string; readonly remove: () => Promise<void> }> {
@@ -37,7 +37,7 @@ export async function makeTestLogs(
   }
 }
 
-/** The entries that match a query, at once. */
+/** Reads all entries of a log that match a query. */
 export async function readAll(
   logs: Pick<SandboxLogs, 'read'>,
   sandbox: SandboxId,

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { makeOwnRanges } from '../../src/worker/network/own-ranges.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
@@ -20,21 +21,23 @@ import {
 import { SDK_CALL_MARK } from '../../src/worker/drivers/microsandbox/sdk-client.ts'
 import { findProcesses } from '../../src/worker/drivers/microsandbox/vm-process.ts'
 import { openVmRunRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
-import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/start-workload.ts'
+import { WATCHER_MARK } from '../../src/worker/drivers/microsandbox/start-workload.ts'
 import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
+import { NO_DISK_RESERVE } from '../../src/worker/disk-reserve.ts'
 import { openImageStore } from '../../src/worker/images/image-store.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { outboundHttp } from './outbound-http.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
 
 const UID_SHIFT = 200_000
 
-/** Why no microVM can run here; null when they can. */
+/** Why no microVM can run on this machine. Null if one can. */
 export async function whyNoMicroVms(): Promise<string | null> {
   const lacks = await findMissingMicroVmRequirements()
   return lacks.length === 0 ? null : `NO microVM WAS STARTED: ${lacks.join('; ')}. npm run test:microvm runs this`
 }
 
-/** A real driver in its own folder, with the demo image. */
+/** A real `microsandbox` driver with a folder of its own and the demo image. */
 export type MicroVmFixture = {
   readonly dir: string
   readonly home: string
@@ -43,15 +46,18 @@ export type MicroVmFixture = {
   open(overrides?: Partial<MicrosandboxDriverInput>): Promise<Driver>
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
-  /** The mounts and processes of all runs, live or not. */
+  /** Lists the mounts and processes of all runs, including live runs. */
   leftovers(): Promise<readonly string[]>
   remove(): Promise<void>
 }
 
-/** Creates the fixture; throws without the npm package. Its folder must not lie on tmpfs, where the runtime can't store owners. */
+/**
+ * Creates the fixture. Throws without the npm package. The folder isn't on tmpfs, where the runtime can't store file
+ * owners.
+ */
 export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = makeNoLogs()): Promise<MicroVmFixture> {
   const installation = findInstallation()
-  if (installation === null) throw new Error('npm left the runtime out')
+  if (installation === null) throw new Error('the optional npm package microsandbox is not installed')
   const dir = mkdtempSync('/var/tmp/sandyard-vm-')
   const stateDir = join(dir, 'state')
   const home = join(stateDir, 'home')
@@ -70,13 +76,22 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
         imageDigests: images.digests,
         volumes: makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
+        ownRanges: makeOwnRanges({ resolvers: [], controlPlane: () => [] }),
         clock: systemClock,
         log,
-        settings: { defaultDiskMib: 512, uidShift: UID_SHIFT, cpuOvercommit: 4 },
+        settings: {
+          defaultDiskMib: 512,
+          maxDiskMib: 65_536,
+          uidShift: UID_SHIFT,
+          cpuOvercommit: 4,
+          hostReserveMib: null,
+          diskReserve: NO_DISK_RESERVE,
+          connectionsPerSandbox: 4_096,
+        },
         ...overrides,
       }),
     async exec(run, command) {
-      const record = await (await openVmRunRecords(stateDir)).read(run)
+      const record = (await openVmRunRecords(stateDir)).read(run)
       if (record === null) throw new Error('no such run')
       const args = ['exec', '-q', vmPaths(home, record.sandbox_id).name, '--', ...command]
       return await tryCommand(installation.msb, args, { timeoutMs: 120_000, env: vmEnvironment(home), input: '' })
@@ -84,7 +99,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
     async leftovers() {
       const mounts = await mountPointsBelow(join(stateDir, 'mounts'))
       const found = await Promise.all(
-        [['sandbox', '--name'], [SDK_CALL_MARK], [WORKLOAD_MARK]].map((words) => findOwn(words, home)),
+        [['sandbox', '--name'], [SDK_CALL_MARK], [WATCHER_MARK]].map((words) => findOwn(words, home)),
       )
       return [...mounts, ...found.flat()]
     },
@@ -95,7 +110,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
   }
 }
 
-/** The runtime's processes with this home, by their environment: other tests may run their own. */
+/** Finds the runtime's processes whose environment has this home folder. Other tests may run further ones. */
 async function findOwn(words: readonly string[], home: string): Promise<readonly string[]> {
   const marks = await findProcesses(words)
   const own = await Promise.all(
@@ -111,7 +126,14 @@ async function makeImages(
   dir: string,
 ): Promise<{ readonly forDriver: ImageResolver; readonly digests: () => Promise<readonly string[]> }> {
   const log = makeLog('silent')
-  const deps = { dir, uidShift: UID_SHIFT, clock: systemClock, log, defaultRegistry: 'registry.example' }
+  const deps = {
+    dir,
+    uidShift: UID_SHIFT,
+    clock: systemClock,
+    log,
+    http: outboundHttp(),
+    defaultRegistry: 'registry.example',
+  }
   const store = await openImageStore(deps)
   await ensureDemoImage(store)
   return {

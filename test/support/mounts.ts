@@ -17,7 +17,7 @@ export function named(name: string, guest: string, options: Partial<MountOptions
   return { type: 'named', name, guest, options: { ...PLAIN, ...options }, ...SHARE }
 }
 
-/** A mount of a path on the host volume. */
+/** A mount of a path on the default volume. */
 export function bind(host: string, guest: string, options: Partial<MountOptions> = {}): BindMount {
   return { type: 'bind', host, guest, options: { ...PLAIN, ...options }, ...SHARE, quota_mib: null }
 }
@@ -42,7 +42,7 @@ export function assertMountRefused(error: unknown, message: RegExp): true {
   return true
 }
 
-/** Mounts a new btrfs file system; null where the machine can't. */
+/** Mounts a new btrfs file system. Returns null if the machine can't mount one. */
 export function mountBtrfs(): { readonly folder: string; remove(): void } | null {
   if (!isInstalled('mkfs.btrfs')) return null
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-btrfs-'))

@@ -1,8 +1,12 @@
-/** A process that runs inside a network namespace and serves and connects there as its parent tells it over IPC. */
+/** A process inside a network namespace. Its parent sends requests over IPC to open servers and connections there. */
 import { createSocket } from 'node:dgram'
 import { Resolver } from 'node:dns/promises'
 import { connect, createServer, type Socket } from 'node:net'
+import { errorCodeOf } from '../../src/lib/error-code.ts'
 import type { Ask, Reply } from './network-world.ts'
+
+/** The rest of a question for the address of a name below `example`: the last label, its end, type A, class IN. */
+const EXAMPLE_A = Buffer.from('076578616d706c650000010001', 'hex')
 
 const held: Socket[] = []
 const received: string[] = []
@@ -32,6 +36,7 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
       const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
       socket.on('message', (message, sender) => {
         received.push(message.toString('latin1'))
+        if (replyHex !== undefined && message.subarray(13, 17).toString('latin1') === 'slow') return
         const reply = replyHex === undefined ? message : answerDns(message, Buffer.from(replyHex, 'hex'))
         socket.send(reply, sender.port, sender.address)
       })
@@ -48,7 +53,7 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
         socket.destroy()
       })
       socket.once('error', (error) => {
-        resolve('code' in error ? String(error.code) : error.message)
+        resolve(errorCodeOf(error) ?? error.message)
       })
       socket.once('data', () => {
         resolve('connected')
@@ -89,7 +94,7 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
         end('timeout')
       }, 500)
       socket.once('error', (error) => {
-        end('code' in error ? String(error.code) : error.message)
+        end(errorCodeOf(error) ?? error.message)
       })
       socket.once('message', () => {
         end('answered')
@@ -104,7 +109,7 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
     try {
       return (await resolver.resolve4(name)).join(',')
     } catch (error) {
-      return error instanceof Error && 'code' in error ? String(error.code) : 'failed'
+      return errorCodeOf(error) ?? 'failed'
     }
   },
   dnsOverTcp: ({ server, queryHex }) =>
@@ -124,10 +129,28 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
       })
       socket.write(Buffer.concat([Buffer.from([0, query.length]), query]))
     }),
+  floodDns: ({ server, perSecond, forMs }) =>
+    new Promise((resolve) => {
+      const socket = createSocket('udp4')
+      let sent = 0
+      const timer = setInterval(() => {
+        for (let one = 0; one < perSecond / 50; one++) {
+          const label = Buffer.from(`slow${String(sent++).padStart(8, '0')}`)
+          const head = Buffer.from('000001000001000000000000', 'hex')
+          head.writeUInt16BE(sent & 0xffff, 0)
+          socket.send(Buffer.concat([head, Buffer.from([label.length]), label, EXAMPLE_A]), 53, server)
+        }
+      }, 20)
+      setTimeout(() => {
+        clearInterval(timer)
+        socket.close()
+        resolve(String(sent))
+      }, forMs)
+    }),
   received: () => Promise.resolve(received.join('\n')),
 }
 
-/** A reply to a DNS query for one A record: the private address for names that start with `rebind`, else `address`. */
+/** A DNS reply with one A record: a private address if the name starts with `rebind`, otherwise `address`. */
 function answerDns(query: Buffer, address: Buffer): Buffer {
   const isRebind = query.subarray(13, 19).toString('latin1').toLowerCase() === 'rebind'
   const header = Buffer.from(query.subarray(0, 12))
@@ -140,7 +163,7 @@ function answerDns(query: Buffer, address: Buffer): Buffer {
 }
 
 function handle(ask: Ask): Promise<string> {
-  // each entry of the table takes its own kind, which TypeScript can't express
+  // the handler takes only requests of its own kind, which TypeScript can't derive from the lookup
   const handler = HANDLERS[ask.kind] as (ask: Ask) => Promise<string>
   return handler(ask)
 }

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import { systemClock } from '../../src/lib/clock.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 
-/** The requests to a prober. The result is a word or a text. */
+/** The requests to a prober. Each result is a word such as `connected`, or a text. */
 export type Ask =
   | { readonly kind: 'serveTcp'; readonly host: string; readonly port: number; readonly replyHex?: string }
   | { readonly kind: 'serveUdp'; readonly host: string; readonly port: number; readonly replyHex?: string }
@@ -27,6 +27,7 @@ export type Ask =
     }
   | { readonly kind: 'resolve'; readonly server: string; readonly name: string }
   | { readonly kind: 'dnsOverTcp'; readonly server: string; readonly queryHex: string }
+  | { readonly kind: 'floodDns'; readonly server: string; readonly perSecond: number; readonly forMs: number }
   | { readonly kind: 'received' }
 export type Reply = { readonly id: number; readonly result: string }
 
@@ -36,7 +37,7 @@ export type Prober = {
   close(): Promise<void>
 }
 
-/** Starts a prober in the namespace at `path`, or in that of this process when it is null. */
+/** Starts a prober in the network namespace at `path`, or in this process's namespace if `path` is null. */
 export function startProber(path: string | null): Prober {
   const script = fileURLToPath(new URL('network-prober.ts', import.meta.url))
   const entered = path === null ? [] : ['nsenter', `--net=${path}`]
@@ -68,17 +69,20 @@ export function startProber(path: string | null): Prober {
   }
 }
 
-/** The hosts of an outside world: public, private and link-local ones, the metadata address, and a resolver. */
+/**
+ * The addresses of simulated hosts outside of this machine: public, private and link-local, the metadata address, a
+ * resolver.
+ */
 export const OUTSIDE = {
   public: '44.0.113.10',
   otherPublic: '44.0.113.11',
-  /** Public, but denied by the operator. */
+  /** A public address that the operator's settings deny. */
   hardDenied: '44.0.113.12',
   resolver: '44.0.113.53',
   private: '10.66.0.10',
   linkLocal: '169.254.7.7',
   metadata: '169.254.169.254',
-  /** The host's own addresses on the two networks. */
+  /** This machine's own addresses on the public and the private network. */
   hostPublic: '44.0.113.1',
   hostPrivate: '10.66.0.1',
 } as const
@@ -86,10 +90,13 @@ export const OUTSIDE = {
 /** The TCP and UDP ports of the outside world's hosts. */
 export const OUTSIDE_PORTS = [80, 443, 8443] as const
 
-/** The world's resolver answers this for every name that does not start with `rebind`. */
+/** The address that the resolver returns for every name that does not start with `rebind`. */
 export const RESOLVED = '44.0.113.80'
 
-/** Creates the outside world next to the host of this process's network, and starts its servers. */
+/**
+ * Creates a network namespace with all addresses of `OUTSIDE`, connects it to this process's namespace, and starts its
+ * servers.
+ */
 export async function makeOutsideWorld(): Promise<Prober> {
   const { hostPublic, hostPrivate, ...outside } = OUTSIDE
   await ip([
@@ -121,7 +128,7 @@ export async function makeOutsideWorld(): Promise<Prober> {
   return world
 }
 
-/** Asks until the result is `wished` or `limitMs` have passed. Returns the last result. */
+/** Repeats a request until its result is `wished` or `limitMs` have passed. Resolves with the last result. */
 export async function askUntil(prober: Prober, ask: Ask, wished: string, limitMs = 3_000): Promise<string> {
   const end = systemClock.monotonicMs() + limitMs
   for (;;) {

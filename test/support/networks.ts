@@ -2,6 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../src/domain/ids.ts'
+import type { OperatorRanges } from '../../src/domain/network/operator-denials.ts'
 import type { NetworkPolicy, NetworkSpec, Rule } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { localHostCommands } from '../../src/worker/processes/system-calls.ts'
@@ -11,7 +12,7 @@ import type { SandboxNetworksOptions } from '../../src/worker/network/open-sandb
 import type { SandboxNetwork, SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import { OUTSIDE, startProber, type Prober } from './network-world.ts'
 
-/** The network of a request without network settings. */
+/** The network of a sandbox whose create request has no network settings. */
 export const DEFAULT_NETWORK: NetworkSpec = {
   enabled: true,
   strict: false,
@@ -20,7 +21,10 @@ export const DEFAULT_NETWORK: NetworkSpec = {
   secrets: [],
 }
 
-/** The DNS rule that real clients put first. */
+/** The decision of an operator who denies nothing. */
+export const NO_DENIALS: OperatorRanges = { deny: [], allow: [] }
+
+/** The rule for DNS with which the policies of public clients begin. */
 export const DNS_RULE: Rule = {
   direction: 'egress',
   destination: { group: 'host' },
@@ -43,7 +47,7 @@ export function networkWith(rules: readonly Partial<Rule>[], policy: Partial<Net
   }
 }
 
-/** Options for the networks of a test, in a new folder that is deleted with the value. */
+/** Options for the sandbox networks of a test. Disposing of the value deletes its new folder. */
 export async function networksOptions(
   changes: Partial<SandboxNetworksOptions> = {},
 ): Promise<SandboxNetworksOptions & AsyncDisposable> {
@@ -53,7 +57,8 @@ export async function networksOptions(
     addressPool: '10.209.0.0/16',
     namePrefix: 'test',
     hostResolvers: [OUTSIDE.resolver],
-    hardDeny: [OUTSIDE.hardDenied],
+    ownRanges: { addresses: () => [OUTSIDE.hardDenied], rangesOf: () => [] },
+    connectionBound: { connections: 4_096, newPerSecond: 200 },
     hasRebindProtection: true,
     prewarmCount: 1,
     commands: localHostCommands,
@@ -65,7 +70,7 @@ export async function networksOptions(
   }
 }
 
-/** A run with its network, and a process inside. */
+/** A run's network, and a process inside it. */
 export type Inmate = AsyncDisposable & {
   readonly run: RunId
   readonly network: SandboxNetwork
@@ -74,10 +79,16 @@ export type Inmate = AsyncDisposable & {
   tcp(host: string, port?: number): Promise<string>
 }
 
-/** Attaches a run and starts a process in its network. Both end with the value. */
-export async function attachInmate(networks: SandboxNetworks, name: string, spec: NetworkSpec): Promise<Inmate> {
+/**
+ * Attaches the network of a run and starts a process in it. Disposing of the value ends the process and the network.
+ */
+export async function attachInmate(
+  networks: SandboxNetworks,
+  name: string,
+  { operator = NO_DENIALS, ...spec }: NetworkSpec & { readonly operator?: OperatorRanges },
+): Promise<Inmate> {
   const run = asId<RunId>(name)
-  const network = await networks.attach(run, spec)
+  const network = await networks.attach(run, spec, operator)
   const prober = startProber(network.netnsPath)
   return {
     run,

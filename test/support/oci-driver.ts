@@ -16,13 +16,14 @@ import { PassThrough, type Duplex } from 'node:stream'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { hasErrorCode } from '../../src/lib/error-code.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { StartError } from '../../src/worker/start-error.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
-import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
+import { DEFAULT_OCI_SETTINGS, type OciDriverInput, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
 import type { ImageResolver } from '../../src/worker/drivers/shared/desired-run.ts'
 import { POOLED_DISK_PREFIX } from '../../src/worker/drivers/oci/disk/sandbox-disks.ts'
 import { makeCommandHelper } from '../../src/worker/processes/command-helper.ts'
@@ -42,13 +43,15 @@ import { makePlainVolumes } from './plain-volumes.ts'
 import { buildRootFolder } from './root-folder.ts'
 
 const UID_SHIFT = 200_000
+/** The default of SANDYARD_UID_RANGE. */
+const UID_RANGE = { first: 1_879_048_192, last: 2_147_352_575 }
 
-/** The runtime under test: crun, or the one that SANDYARD_TEST_RUNTIME names. */
+/** The OCI runtime under test: the one that SANDYARD_TEST_RUNTIME names, or crun. */
 export function testRuntime(): RuntimeName {
   return RUNTIME_NAMES.find((name) => name === process.env['SANDYARD_TEST_RUNTIME']) ?? 'crun'
 }
 
-/** Why the driver can't run here; null when it can. */
+/** Why the `oci` driver can't run on this machine. Null if it can. */
 export function whyNoOci(): string | null {
   if (process.platform !== 'linux' || process.getuid?.() !== 0) return 'needs Linux and root'
   const programs = [testRuntime(), 'catatonit', 'mkfs.ext4', 'ip', 'nsenter']
@@ -61,19 +64,22 @@ export function isInstalled(name: string): boolean {
   return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, name)))
 }
 
-/** A real driver in its own folder, with an image made of this machine's own programs. */
+/** A real `oci` driver with a folder of its own, and an image with programs of this machine. */
 export type OciFixture = {
   readonly dir: string
-  /** The folder of the host volume. */
+  /** The folder of the default volume. */
   readonly volume: string
-  /** The path of a volume's folder, whether it exists yet or not. */
+  /** The path of a volume's folder, even before the volume exists. */
   volumeFolder(id: string): string
   readonly layer: string
   readonly image: { config: ImageConfig }
   readonly settings: OciSettings
+  /** The folders that the driver tries to map. A test may name others before it opens the driver. */
+  readonly folders: { images: string; volumes: string }
   /** The lines that the driver logged, with their fields. */
   readonly logged: { fields: object; message: string }[]
-  open(overrides?: Partial<OciSettings>): Promise<Driver>
+  /** Opens a driver. `parts` replace parts of the fixture, such as its networks. */
+  open(overrides?: Partial<OciSettings>, parts?: Partial<OciDriverInput>): Promise<Driver>
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   container(run: RunId): Container
@@ -85,8 +91,8 @@ export type OciFixture = {
 }
 
 /**
- * Creates the fixture, or opens that of another process by its folder. `remove` deletes its files. By default, volumes are
- * plain folders and nothing is logged.
+ * Creates a fixture, or opens the fixture of another process by its folder. `remove` deletes its files. By default,
+ * volumes are plain folders and sandboxes have no logs.
  */
 export async function makeOciFixture(
   existing?: string,
@@ -121,7 +127,14 @@ export async function makeOciFixture(
   }
   const containers = new Map<RunId, Container>()
   const logged: { fields: object; message: string }[] = []
-  const settings: OciSettings = { ...DEFAULT_OCI_SETTINGS, uidShift: UID_SHIFT, defaultDiskMib: 512, diskPool: 1 }
+  const settings: OciSettings = {
+    ...DEFAULT_OCI_SETTINGS,
+    uidShift: UID_SHIFT,
+    uidRange: UID_RANGE,
+    defaultDiskMib: 512,
+    readyAhead: 1,
+  }
+  const folders = { images: dir, volumes: join(dir, 'volumes') }
   const fixture: OciFixture = {
     dir,
     volume,
@@ -129,8 +142,9 @@ export async function makeOciFixture(
     layer,
     image,
     settings,
+    folders,
     logged,
-    open: (overrides = {}) =>
+    open: (overrides = {}, parts = {}) =>
       makeOciDriver({
         dir: stateDir,
         runtime,
@@ -141,6 +155,7 @@ export async function makeOciFixture(
         commands: makeCommandHelper(collectLog(logged)).commands,
         log: collectLog(logged),
         random: systemRandom,
+        folders,
         volumes: volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
         openGuestChannel: (container, use) => {
@@ -148,6 +163,7 @@ export async function makeOciFixture(
           return echo(use.touch)
         },
         settings: { ...settings, ...overrides },
+        ...parts,
       }),
     async exec(run, command) {
       const record: { spec: SandboxSpec } = JSON.parse(readFileSync(join(stateDir, 'runs', run, 'state.json'), 'utf8'))
@@ -233,7 +249,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
   }
 }
 
-/** Echoes its input. Each piece counts as a use. */
+/** A stream that echoes its input and calls `onPiece` for each piece of it. */
 function echo(onPiece: () => void): Duplex {
   return new PassThrough({
     transform(piece, _encoding, done) {
@@ -251,7 +267,7 @@ function collectLog(logged: { fields: object; message: string }[]): Log {
   return log
 }
 
-/** The cgroups beneath the driver's own, in any hierarchy. Other cgroups may come and go meanwhile. */
+/** The cgroups below those of this driver, in all hierarchies. */
 function cgroupsOf(name: string): readonly string[] {
   const top = '/sys/fs/cgroup'
   const parents = [top, ...foldersIn(top)].map((folder) => join(folder, 'sandyard', name))
@@ -262,13 +278,13 @@ function foldersBelow(folder: string): readonly string[] {
   return foldersIn(folder).flatMap((inner) => [inner, ...foldersBelow(inner)])
 }
 
-/** Empty for a folder that does not exist. */
+/** The paths of the folders in a folder. Empty if the folder does not exist. */
 function foldersIn(folder: string): readonly string[] {
   try {
     const entries = readdirSync(folder, { withFileTypes: true })
     return entries.filter((entry) => entry.isDirectory()).map((entry) => join(folder, entry.name))
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return []
+    if (hasErrorCode(error, 'ENOENT')) return []
     throw error
   }
 }

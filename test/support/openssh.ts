@@ -11,13 +11,13 @@ const LIMIT_MS = 120_000 * TIMEOUT_FACTOR
 
 /** OpenSSH's own client, which reaches a sandbox through the SDK's SSH server. */
 export type OpenSsh = {
-  /** A folder for files of this test. */
+  /** A temporary folder for the test's files. */
   readonly dir: string
   /** `ssh OPTIONS… sandbox COMMAND…`. */
   ssh(options: readonly string[], command?: readonly string[], input?: string | Buffer): Promise<CommandResult>
   /** `sftp -b -` with these commands. */
   sftp(commands: readonly string[]): Promise<CommandResult>
-  /** As `ssh`, for a process that stays open. Close its streams or send a signal to end it. */
+  /** Starts `ssh OPTIONS… sandbox` and leaves it running. To end it, close its streams or send a signal. */
   start(options: readonly string[]): ChildProcess
   remove(): void
 }

@@ -16,7 +16,7 @@ export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
   return caller
 }
 
-/** Adds a key to an organization, with all scopes unless some are given. Resolves with its text. */
+/** Adds a key to an organization, with all scopes unless some are given. Resolves with the key's secret. */
 export async function addKey(
   deps: ControlDeps,
   org_id: OrgId,

@@ -7,13 +7,33 @@ const MARK = 'SANDYARD_TEST_OWN_NETWORK'
 const LIMIT_MS = 120_000
 
 /**
- * Whether this process has its own network and network namespace names, where a test may change anything.
+ * Whether this process has its own network namespace and its own `/run/netns`, which a test may change.
  *
- * When it hasn't, this runs the test file again in such a place, passes its results on as those of this process, and
- * returns false: the file then declares no tests. Everything made there ends with its processes. Where that isn't
- * possible, the tests are skipped.
+ * If not, this function runs the test file in a child process that has them, and passes on its output and exit code. It
+ * then returns false, and the file must declare no tests. The namespaces end with the child. Where they can't be
+ * created, the file is skipped.
  */
 export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
+  return isInNamespaces(file, { limitMs, flags: [], init: [] })
+}
+
+/**
+ * As `isInOwnNetwork`, and this process and its children are all processes that `/proc` shows. Orphans are reaped by an init
+ * program, and all processes end with the test. A test can therefore count them exactly while other tests run.
+ */
+export function isOnOwnMachine(file: string, limitMs = LIMIT_MS): boolean {
+  const flags = ['--pid', '--fork', '--kill-child', '--mount-proc', '--ipc']
+  return isInNamespaces(file, { limitMs, flags, init: ['catatonit', '--'] })
+}
+
+type OwnNamespaces = {
+  readonly limitMs: number
+  readonly flags: readonly string[]
+  /** The command before the test's own. */
+  readonly init: readonly string[]
+}
+
+function isInNamespaces(file: string, { limitMs, flags, init }: OwnNamespaces): boolean {
   if (process.env[MARK] === '1') return true
   const lacking = whatLacks()
   if (lacking !== null) {
@@ -22,10 +42,10 @@ export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
     })
     return false
   }
-  // A new network namespace may inherit this setting from the machine. Each test sets what it needs.
+  // A new network namespace may inherit `ip_forward` from the machine. Tests that need forwarding switch it on.
   const forwardsNot = 'echo 0 > /proc/sys/net/ipv4/ip_forward'
   const prepare = `mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && ${forwardsNot} && exec "$@"`
-  const unshare = ['--net', '--mount', '--propagation', 'private', 'sh', '-c', prepare, 'sh']
+  const unshare = ['--net', '--mount', '--propagation', 'private', ...flags, 'sh', '-c', prepare, 'sh', ...init]
   const { status, error } = spawnSync('unshare', [...unshare, process.execPath, ...process.execArgv, file], {
     stdio: 'inherit',
     env: { ...process.env, [MARK]: '1' },

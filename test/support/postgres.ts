@@ -11,10 +11,10 @@ import { startEmbedded } from '../../src/store/embedded/embedded-server.ts'
 import { migrate, readMigrations } from '../../src/store/postgres/migrate.ts'
 import { stopOrphans } from '../../src/store/embedded/postmaster.ts'
 
-/** A database for one test, with all migrations. Row-level security binds its role. */
+/** A database for one test. Row-level security applies to the role of `url`; `adminUrl` is the superuser's. */
 export type TestDatabase = { readonly url: string; readonly adminUrl: string; close(): Promise<void> }
 
-/** A server for tests; `adminUrl` is its superuser. */
+/** A PostgreSQL server for tests, and the URL of its superuser. */
 export type TestServer = { readonly adminUrl: string; stop(): Promise<void> }
 
 /** The variable with the superuser URL of the server that test files share. */
@@ -26,7 +26,10 @@ const ROLE = 'sandyard_test'
 const TEMPORARY_PREFIX = '/tmp/sandyard-test-'
 const LEFT_BEHIND_AFTER_MS = 600_000
 
-/** Starts a server in a temporary folder. It doesn't sync to disk; tests of durability start a server of their own. */
+/**
+ * Starts a server in a temporary folder. The server doesn't sync to disk. Tests of durability start a server of their
+ * own.
+ */
 export async function startTestServer(): Promise<TestServer> {
   const { server, dataDir } = await startTemporary()
   return {
@@ -64,7 +67,7 @@ export async function onServer<T>(adminUrl: string, fn: (admin: Client) => Promi
   }
 }
 
-/** The server of this process, if it has started one. All its tests share it. */
+/** The superuser URL of the server that this process has started. Null if it has started none. */
 let ownServer: Promise<string> | null = null
 let templates: Promise<Template> | null = null
 let databasesMade = 0
@@ -77,7 +80,10 @@ function findServer(): Promise<string> {
   return (ownServer ??= startOwnServer())
 }
 
-/** Starts a server for this process. A process that exits can’t wait, so the server is stopped at once and keeps nothing. */
+/**
+ * Starts a server that ends with this process. An `exit` listener can't await a clean shutdown, so it sends SIGQUIT,
+ * polls until the server has ended, and deletes the data.
+ */
 async function startOwnServer(): Promise<string> {
   const { server, dataDir } = await startTemporary()
   process.once('exit', () => {
@@ -106,7 +112,7 @@ async function startTemporary() {
 async function sweep(): Promise<void> {
   const names = (await readdir('/tmp')).filter((name) => join('/tmp', name).startsWith(TEMPORARY_PREFIX))
   for (const dir of names.map((name) => join('/tmp', name))) {
-    const found = statSync(dir, { throwIfNoEntry: false }) // its owner may be removing it just now
+    const found = statSync(dir, { throwIfNoEntry: false }) // undefined if its owner has just removed it
     if (found === undefined || systemClock.now().getTime() - found.mtime.getTime() < LEFT_BEHIND_AFTER_MS) continue
     try {
       using _lock = lockDataFolder(dir)
@@ -132,7 +138,8 @@ async function makeTemplate(adminUrl: string): Promise<Template> {
     .digest('hex')
   const template = `sandyard_template_${digest.slice(0, 16)}`
   await onServer(adminUrl, async (admin) => {
-    await admin.query(`select pg_advisory_lock(hashtextextended('sandyard template', 0))`) // other test files do the same
+    // One test file at a time creates the template.
+    await admin.query(`select pg_advisory_lock(hashtextextended('sandyard template', 0))`)
     await ensureRole(admin)
     const found = await admin.query('select from pg_database where datname = $1', [template])
     if (found.rowCount !== 0) return
@@ -162,7 +169,7 @@ async function copyDatabase({ adminUrl, template }: Template): Promise<TestDatab
   }
 }
 
-/** The URL of another database on the same server; with a role, for that role, whose password is its name. */
+/** The URL of a database on the same server. With a role, the URL is for that role, whose password is its name. */
 function urlFor(adminUrl: string, database: string, role: string | null): string {
   const url = new URL(adminUrl)
   url.pathname = `/${database}`
@@ -173,7 +180,7 @@ function urlFor(adminUrl: string, database: string, role: string | null): string
   return url.href
 }
 
-/** A process in state Z has ended. */
+/** Whether a process runs. A zombie (state Z) has ended. */
 function isRunning(pid: number): boolean {
   if (!existsSync(`/proc/${String(pid)}/stat`)) return false
   return !/\) [ZX] /.test(readFileSync(`/proc/${String(pid)}/stat`, 'utf8'))

@@ -1,5 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { systemClock } from '../../src/lib/clock.ts'
+import { hasErrorCode } from '../../src/lib/error-code.ts'
 
 /** The children of a process. Those of PostgreSQL are its sessions and helpers. */
 export function childrenOf(pid: number): readonly number[] {
@@ -22,7 +23,7 @@ export function sendSignal(pid: number, signal: NodeJS.Signals): void {
   if (isRunning(pid)) process.kill(pid, signal)
 }
 
-/** Stops a process and its children for `ms`, then continues them. */
+/** Stops a process and its children with SIGSTOP, and continues them after `ms`. */
 export async function freezeTree(pid: number, ms: number): Promise<void> {
   const frozen = [pid, ...childrenOf(pid)]
   for (const one of frozen) sendSignal(one, 'SIGSTOP')
@@ -38,7 +39,7 @@ function read(path: string): string {
   try {
     return existsSync(path) ? readFileSync(path, 'utf8') : ''
   } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ESRCH' || error.code === 'ENOENT')) return ''
+    if (hasErrorCode(error, 'ESRCH', 'ENOENT')) return ''
     throw error
   }
 }

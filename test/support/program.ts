@@ -8,14 +8,14 @@ import { waitUntil } from './wait.ts'
 export type ProgramProcess = {
   /** The id of the current process; 0 when there is none. */
   pid(): number
-  /** Everything that it printed and logged, over all its starts. */
+  /** The output of all processes of this program so far: standard output and logs. */
   output(): string
-  /** Starts it and waits until its output matches `isReady`. Resolves with the match. */
+  /** Starts the program and waits until its output matches `isReady`. Resolves with the match. */
   start(): Promise<RegExpExecArray>
-  /** Stops it with SIGTERM. */
+  /** Stops the program with SIGTERM, and waits until it has ended. */
   stop(): Promise<void>
   kill9(): Promise<void>
-  /** Freezes it with SIGSTOP, until `thaw`. */
+  /** Freezes the program with SIGSTOP until `thaw` is called. */
   freeze(): void
   thaw(): void
 }
@@ -23,7 +23,7 @@ export type ProgramProcess = {
 const READY_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 40_000
 
-/** Makes the program without starting it. */
+/** Prepares a program; `start` starts it. */
 export function makeProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,

@@ -14,7 +14,7 @@ import { PLAIN_SPEC } from './spec.ts'
 
 const never = new AbortController().signal
 
-/** The properties in which a sandbox of a test differs from the default. */
+/** Properties of a test's sandbox that differ from the default. */
 export type SandboxOptions = {
   readonly start?: boolean
   readonly name?: string
@@ -39,7 +39,7 @@ export function createTestSandbox(deps: ControlDeps, caller: Caller, wish: Sandb
   return createSandbox(deps, caller, { spec, name, slug: null, registry, start, waitMs: null, signal: never })
 }
 
-/** An organization of its own with limits of its own. */
+/** Creates an organization with these limits. Resolves with a caller of it. */
 export async function addLimitedOrg(deps: ControlDeps, slug: string, limits: SetLimits): Promise<Caller> {
   const caller = await addOrg(deps, slug)
   await setLimits(deps, caller, limits)
@@ -52,7 +52,7 @@ export async function setLimits(deps: ControlDeps, { org_id }: Caller, limits: S
     if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR_ACTOR }, { limit: name, value })
 }
 
-/** The use cases of another process on the same database. */
+/** Opens the dependencies of a second server process on the same database. */
 export async function openSecondProcess(
   control: TestControl,
 ): Promise<{ readonly deps: ControlDeps } & AsyncDisposable> {

@@ -6,7 +6,7 @@ import { makeFrameReader } from '../../src/worker/channel/frame.ts'
 import type { MessageType } from '../../src/worker/channel/messages.ts'
 import { waitUntil } from './wait.ts'
 
-/** The command channel of a sandbox on a real server, over a WebSocket that a test may stop reading. */
+/** A command channel to a sandbox on a real server. A test may stop reading from its WebSocket. */
 export type RawChannel = {
   readonly socket: WebSocket
   /** Resolves with the server's close code and reason. */
@@ -14,9 +14,9 @@ export type RawChannel = {
   send(id: number, type: MessageType, payload: Readonly<Record<string, unknown>>): void
   /** Starts a program and returns its session id. Its output goes to `onOutput`. */
   exec(cmd: string, args: readonly string[], onOutput?: (data: Buffer) => void): number
-  /** The process id inside the sandbox. */
+  /** Resolves with the id that a session's process has inside the sandbox. */
   pidOf(id: number): Promise<number>
-  /** Resolves with the exit code. */
+  /** Resolves with the exit code of a session's process. */
   exitOf(id: number, limitMs?: number): Promise<unknown>
   /** Runs a program to its end and returns its output. */
   run(cmd: string, ...args: readonly string[]): Promise<string>
@@ -81,8 +81,8 @@ export async function openRaw(server: RawServer, sandbox: string): Promise<RawCh
     exec(cmd, args, onOutput) {
       const id = ++lastId
       if (onOutput !== undefined) outputs.set(id, onOutput)
-      const place = { env: [], cwd: '/', user: null, tty: false, rows: 24, cols: 80, rlimits: [] }
-      channel.send(id, 'core.exec.request', { cmd, args, ...place })
+      const defaults = { env: [], cwd: '/', user: null, tty: false, rows: 24, cols: 80, rlimits: [] }
+      channel.send(id, 'core.exec.request', { cmd, args, ...defaults })
       return id
     },
     pidOf: (id) => waitUntil(() => pids.get(id)),

@@ -28,7 +28,7 @@ export function openConnection(port: number, localAddress = '127.0.0.1'): RawCon
   return { socket, received: () => text, isClosed: () => closed }
 }
 
-/** The first reply in a text, without 1xx replies. Null while it is not complete. */
+/** The first reply in the received text, after any 1xx replies. Null while that reply is incomplete. */
 export function firstReply(text: string): RawReply | null {
   const end = text.indexOf('\r\n\r\n')
   if (end === -1) return null

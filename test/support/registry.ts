@@ -4,7 +4,10 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeIndex, sha256, type TestImage } from './test-image.ts'
 
-/** How clients authenticate. With `isPublic`, the registry also serves anonymous callers (with `bearer`: by a token). */
+/**
+ * How clients authenticate. With `isPublic`, anonymous callers may pull too; with `bearer`, they need a token without a
+ * password.
+ */
 export type RegistryAccess = {
   readonly mode: 'basic' | 'bearer'
   readonly username: string
@@ -12,24 +15,26 @@ export type RegistryAccess = {
   readonly isPublic?: boolean
 }
 
-/** A fault of the next requests. `status` strikes every request, the others blobs of layers. */
+/**
+ * A fault of the registry. `status` applies to all requests, the other faults apply to requests for blobs of layers.
+ */
 export type RegistryFault =
   | { readonly kind: 'truncate' | 'corrupt' }
   | { readonly kind: 'status'; readonly status: number }
-  /** The blob stops after its first half for this long. */
+  /** The registry sends the first half of the blob, and the second half after `ms`. */
   | { readonly kind: 'stall'; readonly ms: number }
-  /** The blob is redirected to this address (with `/DIGEST` appended). */
+  /** The registry redirects the request to this address with `/DIGEST` appended. */
   | { readonly kind: 'redirect'; readonly to: string }
 
-/** A real registry (distribution specification, pulls only) on a loopback port. */
+/** A registry over HTTP on a loopback port. It implements pulls of the OCI distribution specification. */
 export type TestRegistry = {
   /** `127.0.0.1:PORT`. */
   readonly address: string
-  /** Each request as it came: `GET /v2/a/manifests/latest`. */
+  /** All requests in order, such as `GET /v2/a/manifests/latest`. */
   readonly requests: readonly string[]
-  /** The Authorization headers that came, empty for a request without. */
+  /** The Authorization header of each request; an empty text if the request had none. */
   readonly authorizations: readonly string[]
-  /** Stores an image under a name and tag; with `index` the tag names an index that names the image. */
+  /** Stores an image under a name and tag. With `index`, the tag names an index that refers to the image. */
   push(name: string, tag: string, image: TestImage, options?: { readonly index?: boolean }): void
   /** Pushes the first image of an OCI layout folder. */
   pushLayout(name: string, tag: string, dir: string): Promise<void>
@@ -37,7 +42,7 @@ export type TestRegistry = {
   inject(fault: RegistryFault, times: number): void
   /** Sets whether anyone may pull, or only callers with the credential. */
   setPublic(isPublic: boolean): void
-  /** How many requests began with this text. */
+  /** The number of requests that begin with this text. */
   count(prefix: string): number
   close(): Promise<void>
 }
@@ -179,7 +184,7 @@ function basicOf({ username, password }: RegistryAccess): string {
   return `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}`
 }
 
-// In a manifest the configuration's digest stands first, then the layers'.
+// In a manifest, the digest of the configuration comes first, followed by those of the layers.
 function digestsIn(json: Buffer): readonly string[] {
   return [...json.toString('utf8').matchAll(/"digest":\s*"(sha256:[0-9a-f]{64})"/g)].flatMap(
     ([, digest]) => digest ?? [],

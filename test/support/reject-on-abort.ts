@@ -1,4 +1,4 @@
-/** A `standBy` for tests without streams: it waits until the signal, then rejects. */
+/** A `standBy` for tests without streams: it never gets a stream, and rejects when the signal aborts. */
 export function rejectOnAbort(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     const end = (): void => {

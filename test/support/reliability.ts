@@ -4,23 +4,23 @@ import { join } from 'node:path'
 /** The chapters of `docs/reliability.md`. */
 export const AREAS = ['replicas', 'workers', 'postgresql', 'schedules', 'clients', 'soak'] as const
 
-/** One fault that a test injected, and the result: a row of `docs/reliability.md`. */
+/** A fault that a test injected, and its result: one row of `docs/reliability.md`. */
 export type FaultNote = {
   readonly area: (typeof AREAS)[number]
-  /** What was done, such as `kill -9 of a replica under load`. */
+  /** The fault, such as `kill -9 of a replica under load`. */
   readonly fault: string
-  /** How often, counted by the test as it did it. */
+  /** How many times the test injected the fault, counted while it did so. */
   readonly injected: number
-  /** What was looked at afterwards or meanwhile, with its bound. */
+  /** What the test checked during or after the fault, with its limits. */
   readonly checked: string
-  /** What was seen, with figures: counted, never assumed. */
+  /** What the test observed, with figures that it counted or measured. */
   readonly found: string
 }
 
-/** The variable with the folder for the notes of a run. Without it, nothing is noted. */
+/** The variable with the folder into which tests write their notes. If it is not set, they write none. */
 export const NOTES_VARIABLE = 'SANDYARD_RELIABILITY_NOTES'
 
-/** Notes a fault for the report, after the test has checked everything. Does nothing outside of `npm run reliability`. */
+/** Appends a note to a file in that folder. Call it after all checks. Does nothing outside of `npm run reliability`. */
 export function noteFault(note: FaultNote): void {
   const folder = process.env[NOTES_VARIABLE]
   if (folder === undefined || folder === '') return

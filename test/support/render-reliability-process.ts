@@ -5,15 +5,16 @@ import { runCommand } from '../../src/lib/run-command.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { AREAS, type FaultNote } from './reliability.ts'
 
-// NOTES-FOLDER FILE SECONDS: writes the report from what the fault tests noted; `npm run reliability` calls it.
+// Writes the report from the notes of the fault tests. Arguments: NOTES-FOLDER FILE SECONDS. `npm run reliability`
+// calls it.
 
 const TITLES: Readonly<Record<FaultNote['area'], string>> = {
-  replicas: 'Server processes that die, stop or come back',
+  replicas: 'Server processes that die, are stopped or come back',
   workers: 'Workers that are cut off, die or come back late',
-  postgresql: 'PostgreSQL that is away, slow or full',
+  postgresql: 'PostgreSQL that is unavailable, slow or full',
   schedules: 'Deterministic schedules',
-  clients: 'Clients that are hostile, or retry',
-  soak: 'Everything at once, for long',
+  clients: 'Clients that attack or retry',
+  soak: 'All faults at once, for a long time',
 }
 
 const [folder = '', file = '', seconds = ''] = process.argv.slice(2)
@@ -39,8 +40,7 @@ function render(all: readonly FaultNote[], run: { readonly commit: string; reado
   const day = systemClock.now().toISOString().slice(0, 10)
   return `# Reliability
 
-\`npm run reliability\` makes this page from what its tests noted; don't edit it. Each row is one fault: how often it was injected, what was checked during and after it, and what was
-found. A test that finds a breach fails, and then this page is not written.
+\`npm run reliability\` generates this page from the notes of its tests; don't edit it. Each row is one fault, with the number of injections, the checks during and after the fault, and the results. A test that finds a breach fails, and then this page is not written.
 
 ${day}, commit ${run.commit}, ${describeMachine()}; ${run.seconds} s, ${injected.toLocaleString('en-US')} faults of ${String(all.length)} kinds.
 

@@ -8,24 +8,27 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import type { ReplicaProcess } from './replica-world.ts'
 import { waitUntil } from './wait.ts'
 
-/** Clients that spread their requests over all server processes, also over those that a test has just killed or frozen. */
+/**
+ * Clients that spread their requests over all server processes, including processes that a test has killed or frozen.
+ */
 export type ReplicaLoad = FaultLoad & {
-  /** Counts requests without an answer: those to a process that was down, and those to one that was up. */
+  /** The number of requests without an answer. All went to processes that were down; any other one fails the load. */
   readonly unanswered: number
   readonly answered: number
-  /** From now on, requests to this process may stay unanswered. */
+  /** Records that a process is down: requests to it may stay unanswered until `noteUp`. */
   noteDown(replica: ReplicaProcess): void
   /**
-   * As `down`, for a process that will be frozen. After it continues, it would carry out requests that it received before. So
-   * the load sends it no more changes of existing sandboxes, and this resolves when none is under way.
+   * Like `noteDown`, for a process that is about to be frozen. When it continues, it would carry out requests that it
+   * received before. The clients therefore send it no more changes of existing sandboxes. Resolves when no such change
+   * is in flight.
    */
   noteFrozen(replica: ReplicaProcess): Promise<void>
   noteUp(replica: ReplicaProcess): void
 }
 
-/** How long a client waits for an answer, in addition to its wait for a sandbox. A proxy has a similar limit. */
+/** How long a client waits for an answer of a process that is down. A proxy has a similar limit. */
 const PATIENCE_MS = 4_000
-/** The same limit while all processes are up. */
+/** How long a client waits for an answer of a process that is up. */
 const LIMIT_MS = 30_000
 
 const CHANGES: ReadonlySet<OperationId> = new Set(['start_sandbox', 'stop_sandbox', 'delete_sandbox'])
@@ -35,9 +38,9 @@ export function startReplicaLoad(replicas: readonly ReplicaProcess[], clients: n
   const [first] = replicas
   assert.ok(first)
   const down = new Set<ReplicaProcess>()
-  /** How often each process went down: a request that was under way then may stay unanswered. */
+  /** How many times each process went down. A request that was in flight at that time may stay unanswered. */
   const downs = new Map<ReplicaProcess, number>()
-  /** The requests under way at each process that change existing sandboxes. */
+  /** For each process, the number of requests in flight that change existing sandboxes. */
   const changing = new Map(replicas.map((replica) => [replica, 0]))
   const frozen = new Set<ReplicaProcess>()
   let unanswered = 0
@@ -104,7 +107,7 @@ export function startReplicaLoad(replicas: readonly ReplicaProcess[], clients: n
   }
 }
 
-/** An unanswered request leaves the result open, as a 503 does. */
+/** The clients treat a missing answer like a 503, which also leaves open whether the request was carried out. */
 const ERROR = { code: 'unavailable', message: 'no answer', details: null } as const
 const NO_ANSWER = {
   status: 503,

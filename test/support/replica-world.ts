@@ -19,10 +19,10 @@ export type ReplicaWorld = {
   readonly worker: ProgramProcess
   /** The superuser's URL of the database. */
   readonly adminUrl: string
-  /** The process that runs the loops now, or null. */
+  /** Resolves with the process that leads the loops now. Null if none does. */
   leader(): Promise<ReplicaProcess | null>
   rows<Row extends QueryResultRow>(text: string): Promise<readonly Row[]>
-  /** Stops everything. Resolves with what the worker left on this machine. */
+  /** Stops all processes. Resolves with what the worker left behind on this machine (`findLeftovers`). */
   close(): Promise<readonly string[]>
 }
 
@@ -32,7 +32,7 @@ const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 /** Starts `count` server processes and a worker with real sandboxes. Always close it. */
 export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-replicas-'))
-  chmodSync(root, 0o711) // sandboxes' users, strangers to this machine, pass through it
+  chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
   const home = join(root, 'home')
   mkdirSync(home)
   const database = await makeTestDatabase()

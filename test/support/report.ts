@@ -1,7 +1,7 @@
 import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 
-/** The first sync request of a simulated worker: it has much capacity, no volumes and no runs. */
+/** The first sync request of a simulated worker with much capacity, no volumes and no runs. */
 export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}): SyncRequest {
   return {
     protocol: WORKER_PROTOCOL_VERSION,

@@ -2,13 +2,15 @@ import { execFileSync } from 'node:child_process'
 import { chmodSync, chownSync, cpSync, existsSync, mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-/** What a test's root folder contains. Of `tools`, it has those that this machine has in `/usr/bin`. */
+/**
+ * The contents of a root file system. `tools` are programs in `/usr/bin` of this machine; missing ones are left out.
+ */
 export type RootFolder = {
   readonly tools: readonly string[]
   readonly folders: readonly string[]
   /** Lines of `/etc/group` in addition to root's. */
   readonly groups: readonly string[]
-  /** The host's user who is user 0 of the sandbox. */
+  /** The id of the host user to which user 0 of the sandbox is mapped. */
   readonly uidShift: number
 }
 
@@ -39,7 +41,7 @@ function librariesOf(file: string): readonly string[] {
   try {
     listing = execFileSync('ldd', [file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
   } catch {
-    return [] // a static program has none
+    return [] // a static program has no libraries
   }
   return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
 }

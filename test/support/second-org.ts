@@ -5,7 +5,7 @@ import { promisify } from 'node:util'
 const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 const LIMIT_MS = 120_000
 
-/** Creates an organization on a running server with the `sandyard` program. Resolves with a key of it. */
+/** Creates an organization on a running server with the `sandyard` program. Resolves with a key of the organization. */
 export async function createSecondOrg(dataDir: string, slug: string): Promise<string> {
   const run = promisify(execFile)
   const sandyard = async (...args: readonly string[]): Promise<string> => {

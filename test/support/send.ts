@@ -3,7 +3,7 @@ import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 export type RequestParts = {
   readonly params?: Readonly<Record<string, string>>
   readonly query?: Readonly<Record<string, string>>
-  /** JSON, or the bytes of a body as they are to be sent. */
+  /** An object to be sent as JSON, or the bytes of the body. */
   readonly body?: object | Buffer
   readonly headers?: Readonly<Record<string, string>>
   /** Aborts the request. */

@@ -6,6 +6,7 @@ import { delimiter, join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
 import { findLeftovers } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
+import { TEST_REGISTRIES } from './outbound-http.ts'
 import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
@@ -13,14 +14,15 @@ import { waitUntil } from './wait.ts'
 /** The program that users start. */
 const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 /**
- * The limit of a start. A first start creates the database cluster and the demo image: 3 s (2026-11), longer on a busy machine.
+ * The time limit of a start. A first start creates the database cluster and the demo image. Measured: 3 s (2026-11),
+ * longer on a busy machine.
  */
 const READY_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 30_000
 
 /** `sandyard up` as a process with real sandboxes. Its data folder is deleted when it is closed. */
 export type RealServer = {
-  /** The URL, which restarts keep. */
+  /** The URL, which stays the same after a restart. */
   readonly url: string
   readonly key: string
   readonly dataDir: string
@@ -28,18 +30,18 @@ export type RealServer = {
   readonly clientEnv: Readonly<Record<string, string>>
   /** The id of the current process. */
   pid(): number
-  /** Everything that it printed and logged, over all its starts. */
+  /** The output of all processes of this server so far: standard output and logs. */
   output(): string
   /**
-   * Stops it with SIGTERM, and its sandboxes with it unless `shutdown` is `keep`. Resolves with the time it took, in
-   * milliseconds.
+   * Stops the server with SIGTERM. Its sandboxes stop too, unless the setting SANDYARD_SHUTDOWN is `keep`. Resolves
+   * with the duration in milliseconds.
    */
   stop(): Promise<number>
-  /** Kills it and its PostgreSQL with SIGKILL, as a power cut would. */
+  /** Kills the server and its PostgreSQL with SIGKILL, as a power cut would. */
   kill9(): Promise<void>
-  /** Starts it again on the same folder and waits until it is ready. */
+  /** Starts the server again on the same folder and waits until it is ready. */
   start(env?: Readonly<Record<string, string>>): Promise<void>
-  /** Stops it, asserts that it left nothing on the machine, and deletes its folder. */
+  /** Stops the server, asserts that it left nothing behind on the machine, and deletes its folder. */
   close(): Promise<void>
 }
 
@@ -53,7 +55,7 @@ export function whyNoServer(): string | false {
 /** Starts a server with these settings and waits until it is ready. Always close it. */
 export async function startServer(env: Readonly<Record<string, string>> = {}): Promise<RealServer> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-e2e-'))
-  chmodSync(root, 0o711) // sandboxes' users, strangers to this machine, pass through it
+  chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
   const dataDir = join(root, 'data')
   const home = join(root, 'home')
   mkdirSync(home)
@@ -62,6 +64,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
     SANDYARD_DATA_DIR: dataDir,
     SANDYARD_API_KEY: key,
     SANDYARD_READY_AHEAD: '1',
+    SANDYARD_REGISTRIES_ALLOWED: TEST_REGISTRIES,
     SANDYARD_SHUTDOWN: 'stop',
     SANDYARD_LOG_LEVEL: 'info',
     ...env,
@@ -141,8 +144,8 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
 }
 
 /**
- * Starts the program with these settings, optionally in a network namespace. It gets SIGTERM when this test process ends,
- * however that happens.
+ * Starts the program with these settings, optionally in a network namespace. When this test process ends, even by
+ * SIGKILL, the program gets SIGTERM.
  */
 export function spawnProgram(
   args: readonly string[],
@@ -150,7 +153,8 @@ export function spawnProgram(
   netns: string | null = null,
 ): ChildProcess {
   const [file = '', ...words] = [
-    ...(netns === null ? [] : ['nsenter', `--net=/run/netns/${netns}`]), // which becomes the program: its id is the program's
+    // `nsenter` replaces itself by the program, so the child's process id is that of the program.
+    ...(netns === null ? [] : ['nsenter', `--net=/run/netns/${netns}`]),
     process.execPath,
     PROGRAM,
     ...args,
@@ -160,7 +164,7 @@ export function spawnProgram(
     stdio: ['pipe', 'pipe', 'pipe'],
     env: { ...Object.fromEntries(own), ...settings },
   })
-  // The pipe closes when this process ends, even by SIGKILL. So the server never outlives its test.
+  // The kernel closes the pipe when this process ends, even by SIGKILL. `cat` then ends, and the program gets SIGTERM.
   const watchdog = spawn('sh', ['-c', 'cat > /dev/null; kill -TERM "$0"', String(child.pid)], {
     stdio: ['pipe', 'ignore', 'ignore'],
   })

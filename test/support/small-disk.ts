@@ -1,15 +1,16 @@
 import { execFileSync } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import { hasErrorCode } from '../../src/lib/error-code.ts'
 
-/** A small file system: ext4 in a file. What is synced to it is on this machine's disk. */
+/** A small ext4 file system in a file. Syncs reach this machine's disk. */
 export type SmallDisk = {
   readonly folder: string
-  /** Fills all free space and returns how many bytes that was. May be repeated. */
+  /** Fills all free space. Returns the number of written bytes. May be repeated. */
   fill(): number
-  /** Frees it again. */
+  /** Frees the space that `fill` has filled. */
   free(): void
-  /** Unmounts and deletes it. Close all files first: an open file keeps it mounted. */
+  /** Unmounts and deletes the file system. Close its files first, because an open file prevents unmounting. */
   remove(): void
 }
 
@@ -25,7 +26,7 @@ export function whyNoSmallDisk(): string | false {
   }
 }
 
-/** Makes and mounts one. Remove it, whatever happens. */
+/** Makes and mounts a file system. Always `remove` it. */
 export function mountSmallDisk(sizeMib: number): SmallDisk {
   const dir = mkdtempSync('/tmp/sandyard-small-')
   const [image, folder] = [join(dir, 'image'), join(dir, 'mounted')]
@@ -66,7 +67,7 @@ function writeUntilFull(file: number, stepBytes: number): number {
     try {
       written += writeSync(file, bytes)
     } catch (error) {
-      if (error instanceof Error && 'code' in error && error.code === 'ENOSPC') return written
+      if (hasErrorCode(error, 'ENOSPC')) return written
       throw error
     }
   }

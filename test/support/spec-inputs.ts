@@ -10,7 +10,7 @@ import type {
   HostPatternInput,
 } from '../../src/domain/spec/spec-input.ts'
 
-/** Texts that are no address block in CIDR notation, each by a fault of its own. */
+/** Texts that are no address block in CIDR notation, each for another reason. */
 export const MALFORMED_ADDRESS_BLOCKS = [
   '10.0.0.0/33',
   '10.0.0',
@@ -22,10 +22,10 @@ export const MALFORMED_ADDRESS_BLOCKS = [
   '::/129',
 ] as const
 
-/** Valid create bodies. Each field is sometimes present, in either spelling. */
+/** Arbitrary valid create bodies. Each field is sometimes present, and closed sets use both spellings. */
 export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()
 
-/** Turns a stored specification into the create body that requests it. */
+/** The create body that gives this stored specification. */
 export function asInput(stored: spec.SandboxSpec): unknown {
   return {
     ...stored,
@@ -103,7 +103,7 @@ function makeSpecInputs(): fc.Arbitrary<SpecInput> {
   const rule = fc.record(
     { direction: oneOf(spec.DIRECTIONS), destination, action: oneOf(spec.ACTIONS), ports: fc.array(port, { maxLength: 3 }), protocols: fc.array(oneOf(spec.PROTOCOLS), { maxLength: 3 }) },
     { requiredKeys: ['direction', 'destination', 'action'] },
-  ) // prettier-ignore
+  ).filter(({ ports = [], protocols = [] }) => ports.length * protocols.length === 0 || protocols.some((one) => /tcp|udp/i.test(one))) // prettier-ignore
   const policy = fc.record(
     {
       default_egress: oneOf(spec.ACTIONS),

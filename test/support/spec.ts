@@ -1,6 +1,6 @@
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 
-/** A spec without special requests. */
+/** A spec with default values. */
 export const DEFAULT_SPEC_FOR_TESTS: SandboxSpec = {
   image: 'registry.example/box:1',
   pull_policy: 'if_missing',

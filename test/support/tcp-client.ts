@@ -6,22 +6,22 @@ import type { AgentClient, Received } from './agent-client.ts'
 export type TcpClient = {
   readonly id: number
   send(data: Buffer | string): void
-  /** Ends the client's direction. */
+  /** Ends the direction from the client to the sandbox. */
   end(): void
-  /** Cuts the connection. */
+  /** Closes both directions at once. */
   close(): void
   /** Resolves once the connection is open. Rejects with the message of a failure. */
   connected(): Promise<void>
-  /** The types of the received messages, with one `data` for each run of data messages. */
+  /** The types of the received messages in order. Consecutive data messages are listed as one `data`. */
   types(): readonly string[]
   /** All received data. */
   data(): Buffer
   dataBytes(): number
-  /** The terminal message. */
+  /** Resolves with the message that ends the session. */
   last(limitMs?: number): Promise<Received>
 }
 
-/** Opens a connection. Ids must be the test's own, and above those of its processes. */
+/** Opens a connection as session `id`, which must be above the ids of the client's processes. */
 export function openTcp(client: AgentClient, id: number, target: TcpTarget): TcpClient {
   const own = (): readonly Received[] => client.received.filter((message) => message.id === id)
   const pieces = (): readonly Uint8Array[] =>

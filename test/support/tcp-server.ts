@@ -6,9 +6,9 @@ import { waitUntil } from './wait.ts'
 /** A TCP server of a test on the loopback device. */
 export type TcpServer = {
   readonly port: number
-  /** The accepted sockets, in order. Each direction ends by itself. */
+  /** The accepted sockets in order. Each may be half-closed. */
   readonly sockets: readonly Socket[]
-  /** The next socket that no other call has returned. */
+  /** Resolves with the next accepted socket that no other call of `accept` has returned. */
   accept(): Promise<Socket>
   close(): Promise<void>
 }
@@ -19,7 +19,7 @@ export async function startTcpServer(serve: (socket: Socket) => void = () => und
   let given = 0
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
     socket.on('error', () => {
-      // the other side closed it
+      // a peer may reset its connection
     })
     sockets.push(socket)
     serve(socket)

@@ -2,13 +2,13 @@ import type { Clock } from '../../src/lib/clock.ts'
 
 /** A clock that only the test advances. */
 export type TestClock = Clock & {
-  /** Advances the clock and wakes the sleepers in order of their time. */
+  /** Advances the clock, and resolves the sleeps that are due, in the order of their times. */
   advance(ms: number): void
-  /** The number of sleepers. */
+  /** The number of sleeps that are not over. */
   readonly sleepers: number
 }
 
-/** Makes a clock that shows `start`. */
+/** Makes a clock that stands at `start`. */
 export function makeTestClock(start = new Date('2026-11-21T12:00:00Z')): TestClock {
   type Sleeper = { readonly atMs: number; readonly wake: () => void }
   let nowMs = 0

@@ -18,13 +18,13 @@ export type TestEntry = {
 }
 
 export type TestImageOptions = {
-  /** The lowest first. A Buffer is a complete tar stream. */
+  /** The layers, the lowest first. A Buffer is the complete tar stream of a layer. */
   readonly layers: readonly (readonly TestEntry[] | Buffer)[]
   readonly compression?: 'gzip' | 'zstd' | 'plain'
   /** The `config` object of the image configuration, such as `{ Cmd: ['/bin/sh'] }`. */
   readonly config?: object
   readonly architecture?: string
-  /** Replaces the real diff_ids. */
+  /** The diff_ids of the configuration. By default, the real ones. */
   readonly diffIds?: readonly string[]
 }
 
@@ -138,7 +138,9 @@ export async function writeLayout(image: TestImage, dir: string): Promise<void> 
   }
 }
 
-/** The image as `docker save` wrote it before OCI layouts: manifest.json, configuration, plain layers. */
+/**
+ * The image in the format of `docker save` before Docker used OCI layouts: manifest.json, configuration, plain layers.
+ */
 export async function makeDockerArchive(image: TestImage): Promise<Buffer> {
   const names = image.tars.map((_, index) => `${String(index)}/layer.tar`)
   return makeLayerTar([

@@ -13,7 +13,7 @@ import type * as openChannel from '../../src/control/streams/open-channel.ts'
 import type * as readLogs from '../../src/control/streams/read-logs.ts'
 import type * as volumeFiles from '../../src/control/volumes/volume-files.ts'
 import type { ControlDeps } from '../../src/control/make-deps.ts'
-import { callWith, type CallUseCase } from '../../src/http/handlers/handler.ts'
+import { callWith, type CallUseCase } from '../../src/http/requests/call-use-case.ts'
 
 type UseCaseModules = typeof readEvents &
   typeof authenticate &
@@ -37,13 +37,17 @@ type FakeOf<UseCase> = UseCase extends (deps: never, ...args: infer Args) => inf
 /** The use cases that tests of the transport replace, by name and without their dependencies. */
 export type UseCases = { readonly [Name in keyof UseCaseModules]: FakeOf<UseCaseModules[Name]> }
 
-/** Calls fakes in place of the use cases of the same name. Others are real, or replaced by `others`. */
+/**
+ * Calls a fake in place of the use case of the same name. Calls `others`, if given, in place of all use cases without a
+ * fake.
+ */
 export function callFakes(deps: ControlDeps, fakes: Partial<UseCases>, others?: () => Promise<never>): CallUseCase {
   const byName = new Map<string, unknown>(Object.entries(fakes))
   const callReal = callWith(deps)
   return (useCase, ...args) => {
     const fake = byName.get(useCase.name) ?? others
     if (typeof fake !== 'function') return callReal(useCase, ...args)
-    return (fake as (...given: typeof args) => ReturnType<typeof useCase>)(...args) // its type was checked by `UseCases`
+    // `UseCases` has checked the type of the fake.
+    return (fake as (...given: typeof args) => ReturnType<typeof useCase>)(...args)
   }
 }

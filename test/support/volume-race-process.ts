@@ -1,11 +1,12 @@
-// Run by test/worker/volumes/race.test.ts: plays a sandbox that changes its volume while it is served. As fast as
-// possible it makes `x` a folder or a symlink to something beside the volume, and `f` a file, such a symlink or a FIFO.
-// Ends with its input.
+// test/worker/volumes/race.test.ts starts this process, which acts as a sandbox that changes its volume during file
+// requests. As fast as possible, it makes `x` a folder or a symlink that leads out of the volume, and `f` a file, such
+// a symlink or a FIFO. The process ends when its standard input ends.
 import { execFileSync } from 'node:child_process'
 import { linkSync, mkdirSync, renameSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
+import { errorCodeOf } from '../../src/lib/error-code.ts'
 
 const [root = '', outside = ''] = process.argv.slice(2)
-/** Rounds between two looks at the input. */
+/** The number of rounds between two checks of standard input. */
 const TURNS = 100
 
 process.chdir(root)
@@ -30,7 +31,10 @@ function turnMany(): void {
   setImmediate(turnMany)
 }
 
-/** Never through `x`: it might be a symlink by now, and this process, unlike the tested one, would follow it. */
+/**
+ * Makes the folder `x.folder`. Writes no file by a path through `x`, because `x` may be a symlink, and this process
+ * follows it.
+ */
 function makeFolder(): void {
   const name = `fresh-${String((made += 1))}`
   mkdirSync(name)
@@ -47,13 +51,16 @@ function show(make: () => void): void {
   attempt(() => renameSync('f.next', 'f'))
 }
 
-/** The other side changes the tree too, so a failure is tried again in the next round. Returns the reason. */
+/**
+ * Returns the error code of a step that failed, or null. Steps fail because the tested process changes the tree too.
+ */
 function attempt(step: () => void): string | null {
   try {
     step()
     return null
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error)) throw error
-    return String(error.code)
+    const code = errorCodeOf(error)
+    if (code === null) throw error
+    return code
   }
 }

@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import type { DesiredVolume } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../src/domain/ids.ts'
@@ -29,16 +29,16 @@ export function newVolume(wanted: Partial<DesiredVolume> = {}): DesiredVolume {
   }
 }
 
-/** A volume storage in a folder of its own. */
+/** A folder in which volume storages can be opened. */
 export type StorageFixture = {
   readonly dir: string
-  /** Opens the storage as a starting worker would. Several may be open. */
+  /** Opens the storage in the folder as a starting worker does. It may be open several times. */
   open(plan?: Partial<StorageSettings>): Promise<VolumeStorage>
   /** Unmounts and deletes everything. */
   remove(): Promise<void>
 }
 
-/** Makes a fixture with a pool of 1 GiB, unless the settings say more. */
+/** Makes a fixture whose volume pool has 1 GiB, unless the settings of `open` differ. */
 export function makeStorageFixture(): StorageFixture {
   const dir = join(mkdtempSync(join(tmpdir(), 'sandyard-volumes-')), 'volumes')
   return {
@@ -56,7 +56,10 @@ export function makeStorageFixture(): StorageFixture {
   }
 }
 
-/** Plain folders in a temporary folder, for tests of code above the storage. The second result deletes them. */
+/**
+ * Opens a storage with plain folders in a temporary folder, for tests of its callers. The second result deletes the
+ * folder.
+ */
 export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () => void]> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-folders-'))
   const storage = await openFolderStorage({ root, uidShift: TEST_UID_SHIFT, isShared: false, whyNoCaps: 'a test' })
@@ -64,13 +67,14 @@ export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () =
 }
 
 /**
- * Writes zeros as a user of the sandboxes, until `mib` are written or the file system refuses. Returns the written
- * bytes.
+ * Writes up to `mib` MiB of zeros to a file as a user of sandboxes. Stops when the file system refuses more. Resolves
+ * with the number of written bytes.
  */
 export async function fillFile(path: string, mib: number): Promise<number> {
   const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
   const script = 'dd if=/dev/zero of="$0" bs=1M count="$1" conv=notrunc,fsync 2>&1; stat -c "size %s" "$0"'
-  const { stdout } = await promisify(execFile)('setpriv', [...own, 'sh', '-c', script, path, String(mib)], {
+  const { stdout } = await promisify(execFile)('setpriv', [...own, 'sh', '-c', script, basename(path), String(mib)], {
+    cwd: dirname(path), // the user can't enter the folders above the volume
     timeout: 60_000,
   })
   return Number(/^size (\d+)$/m.exec(stdout)?.[1])

@@ -1,5 +1,5 @@
-// Run by test/worker/volumes/serve-volume.test.ts with a small heap: writes a file to a volume over a stream, reads it
-// back, and prints the most memory that its buffers took.
+// test/worker/volumes/serve-volume.test.ts starts this process with a small heap. It writes a file to a volume over a
+// stream, reads it back, and prints the maximum memory of its buffers.
 import { createHash } from 'node:crypto'
 import { duplexPair, Readable } from 'node:stream'
 import { makeVolumeClient } from '../../src/control/volumes/volume-client.ts'

@@ -10,15 +10,15 @@ import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { Mount } from '../../src/domain/spec/spec.ts'
 import type { Volume } from '../../src/domain/volumes/volume.ts'
 import type { Clock } from '../../src/lib/clock.ts'
-import { placePending } from '../../src/loops/place-pending.ts'
-import { reapVolumes } from '../../src/loops/reap-volumes.ts'
+import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
+import { makeReapVolumesLoop } from '../../src/loops/reap-volumes.ts'
 import { makeTestControl, type TestControl } from './control.ts'
 import { reportOf } from './report.ts'
 import { PLAIN_SPEC } from './spec.ts'
 
 export const never = new AbortController().signal
 
-/** What a worker of this world reports of its storage and its volumes; null keeps the last report. */
+/** A worker's report about its storage and volumes. `volumes: null` means no change since the last report. */
 export type Said = {
   readonly volumes?: readonly StoredVolume[] | null
   readonly is_shared?: boolean
@@ -26,15 +26,15 @@ export type Said = {
   readonly known?: string | null
 }
 
-/** A control plane without a network. The test plays its workers. */
+/** A control plane without HTTP. The test acts as its workers. */
 export type VolumeWorld = TestControl & {
   addWorker(name: string): Promise<WorkerId>
-  /** One sync of a worker: records its report and returns the answer. */
+  /** Sends one sync of a worker: records its report and resolves with the answer. */
   sync(worker: WorkerId, said?: Said): Promise<AnswerBody>
   addVolume(name: string, capacity_gib?: number): Promise<Volume>
   create(names: readonly string[], start?: boolean): Promise<Sandbox>
   stop(sandbox: Sandbox): Promise<void>
-  /** One pass of placement, and one of the reaper. */
+  /** Runs one pass of the loop `place-pending`. */
   place(): Promise<void>
   reap(): Promise<void>
   homeOf(id: VolumeId): Promise<{ readonly home_worker_id: WorkerId | null; readonly is_shared: boolean } | null>
@@ -84,10 +84,10 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
       await stopSandbox(deps, caller, { id: sandbox.id })
     },
     async place() {
-      await placePending(deps).run(never)
+      await makePlacePendingLoop(deps).run(never)
     },
     async reap() {
-      await reapVolumes(deps).run(never)
+      await makeReapVolumesLoop(deps).run(never)
     },
     async homeOf(id) {
       const { rows } = await deps.db.asSystem((q) =>

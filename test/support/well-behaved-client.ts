@@ -1,36 +1,46 @@
 import { Agent, request } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** The latencies of a client in ms, and its failures. */
-export type ClientResult = { readonly latenciesMs: readonly number[]; readonly failures: readonly string[] }
+/** A request of a client, and what came of it. */
+export type ClientAnswer = {
+  /** The time from the request to the end of its reply, in milliseconds. */
+  readonly latencyMs: number
+  /** The request with its reply or error, unless it was answered 200. */
+  readonly failure: string | null
+}
+
+/** A well-behaved client: whom it asks with which key, how its sandboxes' names begin, and who hears its answers. */
+export type ClientOptions = {
+  readonly url: string
+  readonly key: string
+  readonly prefix: string
+  readonly signal: AbortSignal
+  readonly onAnswer: (answer: ClientAnswer) => void
+}
 
 /** The pause between two requests, in milliseconds. */
 const REST_MS = 25
-/** One request in this many is a create. */
+/** Every eighth request is a create. */
 const CREATE_EACH = 8
 /** The limit of a reply in milliseconds. A slower one is a failure. */
 const REPLY_TIMEOUT_MS = 60_000
 
-/** Reads and creates sandboxes at a modest rate over one connection until the signal. Their names begin with `prefix`. */
-export async function runWellBehavedClient(
-  server: { readonly url: string; readonly key: string },
-  prefix: string,
-  signal: AbortSignal,
-): Promise<ClientResult> {
+/** Creates and reads sandboxes at a modest rate over one connection until the signal, and reports each answer. */
+export async function runWellBehavedClient({ url, key, prefix, signal, onAnswer }: ClientOptions): Promise<void> {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
-  const latenciesMs: number[] = []
-  const failures: string[] = []
   const ask = async (method: string, path: string, body?: object): Promise<string> => {
-    const from = performance.now()
+    const fromMs = performance.now()
+    let id = ''
+    let failure: string | null = null
     try {
-      const { status, text } = await exchange({ ...server, agent }, { method, path, body })
-      if (status === 200) latenciesMs.push(performance.now() - from)
-      else failures.push(`${method} ${path}: ${String(status)} ${text.slice(0, 300)}`)
-      return status === 200 ? String(JSON.parse(text).id) : ''
+      const { status, text } = await exchange({ url, key, agent }, { method, path, body })
+      if (status === 200) id = String(JSON.parse(text).id)
+      else failure = `${method} ${path}: ${String(status)} ${text.slice(0, 300)}`
     } catch (error) {
-      failures.push(`${method} ${path}: ${String(error)}`)
-      return ''
+      failure = `${method} ${path}: ${String(error)}`
     }
+    onAnswer({ latencyMs: performance.now() - fromMs, failure })
+    return id
   }
   const create = (n: number): Promise<string> =>
     ask('POST', '/v1/sandboxes', { name: `${prefix}-${String(n)}`, image: 'registry.example/box:1' })
@@ -44,7 +54,6 @@ export async function runWellBehavedClient(
   } finally {
     agent.destroy()
   }
-  return { latenciesMs, failures }
 }
 
 type Asked = { readonly method: string; readonly path: string; readonly body: object | undefined }

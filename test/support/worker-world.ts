@@ -7,14 +7,14 @@ import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
-import { callWith } from '../../src/http/handlers/handler.ts'
+import { callWith } from '../../src/http/requests/call-use-case.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server/server.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../src/http/workers/worker-routes.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { runLoops } from '../../src/loops/loop.ts'
-import { placePending } from '../../src/loops/place-pending.ts'
+import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makeRelay, type Relay } from '../../src/relay/relay.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
 import { makeControlPlane, type ControlPlane } from '../../src/worker/agent/control-plane.ts'
@@ -33,15 +33,15 @@ export type WorkerWorld = {
   readonly worker_id: WorkerId
   readonly url: string
   readonly credential: string
-  /** Stops and restarts the HTTP server on the same port. */
+  /** Stops the HTTP server, so that workers can't reach it. `comeBack` starts it on the same port. */
   goAway(): Promise<void>
   comeBack(): Promise<void>
-  /** The worker's way to this control plane. */
+  /** Connects the worker to this control plane over HTTP. */
   connect(): ControlPlane
-  /** Runs the agent of the worker with a driver. The result stops that agent and leaves the driver open. */
+  /** Starts the worker's agent with a driver. The returned function stops the agent and leaves the driver open. */
   runWorker(driver: Driver, options?: RunWorkerOptions): () => Promise<void>
   create(spec?: Partial<SandboxSpec>): Promise<Sandbox>
-  /** Reads the row of a sandbox, hidden or not. */
+  /** Reads the status of a sandbox from its row, even if the sandbox is no longer visible to clients. */
   statusOf(id: SandboxId): Promise<{ readonly status: string; readonly last_failure_message: string | null }>
   close(): Promise<void>
 }
@@ -56,7 +56,7 @@ export type RunWorkerOptions = {
 
 const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
 
-/** Creates a world with its own database and one registered worker that has not run yet. */
+/** Creates a world with its own database and one registered worker, which has never synced. */
 export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
@@ -79,7 +79,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
   const loops = runLoops(
     { clock: systemClock, log: deps.log, notifications: deps.notifications, acquireLeadership },
-    () => [placePending(deps)],
+    () => [makePlacePendingLoop(deps)],
     stopping.signal,
   )
   const serve = () =>

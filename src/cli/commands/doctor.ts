@@ -3,13 +3,17 @@ import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
+import { openCgroups } from '../../worker/drivers/oci/run/open-cgroups.ts'
+import { parentLimitsOf } from '../../worker/drivers/oci/run/limit-runs.ts'
+import { describeConnectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { probeNetwork } from '../../worker/network/probe-network.ts'
 import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
+import { checkUserIds } from '../worker/check-user-ids.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
-import { volumeStorageConfig } from '../worker/worker-storage.ts'
+import { diskReserve, volumeStorageConfig } from '../worker/worker-storage.ts'
 
 /** Defines `sandyard doctor`, which reports which sandboxes this machine can run. */
 export function defineDoctor(doctor: Command): void {
@@ -20,9 +24,9 @@ export function defineDoctor(doctor: Command): void {
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
 /** Checks whose failure doesn't prevent sandboxes from running, or that pass after the first start. */
-const OPTIONAL_FINDINGS = ['data folder', 'volumes', 'files']
+const OPTIONAL_FINDINGS = ['data folder', 'disk', 'volumes', 'files', 'user ids']
 /** Checks that matter only for the driver for OCI runtimes. */
-const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'network']
+const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'user ids']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const getRuntime = once(() => chooseRuntime(config))
@@ -38,6 +42,11 @@ async function runDoctor({ config }: Call): Promise<number> {
     await check('data folder', async () => {
       await access(config.dataDir, constants.W_OK)
       return config.dataDir
+    }),
+    await check('disk', async () => {
+      const reserve = diskReserve(config)
+      await reserve.require('no sandbox can start')
+      return `${String(await reserve.freeMib())} MiB are free beyond the reserve of the control plane`
     }),
     await check('OCI runtime', async () => {
       const { isolation, unusable } = await getRuntime()
@@ -60,6 +69,18 @@ async function runDoctor({ config }: Call): Promise<number> {
       if (!choice.isShared) throw new Error(`plain folders; size limits are refused: ${choice.whyNoCaps}`)
       return `plain folders in ${choice.root}; size limits are refused: ${choice.whyNoCaps}`
     }),
+    await check('limits', async () => {
+      const { memoryBytes, pids } = parentLimitsOf({ hostReserveMib: config.hostReserveMib, allPidsLimit: null })
+      const probe = await openCgroups(`sandyard/doctor-${String(process.pid)}`, { memoryBytes, pids })
+      await probe.close()
+      const lacks = probe.lacks.length === 0 ? '' : `; this kernel lacks ${probe.lacks.join(' and ')}`
+      const together = `${String(memoryBytes / 1024 / 1024)} MiB and ${String(pids)} processes`
+      return `all sandboxes together: ${together} (cgroup v${String(probe.version)})${lacks}`
+    }),
+    await check('connections', async () =>
+      describeConnectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),
+    ),
+    await check('user ids', () => checkUserIds(config)),
     await check('network', async () => {
       const probe = await probeNetwork(systemRandom)
       if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))

@@ -31,7 +31,8 @@ export function orgCommand(parent: Command, nameAndArgs: string, description: st
 }
 
 /**
- * Opens the database, runs `work` and closes the database. If a server runs on the data folder, its database is used.
+ * Opens the database, runs `work` and closes the database. If a server runs on the data folder, connects to the
+ * PostgreSQL that the server started.
  */
 export async function withOperator(
   { config }: { readonly config: Config },
@@ -53,7 +54,7 @@ export async function withOrg(
   })
 }
 
-/** The most organizations that an error message lists. */
+/** The maximum number of organizations in an error message. */
 const MAX_LISTED = 20
 
 /**
@@ -79,7 +80,7 @@ export async function findOrg(db: Database, slug: string | undefined): Promise<o
   )
 }
 
-/** The actor for an operator's change to an organization. Events name the operator as their actor. */
+/** Makes the actor with which the operator changes an organization. Audit events of the change name the operator. */
 export function asOperator(org: Pick<orgs.OrgRow, 'id'>): OrgActor {
   return { org_id: org.id, actor: OPERATOR_ACTOR }
 }

@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import { changeOrgPlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
+import { allowNetworkRange, disallowNetworkRange, listNetworkRanges } from '../../control/orgs/network-ranges.ts'
 import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 import { runs, type Call } from '../command.ts'
 import { asOperator, findOrg, operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
@@ -12,7 +13,10 @@ export function defineOrg(org: Command): void {
     operatorCommand(org, 'create <name>', 'create an organization with its owner')
       .requiredOption('--owner <email>', 'the e-mail address of the owner')
       .option('--slug <slug>', 'the short name for commands; made from the name unless given')
-      .option('--plan <plan>', 'the plan; see `sandyard plan list`'),
+      .option(
+        '--plan <plan>',
+        'the plan; see `sandyard plan list` (default: SANDYARD_DEFAULT_PLAN, which is `standard`)',
+      ),
     create,
   )
   runs(operatorCommand(org, 'list', 'list the organizations').option('--json', 'print JSON'), list)
@@ -25,12 +29,22 @@ export function defineOrg(org: Command): void {
     suspend,
   )
   runs(operatorCommand(org, 'resume <slug>', 'allow starts again; nothing starts by itself'), resume)
+  runs(operatorCommand(org, 'show <slug>', 'show an organization with its plan and open network ranges as JSON'), show)
+  runs(
+    operatorCommand(
+      org,
+      'allow <slug> [range]',
+      'open addresses that SANDYARD_NETWORK_DENY denies, for sandboxes that it starts from now on; list them if no range is given',
+    ),
+    allow,
+  )
+  runs(operatorCommand(org, 'disallow <slug> <range>', 'close addresses that `org allow` opened'), disallow)
   runs(operatorCommand(org, 'plan <slug> <plan>', 'move it to another plan, with its limits and prices, at once'), move)
 }
 
 async function create(call: Call): Promise<void> {
   const { args: [name = ''], texts } = call // prettier-ignore
-  const { owner = '', slug = null, plan = null } = texts
+  const { owner = '', slug = null, plan = call.config.defaultPlan } = texts
   await withOperator(call, async (deps) => {
     const made = await createOrg(deps, { name, owner, slug, plan })
     process.stdout.write(
@@ -77,6 +91,33 @@ async function resume(call: Call): Promise<void> {
   await withOperator(call, async (deps) => {
     await resumeOrg(deps, asOperator(await findOrg(deps.db, slug)))
     process.stdout.write(`${slug} may start sandboxes\n`)
+  })
+}
+
+async function show(call: Call): Promise<void> {
+  const [slug = ''] = call.args
+  await withOperator(call, async (deps) => {
+    const { id } = await findOrg(deps.db, slug)
+    const org = (await readAll(deps)).find((one) => one.id === id)
+    printJson({ ...org, network_allow: await listNetworkRanges(deps, asOperator({ id })) })
+  })
+}
+
+async function allow(call: Call): Promise<void> {
+  const [slug = '', range = null] = call.args
+  await withOperator(call, async (deps) => {
+    const acting = asOperator(await findOrg(deps.db, slug))
+    if (range !== null) await allowNetworkRange(deps, acting, range)
+    const open = await listNetworkRanges(deps, acting)
+    process.stdout.write(open.map((one) => `${one}\n`).join(''))
+  })
+}
+
+async function disallow(call: Call): Promise<void> {
+  const [slug = '', range = ''] = call.args
+  await withOperator(call, async (deps) => {
+    await disallowNetworkRange(deps, asOperator(await findOrg(deps.db, slug)), range)
+    process.stdout.write(`${range} is closed for sandboxes that ${slug} starts from now on\n`)
   })
 }
 

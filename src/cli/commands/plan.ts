@@ -63,6 +63,6 @@ function parse(text: string, file: string): unknown {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new Error(`${file} holds no JSON`, { cause: error })
+    throw new Error(`${file} is not valid JSON`, { cause: error })
   }
 }

@@ -51,7 +51,7 @@ async function show(call: Call): Promise<void> {
   })
 }
 
-/** How much of a limit the organization uses. Null for a limit that applies to each sandbox. */
+/** How much of a limit the organization uses, as text. Null for a limit that applies to each sandbox separately. */
 function inUse(name: LimitName, usage: QuotaUsageRow): string | null {
   switch (name) {
     case 'max_sandboxes':
@@ -90,5 +90,5 @@ async function clear(call: Call): Promise<void> {
 
 function readLimit(name: string): LimitName {
   if (isLimitName(name)) return name
-  throw new UsageError(`there is no limit '${name}'; there is ${LIMIT_NAMES.join(', ')}`)
+  throw new UsageError(`unknown limit '${name}'; the limits are ${LIMIT_NAMES.join(', ')}`)
 }

@@ -24,7 +24,7 @@ export function defineRegistry(registry: Command): void {
 async function logIn(call: Call): Promise<void> {
   const { config, args: [given = ''], texts } = call // prettier-ignore
   const password = (await text(process.stdin)).replace(/\r?\n$/, '')
-  if (password === '') throw new UsageError('the password is read from standard input, and there was none')
+  if (password === '') throw new UsageError('standard input must contain the password, and it was empty')
   const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   const seal = makeSeal(sealingKey, systemRandom)
   await withOrg(call, async (deps, acting) => {

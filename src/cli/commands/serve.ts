@@ -1,4 +1,3 @@
-import { createFirstOrg } from '../../control/orgs/create-first-org.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -8,19 +7,20 @@ import { addSettings, runs, type Call } from '../command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openStore } from '../server/open-store.ts'
+import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
 import { printClientSetup } from './print-client-setup.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
 const HELP = `
-For several server processes on one database, give each the same of these:
+To run several server processes on one database, give all of them the same values of:
   DATABASE_URL=postgresql://…   without it, the embedded PostgreSQL serves this process alone
   SANDYARD_SECRET_KEY=…         create it with: openssl rand -base64 32
-Give each its own --advertise-url where --host is 0.0.0.0.
+If --host is 0.0.0.0, give each process its own --advertise-url.
 
 Sandboxes run on workers: run \`sandyard worker token\` here, then \`sandyard worker --join URL\` on each machine. SIGTERM ends
-the server in order; a second signal ends it at once. docs/replicas.md describes what happens when a server process fails.`
+the server cleanly; a second signal ends it at once. docs/replicas.md describes what happens when a server process fails.`
 
 /**
  * Defines `sandyard serve`, which runs the control plane without a worker. Any number of these processes may share one
@@ -28,7 +28,10 @@ the server in order; a second signal ends it at once. docs/replicas.md describes
  */
 export function defineServe(serve: Command): void {
   serve.addHelpText('after', HELP)
-  runs(addSettings(serve, 'host', 'port', 'advertiseUrl', 'dataDir', 'placement', 'logLevel'), runServe)
+  runs(
+    addSettings(serve, 'host', 'port', 'advertiseUrl', 'dataDir', 'placement', 'requireIsolation', 'logLevel'),
+    runServe,
+  )
 }
 
 async function runServe({ config }: Call): Promise<void> {
@@ -40,9 +43,9 @@ async function runServe({ config }: Call): Promise<void> {
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)
-  const first = await createFirstOrg(control.deps, config.apiKey)
-  printStatus('this process runs no sandboxes: workers do')
-  printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
+  const first = await createFirstKey(control.deps, config)
+  printStatus('this process runs no sandboxes; workers run them')
+  printClientSetup(control.url, first)
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

@@ -1,4 +1,3 @@
-import { createFirstOrg } from '../../control/orgs/create-first-org.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -13,6 +12,7 @@ import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
+import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
 import { incarnationFilePath } from '../worker/worker-storage.ts'
@@ -21,7 +21,19 @@ import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
 /** Defines `sandyard up`, which runs the database, the control plane and a worker in one process. */
 export function defineUp(up: Command): void {
-  addSettings(up, 'host', 'port', 'advertiseUrl', 'dataDir', 'driver', 'runtime', 'placement', 'shutdown', 'logLevel')
+  addSettings(
+    up,
+    'host',
+    'port',
+    'advertiseUrl',
+    'dataDir',
+    'driver',
+    'runtime',
+    'placement',
+    'requireIsolation',
+    'shutdown',
+    'logLevel',
+  )
   runs(up, runUp)
 }
 
@@ -34,38 +46,38 @@ async function runUp({ config }: Call): Promise<void> {
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
-  if (config.databaseUrl !== null) requireNoOtherServer(control) // no other process can use the embedded database
+  if (config.databaseUrl !== null) requireNoOtherServer(control) // the embedded database serves this process alone
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
-  const first = await createFirstOrg(control.deps, config.apiKey)
+  const first = await createFirstKey(control.deps, config)
   const host = await tryOpenWorkerHost({ config, folder, log })
   const synced = Promise.withResolvers<void>()
   const working =
     host === null
       ? waitForAbort(signal)
       : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, signal)
-  // The worker may fail before the await below. Without this handler, its failure would count as an unhandled
-  // rejection.
+  // The worker may fail before `await working` below. Without this handler, the failure would be an unhandled rejection
+  // and end the process.
   working.catch(() => synced.resolve())
   if (host !== null) {
     await loadDemoImage({ config, log }, host)
     await waitForFirstSync(synced.promise, signal)
   }
   missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-  printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
+  printClientSetup(control.url, first)
   await working // a permanent failure of the worker ends the program with its error
   if (host !== null) await closeWorkerHost(config, host)
   store.schema.incompatible.throwIfAborted()
 }
 
 /**
- * Opens the worker's host. Without a working driver the API still runs: clients can read, and starts report what is
- * missing.
+ * Opens the worker's host. Returns null if no driver works on this machine. The API runs without a worker, too: clients
+ * can read, and starts report what is missing.
  */
 async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | null> {
   try {
-    // `fencesItself` is false because no other server process exists. None could mark the sandboxes as lost while this
-    // process is frozen or has no database.
+    // `fencesItself` is false because no other server process exists. So nobody can mark the sandboxes as lost, and
+    // start them elsewhere, while this process is frozen or can't reach the database.
     return await openWorkerHost(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')

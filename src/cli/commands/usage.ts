@@ -50,7 +50,7 @@ function readInstant({ texts }: Call, flag: 'since' | 'until'): Date | null {
   return instant
 }
 
-/** Writes to standard output. Waits while the reader of the output is slower. */
+/** Writes to standard output. If the reader is slow, waits until the output's buffer is empty. */
 async function write(text: string): Promise<void> {
   if (!process.stdout.write(text)) await once(process.stdout, 'drain')
 }

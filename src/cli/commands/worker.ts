@@ -10,13 +10,14 @@ import {
   resumeWorker,
   type FleetWorker,
 } from '../../control/workers/fleet.ts'
-import { createWorkerToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/workers/worker-tokens.ts'
+import { createJoinToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/workers/join-tokens.ts'
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { isWorkerFolder } from '../worker/worker-identity.ts'
 import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
 import { printJson, printTable } from './output.ts'
+import { addBoundsFlags, readBoundsFlags } from './worker-bounds.ts'
 
 /**
  * The exit code of a worker that was removed. A supervisor should not restart it, because it would be refused again.
@@ -25,8 +26,8 @@ const REMOVED_EXIT_CODE = 3
 
 const HELP = `
 Without a subcommand it runs sandboxes for the control plane at --join, until SIGTERM. The first start needs a join token: from
-SANDYARD_JOIN_TOKEN, --token-stdin or --token. Later starts need neither. The worker dials the control plane and listens on no
-port. It ends with exit code ${String(REMOVED_EXIT_CODE)} when it was removed.
+SANDYARD_JOIN_TOKEN, --token-stdin or --token. Later starts need neither --join nor a token. The worker dials the control plane
+and listens on no port. If an operator has removed the worker, it ends with exit code ${String(REMOVED_EXIT_CODE)}.
 
 Run the subcommands where the database of the control plane is.`
 
@@ -36,16 +37,18 @@ Run the subcommands where the database of the control plane is.`
  */
 export function defineWorker(worker: Command): void {
   worker.addHelpText('after', HELP)
-  addSettings(worker, 'join', 'joinToken', 'dataDir', 'driver', 'runtime', 'shutdown', 'logLevel')
+  addSettings(worker, 'join', 'joinToken', 'dataDir', 'driver', 'requireIsolation', 'runtime', 'shutdown', 'logLevel')
     .option('--token-stdin', 'read the join token from standard input')
     .option('--name <name>', "the worker's name [SANDYARD_WORKER_NAME, default the host's name]")
     .hook('preSubcommand', refuseOwnFlags)
   runs(worker, runAsWorker)
   runs(
-    operatorCommand(worker, 'token', 'print a join token for one machine; it is shown only this once')
-      .option('--name <name>', 'the name that the worker must have')
-      .option('--expires-in <duration>', 'how long the token is valid, such as 2h; 24h unless given')
-      .option('--json', 'print JSON'),
+    addBoundsFlags(
+      operatorCommand(worker, 'token', 'print a join token for one machine; it is shown only this once')
+        .option('--name <name>', 'the name that the worker must have')
+        .option('--expires-in <duration>', 'how long the token is valid, such as 2h; 24h unless given')
+        .option('--json', 'print JSON'),
+    ),
     (call) => withFleet(call, printToken),
   )
   runs(
@@ -53,7 +56,7 @@ export function defineWorker(worker: Command): void {
     (call) => withFleet(call, list),
   )
   runs(
-    operatorCommand(worker, 'drain <name>', 'give a worker no new runs; those that it has run to their end')
+    operatorCommand(worker, 'drain <name>', 'give a worker no new runs; its current runs continue to their end')
       .option('--deadline <duration>', 'stop its runs after this time, such as 10m')
       .option('--wait', 'wait until nothing runs there'),
     (call) => withFleet(call, drain),
@@ -64,10 +67,11 @@ export function defineWorker(worker: Command): void {
       worker,
       'remove <name>',
       'remove a worker for good; refused while it has runs, disks or volumes',
-    ).option('--force', 'give them up: its sandboxes and volumes begin anew, empty'),
+    ).option('--force', 'remove it anyway: its runs are lost, and its sandboxes and volumes begin again, empty'),
     (call) => withFleet(call, remove),
   )
-  // After its subcommands, which would inherit it; `runAsWorker` refuses unknown subcommands.
+  // Set this only after the subcommands are added, because they would inherit it. `runAsWorker` refuses unknown
+  // subcommands.
   worker.allowExcessArguments()
 }
 
@@ -75,14 +79,14 @@ export function defineWorker(worker: Command): void {
 function refuseOwnFlags(worker: Command, subcommand: Command): void {
   const given = worker.options.find((option) => worker.getOptionValue(option.attributeName()) !== undefined)
   if (given !== undefined)
-    throw new UsageError(`put ${String(given.long)} after '${subcommand.name()}': before it, it does nothing`)
+    throw new UsageError(`put ${String(given.long)} after '${subcommand.name()}': before it, the flag has no effect`)
 }
 
 async function runAsWorker(call: Call): Promise<number> {
   const [unknown] = call.args
   if (unknown !== undefined)
     throw new UsageError(
-      `unknown command 'worker ${unknown}'; there is worker token, list, drain, resume and remove, or worker alone`,
+      `unknown command 'worker ${unknown}'; the commands are worker token, list, drain, resume and remove, or worker alone`,
     )
   const { runWorker } = await import('../worker/run-worker.ts')
   return (await runWorker(call)) === 'removed' ? REMOVED_EXIT_CODE : 0
@@ -90,20 +94,26 @@ async function runAsWorker(call: Call): Promise<number> {
 
 async function withFleet(call: Call, act: (deps: OperatorDeps, call: Call) => Promise<void>): Promise<void> {
   const { config } = call
-  // Refuse a worker's data folder: opening the database would create an empty one in it.
+  // Refuse the data folder of a worker: opening the embedded database would create an empty database there.
   if (
     config.databaseUrl === null &&
     !existsSync(join(config.dataDir, 'database')) &&
     (await isWorkerFolder(config.dataDir))
   )
-    throw new UsageError(`${config.dataDir} is a worker's: run this where the control plane is, or set DATABASE_URL`)
+    throw new UsageError(
+      `${config.dataDir} belongs to a worker: run this where the control plane is, or set DATABASE_URL`,
+    )
   await withOperator(call, (deps) => act(deps, call))
 }
 
 async function printToken(deps: OperatorDeps, call: Call): Promise<void> {
   const name = call.texts['name'] ?? null
   const lifeMs = readDuration(call, 'expires-in') ?? DEFAULT_TOKEN_LIFETIME_MS
-  const { token, ...made } = await createWorkerToken(deps, { name, lifeMs })
+  const { token, ...made } = await createJoinToken(deps, {
+    name,
+    lifeMs,
+    bounds: await readBoundsFlags(deps, call),
+  })
   if (call.switches.has('json')) printJson({ ...made, token })
   else process.stdout.write(`${token}\n`)
 }
@@ -120,8 +130,9 @@ async function list(deps: OperatorDeps, call: Call): Promise<void> {
     `${String(one.used_memory_mib)}/${String(one.memory_mib)}`,
     String(one.runs),
     one.last_report_at?.toISOString() ?? null,
+    one.refused_claims,
   ])
-  printTable(['NAME', 'ID', 'STATE', 'DRIVER', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT'], rows)
+  printTable(['NAME', 'ID', 'STATE', 'DRIVER', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT', 'REFUSED CLAIMS'], rows)
 }
 
 function formatState({ state, last_report_at, drain_deadline_at, removed_at }: FleetWorker): string {
@@ -138,8 +149,8 @@ async function drain(deps: OperatorDeps, call: Call): Promise<void> {
   const withinMs = readDuration(call, 'deadline')
   const deadline = withinMs === null ? null : new Date(deps.clock.now().getTime() + withinMs)
   await drainWorker(deps, name, deadline)
-  const until = deadline === null ? 'to their end' : `until ${deadline.toISOString()}, and are asked to stop then`
-  process.stdout.write(`${name} gets no new runs; its runs go on ${until}\n`)
+  const until = deadline === null ? 'to their end' : `until ${deadline.toISOString()}, when they are asked to stop`
+  process.stdout.write(`${name} gets no new runs; its runs continue ${until}\n`)
   if (!call.switches.has('wait')) return
   for (let printed = -1; ;) {
     const { runs } = await readWorker(deps, name)
@@ -160,8 +171,8 @@ async function remove(deps: OperatorDeps, { args: [name = ''], switches }: Call)
   process.stdout.write(`${name} is removed\n`)
   if (removal.runs + removal.sandboxes + removal.volumes === 0) return
   process.stdout.write(
-    `given up with it: ${formatHoldings(removal)}\n` +
-      `its runs are marked lost within ${String(WORKER_LEASE_MS / 1000)} s; its sandboxes and volumes then begin anew, empty\n`,
+    `it had: ${formatHoldings(removal)}\n` +
+      `its runs are marked lost within ${String(WORKER_LEASE_MS / 1000)} s; its sandboxes and volumes then start again empty\n`,
   )
 }
 

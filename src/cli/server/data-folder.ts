@@ -1,5 +1,7 @@
 import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { hasErrorCode } from '../../lib/error-code.ts'
+import { readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
 
 /** The folder for persistent data, with the installation's keys and names that it contains. */
@@ -41,7 +43,7 @@ export async function ensureDataFolder(path: string): Promise<void> {
  * Reads a file, or creates it if it is missing. If two processes create it at once, both return the text of the first.
  */
 async function readOrCreateFile(path: string, random: Random, make: () => string): Promise<string> {
-  const found = await readIfExists(path)
+  const found = await readFileOrNull(path)
   if (found !== null) return found
   const fresh = `${path}.${random.bytes(8).toString('hex')}`
   await writeFile(fresh, make(), { mode: 0o600 })
@@ -52,7 +54,7 @@ async function readOrCreateFile(path: string, random: Random, make: () => string
     await link(fresh, path)
     await syncFolder(dirname(path))
   } catch (error) {
-    if (!hasCode(error, 'EEXIST')) throw error
+    if (!hasErrorCode(error, 'EEXIST')) throw error
   } finally {
     await rm(fresh)
   }
@@ -67,19 +69,6 @@ async function syncFolder(path: string): Promise<void> {
   const dir = await open(path)
   await dir.sync()
   await dir.close()
-}
-
-async function readIfExists(path: string): Promise<string | null> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    if (hasCode(error, 'ENOENT')) return null
-    throw error
-  }
-}
-
-function hasCode(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code
 }
 
 function namePrefix(random: Random): string {

@@ -23,20 +23,20 @@ export type Store = {
 } & AsyncDisposable
 
 /**
- * The connections for requests and for the program's own work. A page of a long list uses one connection for some
- * milliseconds.
+ * The sizes of the two connection pools: for requests, and for the program's own work. A page of a long list uses one
+ * connection for some milliseconds.
  */
 const TENANT_CONNECTIONS = 12
 const SYSTEM_CONNECTIONS = 8
 /**
- * The longest time for one statement. A statement needs less than a tenth of it, unless it is blocked. Requests that
- * wait for it get 503.
+ * The time limit of one SQL statement. A statement that isn't blocked needs less than a tenth of the limit. Requests
+ * whose statement exceeds the limit get 503.
  */
 const STATEMENT_TIMEOUT_MS = 8_000
 
 /**
- * The file that contains the embedded server's URL while the server runs. Sandyard's commands read it. Only its owner
- * can.
+ * The file that contains the embedded server's URL while the server runs. Commands of Sandyard read it to use the same
+ * database. Only the owner of the file can read it.
  */
 const ADDRESS_FILE = 'database.url'
 
@@ -68,8 +68,8 @@ async function openExternal(connectionString: string, log: Log): Promise<Store> 
 }
 
 /**
- * Opens the database for a short command, as `openStore` does. If a server runs on the data folder, its database is
- * used.
+ * Opens the database for a short command, as `openStore` does. If a server runs on the data folder, connects to the
+ * PostgreSQL that the server started.
  */
 export async function openSharedStore(config: Config, log: Log): Promise<Store> {
   try {

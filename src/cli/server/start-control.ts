@@ -8,33 +8,36 @@ import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
-import type { TransitionDeps } from '../../control/sandboxes/transition.ts'
+import type { LeaderFence } from '../../control/deps.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
-import { callWith } from '../../http/handlers/handler.ts'
+import { callWith } from '../../http/requests/call-use-case.ts'
 import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock } from '../../lib/clock.ts'
+import { descriptorLimit } from '../../lib/descriptor-limit.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import { makeUuids } from '../../lib/uuid.ts'
-import { detectLostWorkers } from '../../loops/detect-lost-workers.ts'
-import { enforceDeadlines } from '../../loops/enforce-deadlines.ts'
-import { enforceHardLimits } from '../../loops/enforce-hard-limits.ts'
+import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
+import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
+import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
 import { makeLeaderElection } from '../../loops/leader-election.ts'
 import { runLoops, type Loop } from '../../loops/loop.ts'
-import { placePending } from '../../loops/place-pending.ts'
-import { reapVolumes } from '../../loops/reap-volumes.ts'
-import { finishDepartures } from '../../loops/finish-departures.ts'
-import { pruneIdempotencyKeys, pruneWorkerTokens, pruneStreamTickets } from '../../loops/prune.ts'
-import { rollUpUsage } from '../../loops/roll-up-usage.ts'
+import { makePlacePendingLoop } from '../../loops/place-pending.ts'
+import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
+import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
+import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
+import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
+import { openNetworkDenials } from './network-denials.ts'
 import { makeMetrics } from './metrics.ts'
 import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
@@ -51,8 +54,10 @@ export type RunningControl = {
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
 
-/** The least time between two NOTIFY statements: see `store/postgres/notifications.ts`. */
+/** The minimum time between two NOTIFY statements: see `store/postgres/notifications.ts`. */
 const NOTIFY_WINDOW_MS = 5
+/** A channel holds up to three descriptors. One organization may use at most a quarter of those of this process for channels. */
+const DESCRIPTORS_PER_ORG_CHANNEL = 12
 
 /** Starts the API and the loops on an open database. Other server processes may use the same database. */
 export async function startControl(
@@ -96,8 +101,25 @@ export async function startControl(
       return socket === null ? null : createWebSocketStream(socket)
     },
     dialChannel: ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal),
-    channelLimit: makeChannelLimit({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
-    settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry, placement: config.placement },
+    channelLimit: makeChannelLimit({
+      perSandbox: config.channelsPerSandbox,
+      perOrg: Math.min(config.channelsPerOrg, Math.floor(descriptorLimit() / DESCRIPTORS_PER_ORG_CHANNEL)),
+    }),
+    settings: {
+      stopGraceMs: config.stopGraceMs,
+      defaultRegistry: config.defaultRegistry,
+      maxDiskMib: config.diskMaxMib,
+      placement: config.placement,
+      networkDeny: await openNetworkDenials(
+        config,
+        {
+          database: store.connectionString,
+          controlPlane: () => [`http://${config.host}`, config.advertiseUrl ?? '', ...replicas.urls],
+        },
+        log,
+      ),
+      requireIsolation: config.requireIsolation,
+    },
   })
 
   const stopping = new AbortController()
@@ -122,6 +144,7 @@ export async function startControl(
     log,
     uuids,
     metrics: makeMetrics({ ...deps, replicas }),
+    metricsKey: config.metricsKey,
     unreadyReasons: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     ...limited,
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate.rates)],
@@ -158,7 +181,7 @@ export async function startControl(
   }
 }
 
-/** The limits on callers, from the settings: how much each may send, and how many connections may be open. */
+/** The limits of the HTTP server, from the settings: on each caller's requests, and on open connections. */
 function serverLimits(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
   const rates = {
     key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
@@ -176,11 +199,10 @@ function serverLimits(config: Config): { readonly settings: ServerSettings; read
   }
 }
 
-/** Replaces the operating system's error, which contains neither the address nor a remedy. */
+/** Replaces the operating system's error about the port by one that names the address and a remedy. */
 function describeListenError(error: unknown, { host, port }: Config): Error {
-  const code = error instanceof Error && 'code' in error ? error.code : null
   const where = `${host}, port ${String(port)}`
-  if (code === 'EADDRINUSE')
+  if (hasErrorCode(error, 'EADDRINUSE'))
     return new Error(`${where} is already in use: choose another port with --port or SANDYARD_PORT`, { cause: error })
   return new Error(`the API can't listen on ${where}`, { cause: error })
 }
@@ -189,22 +211,22 @@ function describeListenError(error: unknown, { host, port }: Config): Error {
  * The loops that only the leader runs. Each transaction that changes a sandbox's state or deletes a volume first checks
  * that this process still leads.
  */
-function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): readonly Loop[] {
+function loopsOf(deps: ControlDeps & { readonly fence: LeaderFence }): readonly Loop[] {
   return [
-    placePending(deps),
-    enforceDeadlines(deps),
-    enforceHardLimits(deps),
-    detectLostWorkers(deps),
-    reapVolumes(deps),
-    finishDepartures(deps),
-    rollUpUsage(deps), // safe to run twice at once, because it locks the rows that it adds up
-    pruneStreamTickets(deps),
-    pruneIdempotencyKeys(deps),
-    pruneWorkerTokens(deps),
+    makePlacePendingLoop(deps),
+    makeEnforceDeadlinesLoop(deps),
+    makeEnforceHardLimitsLoop(deps),
+    makeDetectLostWorkersLoop(deps),
+    makeReapVolumesLoop(deps),
+    makeFinishDeparturesLoop(deps),
+    makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up
+    makePruneStreamTicketsLoop(deps),
+    makePruneIdempotencyKeysLoop(deps),
+    makePruneJoinTokensLoop(deps),
   ]
 }
 
-/** An organization id that no organization has. */
+/** An id that no organization has. With it, a check can use the connection pool for requests. */
 const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
 
 /**

@@ -3,9 +3,9 @@ import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import type { RunningControl } from './start-control.ts'
 
 /**
- * The reason for the rule that an `up` must be the only server process. The worker inside `up` keeps its sandboxes when
- * it loses the control plane: on a single machine, destroying them would only lose work. Another server process could
- * mark these sandboxes as lost and start them a second time elsewhere.
+ * The rule that an `up` must be the only server process, for error messages. The reason: the worker inside `up` keeps
+ * its sandboxes when it loses the control plane, because on a single machine destroying them would only lose work.
+ * Another server process could mark these sandboxes as lost and start them a second time elsewhere.
  */
 const UP_RULE =
   '`sandyard up` needs a database of its own. To run several server processes, use `sandyard serve` and `sandyard worker`'

@@ -2,7 +2,7 @@ import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { once } from '../../lib/once.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { makeSimulatedDriver } from '../../worker/drivers/simulated.ts'
@@ -81,7 +81,7 @@ export async function openDriver(
   config: Config,
   deps: DriverDeps,
 ): Promise<{ readonly driver: Driver; readonly reason: string }> {
-  const getRuntime = once(() => chooseRuntime(config)) // once, because probing gVisor starts a sandbox
+  const getRuntime = once(() => chooseRuntime(config)) // once, because the check of gVisor starts a sandbox
   const surveys = config.driver === 'auto' ? await surveyDrivers(config, getRuntime) : []
   const { name, reason } = chooseDriver(config.driver, surveys)
   return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), reason }
@@ -114,7 +114,7 @@ async function hasEntries(folder: string): Promise<boolean> {
   try {
     return (await readdir(folder)).length > 0
   } catch (error) {
-    if (isFileNotFound(error)) return false
+    if (hasErrorCode(error, 'ENOENT')) return false
     throw error
   }
 }

@@ -24,7 +24,7 @@ export async function joinFleet(
 ): Promise<JoinedIdentity | null> {
   const { url, token, name } = wish
   const credential = (await readIdentity(dataDir))?.credential ?? systemRandom.bytes(32).toString('base64url')
-  // Store it before sending, so that a retry after a lost answer sends the same credential.
+  // Store the credential before sending its hash, so that a retry after a lost answer sends the same one.
   await writeIdentity(dataDir, { credential, joined: null })
   const request = {
     protocol: WORKER_PROTOCOL_VERSION,
@@ -49,8 +49,8 @@ export async function joinFleet(
 }
 
 /**
- * Formats an error as one line for the terminal. The cause is included, because only the cause of a `fetch` error
- * contains the reason.
+ * Formats an error as one line for the terminal. The text includes the error's causes, because a `fetch` error has its
+ * reason only in its cause.
  */
 export function describeError(error: unknown): string {
   if (!(error instanceof Error)) return String(error)

@@ -4,13 +4,15 @@ import { systemClock } from '../../lib/clock.ts'
 import { makeMicrosandboxDriver } from '../../worker/drivers/microsandbox/driver.ts'
 import { findInstallation } from '../../worker/drivers/microsandbox/installation.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
+import { startTrimLoop } from '../../worker/images/trim-loop.ts'
+import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
-import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
+import { microVmFolder, diskReserve, openImages, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 
 /** Opens the driver for microVMs. Rejects with the list of what the machine lacks for this driver. */
 export async function openMicrosandboxDriver(
   config: Config,
-  { storage, logs, log, deadlineFile }: DriverDeps,
+  { storage, logs, log, deadlineFile, ownRanges }: DriverDeps,
 ): Promise<Driver> {
   const installation = findInstallation()
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
@@ -27,14 +29,25 @@ export async function openMicrosandboxDriver(
     },
     volumes: storage,
     logs,
+    ownRanges,
     clock: systemClock,
     log,
-    settings: { defaultDiskMib: config.diskMib, uidShift: UID_SHIFT, cpuOvercommit: config.vcpuOvercommit },
+    settings: {
+      defaultDiskMib: config.diskMib,
+      maxDiskMib: config.diskMaxMib,
+      uidShift: UID_SHIFT,
+      cpuOvercommit: config.vcpuOvercommit,
+      hostReserveMib: config.hostReserveMib,
+      diskReserve: diskReserve(config),
+      connectionsPerSandbox: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()).connections,
+    },
   })
+  const trimLoop = startTrimLoop(images, { clock: systemClock, log })
   return {
     ...driver,
     async close() {
       await driver.close()
+      await trimLoop.close()
       await watchdog?.close()
     },
   }

@@ -2,22 +2,26 @@ import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
+import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
+import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import { serveChannel } from '../../worker/channel/serve-channel.ts'
 import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
-import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../../worker/drivers/oci/driver.ts'
-import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/run/cgroup.ts'
+import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/run/open-cgroups.ts'
+import { startTrimLoop } from '../../worker/images/trim-loop.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
 import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-guest.ts'
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
+import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
-import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
+import { diskReserve, imagesFolder, openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
 /** Finds the OCI runtime that the settings choose. Rejects when no such runtime works. */
@@ -30,6 +34,22 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   })
 }
 
+/** The settings that limit sandboxes, as the driver for OCI runtimes expects them. */
+export function limitSettings(
+  config: Config,
+): Pick<OciSettings, 'cpuOvercommit' | 'hostReserveMib' | 'pidsPerGib' | 'sessionsPerSandbox' | 'diskThrottle'> {
+  return {
+    cpuOvercommit: config.vcpuOvercommit,
+    hostReserveMib: config.hostReserveMib,
+    pidsPerGib: config.pidsPerGib,
+    sessionsPerSandbox: config.sessionsPerSandbox,
+    diskThrottle: {
+      bytesPerSec: config.diskMibPerSec === null ? null : config.diskMibPerSec * 1024 * 1024,
+      iops: config.diskIops,
+    },
+  }
+}
+
 /** Opens the driver for OCI runtimes. Rejects with the list of what the machine lacks for this driver. */
 export async function openOciDriver(
   config: Config,
@@ -39,6 +59,7 @@ export async function openOciDriver(
     logs,
     log,
     deadlineFile,
+    ownRanges,
     getRuntime,
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
@@ -50,7 +71,8 @@ export async function openOciDriver(
     addressPool: config.networkPool,
     namePrefix: folder.namePrefix,
     hostResolvers: await readHostResolvers(),
-    hardDeny: [],
+    ownRanges,
+    connectionBound: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),
     hasRebindProtection: true,
     prewarmCount: config.readyAhead,
     commands: helper.commands,
@@ -62,7 +84,15 @@ export async function openOciDriver(
   const launcher = makeLauncher(log, deadlineFile)
   const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
   const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
-  const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
+  const wantedSessions = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
+  const sessionLimits = sessionLimitsFor(descriptorLimit(), wantedSessions)
+  if (sessionLimits.perOrg < wantedSessions.perOrg || sessionLimits.perSandbox < wantedSessions.perSandbox)
+    log.warn(
+      { ...sessionLimits, open_files: descriptorLimit() },
+      'the limit of open files lowers the limits of sessions',
+    )
+  const sessions = makeSessionPermits(sessionLimits)
+  const guests = makeContainerGuests({ log, launcher, sessions, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
     runtime,
@@ -73,6 +103,7 @@ export async function openOciDriver(
     clock: systemClock,
     log,
     random: systemRandom,
+    folders: { images: imagesFolder(config), volumes: storage.root },
     volumes: storage,
     logs,
     openGuestChannel: (container, use, capture) => {
@@ -93,15 +124,21 @@ export async function openOciDriver(
     settings: {
       ...DEFAULT_OCI_SETTINGS,
       defaultDiskMib: config.diskMib,
-      diskPool: config.readyAhead,
-      cpuOvercommit: config.vcpuOvercommit,
+      maxDiskMib: config.diskMaxMib,
+      diskOvercommit: config.diskOvercommit,
+      readyAhead: config.readyAhead,
+      ...limitSettings(config),
       uidShift: UID_SHIFT,
+      uidRange: config.uidRange,
+      diskReserve: diskReserve(config),
     },
   })
+  const trimLoop = startTrimLoop(images, { clock: systemClock, log })
   return {
     ...driver,
     async close() {
       await driver.close()
+      await trimLoop.close()
       await networks.close()
       launcher.close()
       helper.close()

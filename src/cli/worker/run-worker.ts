@@ -56,14 +56,14 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
 }
 
 /**
- * Reads the join token, after replacing the process title. Otherwise every user of the machine could read the token on
- * the command line.
+ * Reads the join token, and replaces the process title. Otherwise every user of the machine could read a token that was
+ * passed on the command line.
  */
 async function readJoinToken({ config, switches }: Call): Promise<string | null> {
   process.title = 'sandyard worker'
   if (!switches.has('token-stdin')) return config.joinToken
   const token = (await text(process.stdin)).trim()
-  if (token === '') throw new UsageError('the join token is read from standard input, and there was none')
+  if (token === '') throw new UsageError('standard input must contain the join token, and it was empty')
   return token
 }
 

@@ -3,11 +3,13 @@ import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
+import { ISOLATION_LEVELS, isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { runAgent } from '../../worker/agent/agent.ts'
 import type { ControlPlane } from '../../worker/agent/control-plane.ts'
+import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../../worker/images/demo.ts'
 import { openRenewDeadline, type RenewDeadline } from '../../worker/agent/renew-deadline.ts'
@@ -17,7 +19,8 @@ import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './choose-driver.ts'
 import { printStatus } from '../print-status.ts'
-import { deadlineFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
+import { openOwnRanges } from './open-own-ranges.ts'
+import { deadlineFilePath, diskReserve, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
 
 /** The open resources of a worker on its machine: the driver that runs sandboxes, the volume storage and the logs. */
 export type WorkerHost = {
@@ -25,8 +28,8 @@ export type WorkerHost = {
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
   /**
-   * The deadline after which the sandboxes are destroyed. Null if sandboxes keep running while the control plane is
-   * unreachable.
+   * The deadline at which the sandboxes are destroyed unless a sync succeeds. Null if sandboxes keep running while the
+   * control plane is unreachable.
    */
   readonly renewDeadline: RenewDeadline | null
 }
@@ -50,11 +53,29 @@ export async function openWorkerHost(
   // An earlier worker's watchdog may still run. It would read the old deadline and kill the sandboxes that run now.
   if (deadlineFile === null) await rm(deadlineFilePath(deps.config), { force: true })
   const renewDeadline = deadlineFile === null ? null : await openRenewDeadline(deadlineFile)
-  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile })
+  const ownRanges = await openOwnRanges(deps.config, deps.log)
+  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile, ownRanges })
+  opened.adopt(driver, (one) => one.close())
   const { report } = await driver.probe()
+  const level = isolationOf(report.abilities)
+  requireIsolation(level, deps.config)
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
+  printStatus(`isolation level: ${level ?? 'none'} (container < gvisor < microvm; docs/drivers.md)`)
   opened.move()
   return { driver, storage, logs, renewDeadline }
+}
+
+/** Throws if the driver isolates sandboxes less than the operator demands. */
+function requireIsolation(
+  level: IsolationLevel | null,
+  { requireIsolation: demanded }: Pick<Config, 'requireIsolation'>,
+): void {
+  if (demanded === null) return
+  if (level !== null && ISOLATION_LEVELS.indexOf(level) >= ISOLATION_LEVELS.indexOf(demanded)) return
+  throw new Error(
+    `SANDYARD_REQUIRE_ISOLATION is ${demanded}, and the sandboxes of this machine would have the isolation ${level ?? 'none'}; ` +
+      '`sandyard doctor` shows what a stronger driver needs',
+  )
 }
 
 /** The identity of a worker, and its connection to the control plane. */
@@ -81,7 +102,13 @@ export function runWorkerAgent(
       ...host,
       ...(renewDeadline === null ? { fencesItself: false } : { fencesItself: true, renewDeadline }),
       storageSampleMs: config.storageSampleSecs * 1_000,
-      filesOf: makeVolumeFilesOpener({ uidShift: UID_SHIFT, random: systemRandom, log }),
+      filesOf: makeVolumeFilesOpener({
+        uidShift: UID_SHIFT,
+        random: systemRandom,
+        // Shared volumes lie on another file system.
+        reserve: config.sharedVolumesDir === null ? diskReserve(config) : NO_DISK_RESERVE,
+        log,
+      }),
       clock: systemClock,
       log,
     },
@@ -138,12 +165,14 @@ async function stopAllSandboxes(driver: Driver, graceMs: number): Promise<void> 
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
-/** How long to wait for the first sync. After that time, the API's URL is printed even without a sync. */
+/**
+ * How long to wait for the first sync, in milliseconds. After this time, the API's URL is printed even without a sync.
+ */
 const FIRST_SYNC_TIMEOUT_MS = 10_000
 
 /**
- * Waits for the worker's first sync. Before that sync, the API shows old states and refuses requests that need an ability of a
- * worker.
+ * Waits for the worker's first sync. Before it, the API shows the states of sandboxes from before the start, and
+ * refuses requests that need an ability of a worker.
  */
 export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
   const over = new AbortController()

@@ -1,11 +1,11 @@
 import { open, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 
 /**
- * The identity of this machine as a worker. The credential is created before joining, so that a retry sends the same
- * one.
+ * The identity of this machine as a worker. The credential is created before the machine joins, so that every retry of
+ * the join request sends the same credential.
  */
 export type WorkerIdentity = {
   readonly credential: string
@@ -28,7 +28,7 @@ export async function readIdentity(dataDir: string): Promise<WorkerIdentity | nu
     const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity
     return { credential, joined: joined === null ? null : { ...joined, worker_id: asId<WorkerId>(joined.worker_id) } }
   } catch (error) {
-    if (isFileNotFound(error)) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw new Error(`the worker's identity in ${identityFile(dataDir)} can't be read`, { cause: error })
   }
 }

@@ -1,27 +1,73 @@
+import { mkdir, statfs } from 'node:fs/promises'
+import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
+import { judgeOutbound, parseNamedDestination } from '../../domain/network/outbound-rule.ts'
 import { systemClock } from '../../lib/clock.ts'
+import { makeGuardedHttp, type GuardedHttp } from '../../lib/guarded-http.ts'
 import type { Log } from '../../lib/log.ts'
 import { readLayersInUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
+import { makeDiskReserve, type DiskReserve } from '../../worker/disk-reserve.ts'
+import { DEFAULT_IMAGE_LIMITS } from '../../worker/images/image.ts'
 import { openImageStore, type ImageStore } from '../../worker/images/image-store.ts'
 import { openSandboxLogs } from '../../worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
+import type { OwnRanges } from '../../worker/network/own-ranges.ts'
 import { openVolumeStorage, type StorageSettings } from '../../worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 
-/** The host's user id that is user 0 in every sandbox. */
+/** The id on disk of user 0 of every sandbox, in image layers, disks and volumes. */
 export const UID_SHIFT = 100_000
 
+/** The folder of the image store. */
+export function imagesFolder(config: Config): string {
+  return join(config.dataDir, 'images')
+}
+
 /** Opens the image store of an installation. The server and `sandyard image` may have the store open at the same time. */
-export function openImages(config: Config, log: Log): Promise<ImageStore> {
+export async function openImages(config: Config, log: Log): Promise<ImageStore> {
+  const dir = imagesFolder(config)
+  await mkdir(dir, { recursive: true, mode: 0o700 })
   return openImageStore({
-    dir: join(config.dataDir, 'images'),
+    dir,
+    storeBytes: config.imageStoreGib === null ? await defaultStoreBytes(dir) : config.imageStoreGib * 1024 ** 3,
+    reserve: diskReserve(config),
+    readLayersInUse: () => readLayersInUse(ociFolder(config)),
     uidShift: UID_SHIFT,
     clock: systemClock,
     log,
+    http: openOutboundHttp(config),
     defaultRegistry: config.defaultRegistry,
+    limits: {
+      ...DEFAULT_IMAGE_LIMITS,
+      unpackedImageBytes: config.imageMaxGib * 1024 ** 3,
+      filesPerImage: config.imageMaxFiles,
+      layersPerImage: config.imageMaxLayers,
+    },
   })
+}
+
+/** The client for what tenants make a worker fetch. The operator opens private addresses by naming them. */
+function openOutboundHttp({ registriesAllowed, defaultRegistry }: Config): GuardedHttp {
+  const inherent = parseNamedDestination(defaultRegistry.toLowerCase()) // the operator named it too
+  const named = [...(registriesAllowed ?? []), ...(inherent === null ? [] : [inherent])]
+  const own = (): readonly string[] =>
+    Object.values(networkInterfaces()).flatMap((addresses) => (addresses ?? []).map(({ address }) => address))
+  return makeGuardedHttp({ judge: ({ url, address }) => judgeOutbound({ named, own: own() }, url, address) })
+}
+
+/** The reserve of the file system with the data folder. */
+export function diskReserve(config: Config): DiskReserve {
+  return makeDiskReserve(config.dataDir, config.diskReserveMib)
+}
+
+/** The share of the file system that images may take if no setting says otherwise. */
+const STORE_SHARE = 1 / 4
+
+async function defaultStoreBytes(dir: string): Promise<number> {
+  const { blocks, bsize } = await statfs(dir)
+  return blocks * bsize * STORE_SHARE
 }
 
 /** Deletes the image layers that no reference and no sandbox uses. Resolves with the number of deleted layers. */
@@ -82,6 +128,8 @@ export type DriverDeps = {
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly log: Log
+  /** The addresses that this machine denies to sandboxes. */
+  readonly ownRanges: OwnRanges
   /** The file of the worker's renew deadline; null for a worker that doesn't fence itself. */
   readonly deadlineFile: string | null
 }

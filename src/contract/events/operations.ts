@@ -17,7 +17,7 @@ const EventActor = taggedUnion(
       label: Type.Optional(nullable(Type.String())),
     }),
   ],
-  { title: 'EventActor', description: 'Who caused an event, with the names of that time.' },
+  { title: 'EventActor', description: 'Who caused an event, with the names from the time of the event.' },
 )
 
 export const EventReply = Type.Object(

@@ -35,7 +35,7 @@ export const ORG_OPERATIONS = {
     method: 'GET',
     path: '/v1/quotas',
     tag: 'Quotas',
-    summary: 'Get the limits in force and what is in use',
+    summary: 'Get the limits in force and the current usage',
     reply: jsonReply(QuotaUsageReply, 'Every limit and what is in use. A limit of null is unlimited.'),
   }),
 

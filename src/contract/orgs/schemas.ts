@@ -12,7 +12,9 @@ export const OrgReply = Type.Object(
     name: Type.String(),
     slug: Type.String(),
     mfa_required: Type.Boolean({ description: 'Whether its members must sign in with a second factor.' }),
-    role: stringEnum(ROLES, { description: 'What the caller may do in it.' }),
+    role: stringEnum(ROLES, {
+      description: 'The role of the caller in the organization, which follows from the scopes of its API key.',
+    }),
     created_at: DateTime,
     updated_at: DateTime,
   },
@@ -52,7 +54,7 @@ export const QuotaUsageReply = Type.Object(
     included_disk_gib_hours: limit('included_disk_gib_hours'),
     included_storage_gib: limit('included_storage_gib'),
   },
-  { title: 'QuotaUsage', description: 'What the organization may have, and what it has now.' },
+  { title: 'QuotaUsage', description: 'The limits of the organization, and how much of each it uses now.' },
 )
 
 /** Members of the organization. */
@@ -73,7 +75,7 @@ export const MemberReply = Type.Object(
 export const MemberPage = pageOf(MemberReply, 'MemberPage')
 export const ListMembersQuery = requestObject(pageQuery)
 
-/** API keys. The published API has no routes for them; these are the project's own. */
+/** API keys. The published API has no routes for API keys; the routes here are an addition of this project. */
 
 const Scopes = Type.Array(stringEnum(SCOPES), {
   minItems: 1,
@@ -113,13 +115,16 @@ export const CreateApiKeyInput = requestObject(
       nullable(Type.String({ format: 'date-time', description: 'When the key expires, in the future. Null: never.' })),
     ),
   },
-  { title: 'CreateApiKeyInput', description: 'An API key to create. Without `scopes` it has all of them.' },
+  { title: 'CreateApiKeyInput', description: 'An API key to create. Without `scopes`, the key has all scopes.' },
 )
 
 export const ApiKeyIdParams = requestObject({ api_key_id: Uuid })
 export const ListApiKeysQuery = requestObject(pageQuery)
 
-/** Credentials for image registries. The published API has no routes for them; these are the project's own. */
+/**
+ * Credentials for image registries. The published API has no routes for credentials; the routes here are an addition of
+ * this project.
+ */
 
 export const RegistryCredentialReply = Type.Object(
   { id: Uuid, host: Type.String(), username: Type.String(), created_at: DateTime },

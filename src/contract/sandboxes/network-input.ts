@@ -2,14 +2,14 @@ import { Type } from 'typebox'
 import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/requests/request-bounds.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
-import { nullableComponent, requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
+import { nullableComponent, requestObject, int32, stringEnumSnakeOrPascal, nullable, taggedUnion } from '../common.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The schemas of the network in a create request. */
 
 const DestinationInput = Type.Unsafe<Destination>({
   title: 'DestinationInput',
-  description: 'Anything, or an object with exactly one of its keys.',
+  description: 'Any destination, or an object with exactly one of the listed keys.',
   anyOf: [
     {
       type: 'object',
@@ -17,23 +17,23 @@ const DestinationInput = Type.Unsafe<Destination>({
         cidr: { type: 'string' },
         domain: { type: 'string' },
         domain_suffix: { type: 'string' },
-        group: stringEnumEitherCase(DESTINATION_GROUPS),
+        group: stringEnumSnakeOrPascal(DESTINATION_GROUPS),
       },
       additionalProperties: false,
       minProperties: 1,
       maxProperties: 1,
     },
-    stringEnumEitherCase(['any']),
+    stringEnumSnakeOrPascal(['any']),
   ],
 })
 
 const RuleInput = requestObject(
   {
-    direction: stringEnumEitherCase(DIRECTIONS),
+    direction: stringEnumSnakeOrPascal(DIRECTIONS),
     destination: DestinationInput,
-    action: stringEnumEitherCase(ACTIONS),
+    action: stringEnumSnakeOrPascal(ACTIONS),
     ports: Type.Optional(Type.Array(PortRange, { maxItems: RULE_PORTS_MAX })),
-    protocols: Type.Optional(Type.Array(stringEnumEitherCase(PROTOCOLS), { maxItems: PROTOCOLS.length })),
+    protocols: Type.Optional(Type.Array(stringEnumSnakeOrPascal(PROTOCOLS), { maxItems: PROTOCOLS.length })),
   },
   {
     title: 'RuleInput',
@@ -43,8 +43,8 @@ const RuleInput = requestObject(
 
 const NetworkPolicyInput = requestObject(
   {
-    default_egress: Type.Optional(stringEnumEitherCase(ACTIONS)),
-    default_ingress: Type.Optional(stringEnumEitherCase(ACTIONS)),
+    default_egress: Type.Optional(stringEnumSnakeOrPascal(ACTIONS)),
+    default_ingress: Type.Optional(stringEnumSnakeOrPascal(ACTIONS)),
     rules: Type.Optional(Type.Array(RuleInput, { maxItems: RULES_MAX })),
   },
   {
@@ -57,9 +57,9 @@ const NetworkPolicyInput = requestObject(
 const HostPattern = taggedUnion(
   'type',
   [
-    requestObject({ type: stringEnumEitherCase(['exact']), value: Type.String() }),
-    requestObject({ type: stringEnumEitherCase(['wildcard']), value: Type.String() }),
-    requestObject({ type: stringEnumEitherCase(['any']) }),
+    requestObject({ type: stringEnumSnakeOrPascal(['exact']), value: Type.String() }),
+    requestObject({ type: stringEnumSnakeOrPascal(['wildcard']), value: Type.String() }),
+    requestObject({ type: stringEnumSnakeOrPascal(['any']) }),
   ],
   { title: 'HostPattern', description: 'Hosts that a secret may be sent to.' },
 )
@@ -68,19 +68,23 @@ const Hosts = Type.Array(HostPattern, { maxItems: HOSTS_MAX })
 const ViolationAction = taggedUnion(
   'type',
   [
-    requestObject({ type: stringEnumEitherCase(['block']) }),
-    requestObject({ type: stringEnumEitherCase(['block_and_log']) }),
-    requestObject({ type: stringEnumEitherCase(['block_and_terminate']) }),
-    requestObject({ type: stringEnumEitherCase(['passthrough']), hosts: Hosts }),
+    requestObject({ type: stringEnumSnakeOrPascal(['block']) }),
+    requestObject({ type: stringEnumSnakeOrPascal(['block_and_log']) }),
+    requestObject({ type: stringEnumSnakeOrPascal(['block_and_terminate']) }),
+    requestObject({ type: stringEnumSnakeOrPascal(['passthrough']), hosts: Hosts }),
   ],
-  { title: 'ViolationAction', description: 'What happens to a request that carries a placeholder to another host.' },
+  {
+    title: 'ViolationAction',
+    description:
+      'What happens to a request that carries the placeholder of a secret to a host that may not get the secret.',
+  },
 )
 
 const SecretSource = taggedUnion(
   'type',
   [
-    requestObject({ type: stringEnumEitherCase(['env']), var: Type.String() }),
-    requestObject({ type: stringEnumEitherCase(['store']), reference: Type.String() }),
+    requestObject({ type: stringEnumSnakeOrPascal(['env']), var: Type.String() }),
+    requestObject({ type: stringEnumSnakeOrPascal(['store']), reference: Type.String() }),
   ],
   { title: 'SecretSource', description: 'Where the client stores the value. The value stays there.' },
 )
@@ -112,7 +116,10 @@ const SecretsInput = requestObject(
     on_violation: Type.Optional(ViolationAction),
     violation_action: Type.Optional(ViolationAction),
   },
-  { title: 'SecretsInput', description: 'Secrets, and what happens when one would leak.' },
+  {
+    title: 'SecretsInput',
+    description: 'Secrets, and what happens when a secret would reach a host that may not get it.',
+  },
 )
 
 /** The schema of a network field that no driver supports. It accepts only null. */

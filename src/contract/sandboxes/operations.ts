@@ -19,7 +19,7 @@ import { CreateSandboxInput } from './spec-input.ts'
 export const SANDBOX = taggedReply(SandboxReply, 'The sandbox as it is now.')
 export const WAIT_PROBLEMS = ['sandbox_not_found', 'run_over', 'rate_limited'] as const
 export const WAIT_DESCRIPTION =
-  'Replies when the sandbox has one of the statuses, or when the time is over; check its status. With `run`, the reply is 409 once that run can no longer reach one of them.'
+  'Replies when the sandbox has one of the statuses in `for`, or when `timeout` is over; check the status in the reply. With `run`, the reply is 409 once that run can no longer reach any of these statuses.'
 export const START_PROBLEMS = [
   'sandbox_not_found', 'invalid_state_transition', 'quota_exceeded', 'org_suspended', 'rate_limited', 'orchestrator_unreachable',
 ] as const // prettier-ignore
@@ -28,7 +28,7 @@ export const RENAME_PROBLEMS = ['sandbox_not_found', 'name_already_exists'] as c
 export const STOP_DESCRIPTION =
   'Replies at once. The workload gets SIGTERM, and SIGKILL after a grace time. Stopping a sandbox that is stopping succeeds.'
 export const START_DESCRIPTION =
-  'With `wait_for`, the reply comes when the sandbox runs, when it has failed, or when the time is over; check its status.'
+  'With `wait_for`, the reply comes when the sandbox runs, when it has failed, or when `wait_timeout` is over; check the status in the reply.'
 export const DELETE_DESCRIPTION =
   'A sandbox that still runs is stopped; the reply does not wait for that. Its name and slug are free at once.'
 

@@ -31,8 +31,12 @@ const MissingReply = Type.Object(
     kind: stringEnum(REQUIREMENT_KINDS),
     name: Type.String({ description: 'The name of the requirement: an amount such as `vcpus`, or an ability.' }),
     requested: Type.Union([int64(), Type.String()], { description: 'An amount, or a text.' }),
-    largest_free: nullable(int64({ description: 'For an amount: what is free on the worker that comes closest.' })),
-    accepted: nullable(Type.String({ description: 'For a text: what a worker would need.' })),
+    largest_free: nullable(
+      int64({ description: 'For an amount: how much is free on the worker that comes closest to the need.' }),
+    ),
+    accepted: nullable(
+      Type.String({ description: 'For a text: what a worker would need to satisfy the requirement.' }),
+    ),
   },
   { title: 'SandboxMissing', description: 'Something that a sandbox needs and no worker has free now.' },
 )
@@ -40,13 +44,13 @@ const MissingReply = Type.Object(
 const WaitingDetailsReply = Type.Object(
   {
     position: int64({
-      description: `Its position among the sandboxes that wait; 1 is the next. At most ${String(WAITING_COUNTED_MAX)}.`,
+      description: `The position of the sandbox among those that wait for a worker; 1 is the next. At most ${String(WAITING_COUNTED_MAX)}.`,
     }),
-    waiting: int64({ description: `How many sandboxes wait; at most ${String(WAITING_COUNTED_MAX)}.` }),
+    waiting: int64({ description: `How many sandboxes wait for a worker; at most ${String(WAITING_COUNTED_MAX)}.` }),
     missing: Type.Array(MissingReply, { description: 'Empty if a worker has the capacity by now.' }),
     largest_free: Type.Object(
       { vcpus: int64(), memory_mib: int64() },
-      { description: 'What is free on the worker that comes closest.' },
+      { description: 'The free capacity of the worker that comes closest to what the sandbox needs.' },
     ),
   },
   {
@@ -93,7 +97,7 @@ export const SandboxPatch = requestObject(
       nullable(Type.String({ description: `The new slug: ${SLUG_RULE}. The old slug stops working.` })),
     ),
   },
-  { title: 'SandboxPatch', description: 'What to change. A field that is absent or null keeps its value.' },
+  { title: 'SandboxPatch', description: 'A change of a sandbox. A field that is absent or null keeps its value.' },
 )
 
 export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
@@ -102,7 +106,9 @@ export const SandboxNameParams = requestObject({ name: Type.String() })
 /** The query parameters of operations that can wait until a sandbox runs. */
 export const waitQuery = {
   wait_for: Type.Optional(
-    stringEnum(['running'], { description: 'Waits until the sandbox runs, has failed, or the time is over.' }),
+    stringEnum(['running'], {
+      description: 'Delays the reply until the sandbox runs or has failed, or until `wait_timeout` is over.',
+    }),
   ),
   wait_timeout: Type.Optional(
     int64({

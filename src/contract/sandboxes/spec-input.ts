@@ -14,7 +14,7 @@ import {
   nullable,
   nullableComponent,
   requestObject,
-  stringEnumEitherCase,
+  stringEnumSnakeOrPascal,
   stringMap,
   taggedUnion,
   Uuid,
@@ -40,8 +40,8 @@ const mountPoint = {
   options: Type.Optional(MountOptionsInput),
 }
 const ownership = {
-  stat_virtualization: Type.Optional(stringEnumEitherCase(STAT_VIRTUALIZATIONS)),
-  host_permissions: Type.Optional(stringEnumEitherCase(HOST_PERMISSIONS)),
+  stat_virtualization: Type.Optional(stringEnumSnakeOrPascal(STAT_VIRTUALIZATIONS)),
+  host_permissions: Type.Optional(stringEnumSnakeOrPascal(HOST_PERMISSIONS)),
 }
 const host = Type.String({ description: "A path on the organization's default volume." })
 
@@ -50,19 +50,23 @@ export const MountInput = taggedUnion(
   'type',
   [
     requestObject({
-      type: stringEnumEitherCase(['bind']),
+      type: stringEnumSnakeOrPascal(['bind']),
       host,
       ...mountPoint,
       ...ownership,
       quota_mib: Type.Optional(nullable(int32())),
     }),
-    requestObject({ type: stringEnumEitherCase(['named']), name: Type.String(), ...mountPoint, ...ownership }),
-    requestObject({ type: stringEnumEitherCase(['tmpfs']), ...mountPoint, size_mib: Type.Optional(nullable(int32())) }),
+    requestObject({ type: stringEnumSnakeOrPascal(['named']), name: Type.String(), ...mountPoint, ...ownership }),
     requestObject({
-      type: stringEnumEitherCase(['disk_image']),
+      type: stringEnumSnakeOrPascal(['tmpfs']),
+      ...mountPoint,
+      size_mib: Type.Optional(nullable(int32())),
+    }),
+    requestObject({
+      type: stringEnumSnakeOrPascal(['disk_image']),
       host,
       ...mountPoint,
-      format: stringEnumEitherCase(DISK_IMAGE_FORMATS),
+      format: stringEnumSnakeOrPascal(DISK_IMAGE_FORMATS),
       fstype: Type.Optional(nullable(Type.String())),
     }),
   ],
@@ -83,14 +87,14 @@ const bytes = Type.Array(int32({ maximum: 255 }), { description: 'Bytes as numbe
 export const PatchInput = taggedUnion(
   'type',
   [
-    requestObject({ type: stringEnumEitherCase(['text']), path, content: Type.String(), mode, replace }),
-    requestObject({ type: stringEnumEitherCase(['file']), path, content: bytes, mode, replace }),
-    requestObject({ type: stringEnumEitherCase(['copy_file']), src, dst: path, mode, replace }),
-    requestObject({ type: stringEnumEitherCase(['copy_dir']), src, dst: path, replace }),
-    requestObject({ type: stringEnumEitherCase(['symlink']), target: Type.String(), link: path, replace }),
-    requestObject({ type: stringEnumEitherCase(['mkdir']), path, mode }),
-    requestObject({ type: stringEnumEitherCase(['remove']), path }),
-    requestObject({ type: stringEnumEitherCase(['append']), path, content: Type.String() }),
+    requestObject({ type: stringEnumSnakeOrPascal(['text']), path, content: Type.String(), mode, replace }),
+    requestObject({ type: stringEnumSnakeOrPascal(['file']), path, content: bytes, mode, replace }),
+    requestObject({ type: stringEnumSnakeOrPascal(['copy_file']), src, dst: path, mode, replace }),
+    requestObject({ type: stringEnumSnakeOrPascal(['copy_dir']), src, dst: path, replace }),
+    requestObject({ type: stringEnumSnakeOrPascal(['symlink']), target: Type.String(), link: path, replace }),
+    requestObject({ type: stringEnumSnakeOrPascal(['mkdir']), path, mode }),
+    requestObject({ type: stringEnumSnakeOrPascal(['remove']), path }),
+    requestObject({ type: stringEnumSnakeOrPascal(['append']), path, content: Type.String() }),
   ],
   { title: 'PatchInput', description: 'A change to the root file system before the start.' },
 )
@@ -100,7 +104,7 @@ export const PatchInput = taggedUnion(
 const ImageInput = Type.Unsafe<string | { type: 'oci' | 'Oci'; reference: string }>({
   title: 'ImageInput',
   description: 'The OCI image to run: its reference, alone or in an object.',
-  anyOf: [requestObject({ type: stringEnumEitherCase(['oci']), reference: Type.String() }), { type: 'string' }],
+  anyOf: [requestObject({ type: stringEnumSnakeOrPascal(['oci']), reference: Type.String() }), { type: 'string' }],
 })
 
 const ResourcesInput = requestObject(
@@ -119,7 +123,7 @@ const RuntimeInput = requestObject(
     cmd: Type.Optional(nullable(Words)),
     entrypoint: Type.Optional(nullable(Words)),
     hostname: Type.Optional(nullable(Type.String())),
-    log_level: Type.Optional(nullable(stringEnumEitherCase(SANDBOX_LOG_LEVELS))),
+    log_level: Type.Optional(nullable(stringEnumSnakeOrPascal(SANDBOX_LOG_LEVELS))),
     metrics_sample_interval_ms: Type.Optional(nullable(int64({ default: 1000 }))),
     disable_metrics_sample: Type.Optional(Type.Boolean({ default: false })),
     scripts: Type.Optional(
@@ -133,7 +137,7 @@ const RuntimeInput = requestObject(
 )
 
 const RlimitInput = requestObject(
-  { resource: stringEnumEitherCase(RLIMIT_RESOURCES), soft: int64(), hard: int64() },
+  { resource: stringEnumSnakeOrPascal(RLIMIT_RESOURCES), soft: int64(), hard: int64() },
   { title: 'RlimitInput', description: 'A resource limit that every process of the sandbox inherits.' },
 )
 
@@ -165,11 +169,11 @@ const LifecycleInput = requestObject(
 const RegistryInput = taggedUnion(
   'mode',
   [
-    requestObject({ mode: stringEnumEitherCase(['auto']) }),
-    requestObject({ mode: stringEnumEitherCase(['anonymous']) }),
-    requestObject({ mode: stringEnumEitherCase(['specific']), credential_id: Uuid }),
+    requestObject({ mode: stringEnumSnakeOrPascal(['auto']) }),
+    requestObject({ mode: stringEnumSnakeOrPascal(['anonymous']) }),
+    requestObject({ mode: stringEnumSnakeOrPascal(['specific']), credential_id: Uuid }),
     requestObject({
-      mode: stringEnumEitherCase(['inline']),
+      mode: stringEnumSnakeOrPascal(['inline']),
       username: Type.String(),
       password: Type.String({ format: 'password' }),
     }),
@@ -186,10 +190,10 @@ export const CreateSandboxInput = requestObject(
     slug: Type.Optional(nullable(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: one is generated.` }))),
     image: Type.Optional(ImageInput),
     source: Type.Optional(
-      stringEnumEitherCase(['oci'], { description: 'With `reference`, another spelling of `image`.' }),
+      stringEnumSnakeOrPascal(['oci'], { description: 'With `reference`, another spelling of `image`.' }),
     ),
     reference: Type.Optional(Type.String()),
-    pull_policy: Type.Optional(stringEnumEitherCase(PULL_POLICIES)),
+    pull_policy: Type.Optional(stringEnumSnakeOrPascal(PULL_POLICIES)),
     resources: Type.Optional(ResourcesInput),
     runtime: Type.Optional(RuntimeInput),
     env: Type.Optional(Type.Array(EnvVar, { maxItems: limits.ENV_MAX })),
@@ -199,7 +203,7 @@ export const CreateSandboxInput = requestObject(
     patches: Type.Optional(Type.Array(PatchInput, { maxItems: limits.PATCHES_MAX })),
     network: Type.Optional(NetworkInput),
     init: Type.Optional(nullableComponent(InitInput)),
-    security_profile: Type.Optional(stringEnumEitherCase(SECURITY_PROFILES)),
+    security_profile: Type.Optional(stringEnumSnakeOrPascal(SECURITY_PROFILES)),
     lifecycle: Type.Optional(LifecycleInput),
     registry: Type.Optional(RegistryInput),
   },

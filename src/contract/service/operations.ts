@@ -45,6 +45,8 @@ export const SERVICE_OPERATIONS = {
     path: '/metrics',
     tag: 'Operation',
     summary: 'Metrics for Prometheus',
+    description:
+      'Needs the bearer token of SANDYARD_METRICS_KEY. Without that setting, only direct clients on the same machine get the metrics.',
     reply: { kind: 'text', status: 200, description: "Prometheus' text format." },
     access: 'none',
   }),

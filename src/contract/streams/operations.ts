@@ -29,7 +29,7 @@ export const SandboxLogsQuery = requestObject({
       maximum: LOG_FOLLOW_MAX_SECS,
       default: LOG_FOLLOW_DEFAULT_SECS,
       description:
-        'Seconds after which the stream ends; reconnect with `Last-Event-ID`. Only with `follow=true`. The public client allows 30.',
+        'Seconds after which the stream ends; reconnect with `Last-Event-ID`. Only with `follow=true`. The public client ends a stream after 30 s.',
     }),
   ),
   since: Type.Optional(Type.Unsafe<string>({ ...DateTime, description: 'Only lines at or after this instant.' })),
@@ -37,7 +37,7 @@ export const SandboxLogsQuery = requestObject({
   tail: Type.Optional(
     int64({
       maximum: LOG_TAIL_MAX,
-      description: 'Begin with the last so many of the existing lines. Ignored with `Last-Event-ID`.',
+      description: 'How many of the existing lines to send: the latest ones. Ignored with `Last-Event-ID`.',
     }),
   ),
 })
@@ -63,7 +63,8 @@ export const LogEventData = Type.Object(
 
 /**
  * The number of positions in a cursor. A cursor is standard base64 of `n:u8 + n × (u64 LE generation, u64 LE offset)`,
- * the format of the public client. The client fails on any other text. The log of one worker has one position.
+ * the format of the public client. The client fails on any other text. A log that is stored on one worker has one
+ * position.
  */
 const POSITIONS = 1
 const BYTES = 1 + POSITIONS * 16
@@ -102,7 +103,7 @@ export const LOG_OPERATIONS = {
     params: SandboxIdParams,
     query: SandboxLogsQuery,
     headers: SandboxLogsHeaders,
-    reply: { kind: 'events', status: 200, schema: LogEventData, description: 'The events, as they come.' },
+    reply: { kind: 'events', status: 200, schema: LogEventData, description: 'A stream of events.' },
     problems: ['sandbox_not_found', 'invalid_state_transition', 'rate_limited'],
   }),
 } as const satisfies Record<string, Operation>

@@ -25,9 +25,9 @@ const UsageLineItem = Type.Object(
     name: Type.String(),
     quantity: Type.Number(),
     unit: Type.String(),
-    amount_cents: Type.Integer({ description: 'The price of what exceeds the amount that the plan includes.' }),
+    amount_cents: Type.Integer({ description: 'The price of the usage beyond what the plan includes.' }),
   },
-  { title: 'UsageLineItem', description: 'What was metered of one kind, in the whole range.' },
+  { title: 'UsageLineItem', description: 'The usage of one metric in the whole range, and its price.' },
 )
 
 const UsageDailyPoint = Type.Object(
@@ -36,7 +36,7 @@ const UsageDailyPoint = Type.Object(
     metric: Type.String({ description: 'The name of the line item.' }),
     quantity: Type.Number({ description: "In the line item's unit." }),
   },
-  { title: 'UsageDailyPoint', description: 'What was metered of one kind, on one day.' },
+  { title: 'UsageDailyPoint', description: 'The usage of one metric on one day.' },
 )
 
 export const UsageSummaryReply = Type.Object(
@@ -54,10 +54,10 @@ export const UsageSummaryReply = Type.Object(
         'The total at the end of the period if usage continues at the same rate. For a period that has ended: the total.',
     }),
     storage_gib: nullable(
-      Type.Number({ description: 'What volumes hold now. Null if no worker has reported any volume.' }),
+      Type.Number({ description: 'The size of all volumes now, in GiB. Null if no worker has reported any volume.' }),
     ),
   },
-  { title: 'UsageSummary', description: 'What was metered in a range, and what it costs.' },
+  { title: 'UsageSummary', description: 'The metered usage in a range, and its price.' },
 )
 
 const SandboxDailyUsage = Type.Object(
@@ -70,7 +70,7 @@ const SandboxDailyUsage = Type.Object(
   },
   {
     title: 'SandboxDailyUsage',
-    description: 'What the runs of a sandbox used on one day. An open run counts up to now.',
+    description: 'The usage of a sandbox on one day. An open run counts up to now.',
   },
 )
 
@@ -92,14 +92,18 @@ const StorageDailyUsage = Type.Object(
     volume_id: Uuid,
     day: Type.String({ format: 'date-time', description: 'The start of the day: midnight UTC.' }),
     mib_seconds: Type.Integer({
-      description: 'Rounded so that the parts of a day always add up to the day.',
+      description: 'Rounded so that the values of several ranges within a day add up to the value of the whole day.',
     }),
   },
-  { title: 'StorageDailyUsage', description: 'What a volume held on one day, multiplied by how long.' },
+  {
+    title: 'StorageDailyUsage',
+    description:
+      'The storage that a volume used on one day: its size multiplied by the time for which it had that size.',
+  },
 )
 
 const VolumeIdentity = Type.Object(
-  { id: Uuid, name: nullable(Type.String({ description: 'Null for the host volume.' })) },
+  { id: Uuid, name: nullable(Type.String({ description: 'Null for the default volume.' })) },
   { title: 'VolumeIdentity', description: 'The name of a volume.' },
 )
 
@@ -119,7 +123,7 @@ export const USAGE_OPERATIONS = {
     method: 'GET',
     path: '/v1/billing/usage',
     tag: 'Usage',
-    summary: 'Get what was metered and what it costs',
+    summary: 'Get the metered usage and its price',
     query: UsageQuery,
     reply: jsonReply(UsageSummaryReply, 'Line items, a daily series and totals.'),
   }),

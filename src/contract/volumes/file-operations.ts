@@ -31,7 +31,7 @@ export const MkdirInput = requestObject({ path }, { title: 'VolumeFolder' })
 export const MoveInput = requestObject({ from: path, to: path }, { title: 'VolumeFileMove' })
 
 export const VolumeFileParams = requestObject({
-  id: Type.String({ description: "The volume's id, or `default` for the host volume." }),
+  id: Type.String({ description: "The volume's id, or `default` for the default volume." }),
 })
 
 const PATH_HEADER = Type.String({

@@ -14,7 +14,7 @@ import {
   nullable,
   requestObject,
   stringEnum,
-  stringEnumEitherCase,
+  stringEnumSnakeOrPascal,
   stringMap,
   Uuid,
 } from '../common.ts'
@@ -30,17 +30,19 @@ export const VolumeReply = Type.Object(
       description:
         "`host`: the organization's own volume, which always exists. `managed`: a volume that was created by name.",
     }),
-    name: Type.Optional(nullable(Type.String({ description: 'Null for the host volume.' }))),
+    name: Type.Optional(nullable(Type.String({ description: 'Null for the default volume.' }))),
     status: stringEnum(VOLUME_STATUSES, {
       title: 'VolumeStatus',
-      description: '`deleting`: it can not be mounted any more, and is deleted with its files.',
+      description: '`deleting`: no sandbox can mount the volume any more. It is deleted with its files.',
     }),
     storage: stringEnum(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are stored.' }),
     labels: stringMap(),
     capacity_bytes: Type.Optional(
-      nullable(int64({ description: 'The most it may hold. Null: it has no cap of its own.' })),
+      nullable(
+        int64({ description: 'The cap: the maximum size of its files. Null: the volume has no cap of its own.' }),
+      ),
     ),
-    used_bytes: Type.Optional(nullable(int64({ description: 'Its size. Null: not measured yet.' }))),
+    used_bytes: Type.Optional(nullable(int64({ description: 'The size of its files. Null: not measured yet.' }))),
     created_at: DateTime,
     updated_at: DateTime,
   },
@@ -54,7 +56,7 @@ const capacity = Type.Optional(
     int32({
       minimum: 1,
       maximum: CAPACITY_MAX_GIB,
-      description: "The most that the volume may hold, in GiB. At most the organization's storage limit.",
+      description: "The cap: the maximum size of the volume's files, in GiB. At most the organization's storage limit.",
     }),
   ),
 )
@@ -64,7 +66,7 @@ export const CreateVolumeInput = requestObject(
     name: Type.String({ description: `Unique in the organization: ${VOLUME_NAME_RULE}.` }),
     labels: Type.Optional(nullable(stringMap())),
     capacity_gib: capacity,
-    storage: Type.Optional(nullable(stringEnumEitherCase(VOLUME_STORAGES))),
+    storage: Type.Optional(nullable(stringEnumSnakeOrPascal(VOLUME_STORAGES))),
   },
   { title: 'CreateVolume', description: 'A volume to create.' },
 )
@@ -89,7 +91,7 @@ export const VOLUME_OPERATIONS = {
     method: 'GET',
     path: '/v1/volumes',
     tag: 'Volumes',
-    summary: 'List volumes, the host volume first, then the oldest',
+    summary: 'List volumes: first the default volume, then the others from the oldest to the newest',
     reply: jsonReply(VolumeList, 'All volumes of the organization.'),
   }),
   create_volume: defineOperation({
@@ -108,7 +110,7 @@ export const VOLUME_OPERATIONS = {
     method: 'GET',
     path: '/v1/volumes/default',
     tag: 'Volumes',
-    summary: 'Get the host volume of the organization',
+    summary: 'Get the default volume of the organization',
     reply: VOLUME,
     problems: ['volume_not_found'],
   }),
@@ -129,11 +131,12 @@ export const VOLUME_OPERATIONS = {
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: "Set or clear a volume's cap, or replace its labels",
-    description: 'A cap applies within moments, also while sandboxes write. The host volume has none.',
+    description:
+      'A changed cap takes effect within moments, even while sandboxes write. The default volume has no cap.',
     params: VolumeIdParams,
     body: UpdateVolumeInput,
     reply: VOLUME,
-    problems: ['sandbox_not_found', 'invalid_state_transition', 'host_volume_stays'],
+    problems: ['sandbox_not_found', 'invalid_state_transition', 'default_volume_protected'],
   }),
   delete_volume: defineOperation({
     id: 'delete_volume',
@@ -143,9 +146,9 @@ export const VOLUME_OPERATIONS = {
     tag: 'Volumes',
     summary: 'Schedule a volume for deletion',
     description:
-      'The volume can not be mounted any more. It is deleted with its files a little later, and its name is free then. Deleting it again succeeds.',
+      'The volume can not be mounted any more. A little later it is deleted with its files, and its name becomes free. Deleting it again succeeds.',
     params: VolumeIdParams,
     reply: jsonReply(MessageReply, 'The volume is scheduled for deletion.'),
-    problems: ['sandbox_not_found', 'volume_in_use', 'host_volume_stays'],
+    problems: ['sandbox_not_found', 'volume_in_use', 'default_volume_protected'],
   }),
 } as const satisfies Record<string, Operation>

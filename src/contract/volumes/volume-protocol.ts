@@ -95,14 +95,14 @@ export const VOLUME_TARGET_HEADER = 'x-msb-file-target'
 export const VOLUME_RECURSIVE_HEADER = 'x-msb-file-recursive'
 
 /**
- * Encodes a path for these headers as base64url of UTF-8 without padding. Paths may contain any character, headers may
- * not.
+ * Encodes a path for the headers above, as base64url of UTF-8 without padding. It is encoded because a path may contain
+ * characters that a header may not.
  */
 export function encodeVolumePath(path: string): string {
   return Buffer.from(path, 'utf8').toString('base64url')
 }
 
-/** Decodes a path from these headers. Returns null for any text that `encodeVolumePath` does not return. */
+/** Decodes a path from the headers above. Returns null for any text that `encodeVolumePath` does not return. */
 export function decodeVolumePath(header: string): string | null {
   const bytes = Buffer.from(header, 'base64url')
   const path = bytes.toString('utf8')

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { ABILITIES } from '../../domain/abilities.ts'
+import { ISOLATION_LEVELS, isolationAbility } from '../../domain/isolation.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { RUN_PHASES } from './worker-protocol.ts'
@@ -13,8 +14,8 @@ const Outcome = Type.Union([
 ])
 
 /**
- * The schema of `POST /worker/v1/sync`. A worker may have another version, so its body is validated as strictly as a
- * client's.
+ * The schema of `POST /worker/v1/sync`. A worker may run another version of this program, so its body is validated as
+ * strictly as a client's.
  */
 export const SyncInput = requestObject({
   protocol: int32(),
@@ -27,7 +28,7 @@ export const SyncInput = requestObject({
   driver: requestObject({
     name: Type.String(),
     isolation: Type.String(),
-    abilities: Type.Array(stringEnum(ABILITIES)),
+    abilities: Type.Array(stringEnum([...ABILITIES, ...ISOLATION_LEVELS.map(isolationAbility)])),
     images: Type.Array(Type.String()),
   }),
   observed_runs: Type.Array(

@@ -1,5 +1,6 @@
 import type { LogQuery } from '../streams/log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
@@ -8,11 +9,11 @@ export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
 export type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 
 /**
- * The version of the protocol between workers and the control plane: `POST /worker/v1/sync`, a long poll. The worker
- * reports its whole observed state, and the answer contains the whole desired state of that worker. Therefore either
- * side may repeat a message. The id of a run is its fencing token.
+ * The version of the protocol between workers and the control plane. A worker sends `POST /worker/v1/sync`, a long
+ * poll, with its whole observed state. The answer contains the whole desired state of the worker, so either side may
+ * repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 4
+export const WORKER_PROTOCOL_VERSION = 5
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
@@ -50,8 +51,8 @@ export type SyncRequest = {
    */
   readonly seq: number
   /**
-   * The `generation` of the last answer, if only `seq` has changed since the report of that answer. Otherwise null.
-   * While that generation is current, the control plane need not read the report.
+   * The `generation` of the last answer, if this report differs only in `seq` from the report that got that answer.
+   * Otherwise null. While that generation is current, the control plane need not read the report.
    */
   readonly known_generation: number | null
   /**
@@ -64,7 +65,7 @@ export type SyncRequest = {
   readonly observed_runs: readonly ObservedRun[]
   /** Sandboxes whose writable layer is stored on this worker, whether or not they run. */
   readonly stored_sandboxes: readonly SandboxId[]
-  /** Open tickets that the worker has already dialled. The answer need not wait for them. */
+  /** Open tickets that the worker has already dialled. They are no reason to answer this sync early. */
   readonly dialled_tickets: readonly string[]
   readonly storage: StorageReport
   /** How much space each volume on this worker uses. Null: unchanged since the last report that was answered. */
@@ -84,14 +85,13 @@ export type DesiredVolume = {
   readonly org_capacity_bytes: number | null
 }
 
-/** A volume that a run mounts: the host volume of its organization, or a named volume. */
+/** A volume that a run mounts: the default volume of its organization (`host`), or a named volume (`managed`). */
 export type RunVolume = DesiredVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
 
 export type SyncAnswer = {
   /**
    * The worker's generation. The control plane raises it whenever something changes that the worker must know. Null
-   * when the control plane must read the next report in full, because of this answer or of what the last report
-   * changed.
+   * when the control plane must read the next report in full, because this answer or the last report changed something.
    */
   readonly generation: number | null
   readonly desired_version: string
@@ -119,8 +119,8 @@ export type SyncAnswer = {
 }
 
 /**
- * A ticket and the server process that waits for its stream. Without `url`, that is the process with which the worker
- * syncs.
+ * A ticket, and the URL of the server process that waits for the ticket's stream. Without `url`, the process with which
+ * the worker syncs waits for it.
  */
 type TicketTo = { readonly ticket: string; readonly url?: string }
 
@@ -135,15 +135,18 @@ export type StreamTicket =
 
 /**
  * The path of stand-by requests. A worker keeps several of these WebSocket requests open. When the control plane needs
- * a stream, it accepts one and sends the purpose in a reply header: a `StreamPurpose` as JSON in base64url. It refuses
- * a request that was not needed for some time.
+ * a stream, it accepts one of the requests and sends the stream's purpose in a reply header: a `StreamPurpose` as JSON
+ * in base64url. A request that was not needed for `STAND_BY_HOLD_MS` is refused.
  */
 export const STAND_BY_PATH = '/worker/v1/streams'
 export const STREAM_PURPOSE_HEADER = 'x-sandyard-stream-purpose'
 /** How long the control plane keeps a stand-by request open. Proxies cut silent connections after a minute. */
 export const STAND_BY_HOLD_MS = 50_000
 
-/** The purpose of a stream. The process that waits for the stream creates its ticket. */
+/**
+ * The purpose of a stream: a `StreamTicket` without `ticket` and `url`, which the process that waits for the stream
+ * adds.
+ */
 export type StreamPurpose = StreamTicket extends infer One
   ? One extends StreamTicket
     ? Omit<One, keyof TicketTo>
@@ -175,10 +178,17 @@ export type DesiredRun = {
   /** The time from SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number
   readonly spec: SandboxSpec
-  /** All volumes that the spec uses: those of named mounts, and the host volume if a bind mount or a copy needs it. */
+  /**
+   * All volumes that the spec uses: those of named mounts, and the default volume if a bind mount or a copy needs it.
+   */
   readonly volumes: readonly RunVolume[]
-  /** The largest disk of a sandbox whose spec has no disk size, in MiB. Null: the worker's default size. */
+  /**
+   * For a spec without a disk size: the disk gets the worker's default size, but at most this size, in MiB. Null: no
+   * maximum.
+   */
   readonly default_disk_max_mib: number | null
+  /** The operator's decision about networks: judged before the spec's policy. The worker adds what it knows itself. */
+  readonly network_ranges: OperatorRanges
   /** The credential for the image's registry. Null: none. It is never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
 }

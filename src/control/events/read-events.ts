@@ -16,8 +16,8 @@ export type EventsInput = PageInput & {
 export type { EventRow } from '../../store/events/events.ts'
 
 /**
- * The most that the time in an event's id may differ from its timestamp. The ids of a process never go back, but its
- * clock may.
+ * The maximum difference between the time in an event's id and the event's timestamp, in milliseconds. They differ
+ * because the ids of a process always increase, while its clock may step back.
  */
 const ID_SLACK_MS = 60_000
 

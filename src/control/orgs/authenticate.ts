@@ -13,13 +13,16 @@ export type KeyUseRecorder = { readonly recordKeyUse: (use: KeyUse) => void }
 
 type AuthenticateDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly keyCache: KeyCache } & KeyUseRecorder
 
-/** A use is recorded only once it is this much newer than the stored one, to save writes for a busy key. */
+/**
+ * A use is recorded only if it is at least this many milliseconds later than the stored last use. This saves writes for
+ * a busy key.
+ */
 const LAST_USE_RESOLUTION_MS = 60_000
 
 /**
  * The caller of a key, or null for an unknown, revoked or expired key. A look-up is cached for a second, but never
- * beyond the key's expiry. `onUnknownKey` is called before the look-up of a key that was not found before. It may
- * throw.
+ * beyond the key's expiry. `onUnknownKey` is called before the look-up of a key that is not in the cache, not even as
+ * an expired entry. If it throws, nothing is looked up.
  */
 export async function authenticate(
   deps: AuthenticateDeps,
@@ -48,7 +51,7 @@ async function lookUp(deps: AuthenticateDeps, hash: Buffer): Promise<CachedKey |
   return { expires_at, caller: { org_id: row.org_id, api_key_id: id, role: ROLE_OF_SCOPE[scope], scope, actor } }
 }
 
-/** The most keys whose last use one statement records. */
+/** The maximum number of keys whose last use is recorded in one statement. */
 const USES_MAX = 256
 
 /**

@@ -12,9 +12,14 @@ export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
 /** The owner of the first organization until the operator adds people. */
 const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner' } as const
 
+/** Whether the installation has an organization. */
+export async function hasOrg({ db }: Pick<BaseDeps, 'db'>): Promise<boolean> {
+  return (await db.asSystem((q) => orgs.findFirst(q))) !== null
+}
+
 /**
- * Creates the first organization with its owner, host volume and API key, in one transaction. Resolves with null if there is
- * an organization already. The key is `presetKey`, or a generated one.
+ * Creates the first organization with its owner, default volume and API key, in one transaction. Resolves with null if
+ * there is an organization already. The key is `presetKey`, or a generated one.
  */
 export async function createFirstOrg(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'random'>,

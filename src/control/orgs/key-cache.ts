@@ -3,7 +3,10 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 /** A key that is not revoked, with its caller and its expiry by the wall clock. */
 export type CachedKey = { readonly caller: Caller; readonly expires_at: Date | null }
 
-/** Looks a key up in the database. `wasKnown`: an earlier look-up found the key, and its entry has not been evicted. */
+/**
+ * Looks a key up in the database. `wasKnown` says that the cache still has the entry of an earlier look-up, which has
+ * expired.
+ */
 export type KeyLookup = (about: { readonly wasKnown: boolean }) => Promise<CachedKey | null>
 
 /** Caches keys by the base64 hash of their secret. */
@@ -19,7 +22,7 @@ export type KeyCache = {
 
 /** How long a key is cached, in milliseconds. Other processes refuse a revoked key after this time. */
 const KEY_CACHE_MS = 1_000
-/** The most keys that are cached. */
+/** The maximum number of keys that are cached. */
 const KEY_CACHE_MAX = 10_000
 
 /** Makes a cache for found keys. Unknown keys and failures are never cached. */
@@ -43,8 +46,8 @@ export function makeKeyCache(): KeyCache {
 }
 
 /**
- * Removes the entry of an unknown key, which may be created at any moment. Removes the entry of a failed look-up too,
- * because a failure proves nothing about the key.
+ * Waits for a look-up and returns its result. Calls `forget` if no key was found, because the key may be created at any
+ * moment. Calls it too if the look-up fails, because a failure proves nothing about the key.
  */
 async function forgetUnlessFound(known: Promise<CachedKey | null>, forget: () => void): Promise<CachedKey | null> {
   let found: CachedKey | null = null

@@ -1,6 +1,6 @@
 /**
- * The members of an organization. At least one of them is an owner. Therefore every change that removes an owner locks
- * the organization first.
+ * The members of an organization. At least one of them is an owner. Every change that may remove an owner locks the
+ * organization first, so that two changes at once can't remove the last two owners.
  */
 import type { OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'

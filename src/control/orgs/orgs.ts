@@ -31,12 +31,11 @@ export type NewOrg = {
   readonly slug: string | null
   /** The e-mail address of the first owner. */
   readonly owner: string
-  /** Null: the plan without limits. */
-  readonly plan: string | null
+  readonly plan: string
 }
 
 /**
- * Creates an organization with its owner and host volume, but without an API key. Throws `invalid_request` by field,
+ * Creates an organization with its owner and default volume, but without an API key. Throws `invalid_request` by field,
  * `not_found` for the plan, and `name_already_exists` for a slug that is taken.
  */
 export async function createOrg(
@@ -53,7 +52,7 @@ export async function createOrg(
   try {
     return await deps.db.transaction('system', async (tx) => {
       const id = await insertOrg(deps, tx, { name, slug, owner, actor: OPERATOR_ACTOR })
-      if (plan !== null) await assignPlan(deps, tx, { org_id: id, actor: OPERATOR_ACTOR }, plan)
+      await assignPlan(deps, tx, { org_id: id, actor: OPERATOR_ACTOR }, plan)
       return { id, slug }
     })
   } catch (error) {
@@ -66,7 +65,9 @@ export async function createOrg(
   }
 }
 
-/** Inserts an organization with its owner and host volume and records the events, in the caller's transaction. */
+/**
+ * Inserts an organization with its owner and default volume, and records the audit events, in the caller's transaction.
+ */
 export async function insertOrg(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -81,7 +82,7 @@ export async function insertOrg(
   await recordEvent(deps, tx, { ...acting, event_type: 'org_created', payload: { name, slug } })
   await insertMember(deps, tx, acting, owner)
   const volume_id = deps.uuids.next()
-  await orgs.insertHostVolume(tx, { id: volume_id, org_id, now })
+  await orgs.insertDefaultVolume(tx, { id: volume_id, org_id, now })
   await recordEvent(deps, tx, { ...acting, event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
   return org_id
 }

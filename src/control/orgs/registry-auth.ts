@@ -2,7 +2,7 @@ import { parseImageReference } from '../../domain/spec/image-reference.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import type { RunAssignment } from '../../store/sandboxes/runs.ts'
-import type { BaseDeps, RegistryDeps } from '../deps.ts'
+import type { BaseDeps, DefaultRegistryDeps } from '../deps.ts'
 
 /** A name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
@@ -21,35 +21,35 @@ export function credentialSealContext(org: OrgId, host: string): string {
 export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
 /**
- * Finds the credential for pulling a run's image. It is the one in the create body, or the stored one that the body
- * names. With `auto`, it is the organization's credential for the image's registry. Null if there is none. All runs in
- * one sync answer share `found`.
+ * Finds the credential for pulling a run's image. It is the credential in the create body, or the stored one that the
+ * body names. With `auto`, it is the organization's credential for the image's registry. Resolves with null if there is
+ * none. All runs in one sync answer share `found`.
  */
 export async function findRegistryAuth(
-  deps: Pick<BaseDeps, 'db' | 'seal'> & RegistryDeps,
-  order: RunAssignment,
+  deps: Pick<BaseDeps, 'db' | 'seal'> & DefaultRegistryDeps,
+  assignment: RunAssignment,
   found: CredentialLookups = new Map(),
 ): Promise<RegistryAuth | null> {
-  const { registry, org_id } = order
+  const { registry, org_id } = assignment
   if (registry.mode === 'anonymous') return null
   if (registry.mode === 'inline') {
-    if (order.registry_sealed === null) return null
-    const password = deps.seal.open(order.registry_sealed, inlinePasswordSealContext(order.sandbox_id))
+    if (assignment.registry_sealed === null) return null
+    const password = deps.seal.open(assignment.registry_sealed, inlinePasswordSealContext(assignment.sandbox_id))
     return { username: registry.username, password }
   }
-  const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
+  const host = registryHostOf(assignment.spec.image, deps.settings.defaultRegistry)
   const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
-  // Does not use the organization's connections. While these are busy, the worker still needs the answers for other
-  // organizations.
-  const looking =
+  // Uses a connection of the system, not of the organization. The same sync answer contains runs of other
+  // organizations, which must not wait while this organization's connections are busy.
+  const lookUp =
     found.get(key) ??
     deps.db.asSystem((q) =>
       registry.mode === 'specific'
         ? credentials.findSealed(q, org_id, asId<CredentialId>(registry.credential_id))
         : credentials.findSealedByHost(q, org_id, host),
     )
-  found.set(key, looking)
-  const credential = await looking
+  found.set(key, lookUp)
+  const credential = await lookUp
   // A credential is sent to its own registry only, whatever the request says.
   if (credential === null || credential.host !== host) return null
   return {

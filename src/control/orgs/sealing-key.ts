@@ -2,8 +2,8 @@ import type { Database } from '../../store/postgres/database.ts'
 import * as sealingKey from '../../store/orgs/sealing-key.ts'
 
 /**
- * Throws if this process has a different sealing key from earlier processes on this database. Neither could then unseal
- * what the other stores. The message says how to fix it.
+ * Throws if this process has a different sealing key than earlier processes on this database. A process can't unseal
+ * what was sealed with another key. The error's message says how to fix it.
  */
 export async function requireSameSealingKey(db: Database, fingerprint: Buffer): Promise<void> {
   if (await db.transaction('system', (tx) => sealingKey.registerFingerprint(tx, fingerprint))) return

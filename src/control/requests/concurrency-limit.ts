@@ -11,7 +11,7 @@ export type ConcurrencyLimit<Of> = {
   readonly permitsInUse: number
 }
 
-/** The most permits that may be acquired at once under one key, such as an organization. */
+/** A limit on the permits in use for each key, such as each organization. */
 export type KeyedLimit<Of> = {
   /** The name of the limit in refusals. */
   readonly name: string
@@ -21,7 +21,10 @@ export type KeyedLimit<Of> = {
   readonly keyOf: (of: Of) => string
 }
 
-/** The most command channels that this process has open at once. */
+/**
+ * The maximum number of command channels that this process has open at once, for each sandbox and for each
+ * organization.
+ */
 export type ChannelLimits = { readonly perSandbox: number; readonly perOrg: number }
 
 /** Limits channels by sandbox, and by organization over all its sandboxes. */
@@ -37,7 +40,7 @@ export function makeChannelLimit({ perSandbox, perOrg }: ChannelLimits): Concurr
   )
 }
 
-/** The most log streams that this process has open at once. */
+/** The maximum number of log streams that this process has open at once, for each organization and in all. */
 export type LogStreamLimits = { readonly perOrg: number; readonly inAll: number }
 
 /** Limits log streams by organization, so that no organization can use up the limit of the whole process. */
@@ -83,7 +86,7 @@ export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advi
   }
 }
 
-/** The `Retry-After` of a refusal, in seconds. A permit may be in use for a moment or for days. */
+/** The `Retry-After` of a refusal, in seconds. It is short because a permit may be released at any moment. */
 const RETRY_AFTER_SECS = 1
 
 type Named = Pick<KeyedLimit<unknown>, 'name' | 'variable' | 'max'>

@@ -13,7 +13,7 @@ export const CLAIM_MS = 10_000
 /** How often claims are renewed, in milliseconds. Two renewals may fail before a claim expires. */
 const RENEW_EVERY_MS = 3_000
 
-/** The most keys that are stored for an organization: about 100 MB of replies. */
+/** The maximum number of keys that are stored for an organization. Their replies take about 100 MB. */
 export const KEYS_PER_ORG_MAX = 100_000
 /**
  * How long a count of keys is cached, in milliseconds. Keys that an organization sends in that time may exceed the
@@ -34,7 +34,9 @@ export type IdempotencyClaims = {
   logUnreadable(error: UnsealError): void
 }
 
-/** Makes the claims of a process. While any claim is held, one statement renews all of them. */
+/**
+ * Keeps the claims that a process holds. While there are any, one statement every `RENEW_EVERY_MS` renews all of them.
+ */
 export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
   const held = new Map<string, idempotency.ClaimKey>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()

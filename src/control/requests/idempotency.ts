@@ -24,8 +24,8 @@ type Deps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'log'> & {
 
 /**
  * One attempt at a request with an `Idempotency-Key`. An earlier attempt that ended without a reply may have done all
- * of the request, or nothing. To do its work once, a use case creates its object under `resourceId`, or commits a note
- * with its change.
+ * of the request, or nothing. To do its work only once, a use case creates its object with the id `resourceId`, or
+ * saves a note in the transaction of its change.
  */
 export type IdempotentAttempt = {
   /** The id for the object that the request creates. It is chosen before the first attempt. */
@@ -36,7 +36,7 @@ export type IdempotentAttempt = {
   readonly savedNote: string | null
   /**
    * Saves a note about the work, in the transaction that does the work. Rejects with `idempotency_key_in_use` when
-   * another attempt has taken over.
+   * another attempt has claimed the key.
    */
   saveNote(tx: Queryable, what: string): Promise<void>
 }
@@ -44,7 +44,7 @@ export type IdempotentAttempt = {
 /** The problem for a retry whose first attempt did, or may have done, the work, but whose reply is lost. */
 export function idempotencyReplyLost(why: string): Problem {
   return new Problem('idempotency_reply_lost', {
-    message: `the reply of this request was lost: ${why}`,
+    message: `the reply to this request was lost: ${why}`,
     details: { field: 'idempotency-key', seen: why, accepted: 'another key, once you have checked what was done' },
   })
 }
@@ -59,7 +59,10 @@ export type StoredReply = {
   readonly body: string
 }
 
-/** How an attempt ended: with a final reply, with a reply that a retry may change, or before it did anything. */
+/**
+ * How an attempt ended. `replied`: with a final reply, which is stored. `given_up`: with a reply that is not stored, so
+ * that a retry serves the request again. `nothing_done`: before anything changed, so that the key counts as new.
+ */
 export type AttemptEnd =
   | { readonly kind: 'replied'; readonly reply: StoredReply }
   | { readonly kind: 'given_up' }
@@ -159,8 +162,8 @@ async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): 
 }
 
 /**
- * Reads the note of an earlier attempt. If it can't be unsealed, the claim is released, so that a retry need not wait
- * for it.
+ * Reads the note of an earlier attempt. If the note can't be unsealed, releases the claim, so that a retry need not
+ * wait until the claim expires.
  */
 async function openSavedNote(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<string | null> {
   if (claimed.note === null) return null

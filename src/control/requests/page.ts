@@ -6,13 +6,13 @@ import { decodeCursor, encodeCursor, type CursorList } from '../../domain/reques
  */
 export type PageInput = { readonly cursor: string | null; readonly limit: number }
 
-/** A page of a list; `nextCursor` is null on the last one. */
+/** A page of a list. `nextCursor` is null on the last page. */
 export type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
 /**
  * Reads a page of a list that is ordered by id. A cursor is a position in that order. Rows that are inserted or deleted
  * between two pages therefore neither repeat nor hide other rows. `read` returns the first `count` rows after the row
- * `after`. Throws `invalid_request` for a bad cursor.
+ * with the id `after`. Throws `invalid_request` for a bad cursor.
  */
 export async function readPage<Item extends { readonly id: string }>(
   list: CursorList,

@@ -11,7 +11,7 @@ export type RateLimits = {
   readonly failedAuthentications: Rate
 }
 
-/** The rate limit with the fewest requests left for a caller. The headers of a reply show it. */
+/** Of the rate limits of a caller, the one with the fewest requests left. The headers of a reply show these values. */
 export type RateStatus = { readonly limit: number; readonly remaining: number; readonly resetSecs: number }
 
 /** The result of counting a request. `status` is null without limits. `refusal` is null unless a limit is exceeded. */
@@ -42,7 +42,7 @@ export type AuthenticationRateLimiter = Pick<
   'checkFailedAuthentications' | 'countFailedAuthentication'
 >
 
-/** The most keys, organizations and addresses that are counted at once. Each needs about 150 bytes. */
+/** The maximum number of counters for keys, for organizations and for addresses. Each counter takes about 150 bytes. */
 const BUCKETS_MAX = 100_000
 
 type NamedRateLimit = Rate & { readonly name: string; readonly variable: string; readonly buckets: TokenBuckets }

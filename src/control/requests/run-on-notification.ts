@@ -7,7 +7,7 @@ export type NotificationSchedule = {
   readonly topic: string
   /**
    * The time between two calls of `work` without a notification, in milliseconds. A lost notification costs at most
-   * this.
+   * this time.
    */
   readonly everyMs: number
 }
@@ -17,16 +17,16 @@ export type NotificationSchedule = {
  * `signal` aborts. `work` must not reject.
  */
 export async function runOnNotification(
-  looking: NotificationSchedule,
+  schedule: NotificationSchedule,
   work: () => Promise<void>,
   signal: AbortSignal,
 ): Promise<void> {
-  const { clock, notifications, topic, everyMs } = looking
+  const { clock, notifications, topic, everyMs } = schedule
   let notified = new AbortController()
   const unsubscribe = notifications.subscribe(topic, () => notified.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
-      notified = new AbortController() // before the call: a notification during it causes another one
+      notified = new AbortController() // before `work`: a notification during this call then causes another call
       await work()
       await interruptibleSleep(clock, everyMs, AbortSignal.any([notified.signal, signal]))
     }

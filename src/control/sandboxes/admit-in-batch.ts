@@ -9,7 +9,7 @@ import type { BaseDeps } from '../deps.ts'
 
 /**
  * The result of a create. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
- * `failed`: its quota could not be checked.
+ * `failed`: the transaction that checks its quota failed.
  */
 export type AdmissionResult =
   | { readonly kind: 'admitted' }
@@ -27,8 +27,8 @@ type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'>
 type Results = Map<admissions.Admission, AdmissionResult>
 
 /**
- * Makes the function that admits the sandboxes of a process. More batches at a time than two, or larger ones than 256,
- * did not raise the rate of creates (2026-11).
+ * Makes the function with which a process admits sandboxes in batches. More than two batches at a time, or batches of
+ * more than 256 sandboxes, did not raise the rate of creates (2026-11).
  */
 export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
   return makeBatch<admissions.Admission, AdmissionResult>({
@@ -41,10 +41,10 @@ export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch
 }
 
 /**
- * Commits sandboxes of one organization in their order, as many as fit its quotas. If nothing must be counted, one
- * statement commits all. Sandboxes that the statement leaves out are checked under the organization's lock. Rejects
- * when the statement fails. A later failure affects only the sandboxes that are checked under the lock, because the
- * others are committed.
+ * Commits sandboxes of one organization in their order, as many as fit its quotas. The first statement commits the
+ * sandboxes for which no quota must be counted, usually all. The others are checked and committed under the
+ * organization's lock. Rejects when the first statement fails. A failure under the lock affects only the sandboxes that
+ * are checked there.
  */
 export async function admitBatch(
   deps: AdmitDeps,
@@ -79,8 +79,8 @@ async function admitUnderLock(
 }
 
 /**
- * Admits the creates that fit the quotas. A create that meets a conflict uses no quota. Therefore the refused creates
- * are checked again. Each round decides at least one create.
+ * Admits the creates that fit the quotas. A create that fits but then meets a conflict uses no quota. Creates that were
+ * refused in the same round may fit now, and are checked again. Each round decides at least one create.
  */
 async function admitWithinQuota(
   tx: Queryable,

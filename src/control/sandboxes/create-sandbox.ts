@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { asId, type CredentialId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { renderSpec } from '../../domain/spec/project-spec.ts'
+import { renderSpecTexts } from '../../domain/spec/project-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
@@ -12,34 +12,38 @@ import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { NewEvent } from '../../store/events/events.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { BaseDeps, RegistryDeps } from '../deps.ts'
+import type { BaseDeps, DefaultRegistryDeps } from '../deps.ts'
 import { PLACEMENT_TOPIC } from '../topics.ts'
 import type { SandboxAdmitter } from './admit-in-batch.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
-import { requireAbilities, type WorkerAbilities } from './require-abilities.ts'
+import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
+import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
+import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
 type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 'notifications'> &
-  RegistryDeps &
+  DefaultRegistryDeps &
+  DiskLimitDeps &
+  NetworkDenialDeps &
   SandboxReader &
   SandboxAdmitter &
-  WorkerAbilities &
+  RequireAbilitiesDeps &
   WaitDeps
 
 export type CreateSandboxCommand = {
   readonly spec: SandboxSpec
-  /** Null: the slug becomes the name. */
+  /** The requested name. Null: the sandbox is named like its slug. */
   readonly name: string | null
-  /** Null: a free slug is generated. */
+  /** The requested slug. Null: a free slug is generated. */
   readonly slug: string | null
   readonly registry: RegistrySelection
   readonly start: boolean
   /** With `start`: how long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
-  /** Aborted when the client disconnects. Null without a wait. */
+  /** Aborted when the client disconnects. Null if the request does not wait. */
   readonly signal: AbortSignal | null
   /**
    * Present if the request has an Idempotency-Key. The sandbox gets the attempt's `resourceId`, so that a retry creates
@@ -48,18 +52,23 @@ export type CreateSandboxCommand = {
   readonly attempt?: IdempotentAttempt | null
 }
 
-/** The most generated slugs that are tried until one is free. */
+/** How many generated slugs are tried before the create is refused. */
 const SLUG_TRIES = 8
 
 /**
  * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
- * same commit. Throws `invalid_sandbox_config` for a field that no worker can enforce, `name_already_exists`,
- * `quota_exceeded`, `org_suspended` and `rate_limited`.
+ * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field that
+ * no worker can enforce and for a network that the operator denies, `name_already_exists`, `quota_exceeded`,
+ * `org_suspended` and `rate_limited`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
+  if (existing === null) requireDiskSize(deps, input.spec)
   const needed = existing === null ? await requireAbilities(deps, input.spec) : []
-  if (existing === null) await requireCredential(deps, caller, input)
+  if (existing === null) {
+    await requireAllowedNetwork(deps, caller, input.spec.network)
+    await requireCredential(deps, caller, input)
+  }
   const releaseWait = input.start && input.waitMs !== null ? acquireWaitPermit(deps) : null
   try {
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
@@ -114,8 +123,8 @@ async function admitSandbox(
 }
 
 /**
- * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed: the conflict
- * was about a generated slug or a volume, or it no longer exists.
+ * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed, because the
+ * conflict was about a generated slug or a volume, or is already over.
  */
 async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<void> {
   const { slug } = input
@@ -181,7 +190,7 @@ function newSandbox(
     max_duration_secs: spec.lifecycle.max_duration_secs,
     abilities,
     labels: spec.labels,
-    ...renderSpec(spec),
+    ...renderSpecTexts(spec),
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,

@@ -6,7 +6,7 @@ import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { sandboxTopic, workerTopic } from '../topics.ts'
-import { lockIfMatch } from './if-match.ts'
+import { ifMatchPrecondition, type Precondition } from './if-match.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { makeBatchFailureCheck } from './transition-batches.ts'
 import { moveInTransaction, type TransactionScope } from './transition.ts'
@@ -44,8 +44,9 @@ export async function deleteSandbox(
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
   const sandbox = await getSandbox(deps, caller, ref)
-  if (ifMatch !== null) {
-    await deleteTogether(deps, [{ caller, sandbox }], (tx) => lockIfMatch(tx, sandbox, ifMatch))
+  const precondition = ifMatchPrecondition(sandbox, ifMatch)
+  if (precondition !== null) {
+    await deleteTogether(deps, [{ caller, sandbox }], precondition)
     return
   }
   const failed = await deps.deleteInBatch({ caller, sandbox })
@@ -80,12 +81,12 @@ export async function deleteBatch(
 async function deleteTogether(
   deps: DeleteDeps,
   deletions: readonly DeleteRequest[],
-  check?: (tx: TransactionScope['tx']) => Promise<void>,
+  precondition?: Precondition,
 ): Promise<void> {
   const topics: string[] = []
   await deps.db.transaction('system', async (tx) => {
     topics.length = 0
-    await check?.(tx)
+    await precondition?.(tx)
     await deleteInTransaction(deps, { tx, topics }, deletions)
   })
   deps.notifications.publish([...new Set(topics)])
@@ -101,7 +102,7 @@ async function deleteInTransaction(
   const byId = new Map(deletions.map((deletion) => [deletion.sandbox.id, deletion])) // the same sandbox twice counts once
   const hidden = new Map((await sandboxes.hide(tx, [...byId.keys()], now)).map((one) => [one.id, one]))
   const alreadyHidden = [...byId.keys()].filter((id) => !hidden.has(id))
-  if (alreadyHidden.length > 0) await sandboxes.hideSandboxes(tx, alreadyHidden, now)
+  if (alreadyHidden.length > 0) await sandboxes.hideNow(tx, alreadyHidden, now)
   const deleted = [...byId.values()].filter(({ sandbox }) => hidden.has(sandbox.id))
   if (deleted.length > 0) {
     const stops = deleted.map(({ sandbox, caller }) => {

@@ -1,17 +1,22 @@
 import type { Ability } from '../../domain/abilities.ts'
 import { Problem } from '../../domain/problem.ts'
-import { requiredAbilities } from '../../domain/spec/required-abilities.ts'
+import { isolationAbility, type IsolationLevel } from '../../domain/isolation.ts'
+import { requiredAbilities, type RequiredAbility } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
 import * as workers from '../../store/workers/workers.ts'
-import type { BaseDeps } from '../deps.ts'
+import type { BaseDeps, ControlSettings } from '../deps.ts'
 
-/** One list of abilities for each kind of driver among the workers. */
+/** The different lists of abilities that the workers' drivers report. */
 type AbilityLists = readonly (readonly string[])[]
 
 /** Reads the abilities of the workers' drivers. The result may be a second old unless `isFresh` demands a new read. */
 export type WorkerAbilities = {
   readonly workerAbilities: (how: { readonly isFresh: boolean }) => Promise<AbilityLists>
+}
+
+export type RequireAbilitiesDeps = WorkerAbilities & {
+  readonly settings: Pick<ControlSettings, 'requireIsolation'>
 }
 
 const CACHE_MS = 1_000
@@ -35,21 +40,29 @@ export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'
 /**
  * The abilities that a spec needs from a worker's driver. Throws `invalid_sandbox_config` with the first field that no
  * worker can enforce, so that no field of a request is ever ignored. Refuses only after a fresh read of the workers'
- * abilities. Throws `unavailable` before the first worker has reported.
+ * abilities. Throws `unavailable` before the first worker has reported. The operator's demand for isolation counts like a
+ * field.
  */
-export async function requireAbilities(deps: WorkerAbilities, spec: SandboxSpec): Promise<readonly Ability[]> {
-  const needs = requiredAbilities(spec)
+export async function requireAbilities(deps: RequireAbilitiesDeps, spec: SandboxSpec): Promise<readonly Ability[]> {
+  const needs = [...requiredAbilities(spec), ...operatorsNeeds(deps.settings.requireIsolation ?? null)]
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
   if (abilities.length === 0 || someHasAll(await deps.workerAbilities({ isFresh: false }), abilities)) return abilities
   const lists = await deps.workerAbilities({ isFresh: true })
   if (lists.length === 0) {
     throw new Problem('unavailable', {
-      message: 'no worker has reported yet what it can enforce',
+      message: 'no worker has reported its abilities yet',
       retryAfterSeconds: 1,
     })
   }
   if (!someHasAll(lists, abilities)) refuse(needs, lists)
   return abilities
+}
+
+/** What the operator demands for every sandbox. */
+function operatorsNeeds(level: IsolationLevel | null): readonly RequiredAbility[] {
+  if (level === null) return []
+  const why = `needs a worker that is capable of the isolation ${level}`
+  return [{ ability: isolationAbility(level), field: 'SANDYARD_REQUIRE_ISOLATION', why }]
 }
 
 function someHasAll(lists: AbilityLists, abilities: readonly Ability[]): boolean {
@@ -70,7 +83,7 @@ function refuse(needs: ReturnType<typeof requiredAbilities>, lists: AbilityLists
     })
   }
   throw new Problem('invalid_sandbox_config', {
-    message: 'no single worker can enforce everything that this sandbox asks for',
+    message: 'no single worker can enforce all fields of this request',
     details: { field: needs.map(({ field }) => field).join(', '), needs: needs.map(({ ability }) => ability) },
   })
 }

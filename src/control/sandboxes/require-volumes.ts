@@ -28,7 +28,8 @@ export async function requireVolumes(
     const accepted = "the name of one of the organization's volumes"
     throw refusalProblem({ code: 'invalid_sandbox_config', field: fieldOf(spec, name), seen, accepted })
   }
-  if (used.usesHost && !found.some(({ kind }) => kind === 'host')) throw new Error('an organization has no host volume')
+  if (used.usesDefault && !found.some(({ kind }) => kind === 'host'))
+    throw new Error('an organization has no default volume')
   refuseTwoHomes(spec, found)
   return found.map(({ id }) => id)
 }
@@ -42,13 +43,13 @@ function refuseTwoHomes(spec: SandboxSpec, found: readonly volumeMounts.MountedV
     message: `invalid sandbox config: ${fields.join(' and ')}: these volumes are on different workers, and a sandbox runs on one`,
     details: {
       field: fields.join(', '),
-      seen: [first, other].map(({ name }) => name ?? 'the host volume'),
+      seen: [first, other].map(({ name }) => name ?? 'the default volume'),
       accepted: 'volumes on the same worker; a volume gets its worker at its first use',
     },
   })
 }
 
-/** The field of the spec that uses the volume with this name. Null means the host volume. */
+/** The field of the spec that uses the volume with this name. Null means the default volume. */
 function fieldOf({ mounts, patches }: SandboxSpec, name: string | null): string {
   const index = mounts.findIndex((mount) =>
     name === null

@@ -7,16 +7,16 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { withIfMatch } from './if-match.ts'
-import { moveSandbox, type TransitionDeps } from './transition.ts'
+import { ifMatchPrecondition } from './if-match.ts'
+import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
-type StartDeps = TransitionDeps & SandboxReader & WaitDeps
+type StartDeps = TransitionDeps & TransitionQueue & SandboxReader & WaitDeps
 
 export type StartOptions = {
   /** How long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
-  /** Aborted when the client disconnects. Null without a wait. */
+  /** Aborted when the client disconnects. Null if the request does not wait. */
   readonly signal: AbortSignal | null
   /**
    * Present if the request has an Idempotency-Key. The run gets the attempt's `resourceId`, so that a retry starts no
@@ -60,13 +60,14 @@ async function admitStart(
   const isDone = async (): Promise<boolean> =>
     opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.existed(q, sandbox.id, opens)))
   if (attempt?.isRetry === true && (await isDone())) return
-  const answer = await moveSandbox(withIfMatch(deps, sandbox, ifMatch), {
+  const request = {
     sandbox_id: sandbox.id,
     run_id: null,
     event: 'start_admitted',
     cause: { actor: caller.actor, code: 'requested' },
     ...(opens === null ? {} : { opens }),
-  })
+  } as const
+  const answer = await moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch))
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
   if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)

@@ -7,9 +7,9 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { lockIfMatch } from './if-match.ts'
+import { lockIfMatch, type Precondition } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
-import { moveSandbox, type TransitionDeps } from './transition.ts'
+import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 
 export type StopOptions = {
   /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */
@@ -22,7 +22,7 @@ export type StopOptions = {
  * Throws `sandbox_not_found` and `precondition_failed`. Throws `invalid_state_transition` if the sandbox is not active.
  */
 export async function stopSandbox(
-  deps: TransitionDeps & SandboxReader,
+  deps: TransitionDeps & TransitionQueue & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
   { attempt = null, ifMatch = null }: StopOptions = {},
@@ -34,18 +34,19 @@ export async function stopSandbox(
   const noteRun = async (q: Queryable): Promise<void> => {
     if (isToNote && sandbox.run_id !== null) await attempt.saveNote(q, sandbox.run_id)
   }
-  // A retry that finds a note does not check `If-Match` again, because the note is saved only after the check.
-  const fence = async (tx: Queryable): Promise<void> => {
+  // A retry that finds a note does not check `If-Match` again. The note proves that the first attempt passed the check.
+  const checkAndNote: Precondition = async (tx) => {
     await lockIfMatch(tx, sandbox, ifMatch)
     await noteRun(tx)
   }
   if (isToNote && !isChecked) await deps.db.asOrg(caller.org_id, noteRun)
-  const answer = await moveSandbox(isChecked ? { ...deps, fence } : deps, {
+  const request = {
     sandbox_id: sandbox.id,
     run_id: notedRun !== null ? asId<RunId>(notedRun) : attempt === null ? null : sandbox.run_id,
     event: 'stop_requested',
     cause: { actor: caller.actor, code: 'requested' },
-  })
+  } as const
+  const answer = await moveSandbox(deps, request, isChecked ? checkAndNote : null)
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   // If the retry found a note, a stale answer means that the first attempt's run is over or stopping, as requested.
   if (answer.kind === 'stale' && answer.status !== 'stopping' && notedRun === null) {

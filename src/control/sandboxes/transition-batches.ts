@@ -1,22 +1,21 @@
 import { makeBatch } from '../../lib/batch.ts'
 import { isLockTimeout, isUnavailable, type Queryable } from '../../store/postgres/database.ts'
-import type { BaseDeps } from '../deps.ts'
+import type { BaseDeps, FenceDeps } from '../deps.ts'
 import {
   moveAlone,
   moveTogether,
+  type TransactionGuard,
   type TransitionResult,
   type TransitionAnswers,
   type TransitionDeps,
 } from './transition.ts'
 import type { TransitionRequest } from './transition-step.ts'
 
-/** The most sandboxes that one transaction moves. The transaction locks them until it ends. */
+/** The maximum number of sandboxes that one transaction moves. The transaction locks them until it ends. */
 const BATCH_MAX = 128
 
 /** Makes the function that moves a sandbox in one transaction with concurrent requests. */
-export function makeMoveQueue(
-  deps: Omit<TransitionDeps, 'fence' | 'moveQueued'>,
-): (request: TransitionRequest) => Promise<TransitionResult> {
+export function makeMoveQueue(deps: TransitionDeps): (request: TransitionRequest) => Promise<TransitionResult> {
   return makeBatch<TransitionRequest, TransitionResult>({
     run: (requests) => moveEach(deps, requests),
     groupOf: () => '',
@@ -25,21 +24,33 @@ export function makeMoveQueue(
   })
 }
 
+/** The dependencies of loops that move sandboxes. */
+export type MoveAllDeps = TransitionDeps & FenceDeps & Pick<BaseDeps, 'log'>
+
 /**
- * Moves many sandboxes, up to `BATCH_MAX` in a transaction. A failure is logged and does not stop the others. Otherwise
- * a single broken row would block every loop that meets it. Resolves with the number of failures. Rejects when the
- * database can't be reached, when `deps.fence` rejects, and when the signal aborts, with its reason.
+ * Repeats the check by which the caller decided to move sandboxes, first in each transaction that moves them. This
+ * process may have been paused since the check. Rejects if the check no longer holds.
+ */
+export type Recheck = (tx: Queryable) => Promise<void>
+
+type MoveAllOptions = { readonly signal?: AbortSignal; readonly recheck?: Recheck }
+
+/**
+ * Moves many sandboxes, up to `BATCH_MAX` in a transaction. A request that fails is logged and does not stop the
+ * others. Otherwise a single broken row would block every loop that moves its sandbox. Resolves with the number of
+ * failures. Rejects when the database can't be reached, when the leader's fence or `recheck` rejects, and when the
+ * signal aborts, with its reason.
  */
 export async function moveAll(
-  deps: TransitionDeps & Pick<BaseDeps, 'log'>,
+  deps: MoveAllDeps,
   requests: readonly TransitionRequest[],
-  signal?: AbortSignal,
+  { signal, recheck }: MoveAllOptions = {},
 ): Promise<number> {
   let failed = 0
   for (let from = 0; from < requests.length; from += BATCH_MAX) {
     signal?.throwIfAborted()
     const some = requests.slice(from, from + BATCH_MAX)
-    const results = await moveEach(deps, some)
+    const results = await moveEach(deps, some, recheck)
     results.forEach((result, index) => {
       if (!('error' in result)) return
       failed += 1
@@ -51,74 +62,78 @@ export async function moveAll(
 }
 
 /**
- * Moves many sandboxes in one transaction. Requests for the same sandbox run one after another, in their order. A
- * request that fails with others is retried alone, so that a broken row blocks no other row. Requests that lock volumes
- * always run alone, because a shared transaction would take those locks out of order. Rejects when the database can't
- * be reached, and when `deps.fence` rejects.
+ * Moves many sandboxes in one transaction. Requests for the same sandbox run one after another, in their order. If the
+ * transaction fails, each of its requests is repeated in a transaction of its own, so that a broken row blocks no other
+ * row. Requests that lock volumes always run alone, because a shared transaction would take those locks out of order.
+ * Rejects when the database can't be reached, and when the leader's fence or `recheck` rejects.
  */
 export async function moveEach(
-  deps: TransitionDeps,
+  deps: TransitionDeps & FenceDeps,
   requests: readonly TransitionRequest[],
+  recheck?: Recheck,
 ): Promise<readonly TransitionResult[]> {
   const results = new Map<TransitionRequest, TransitionResult>()
-  let isFencing = false
-  const fence = async (tx: Queryable): Promise<void> => {
-    isFencing = true
+  let isInGuard = false
+  const guard = async (tx: Queryable): Promise<void> => {
+    isInGuard = true
     await deps.fence?.(tx)
-    isFencing = false
+    await recheck?.(tx)
+    isInGuard = false
   }
   const failsBatch = makeBatchFailureCheck()
-  const failsAll = (error: unknown): boolean => isFencing || failsBatch(error)
+  const batch: BatchDeps = { ...deps, guard, failsAll: (error) => isInGuard || failsBatch(error) }
   for (let left = requests; left.length > 0;) {
     const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
     const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))
-    const answers = await tryTogether({ ...deps, fence }, firsts, failsAll)
+    const answers = await tryTogether(batch, firsts)
     for (const request of firsts) {
       const answer = answers.get(request)
-      results.set(request, answer === undefined ? await tryAlone({ ...deps, fence }, request, failsAll) : { answer })
+      results.set(request, answer === undefined ? await tryAlone(batch, request) : { answer })
     }
     left = bySandbox.flatMap((ofOne) => ofOne.slice(1))
   }
   return requests.map((request) => results.get(request) ?? { error: new Error('a transition got no answer') })
 }
 
+type BatchDeps = TransitionDeps & {
+  readonly guard: TransactionGuard
+  /** Whether an error fails the whole batch, and not only its own item. */
+  readonly failsAll: (error: unknown) => boolean
+}
+
 /**
- * Runs requests for different sandboxes in one transaction and returns their answers. A request that must run alone
- * gets no answer.
+ * Runs requests for different sandboxes in one transaction and returns their answers. A request without an answer must
+ * still run alone. If the transaction fails, that is all of them.
  */
-async function tryTogether(
-  deps: TransitionDeps,
-  requests: readonly TransitionRequest[],
-  failsAll: (error: unknown) => boolean,
-): Promise<TransitionAnswers> {
+async function tryTogether(batch: BatchDeps, requests: readonly TransitionRequest[]): Promise<TransitionAnswers> {
   if (requests.length === 1) return new Map()
   try {
-    return await moveTogether(deps, requests)
+    return await moveTogether(batch, requests, batch.guard)
   } catch (error) {
-    if (failsAll(error)) throw error
+    if (batch.failsAll(error)) throw error
     return new Map() // each request then runs alone, which finds the failing one
   }
 }
 
-async function tryAlone(
-  deps: TransitionDeps,
-  request: TransitionRequest,
-  failsAll: (error: unknown) => boolean,
-): Promise<TransitionResult> {
+async function tryAlone(batch: BatchDeps, request: TransitionRequest): Promise<TransitionResult> {
   try {
-    return { answer: await moveAlone(deps, request) }
+    return { answer: await moveAlone(batch, request, batch.guard) }
   } catch (error) {
-    if (failsAll(error)) throw error
+    if (batch.failsAll(error)) throw error
     return { error }
   }
 }
 
-/** After more lock timeouts than this in one batch, the lock is assumed to block everything, such as a lock on a table. */
+/**
+ * If more items of a batch than this time out waiting for a lock, the lock is assumed to block all items. A lock on a
+ * table does so.
+ */
 const LOCK_TIMEOUTS_MAX = 2
 
 /**
- * Makes a function that checks whether the error of one item fails the whole batch. It does if the database is
- * unavailable, or if too many items timed out waiting for a lock. Any other error affects its own item only.
+ * Makes a function that returns whether the error of one item must end the whole batch. That is the case if the
+ * database is unavailable, or if too many items timed out waiting for a lock. Any other error affects only its own
+ * item.
  */
 export function makeBatchFailureCheck(): (error: unknown) => boolean {
   let lockTimeouts = 0

@@ -8,8 +8,9 @@ import { staleAnswer, type TransitionAnswer, type TransitionStep } from './trans
 export type RefusedSteps = ReadonlyMap<TransitionStep, TransitionAnswer>
 
 /**
- * Reserves the capacity of placements. The placement loop decides from a snapshot of the fleet, which may be out of date. Only
- * this transaction knows whether the worker still has the capacity.
+ * Reserves capacity for placements on the chosen workers, and refuses those that don't fit. The placement loop decides
+ * from a snapshot of the fleet, which may be out of date. Only this transaction knows whether a worker still has the
+ * capacity.
  */
 export async function reserveCapacity(
   tx: Queryable,
@@ -34,8 +35,8 @@ export function locksVolumes({ row, request }: TransitionStep): boolean {
 }
 
 /**
- * Locks the volumes of starts, which must be active. Assigns the chosen worker as the home of the volumes of
- * placements.
+ * Locks the volumes of starts, and refuses a start with a volume that is not active. Makes the chosen worker of a
+ * placement the home of its volumes, and refuses a placement with a volume that has another home.
  */
 export async function assignVolumes(tx: Queryable, steps: readonly TransitionStep[]): Promise<RefusedSteps> {
   const refused = new Map<TransitionStep, TransitionAnswer>()

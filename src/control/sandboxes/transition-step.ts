@@ -41,7 +41,7 @@ export type TransitionRequest = {
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: the outcome that the worker reports. */
   readonly outcome?: RunOutcome
-  /** With `worker_running`: the driver's report, for the audit event. */
+  /** With `worker_running`: what the driver reported about the run. The audit event contains it. */
   readonly facts?: Readonly<Record<string, string>>
 }
 
@@ -62,7 +62,9 @@ export type TransitionStep = {
   /** The open run, or the run that the step opens. */
   readonly run_id: RunId | null
   readonly now: Date
-  /** The time to write to the run and the sandbox: `now`, but never earlier than the sandbox's latest time. */
+  /**
+   * The time to write to the run and the sandbox: `now`, but never earlier than the latest time of the sandbox's runs.
+   */
   readonly at: Date
 }
 
@@ -114,7 +116,7 @@ export function topicsToNotify({ request, row, status }: TransitionStep): readon
   const worker = request.worker?.id ?? row.worker_id
   return [
     sandboxTopic(request.sandbox_id),
-    ...(request.event === 'start_admitted' || isTerminal(status) ? [PLACEMENT_TOPIC] : []), // its end frees capacity
+    ...(request.event === 'start_admitted' || isTerminal(status) ? [PLACEMENT_TOPIC] : []), // an end frees capacity
     ...(worker === null ? [] : [workerTopic(worker)]),
   ]
 }
@@ -149,7 +151,7 @@ function longestRunSecs({ max_duration_secs, max_uptime_minutes }: SandboxStateR
   return Math.min(max_duration_secs, uptimeSecs)
 }
 
-/** The disk size that the worker chose and reported. Usage metering counts it. */
+/** The disk size that the worker chose and reported. The usage of the disk is metered by this size. */
 function diskOf(facts: TransitionRequest['facts']): Pick<RunChange, 'disk_mib'> {
   const sizeMib = Number(facts?.['disk_size_mib'])
   return Number.isInteger(sizeMib) && sizeMib > 0 && sizeMib <= INT32_MAX ? { disk_mib: sizeMib } : {}
@@ -175,8 +177,8 @@ const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
 }
 
 /**
- * Returns `now`, or `start` if that is later. Wall clocks step back, and the clocks of two replicas differ. The metered
- * intervals of a sandbox's runs must not overlap.
+ * Returns the later of `now` and `start`. Wall clocks step back, and those of two replicas differ. Without this
+ * function, the metered intervals of a sandbox's runs could overlap.
  */
 function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
@@ -217,7 +219,10 @@ function eventTypeOf(event: TransitionEvent, status: SandboxStatus): TransitionE
 
 type TransitionEventType = 'sandbox_placed' | 'sandbox_waiting' | (typeof EVENT_OF_STATUS)[SandboxStatus]
 
-/** `created` is absent, because no transition leads to it. */
+/**
+ * The event of a transition, by the new status. The entry of `created` is never used, because no transition leads to
+ * that status.
+ */
 const EVENT_OF_STATUS = {
   created: 'sandbox_starting',
   starting: 'sandbox_starting',

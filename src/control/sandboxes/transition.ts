@@ -14,6 +14,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
+import type { Precondition } from './if-match.ts'
 import { assignVolumes, locksVolumes, reserveCapacity, type RefusedSteps } from './transition-reservations.ts'
 import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
 
@@ -23,36 +24,42 @@ import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type Tran
  */
 export const EPHEMERAL_VISIBLE_MS = 5_000
 
-export type TransitionDeps = WriteDeps &
-  Pick<BaseDeps, 'notifications'> & {
-    /**
-     * Called first in each transaction. A rejection rolls the transaction back and rejects the call. The leader of the loops
-     * uses it to stop writing once another process leads.
-     */
-    readonly fence?: (tx: Queryable) => Promise<void>
-    /**
-     * Runs requests without a fence in one transaction with concurrent requests. `transition-batches.ts` implements it.
-     */
-    readonly moveQueued?: (request: TransitionRequest) => Promise<TransitionResult>
-  }
+export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+
+/** The dependency of use cases that move the sandbox of a request. */
+export type TransitionQueue = {
+  /** Moves a sandbox in one transaction with concurrent requests. `transition-batches.ts` implements it. */
+  readonly moveQueued: (request: TransitionRequest) => Promise<TransitionResult>
+}
+
+/** Called first in a transaction. If it rejects, the transaction is rolled back, and the call rejects. */
+export type TransactionGuard = (tx: Queryable) => Promise<void>
 
 /** The result of one transition of a batch: its answer, or the error that affected it alone. */
 export type TransitionResult = { readonly answer: TransitionAnswer } | { readonly error: unknown }
 
 /**
  * Moves a sandbox through its lifecycle and notifies all processes that wait for it. May be repeated: the second call
- * is answered `stale`.
+ * is answered `stale`. With a precondition, the sandbox moves in a transaction of its own, which checks it.
  */
-export async function moveSandbox(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
-  if (deps.moveQueued === undefined || deps.fence !== undefined) return moveAlone(deps, request)
+export async function moveSandbox(
+  deps: TransitionDeps & TransitionQueue,
+  request: TransitionRequest,
+  precondition: Precondition | null = null,
+): Promise<TransitionAnswer> {
+  if (precondition !== null) return moveAlone(deps, request, precondition)
   const result = await deps.moveQueued(request)
   if ('error' in result) throw result.error
   return result.answer
 }
 
 /** Moves a sandbox in a transaction of its own. */
-export async function moveAlone(deps: TransitionDeps, request: TransitionRequest): Promise<TransitionAnswer> {
-  const answer = (await moveTogether(deps, [request])).get(request)
+export async function moveAlone(
+  deps: TransitionDeps,
+  request: TransitionRequest,
+  guard: TransactionGuard,
+): Promise<TransitionAnswer> {
+  const answer = (await moveTogether(deps, [request], guard)).get(request)
   if (answer === undefined) throw new Error('a transition got no answer')
   return answer
 }
@@ -61,11 +68,12 @@ export async function moveAlone(deps: TransitionDeps, request: TransitionRequest
 export async function moveTogether(
   deps: TransitionDeps,
   requests: readonly TransitionRequest[],
+  guard: TransactionGuard,
 ): Promise<TransitionAnswers> {
   const topics: string[] = []
   const answers = await deps.db.transaction('system', async (tx) => {
     topics.length = 0
-    await deps.fence?.(tx)
+    await guard(tx)
     return moveInTransaction(deps, { tx, topics }, requests)
   })
   deps.notifications.publish([...new Set(topics)])
@@ -77,9 +85,9 @@ export type TransactionScope = { readonly tx: Queryable; readonly topics: string
 export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
 
 /**
- * Moves sandboxes within a transaction that may make other changes too. Each sandbox is named by one request. The
- * caller publishes `scope.topics` after the commit. Among several requests, those that must lock volumes get no answer,
- * because their locks would be out of order.
+ * Moves sandboxes within a transaction that may make other changes too. At most one request may name each sandbox. The
+ * caller publishes `scope.topics` after the commit. If there are several requests, those that must lock volumes are
+ * left out and get no answer, because their locks would be out of order.
  */
 export async function moveInTransaction(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,

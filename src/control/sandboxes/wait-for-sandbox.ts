@@ -33,7 +33,10 @@ export function acquireWaitPermit(deps: WaitLimit): () => void {
   return release
 }
 
-/** The longest wait. `signal` is aborted when the client disconnects. It is null if no client can disconnect. */
+/**
+ * How long to wait at most, in milliseconds. `signal` is aborted when the client disconnects. It is null if no client
+ * can disconnect.
+ */
 export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal | null }
 
 /**
@@ -113,7 +116,7 @@ function startWait(
   })
 }
 
-/** Why the run of a wait can no longer get any of the statuses, or null if it still can. */
+/** The problem of a wait for a run that can no longer get any of the wanted statuses. Null if the run still can. */
 function runOverProblem(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
   const { status } = sandbox
   const isLatest = sandbox.run_id === run_id

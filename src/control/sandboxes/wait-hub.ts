@@ -7,15 +7,15 @@ import { sandboxTopic } from '../topics.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
 
 /**
- * All waits of this process. A notification about a sandbox causes a read of it, together with other notified
- * sandboxes. Without a notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Each wait needs little
- * memory, because there may be tens of thousands.
+ * All waits of this process. After a notification about a sandbox, the hub reads the sandbox, in one statement with
+ * other notified sandboxes. Without a notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Each
+ * wait needs little memory, because there may be tens of thousands.
  */
 export type WaitHub = {
   /**
    * Resolves with the sandbox once the condition is met or `waitMs` has passed. Resolves with null when the sandbox no
-   * longer exists, and with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at
-   * the end.
+   * longer exists, and with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start of the
+   * wait or at its end.
    */
   wait(
     condition: WaitCondition,
@@ -31,39 +31,45 @@ export type WaitHub = {
 /** How a wait ended: with the sandbox, null for a deleted sandbox, `left` for an early end, or the error of a read. */
 export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
 
-/** The condition that ends a wait: a status in `mask`, or, with `run_id`, another latest run. */
+/**
+ * The condition that ends a wait: the sandbox has a status in `mask` or, with `run_id`, its latest run is another one.
+ */
 export type WaitCondition = SandboxKey & Pick<StatusWait, 'mask' | 'run_id'>
 
 /** How often all waits are checked, in milliseconds. A lost notification delays a wait by this much at most. */
 export const CHECK_ALL_EVERY_MS = 5_000
 /**
- * A wait may end this many milliseconds late. Many waits that end one after another therefore need few scans of the
- * list.
+ * The least time between two scans of all waits for those whose time is over, in milliseconds. A wait may end this
+ * late. In return, waits that end shortly after one another share a scan.
  */
 const TICK_MS = 20
-/** With more notified sandboxes than this, one statement first finds the ones whose waits are over. */
+/**
+ * If more sandboxes than this are notified at once, one statement first finds those that end a wait. Only these are
+ * read.
+ */
 const CHECK_IN_ONE_STATEMENT_MIN = 256
-/** The most waits that one statement checks. */
+/** The maximum number of waits that one statement checks. */
 const CHECKED_AT_ONCE_MAX = 10_000
 
-/** A single object for each wait, because there are so many waits. */
+/** An open wait. All its data is in one object to save memory, because there may be tens of thousands. */
 type Waiting = SandboxKey &
   StatusWait & {
-    /** Infinity once the wait is ending. */
+    /** When the wait's time is over, by the monotonic clock. Infinity once the last read of the wait has begun. */
     deadlineMs: number
     readonly onEnd: (end: WaitEnd) => void
     isOver: boolean
   }
 
 /**
- * The waits of one organization for one sandbox. A caller may wait by the id of another organization's sandbox until
- * the first read. A group belongs to one organization, so its reads never reach another organization's waits.
+ * The waits of one organization for one sandbox. A caller may name another organization's sandbox by its id, which only
+ * the first read finds out. Each group therefore belongs to one organization, so that its reads never reach another
+ * organization's waits.
  */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isBeingRead: boolean; isNotified: boolean }
 
 type Deps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & SandboxReader
 
-/** Makes the hub. It runs only while waits are open. */
+/** Makes the hub. Its timer runs only while waits are open. */
 export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps): WaitHub {
   const groups = new Map<string, Group>()
   let notified = new Set<string>()
@@ -156,7 +162,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     }
   }
 
-  /** Ends the waits whose time is over, and checks all waits from time to time, until no wait is open. */
+  /** Ends the waits whose time is over, and checks all waits every `CHECK_ALL_EVERY_MS`, until no wait is open. */
   async function keepTime(): Promise<void> {
     let checkAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     while (groups.size > 0) {
@@ -175,7 +181,10 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     sleeper = null
   }
 
-  /** The first read of a sandbox. It follows the subscription, so that no change in between is missed. */
+  /**
+   * Reads the sandbox of a new wait, and ends the wait if its condition is already met. The subscription comes before
+   * this read, so that a change between the two is not missed.
+   */
   async function begin(waiting: Waiting, waitMs: number): Promise<void> {
     try {
       const sandbox = await readSandbox(waiting)

@@ -5,13 +5,14 @@ import { LOG_SOURCES, type LogEntry } from '../../contract/streams/log-protocol.
 export type LogBatch = { readonly entries: readonly LogEntry[]; readonly isLast: boolean }
 
 /**
- * The longest line that a worker may send, in characters. A text of 16 KiB that is fully escaped has six times as many.
+ * The longest line that a worker may send, in characters. The text of a log entry has at most 16 KiB, and JSON escapes
+ * make it at most six times as long.
  */
 const LINE_MAX_CHARS = 256 * 1024
 
 /**
  * Parses the log stream of a worker (`log-protocol.ts`) at the reader's pace. It yields one batch for each chunk that
- * arrives. It ends after the last batch, or without a last batch when the stream ends early. Throws for anything
+ * arrives. It ends after the batch with `isLast`. If the stream ends early, there is no such batch. Throws for anything
  * outside the protocol, because clients fail on unknown values.
  */
 export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch> {
@@ -40,7 +41,10 @@ function parseLines(lines: readonly string[]): LogBatch {
   return { entries, isLast: false }
 }
 
-/** Returns undefined for text that is not JSON. The parser's error would repeat text that a sandbox wrote. */
+/**
+ * Parses JSON. Returns undefined for any other text, because the message of the parser's error would repeat what a
+ * sandbox wrote.
+ */
 function parseJson(line: string): unknown {
   try {
     return JSON.parse(line)

@@ -27,8 +27,8 @@ type OpenDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log' | 'notifications
   SandboxReader &
   CallerWatchDeps & {
     /**
-     * Asks a worker for a channel. Resolves with the WebSocket itself, paused so that no message is lost. Resolves with
-     * null when too many streams are being opened.
+     * Asks a worker for a channel. Resolves with the WebSocket to the worker, which is paused so that no message is
+     * lost. Resolves with null when too many streams are being opened.
      */
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly channelLimit: ConcurrencyLimit<SandboxKey>

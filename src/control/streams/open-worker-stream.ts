@@ -16,7 +16,7 @@ const DIAL_TIMEOUT_MS = 8_000
 
 /**
  * Opens a stream to a worker. Throws `unavailable`, with the given message, when the worker does not dial in within the
- * time limit or too many streams are being opened. An aborted `signal` ends the wait like the time limit does.
+ * time limit or too many streams are being opened. It throws the same when `signal` aborts.
  */
 export async function openWorkerStream<Stream>(
   { openStream }: { readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Stream | null> },

@@ -71,8 +71,8 @@ async function* emptyLog(): AsyncGenerator<LogBatch> {
 }
 
 /**
- * Forwards the log that the worker sends. A worker may report the end of the log before it begins this run, or just
- * after a restart. While the run is open, the worker is therefore asked again, from the last line on.
+ * Forwards the log that the worker sends. A worker may report the end of the log too early: before it begins this run,
+ * or just after a restart. While the run is open, the worker is therefore asked again, from the last line on.
  */
 async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
   let log = asked
@@ -104,7 +104,7 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
   }
 }
 
-/** Opens the worker's log stream. The stream ends when the permit ends. */
+/** Opens the worker's log stream. The stream is destroyed when the permit's signal aborts. */
 async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
   const target = { worker_id: run.worker_id, purpose: { kind: 'logs', sandbox_id: id, query } } as const
   const stream = await openWorkerStream(deps, target, { signal: permit.signal, messages: MESSAGES })
@@ -121,8 +121,8 @@ async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): 
 }
 
 /**
- * The run to ask the worker for again after it reported the end of the log, or null if that report is final. Once a run
- * is over, the worker is asked one last time, because its earlier report may have been too early.
+ * Whether to ask the worker again after it reported the end of the log: the run to ask about, or null if the report is
+ * final. Once a run is over, the worker is asked one last time, because its earlier report may have been too early.
  */
 async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun | null> {
   const { run, query } = log

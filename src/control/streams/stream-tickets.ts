@@ -15,10 +15,11 @@ import type { Replicas } from '../workers/replicas.ts'
 /** How often the rows are read without a notification, in milliseconds. A lost notification costs at most this time. */
 const READ_EVERY_MS = 2_000
 /**
- * How long a row is valid, in milliseconds. It is many times as long as a client waits, so that clocks need not agree.
+ * How long a row is valid, in milliseconds. It is many times as long as a client waits, so that a difference between
+ * two processes' clocks does no harm.
  */
 const EXPIRES_AFTER_MS = 60_000
-/** The most rows that are read at once. One process may wait for as many tickets. */
+/** The maximum number of rows that are read at once. A single process may wait for as many tickets. */
 const TICKETS_READ_MAX = 10_000
 
 export type StreamTicketsDeps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & {
@@ -39,7 +40,7 @@ export interface StreamTickets {
   run(signal: AbortSignal): Promise<void>
 }
 
-/** Makes the tickets of a process. */
+/** Makes the tickets of a process, without any tickets at first. */
 export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
   const { db, clock, notifications, log, replicas } = deps
   /** Tickets whose rows are in the table or being inserted. */
@@ -74,7 +75,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
       const url = replicas.ownUrl
       if (url === null || replicas.count < 2) return
       const insertion = insertRow(asId<WorkerId>(worker), ticket, url).catch((error: unknown) => {
-        log.warn({ error }, 'could not leave a stream ticket for other replicas')
+        log.warn({ error }, 'could not store a stream ticket for other replicas')
       })
       inserting.set(ticket.ticket, insertion)
     },

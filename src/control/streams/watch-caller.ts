@@ -1,8 +1,8 @@
 /**
  * Checks regularly whether long-lived work is still authorized. Command channels and followed logs continue for hours
- * after their request was authorized. The transaction that takes a right away sends a notification, which makes the
- * check prompt. A check every 30 s finds the change even without a notification. All watches of one key share their
- * checks.
+ * after their request was authorized. The transaction that takes a right away sends a notification, and the key is then
+ * checked at once. A check every 30 s finds the change even if the notification is lost. All watches of one key share
+ * their checks.
  */
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId } from '../../domain/ids.ts'
@@ -71,7 +71,7 @@ const END_PROBLEM_CODES: Readonly<Record<CallerEndReason, ProblemCode>> = {
 const CHECK_EVERY_MS = 30_000
 /** The pause after a failed check, in milliseconds. An unavailable database proves nothing about the key. */
 const RETRY_MS = 1_000
-/** The most keys that one statement checks. */
+/** The maximum number of keys that one statement checks. */
 const KEYS_PER_CHECK_MAX = 256
 
 /** One key, with all watches on it that share `outlastsSuspension`. */

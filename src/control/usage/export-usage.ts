@@ -16,8 +16,8 @@ const PAGE = 10_000
 export type ExportedSandboxDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
- * Exports usage by day and sandbox, in pages of one day each, so that any amount can be exported. Open runs count up to
- * the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything.
+ * Exports usage by day and sandbox. Each page has rows of one day, so that the size of an export is not limited. Open
+ * runs count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything.
  */
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,

@@ -11,7 +11,7 @@ import * as storageUsage from '../../store/usage/storage-usage.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** The most rows of one breakdown: a year of a thousand sandboxes that ran every day. */
+/** The maximum number of rows in one breakdown. It is enough for a year of a thousand sandboxes that ran every day. */
 export const USAGE_ROWS_MAX = 400_000
 
 type UsageDeps = Pick<BaseDeps, 'db' | 'clock'>

@@ -9,13 +9,13 @@ import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { REAP_VOLUMES_TOPIC, volumeTopics } from '../topics.ts'
 
-/** The most sandboxes that a refusal names, among those that mount the volume. */
+/** The maximum number of sandboxes that a `volume_in_use` refusal names. */
 const NAMED_USERS_MAX = 20
 
 /**
  * Marks a volume for deletion. Once the call resolves, no sandbox can mount the volume, and its worker deletes its
  * files. May be repeated. Throws `sandbox_not_found` for an unknown volume (the published API has no other code for
- * it), `host_volume_stays`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
+ * it), `default_volume_protected`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
  */
 export async function deleteVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
@@ -28,7 +28,7 @@ export async function deleteVolume(
     const volume = await volumes.lock(tx, org_id, id)
     if (volume === null) throw new Problem('sandbox_not_found')
     requireMatch(ifMatch, etagOf(renderVolume(volume)))
-    if (volume.kind === 'host' || volume.name === null) throw new Problem('host_volume_stays')
+    if (volume.kind === 'host' || volume.name === null) throw new Problem('default_volume_protected')
     if (volume.status === 'deleting') return volume
     const users = await volumes.sandboxesMounting(tx, id, NAMED_USERS_MAX)
     if (users.length > 0) throw inUse(users)

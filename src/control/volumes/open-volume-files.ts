@@ -3,6 +3,7 @@ import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { canReachVolumes, type VolumeNeeds } from '../../domain/workers/placement.ts'
+import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { Problem } from '../../domain/problem.ts'
 import { capacityBytes } from '../../domain/volumes/volume.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
@@ -47,7 +48,8 @@ export async function openVolumeFiles(
 }
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
-  const live = await deps.db.asSystem((q) => workers.listLive(q, deps.clock.now()))
+  const all = await deps.db.asSystem((q) => workers.listLive(q, deps.clock.now()))
+  const live = all.filter((worker) => mayServeOrg(worker, volume.org_id))
   const candidates = live.filter(({ is_draining }) => !is_draining)
   const home = hasHome(volume)
     ? volume
@@ -69,11 +71,11 @@ function pickWorker(live: readonly workers.WorkerRow[], needs: VolumeNeeds): wor
     .toSorted((a, b) => b.memory_mib - b.used_memory_mib - (a.memory_mib - a.used_memory_mib))
   if (best !== undefined) return best
   const caps = needs.needs_caps ? ' and enforces caps' : ''
-  const message = `no live worker holds or may hold this volume${caps}`
+  const message = `no live worker has this volume or can create it${caps}`
   throw new Problem('unavailable', { message, retryAfterSeconds: 1 })
 }
 
-/** Assigns a home worker to a volume. If another request was faster, returns the home that it assigned. */
+/** Assigns a home worker to a volume. If another request has already assigned one, returns that home. */
 async function assignHome(
   deps: VolumeFilesDeps,
   volume: volumes.PlacedVolume,

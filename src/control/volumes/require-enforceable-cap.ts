@@ -22,7 +22,7 @@ export async function requireEnforceableCap(
     const accepted = `1 to ${String(limitGib)}, the organization's max_total_storage_gib, or null`
     throw refusalProblem({ code: 'invalid_request', field: 'capacity_gib', seen: String(capacity_gib), accepted })
   }
-  const known = await deps.db.asSystem((q) => workers.listStorages(q))
+  const known = await deps.db.asSystem((q) => workers.listStorageReports(q))
   if (known.length === 0) {
     throw new Problem('unavailable', {
       message: 'no worker has reported yet how it stores volumes',
@@ -39,7 +39,7 @@ export async function requireEnforceableCap(
     details: {
       field: 'capacity_gib',
       seen: String(capacity_gib),
-      accepted: 'null, or a worker whose storage enforces caps; `sandyard doctor` says what it needs',
+      accepted: 'null, or a worker whose storage enforces caps; `sandyard doctor` shows what is missing',
       why,
     },
   })

@@ -20,9 +20,9 @@ export type VolumeChange = {
 
 /**
  * Changes the cap or the labels of a volume. Its worker applies a new cap at once. May be repeated. Throws
- * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `host_volume_stays` for a cap on the host
- * volume. Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and the errors
- * of `requireEnforceableCap`.
+ * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `default_volume_protected` for a cap on the
+ * default volume. Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and the
+ * errors of `requireEnforceableCap`.
  */
 export async function updateVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
@@ -34,7 +34,7 @@ export async function updateVolume(
   const before = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
   if (before === null) throw new Problem('sandbox_not_found')
   if (before.kind === 'host' && typeof change.capacity_gib === 'number') {
-    throw new Problem('host_volume_stays', { message: 'the host volume cannot have a cap' })
+    throw new Problem('default_volume_protected', { message: 'the default volume cannot have a cap' })
   }
   const { capacity_gib } = change
   if (typeof capacity_gib === 'number') await requireEnforceableCap(deps, org_id, { capacity_gib, home: before })

@@ -81,7 +81,7 @@ async function converse<T>(
 
 type Headers = Readonly<Record<string, string>>
 
-/** Resolves with a successful reply whose content is not read yet. */
+/** Sends a request over a stream. Resolves with the reply if it is successful, before its content is read. */
 async function exchange(
   duplex: Duplex,
   { route, headers, content }: { readonly route: Route; readonly headers: Headers; readonly content?: Readable },

@@ -3,15 +3,16 @@ import { VolumeFileError, type VolumeFile } from '../../contract/volumes/volume-
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { TypedEvent } from '../../domain/events/event-types.ts'
 import { Problem } from '../../domain/problem.ts'
+import { describeSeenPath } from '../../domain/refusal.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
 import { openVolumeFiles, type OpenVolumeFiles, type VolumeFilesDeps } from './open-volume-files.ts'
 import type { VolumeRef } from './read-volumes.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * A file operation on a volume. Each operation throws the errors of `openVolumeFiles`. For the file it throws
- * `invalid_volume_path`, `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change resolves once
- * its event is recorded. `signal` is aborted when the client disconnects.
+ * A request for one of the file operations below. Each operation throws the errors of `openVolumeFiles`. For the file,
+ * it throws `invalid_volume_path`, `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. An operation
+ * that changes files resolves once its audit event is recorded. `signal` is aborted when the client disconnects.
  */
 export type FileRequest = { readonly ref: VolumeRef; readonly path: string; readonly signal: AbortSignal }
 
@@ -113,7 +114,7 @@ async function withFiles<T>(
   } catch (error) {
     if (error instanceof Problem) throw error
     if (error instanceof VolumeFileError) {
-      const details = { field: 'path', seen: request.path.slice(0, SEEN_MAX_CHARS), accepted: error.message }
+      const details = { field: 'path', seen: describeSeenPath(request.path), accepted: error.message }
       throw new Problem(error.code, { message: error.message, details, cause: error })
     }
     if (request.signal.aborted) deps.log.debug({ error }, 'a client disconnected during its file operation')
@@ -122,9 +123,6 @@ async function withFiles<T>(
     throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
   }
 }
-
-/** The most characters of a path that a refusal shows. */
-const SEEN_MAX_CHARS = 200
 
 /** Formats a path for events: from the root, without empty parts. */
 function eventPath(path: string): string {

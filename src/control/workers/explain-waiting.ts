@@ -1,9 +1,10 @@
 import type { SandboxId } from '../../domain/ids.ts'
 import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain-placement.ts'
+import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import * as capacity from '../../store/workers/capacity.ts'
-import type { BaseDeps, RegistryDeps } from '../deps.ts'
-import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from './read-fleet.ts'
+import type { BaseDeps } from '../deps.ts'
+import { makeFleetReader, placementRequestOf, type NamedPlacementWorker, type PlacementSettings } from './read-fleet.ts'
 
 /** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {
@@ -43,14 +44,12 @@ export function makeReadFleet({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): Fl
  * Explains why a sandbox waits. Returns null for a sandbox that does not wait. Reads a bounded number of waiting runs.
  */
 export async function explainWaiting(
-  { db, settings, readFleet }: Pick<BaseDeps, 'db'> & RegistryDeps & FleetReader,
+  { db, settings, readFleet }: Pick<BaseDeps, 'db'> & { readonly settings: PlacementSettings } & FleetReader,
   sandbox: SandboxId,
 ): Promise<WaitingDetails | null> {
   const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
   if (run === null) return null
-  const { missing, largest_free } = explainPlacement(
-    placementRequestOf(run, settings.defaultRegistry),
-    await readFleet(),
-  )
+  const workers = (await readFleet()).filter((worker) => mayServeOrg(worker, run.org_id))
+  const { missing, largest_free } = explainPlacement(placementRequestOf(run, settings), workers)
   return { position: run.position, waiting: run.waiting, missing, largest_free }
 }

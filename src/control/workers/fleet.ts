@@ -63,7 +63,7 @@ export async function resumeWorker(deps: FleetDeps, name: string): Promise<void>
 /** The runs, sandboxes and volumes on a worker when it was removed. */
 export type Removal = fleet.Holdings & { readonly worker_id: WorkerId }
 
-/** The most sandboxes, and the most volumes, that are named. */
+/** The maximum number of sandboxes, and of volumes, that a `Removal` or a refusal names. */
 const NAMES_SHOWN = 10
 
 /**
@@ -76,7 +76,7 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
     const now = deps.clock.now()
     if (name === LOCAL_WORKER_NAME && lease_expires_at !== null && lease_expires_at > now)
       throw new Problem('worker_in_use', {
-        message: `'${name}' lives in \`sandyard up\`: it can be removed once that is stopped`,
+        message: `'${name}' is the worker of a running \`sandyard up\`; stop that first`,
       })
     const held = await fleet.holdings(tx, id, NAMES_SHOWN)
     if (how === 'unused' && held.runs + held.sandboxes + held.volumes > 0)

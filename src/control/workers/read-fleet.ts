@@ -1,3 +1,5 @@
+import { isolationAbility } from '../../domain/isolation.ts'
+import type { ControlSettings } from '../deps.ts'
 import { canonicalReference, parseImageReference } from '../../domain/spec/image-reference.ts'
 import type { PlacementRequest, PlacementWorker, WorkerProfile } from '../../domain/workers/placement.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
@@ -6,16 +8,16 @@ import * as capacity from '../../store/workers/capacity.ts'
 /** A worker that may get runs, as placement reads it. */
 export type NamedPlacementWorker = PlacementWorker & { readonly name: string }
 
-/** The most worker profiles that are cached. */
+/** The maximum number of worker profiles that are cached. */
 const PROFILES_MAX = 50_000
 
 /**
  * Makes a reader of the fleet. It returns every worker that may get runs at a given time, with its free capacity and
- * its profile. A profile that many workers share, or that was read before, is read once.
+ * its profile. It reads each profile only once, even if many workers share it, and caches it.
  */
 export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly NamedPlacementWorker[]> {
   const profiles = new Map<string, WorkerProfile>()
-  /** Equal lists of abilities become one shared list, so that each list is compared once. */
+  /** Equal lists of abilities become one shared array. The capacity index then compares each array only once. */
   const abilityLists = new Map<string, readonly string[]>()
 
   const loadProfiles = async (q: Queryable, hashes: ReadonlySet<string>): Promise<void> => {
@@ -47,8 +49,17 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   }
 }
 
-/** A pending run as a request for placement. */
-export function placementRequestOf(run: capacity.PendingRun, defaultRegistry: string): PlacementRequest {
+/** The settings that change what a pending run needs. */
+export type PlacementSettings = Pick<ControlSettings, 'defaultRegistry' | 'requireIsolation'>
+
+/**
+ * A pending run as a request for placement. The operator's demand for isolation also holds for sandboxes that were created
+ * before the operator made it.
+ */
+export function placementRequestOf(run: capacity.PendingRun, settings: PlacementSettings): PlacementRequest {
+  const { defaultRegistry, requireIsolation = null } = settings
   const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
-  return { ...run, image: parsed?.ok === true ? canonicalReference(parsed.reference) : null }
+  const image = parsed?.ok === true ? canonicalReference(parsed.reference) : null
+  if (requireIsolation === null) return { ...run, image }
+  return { ...run, image, abilities: [...run.abilities, isolationAbility(requireIsolation)] }
 }

@@ -17,7 +17,7 @@ import type { ReportRecorder } from './report-batches.ts'
 
 export type RecordReportDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'log'> &
   ReportRecorder & {
-    /** The remembered sender of a report that was not authenticated itself. Absent for an authenticated report. */
+    /** Present if the report itself was not authenticated: the sender of an earlier report with the same credential. */
     readonly sender?: RememberedSender
   }
 
@@ -28,15 +28,18 @@ export type RememberedSender = {
   readonly authenticate: () => Promise<WorkerId>
 }
 
+/** A report whose claims are limited to the worker's bounds. */
+export type BoundReport = SyncRequest & Pick<workers.WorkerReport, 'refused_claims'>
+
 /** A report that was recorded. The worker's lease starts again at that moment. */
 export type RecordedReport = {
   /** The notice about the worker itself, which every answer contains. */
   readonly notice: Pick<SyncAnswer, 'drain'>
   /** The open runs of the worker. Null if the worker knows their current state, so that no comparison is needed. */
   readonly open: readonly runs.OpenRunOfWorker[] | null
-  /** Whether the answer may need more than `open` contains. */
+  /** Whether the answer may need more data than `open`, for example about volumes. */
   readonly has_more: boolean
-  /** Whether the report changed anything except the lease. */
+  /** Whether the report moved a sandbox, or showed that the worker no longer stores a volume that is being deleted. */
   readonly hasMoved: boolean
   /** The worker's generation when `open` was read. Null if it is not known. */
   readonly generation: number | null
@@ -48,7 +51,7 @@ export type RecordedReport = {
  * other. Resolves with null, and writes nothing, when a later report was recorded before or the worker was removed. May
  * be repeated. Rejects when `authenticate` of a remembered sender rejects.
  */
-export async function recordReport(deps: RecordReportDeps, report: SyncRequest): Promise<RecordedReport | null> {
+export async function recordReport(deps: RecordReportDeps, report: BoundReport): Promise<RecordedReport | null> {
   const { known_generation } = report
   if (known_generation !== null) {
     const credentialSha256 = deps.sender?.credentialSha256 ?? null
@@ -80,9 +83,10 @@ function noticeOf({ draining_since, drain_deadline_at }: workers.DrainState): Re
 }
 
 /**
- * Uses one transaction. No other report of this worker is then recorded between this report and the read of its runs.
+ * Records a report with news about volumes and reads the worker's open runs, in one transaction. No other report of
+ * this worker can therefore be recorded between the two.
  */
-async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: SyncRequest) {
+async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: BoundReport) {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
   const { worker_id, storage } = report
@@ -98,19 +102,19 @@ async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: S
 
 type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>
 
-/** How a sandbox moves by its worker's observation of its run. Null: it does not move. */
+/** The transition that a worker's report about a run causes. Null: the sandbox does not move. */
 function transitionOf(run: runs.OpenRunOfWorker, observed: ObservedRun | undefined): Move | null {
-  // A worker does not report a run whose start it has not begun. If that run must stop, the worker reports it as ended
-  // once it knows. Only a running run that is missing from the report was lost.
+  // A worker does not report a run whose start it has not begun. If such a run must stop, the worker reports it as
+  // ended once an answer has told it so. Only a run that was running and is missing from the report is lost.
   if (observed === undefined)
     return run.status === 'running'
-      ? endTransitionOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
+      ? endTransitionOf(run, { kind: 'lost', message: 'the worker no longer has this run' })
       : null
   if (observed.phase === 'ended') {
     if (run.status !== 'running' && isCancelledStart(observed.outcome)) return null // the worker will retry or report it stopped
     return endTransitionOf(
       run,
-      observed.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' },
+      observed.outcome ?? { kind: 'lost', message: 'the worker reported the end of the run without its outcome' },
     )
   }
   if (observed.phase === 'running' && run.status === 'starting') {

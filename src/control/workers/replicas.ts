@@ -43,9 +43,9 @@ export interface Replicas {
 export const RENEW_EVERY_MS = 5_000
 /** How long a row may stay unchanged before its process is considered dead, in milliseconds. */
 export const REPLICA_GONE_MS = 15_000
-/** How much longer the row is kept for people who read the table, in milliseconds. */
+/** How much longer the row of a dead process is kept for people who read the table, in milliseconds. */
 const ROW_KEPT_AFTER_MS = 45_000
-/** The most rows that are read. */
+/** The maximum number of rows that are read. */
 const REPLICAS_LIMIT = 64
 
 type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: number }
@@ -106,7 +106,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
         try {
           await renew()
         } catch (error) {
-          log.warn({ error }, 'this replica could not renew its row; it tries again')
+          log.warn({ error }, 'this replica could not renew its row; will retry')
         }
       }
       await runOnNotification(
@@ -119,7 +119,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
       try {
         await db.asSystem((q) => replicas.remove(q, last))
       } catch (error) {
-        log.warn({ error }, 'this replica could not remove its row; the others will see that it is gone')
+        log.warn({ error }, 'this replica could not remove its row; other replicas will notice that it is gone')
       }
     },
   }

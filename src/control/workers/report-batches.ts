@@ -7,12 +7,15 @@ import type { Database } from '../../store/postgres/database.ts'
 import type { Statement } from '../../store/postgres/session.ts'
 import * as workerReports from '../../store/workers/worker-reports.ts'
 
+/** A report, and what it claimed beyond the worker's bounds. */
+type RecordableReport = SyncRequest & Pick<workerReports.ReportWithoutVolumes, 'refused_claims'>
+
 /** Records reports that arrive together in one statement. Both functions resolve with null when nothing was written. */
 export type ReportBatches = {
   /** Prolongs the lease of a worker whose report is unchanged and for which there is no news. */
   prolongLease(report: workerReports.UnchangedReport): Promise<workerReports.ProlongedLease | null>
   /** Records a report without news about volumes. Resolves with null when a later report was recorded before. */
-  record(report: SyncRequest): Promise<workerReports.RecordedReportRow | null>
+  record(report: RecordableReport): Promise<workerReports.RecordedReportRow | null>
 }
 
 /** The dependency of use cases that record reports. */
@@ -20,7 +23,7 @@ export type ReportRecorder = { readonly reportBatches: ReportBatches }
 
 const PROLONGED_MAX = 1_000
 /**
- * The pause between two batches, in milliseconds. It is short compared to a lease of 30 s, and limits the database to
+ * The pause between two batches, in milliseconds. It is short compared to a lease of 30 s, and limits these batches to
  * 10 commits a second.
  */
 const PROLONG_PAUSE_MS = 100
@@ -55,7 +58,7 @@ export function makeReportBatches({ db, clock }: { readonly db: Database; readon
       pauseAfter: () => clock.sleep(PROLONG_PAUSE_MS),
     }),
     record: makeBatch({
-      run: commit<SyncRequest, workerReports.RecordedReportRow>((reports, lease) =>
+      run: commit<RecordableReport, workerReports.RecordedReportRow>((reports, lease) =>
         workerReports.recordReports(
           reports.map((report) => ({ ...report, stopped_sandboxes: stoppedSandboxesOf(report) })),
           lease,
@@ -68,7 +71,7 @@ export function makeReportBatches({ db, clock }: { readonly db: Database; readon
   }
 }
 
-/** The latest of several reports of each worker. It replaces the earlier ones. */
+/** Keeps only the latest report of each worker. The earlier ones need not be recorded. */
 function latestOfEach<Report extends ReportPosition & { readonly worker_id: WorkerId }>(
   reports: readonly Report[],
 ): ReadonlyMap<WorkerId, Report> {

@@ -24,11 +24,11 @@ export type Tickets = {
 /** An answer without its generation, which is added last. */
 export type AnswerBody = Omit<SyncAnswer, 'generation'>
 
-/** The versions and tickets that a worker reports to know. */
+/** The versions and tickets that a worker says it already has. */
 export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_volumes_version' | 'dialled_tickets'>
 
 export type AnswerDeps = Pick<BaseDeps, 'db' | 'seal' | 'log'> & {
-  readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs'>
+  readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs' | 'networkDeny'>
   readonly tickets: Tickets
 }
 
@@ -82,7 +82,7 @@ export async function makeAnswer(deps: AnswerDeps, report: SyncRequest): Promise
   return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of the sent runs
 }
 
-/** Whether an answer contains anything that the worker did not report itself. */
+/** Whether an answer contains anything that is new to the worker: runs, volumes, sandboxes to discard, or tickets. */
 export function hasNews(answer: AnswerBody, report: Pick<KnownByWorker, 'dialled_tickets'>): boolean {
   const isDialled = new Set(report.dialled_tickets)
   return (
@@ -117,13 +117,17 @@ async function desiredRunOf(
     grace_ms: deps.settings.stopGraceMs,
     spec: run.spec,
     default_disk_max_mib: run.default_disk_max_mib,
+    network_ranges: { deny: deps.settings.networkDeny(), allow: run.network_allow },
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
     registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
   }
 }
 
-/** A credential that can't be unsealed, for example after a change of the sealing key, fails only its own pull. */
+/**
+ * The registry credential of a run, or null. A credential that can't be unsealed, for example after a change of the
+ * sealing key, is logged and left out. Only the pull that needs it can then fail.
+ */
 async function registryAuthOrNull(
   deps: AnswerDeps,
   run: runs.RunAssignment,
@@ -133,7 +137,7 @@ async function registryAuthOrNull(
     return await findRegistryAuth(deps, run, lookups)
   } catch (error) {
     if (isUnavailable(error)) throw error
-    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'a registry credential could not be opened')
+    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'a registry credential could not be unsealed')
     return null
   }
 }

@@ -1,11 +1,12 @@
 import type { WorkerId } from '../../domain/ids.ts'
 import { isLaterReport, type ReportPosition } from '../../domain/workers/lease.ts'
 
-/** Serves the syncs of each worker. Their answers are made in the order of the worker's reports. */
+/** Serves the syncs of workers. The answers to a worker are made in the order of its reports. */
 export type SyncOrder = {
   /**
-   * Runs `serve` for a report. A later report aborts the signal of the earlier `serve`, and waits for the earlier
-   * answer. A report that arrives after a later one gets a signal that is already aborted.
+   * Runs `serve` for a report. When a later report of the same worker arrives, the signal of the earlier `serve`
+   * aborts, and the later `serve` starts once the earlier one has answered. A report that arrives after a later one
+   * gets a signal that is already aborted.
    */
   run<T>(
     report: ReportPosition & { readonly worker_id: WorkerId },

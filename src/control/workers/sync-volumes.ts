@@ -48,9 +48,9 @@ export async function answerVolumes(
 export async function volumesOfRuns(
   q: Queryable,
   worker: WorkerId,
-  orders: readonly RunAssignment[],
+  assignments: readonly RunAssignment[],
 ): Promise<ReadonlyMap<RunId, readonly RunVolume[]>> {
-  if (!orders.some(({ spec }) => usesVolumes(spec))) return new Map()
+  if (!assignments.some(({ spec }) => usesVolumes(spec))) return new Map()
   const byRun = Map.groupBy(await volumeMounts.ofWorker(q, worker), ({ run_id }) => run_id)
   return new Map(
     [...byRun].map(([run, mounted]) => [

@@ -1,5 +1,6 @@
 import { hashSecret, isJoinToken } from '../../domain/orgs/api-key.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
+import type { AuthenticatedWorker } from '../../domain/workers/worker-bounds.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
@@ -7,7 +8,7 @@ import { makeBatch } from '../../lib/batch.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'
 import * as workers from '../../store/workers/workers.ts'
-import * as workerTokens from '../../store/workers/worker-tokens.ts'
+import * as joinTokens from '../../store/workers/join-tokens.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 
 /**
@@ -23,24 +24,24 @@ export async function registerWorker(
   const worker = { id, name: input.name, credentialSha256: hashSecret(input.credential), now: deps.clock.now() }
   return deps.db.asSystem(async (q) => {
     const [known] = await workers.findByCredentials(q, [worker.credentialSha256])
-    return known ?? (await workers.register(q, worker))
+    return known?.id ?? (await workers.register(q, worker))
   })
 }
 
 /**
  * The worker of a credential, or null. Throws `worker_removed` for a removed worker. A worker that gets this refusal
- * destroys its runs, so only the owner of the credential may get it. `onUnknownCredential` is called before that
- * look-up, and may throw.
+ * destroys its runs, so only the owner of the credential may get it. `onUnknownCredential` is called before the look-up
+ * among removed workers, and may throw.
  */
 export async function authenticateWorker(
   deps: Pick<BaseDeps, 'db'> & WorkerFinder,
   credential: string,
-  onStranger: () => void = () => undefined,
-): Promise<WorkerId | null> {
+  onUnknownCredential: () => void = () => undefined,
+): Promise<AuthenticatedWorker | null> {
   const hash = hashSecret(credential)
-  const id = await deps.findWorker(hash)
-  if (id !== null) return id
-  onStranger()
+  const worker = await deps.findWorker(hash)
+  if (worker !== null) return worker
+  onUnknownCredential()
   const removed = await deps.db.asSystem((q) => fleet.findByCredential(q, hash))
   if (removed === null || removed.removed_at === null) return null
   throw new Problem('worker_removed', {
@@ -52,11 +53,13 @@ export async function authenticateWorker(
  * Finds the worker of a credential. Concurrent look-ups share one statement. Resolves with null if the credential is
  * unknown or the worker was removed.
  */
-export type WorkerFinder = { readonly findWorker: (credentialSha256: Buffer) => Promise<WorkerId | null> }
+export type WorkerFinder = {
+  readonly findWorker: (credentialSha256: Buffer) => Promise<AuthenticatedWorker | null>
+}
 
 /** Makes the function that finds the workers of a process in batches. */
 export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['findWorker'] {
-  return makeBatch<Buffer, WorkerId | null>({
+  return makeBatch<Buffer, AuthenticatedWorker | null>({
     run: (hashes) => db.asSystem((q) => workers.findByCredentials(q, hashes)),
     groupOf: () => 'all',
     maxItems: 256,
@@ -67,7 +70,7 @@ export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['find
 /** The request of a machine that wants to become a worker. */
 export type JoinAttempt = {
   readonly token: string
-  /** The machine generated the credential and keeps it. This hash can't be used in its place. */
+  /** The machine generated the credential and keeps it. The hash can't be used in place of the credential. */
   readonly credentialSha256: Buffer
   /** The name that the operator chose, or null. */
   readonly name: string | null
@@ -90,14 +93,14 @@ export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<
   if (!isJoinToken(joining.token))
     throw tokenProblem('the join token is incomplete or was changed: a token begins with syw_')
   const answer = await deps.db.transaction('system', async (tx) => {
-    const token = await workerTokens.lock(tx, hashSecret(joining.token))
+    const token = await joinTokens.lock(tx, hashSecret(joining.token))
     if (token === null)
       throw tokenProblem('this control plane does not know the token, or it expired more than a day ago')
     if (token.worker_id !== null) return await answerRepeatedJoin(tx, token.worker_id, joining)
     const now = deps.clock.now()
     if (token.expires_at <= now) throw tokenProblem(`the token expired at ${token.expires_at.toISOString()}`)
     const joined = await admitWorker(deps, tx, { token, joining, now })
-    await workerTokens.use(tx, token.id, { worker_id: joined.worker_id, now })
+    await joinTokens.use(tx, token.id, { worker_id: joined.worker_id, now })
     return joined
   })
   deps.log.info({ ...answer }, 'a worker joined')
@@ -117,7 +120,7 @@ async function answerRepeatedJoin(
   return { worker_id, name: worker.name }
 }
 
-type Admission = { readonly token: workerTokens.UsableToken; readonly joining: JoinAttempt; readonly now: Date }
+type Admission = { readonly token: joinTokens.UsableToken; readonly joining: JoinAttempt; readonly now: Date }
 
 async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now }: Admission): Promise<JoinedWorker> {
   const { credentialSha256 } = joining
@@ -134,7 +137,7 @@ async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now 
   if (!isWorkerName(name))
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
   const id = asId<WorkerId>(deps.uuids.next())
-  if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
+  if (await fleet.insert(tx, { id, name, credentialSha256, bounds: token.bounds, now })) return { worker_id: id, name }
   // Another request of this machine, with another token, may have joined since the look-up above.
   const meanwhile = await findJoined(tx, credentialSha256)
   if (meanwhile !== null) return meanwhile
@@ -150,5 +153,5 @@ async function findJoined(tx: Queryable, credentialSha256: Buffer): Promise<Join
 }
 
 function tokenProblem(why: string): Problem {
-  return new Problem('invalid_join_token', { message: `${why}: make one with \`sandyard worker token\`` })
+  return new Problem('invalid_join_token', { message: `${why}: create one with \`sandyard worker token\`` })
 }

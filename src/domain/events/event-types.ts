@@ -1,6 +1,6 @@
 /**
- * The catalogue of audit events: each type with its category, description, and the fields of its payload. The payload
- * types and the table in docs/events.md are generated from it.
+ * The catalogue of audit events: each event type with its category, its description and the fields of its payload. The
+ * TypeScript types of payloads are derived from the catalogue, and the table in docs/events.md is generated from it.
  */
 
 /** The kind of a payload field. A trailing `?` means that it may be absent. */
@@ -44,6 +44,12 @@ export const EVENT_TYPES = {
     reason: 'text?',
   }),
   org_resumed: event('org', 'The suspension ended: sandboxes may start again.', {}),
+  network_range_allowed: event('org', "The operator opened addresses for the organization's sandboxes.", {
+    range: 'text',
+  }),
+  network_range_disallowed: event('org', "The operator closed addresses for the organization's sandboxes again.", {
+    range: 'text',
+  }),
   org_plan_changed: event('quota', 'The organization was put on another plan.', { plan: 'text', from: 'text' }),
   plan_changed: event('quota', "The limits or prices of the organization's plan changed.", {
     plan: 'text',
@@ -110,7 +116,10 @@ export const EVENT_TYPES = {
   sandbox_stopped: event('sandbox', 'The sandbox stopped without a failure.', transition),
   sandbox_failed: event('sandbox', 'The sandbox failed or could not start; `message` says why.', transition),
   sandbox_deleted: event('sandbox', 'The sandbox was deleted.', { ...sandbox, slug: 'text' }),
-  sandbox_channel_opened: event('sandbox', 'A client opened its command channel.', { ...sandbox, run_id: 'uuid' }),
+  sandbox_channel_opened: event('sandbox', 'A client opened the command channel of a sandbox.', {
+    ...sandbox,
+    run_id: 'uuid',
+  }),
 } as const
 
 export type EventType = keyof typeof EVENT_TYPES

@@ -18,13 +18,15 @@ export const ALL_ADDRESSES: readonly Cidr[] = [cidr('0.0.0.0/0'), cidr('::/0')]
 export const METADATA_ADDRESSES = ['169.254.169.254', 'fd00:ec2::254', '100.100.100.200'] as const
 export const METADATA_CIDRS: readonly Cidr[] = METADATA_ADDRESSES.map(cidr)
 
-const LOOPBACK = ['127.0.0.0/8', '::1'].map(cidr)
+/** The addresses of this machine itself. */
+export const LOOPBACK_CIDRS: readonly Cidr[] = ['127.0.0.0/8', '::1'].map(cidr)
 const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', 'fc00::/7'].map(cidr)
 const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'].map(cidr)
 const MULTICAST = ['224.0.0.0/4', '255.255.255.255', 'ff00::/8'].map(cidr)
 
 /**
- * Special addresses that belong to no group: this network, protocol assignments, documentation, benchmarks, reserved.
+ * Special-purpose IPv4 blocks that belong to no group: "this network", protocol assignments, documentation, benchmarks,
+ * and reserved addresses.
  */
 // prettier-ignore
 const RESERVED_4 = [
@@ -36,22 +38,34 @@ const GLOBAL_6 = cidr('2000::/3')
 /** Teredo and protocol assignments, documentation, and 6to4. Addresses of 6to4 contain IPv4 addresses of any kind. */
 const RESERVED_6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20'].map(cidr)
 
-/** Every special address. The group `public` contains all other addresses. */
+/** Every special-purpose address. The group `public` contains all other addresses. */
 // prettier-ignore
 export const SPECIAL_CIDRS: readonly Cidr[] = [
-  ...LOOPBACK, ...PRIVATE, ...LINK_LOCAL, ...METADATA_CIDRS, ...MULTICAST, ...RESERVED_4, ...RESERVED_6,
+  ...LOOPBACK_CIDRS, ...PRIVATE, ...LINK_LOCAL, ...METADATA_CIDRS, ...MULTICAST, ...RESERVED_4, ...RESERVED_6,
 ]
+
+/** The blocks with all public addresses. They also contain `SPECIAL_CIDRS`. */
+export const PUBLIC_CIDRS: readonly Cidr[] = [cidr('0.0.0.0/0'), GLOBAL_6]
+
+/** A group whose addresses are the same for every sandbox. */
+export type NamedGroup = Exclude<DestinationGroup, 'host'>
 
 /** The addresses of a group, for a sandbox whose gateway is `gateway`. */
 export function groupAddresses(group: DestinationGroup, gateway: Cidr): AddressSet {
   if (group === 'host') return { within: [gateway], except: [] }
-  if (group === 'metadata') return { within: METADATA_CIDRS, except: [gateway] }
-  return { within: GROUP_CIDRS[group], except: [...(group === 'public' ? SPECIAL_CIDRS : METADATA_CIDRS), gateway] }
+  const { within, except } = namedGroupAddresses(group)
+  return { within, except: [...except, gateway] }
 }
 
-const GROUP_CIDRS: Readonly<Record<Exclude<DestinationGroup, 'host' | 'metadata'>, readonly Cidr[]>> = {
-  public: [cidr('0.0.0.0/0'), GLOBAL_6],
-  loopback: LOOPBACK,
+/** The addresses of a group, including those that are a sandbox's gateway. */
+export function namedGroupAddresses(group: NamedGroup): AddressSet {
+  if (group === 'metadata') return { within: METADATA_CIDRS, except: [] }
+  return { within: GROUP_CIDRS[group], except: group === 'public' ? SPECIAL_CIDRS : METADATA_CIDRS }
+}
+
+const GROUP_CIDRS: Readonly<Record<Exclude<NamedGroup, 'metadata'>, readonly Cidr[]>> = {
+  public: PUBLIC_CIDRS,
+  loopback: LOOPBACK_CIDRS,
   private: PRIVATE,
   link_local: LINK_LOCAL,
   multicast: MULTICAST,

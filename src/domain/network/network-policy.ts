@@ -1,14 +1,15 @@
 /**
  * Compiles network policies into ordered packet rules. Invariants:
- * - The operator's denials come before every rule of a tenant. They cover other sandboxes, the host's own addresses, and the
- *   operator's additions. Of the gateway, only DNS (port 53, TCP and UDP) can be allowed.
- * - Metadata addresses must be allowed explicitly: by the group `metadata`, or by a rule with exactly that address. `any`, wider
- *   blocks and a default of `allow` don't allow them. Denials by any of these do cover them.
+ * - The operator's denials come before every rule of a tenant. They deny other sandboxes, the host's own addresses, and
+ *   what `operator-denials.ts` lists. Of the gateway, only DNS (port 53, TCP and UDP) can be allowed.
+ * - Metadata addresses must be allowed explicitly: by the group `metadata`, or by a rule with exactly that address. A
+ *   rule for `any`, a rule for a wider block, and a default of `allow` don't allow them. A denial by such a rule or by
+ *   the default does deny them.
  */
 import { PORT_MAX } from '../requests/request-bounds.ts'
 import { contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
-import type { Action, NetworkPolicy, Protocol, Rule } from '../spec/spec.ts'
+import { PROTOCOLS_WITH_PORTS, type Action, type NetworkPolicy, type Protocol, type Rule } from '../spec/spec.ts'
 
 /** The policy for a request without a policy. It allows DNS and public addresses and denies all else. */
 export const DEFAULT_POLICY: NetworkPolicy = {
@@ -32,11 +33,14 @@ export type PacketRule = {
   readonly peer: AddressSet
   /** Empty: all protocols. A rule with ports always lists protocols, because only TCP and UDP have ports. */
   readonly protocols: readonly Protocol[]
-  /** Each range includes both ends. Empty: all ports, and packets without ports. */
+  /** Each range includes both ends. Empty: the rule matches all ports, and packets of protocols without ports. */
   readonly ports: Rule['ports']
 }
 
-/** Ordered rules for each direction. The first that matches decides; the last matches everything. */
+/**
+ * The ordered rules of each direction. The first rule that matches a packet decides. The last rule matches every
+ * packet.
+ */
 export type PacketRules = { readonly egress: readonly PacketRule[]; readonly ingress: readonly PacketRule[] }
 
 export type Packet = { readonly peer: Cidr; readonly protocol: Protocol; readonly port: number | null }
@@ -50,18 +54,18 @@ export function compilePolicy(
   network: { readonly gateway: Cidr; readonly hardDeny: readonly Cidr[] },
 ): PacketRules {
   const { default_egress, default_ingress, rules } = policy ?? DEFAULT_POLICY
-  const compile = (rule: Rule): PacketRule => compileRule(rule, network.gateway)
+  const compile = (rule: Rule): readonly PacketRule[] => compileRule(rule, network.gateway)
   const operator = ruleForAllProtocols('deny', { within: dropContained(network.hardDeny), except: [network.gateway] })
   return {
     egress: [
       operator,
       ...gatewayDenials(network.gateway),
-      ...rules.filter((rule) => rule.direction !== 'ingress').map(compile),
+      ...rules.filter((rule) => rule.direction !== 'ingress').flatMap(compile),
       ...defaultRules(default_egress),
     ],
     ingress: [
       operator,
-      ...rules.filter((rule) => rule.direction !== 'egress').map(compile),
+      ...rules.filter((rule) => rule.direction !== 'egress').flatMap(compile),
       ...defaultRules(default_ingress),
     ],
   }
@@ -86,9 +90,17 @@ function gatewayDenials(gateway: Cidr): readonly PacketRule[] {
   ]
 }
 
-function compileRule(rule: Rule, gateway: Cidr): PacketRule {
-  const protocols = rule.ports.length > 0 && rule.protocols.length === 0 ? (['tcp', 'udp'] as const) : rule.protocols
-  return { action: rule.action, peer: peerOf(rule, gateway), protocols, ports: rule.ports }
+/**
+ * Compiles a rule. A rule with ports never matches ICMP, which has none. If such a rule lists only ICMP, it matches
+ * nothing and is left out, because an empty list of protocols would mean all of them.
+ */
+function compileRule(rule: Rule, gateway: Cidr): readonly PacketRule[] {
+  const { action, ports } = rule
+  const peer = peerOf(rule, gateway)
+  if (ports.length === 0) return [{ action, peer, protocols: rule.protocols, ports }]
+  const isListed = (protocol: Protocol): boolean => rule.protocols.length === 0 || rule.protocols.includes(protocol)
+  const protocols = PROTOCOLS_WITH_PORTS.filter(isListed)
+  return protocols.length === 0 ? [] : [{ action, peer, protocols, ports }]
 }
 
 function peerOf({ destination, action }: Rule, gateway: Cidr): AddressSet {

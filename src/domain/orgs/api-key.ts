@@ -44,8 +44,8 @@ export function hashSecret(text: string): Buffer {
 }
 
 /**
- * The hash of a secret in base64. Every request needs it. This takes a third of the time of converting the buffer (0.3 µs,
- * 2026-11).
+ * The hash of a secret in base64, which is computed for every request. Hashing to base64 directly takes a third of the
+ * time of converting the buffer of `hashSecret` (0.3 µs, 2026-11).
  */
 export function hashSecretBase64(text: string): string {
   return hash('sha256', text, 'base64')

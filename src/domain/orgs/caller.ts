@@ -4,15 +4,15 @@ export const ROLES = ['owner', 'admin', 'member', 'viewer'] as const
 export type Role = (typeof ROLES)[number]
 
 /**
- * The rights of a key. `read` reads. `write` changes sandboxes, volumes and their files, and runs commands. `admin`
- * manages keys, credentials and caps. Each scope includes those before it.
+ * What an API key may do. `read` reads. `write` changes sandboxes, volumes and their files, and runs commands. `admin`
+ * manages keys, credentials and caps. Each scope includes the scopes before it.
  */
 export const SCOPES = ['read', 'write', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
 /**
- * The role that the API reports for a key, by the key's widest scope. Requests use keys, not members, so the role can't
- * come from a member.
+ * The role that `get_org` reports to a caller, by the widest scope of the caller's key. Requests are authenticated by a
+ * key and not as a member, so there is no member whose role could be reported.
  */
 export const ROLE_OF_SCOPE: Record<Scope, Role> = { read: 'viewer', write: 'member', admin: 'owner' }
 

@@ -12,7 +12,10 @@ export const EMAIL_RULE = `an e-mail address of at most ${String(EMAIL_MAX_CHARS
 const EMAIL =
   /^([a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/
 
-/** Parses an e-mail address into lower case, by which people are identified. Returns null for an invalid address. */
+/**
+ * Parses an e-mail address and converts it to lower case, so that two spellings identify the same person. Returns null
+ * for an invalid address.
+ */
 export function parseEmail(text: string): string | null {
   const email = text.toLowerCase()
   const local = EMAIL.exec(email)?.[1]

@@ -4,10 +4,13 @@ import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.t
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
-/** Limits that have a value. Without a value, an organization has the limit of its plan, and a plan has no limit. */
+/**
+ * The limits that a plan or an organization sets; null means unlimited. For an absent limit, an organization has the
+ * limit of its plan, and a plan has no limit.
+ */
 export type SetLimits = Readonly<Partial<Record<LimitName, number | null>>>
 
-/** The terms of a plan. Without prices nothing can be charged. The plan's included hours are then hard limits. */
+/** The terms of a plan. Without prices, usage can't be charged, so the plan's included hours are hard limits. */
 export type PlanTerms = { readonly limits: SetLimits; readonly prices: PriceTable | null }
 export type Plan = PlanTerms & { readonly name: string }
 

@@ -1,12 +1,12 @@
 import { Problem, PROBLEMS } from '../problem.ts'
 import { LIMITS, INCLUDED_HOURS, type QuotaRefusal } from './quota.ts'
 
-/** The most decimals of an amount in a message. `details` contains all decimals. */
+/** The maximum number of decimals of an amount in a message. `details` contains all decimals. */
 const SHOWN_DECIMALS = 2
 
 /**
- * The problem for a refusal by quota. `details` contains the refusal and how to change the limit. The message says the
- * same in a sentence.
+ * The problem for a create or start that a limit refuses. `details` contains the refusal and how to change the limit.
+ * The message says the same in a sentence.
  */
 export function quotaProblem(refusal: QuotaRefusal, slug: string): Problem {
   const how_to_change = howToChange(refusal.limit, slug)

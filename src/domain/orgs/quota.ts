@@ -1,7 +1,7 @@
 /**
- * The limits of an organization, and the check whether a create or a start stays within them. A null limit is
- * unlimited. The names are those of `QuotaUsage` and `PoolUsage` in openapi.json, which calls the included hours
- * "hours".
+ * The limits of an organization, and the check whether a create or a start stays within them. A limit of null is
+ * unlimited. The names of limits and of usage are those of `QuotaUsage` in openapi.json, where "pool" stands for the
+ * included hours.
  */
 import { INT32_MAX } from '../requests/request-bounds.ts'
 
@@ -10,20 +10,23 @@ import { INT32_MAX } from '../requests/request-bounds.ts'
  */
 export const LIMITS = {
   max_sandboxes: { unit: 'sandboxes', what: 'sandboxes that exist, whatever their status' },
-  max_concurrent_ephemeral_running: { unit: 'sandboxes', what: 'ephemeral sandboxes that start or run' },
-  max_concurrent_persistent_running: { unit: 'sandboxes', what: 'persistent sandboxes that start or run' },
-  max_vcpus_per_sandbox: { unit: 'vcpus', what: 'processors of one sandbox' },
+  max_concurrent_ephemeral_running: { unit: 'sandboxes', what: 'ephemeral sandboxes that are starting or running' },
+  max_concurrent_persistent_running: { unit: 'sandboxes', what: 'persistent sandboxes that are starting or running' },
+  max_vcpus_per_sandbox: { unit: 'vcpus', what: 'vCPUs of one sandbox' },
   max_memory_mib_per_sandbox: { unit: 'MiB', what: 'memory of one sandbox' },
-  max_disk_size_mib_per_sandbox: { unit: 'MiB', what: 'writable disk that one sandbox asks for' },
-  max_uptime_minutes_per_sandbox: { unit: 'minutes', what: 'time that one start may run' },
-  max_total_storage_gib: { unit: 'GiB', what: 'what all volumes may hold together' },
-  included_vcpu_hours: { unit: 'hours', what: 'vCPU-hours of a UTC month; a hard limit on a plan without prices' },
+  max_disk_size_mib_per_sandbox: { unit: 'MiB', what: 'size of the writable disk that a create request sets' },
+  max_uptime_minutes_per_sandbox: { unit: 'minutes', what: 'time from the start of a sandbox to its forced stop' },
+  max_total_storage_gib: { unit: 'GiB', what: 'total size of all volumes' },
+  included_vcpu_hours: {
+    unit: 'hours',
+    what: 'included vCPU-hours in a UTC month; a hard limit on a plan without prices',
+  },
   included_memory_gib_hours: {
     unit: 'hours',
-    what: 'memory GiB-hours of a UTC month; a hard limit on a plan without prices',
+    what: 'included memory GiB-hours in a UTC month; a hard limit on a plan without prices',
   },
-  included_disk_gib_hours: { unit: 'hours', what: 'disk GiB-hours of a UTC month; for bills only' },
-  included_storage_gib: { unit: 'GiB', what: 'storage of a UTC month; for bills only' },
+  included_disk_gib_hours: { unit: 'hours', what: 'included disk GiB-hours in a UTC month; for bills only' },
+  included_storage_gib: { unit: 'GiB', what: 'included size of all volumes, for a whole UTC month; for bills only' },
 } as const satisfies Record<string, { readonly unit: string; readonly what: string }>
 
 export type LimitName = keyof typeof LIMITS
@@ -63,7 +66,7 @@ export function usedUnitMs(name: IncludedHoursName, use: ComputeUse): bigint {
   return name === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
 }
 
-/** The usage that counts against included hours, in hours, as exact as a double can be. */
+/** The usage that counts against included hours, in hours, rounded to a double. */
 export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
   return Number(usedUnitMs(name, use)) / Number(UNIT_MS_PER_HOUR[name])
 }
@@ -71,8 +74,8 @@ export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
 export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
 
 /**
- * The usage that remains until a hard limit, in the units of `ComputeUse`. Never negative. Null if the limit is not a
- * hard limit.
+ * How much usage is left until the included hours are used up, in the units of `ComputeUse`, at least 0. Null if the
+ * included hours are not a hard limit.
  */
 export function remainingUnitMs(
   name: IncludedHoursName,
@@ -85,12 +88,12 @@ export function remainingUnitMs(
   return left > 0n ? left : 0n
 }
 
-/** The hard limits that the usage has reached. */
+/** The included hours that are a hard limit and are used up. */
 export function exhaustedHours(hours: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
   return INCLUDED_HOURS.filter((name) => remainingUnitMs(name, hours, use) === 0n)
 }
 
-/** The limits and the current usage of an organization, for one decision. */
+/** The limits and the current usage of an organization: the input of the decision about creates and starts. */
 export type QuotaUsage = ComputeUse &
   Limits & {
     readonly is_suspended: boolean
@@ -110,8 +113,8 @@ export type QuotaRequest = {
   /** Null: the worker chooses the size. */
   readonly disk_size_mib: number | null
   /**
-   * Null: the request has no limit of its own. An existing sandbox may always start: its run is stopped at the
-   * organization's limit.
+   * Null: nothing to check, because the request sets no maximum duration or starts an existing sandbox. The run is
+   * stopped at the organization's limit.
    */
   readonly max_duration_secs: number | null
 }
@@ -125,17 +128,17 @@ export type QuotaRefusal = {
   readonly max: number
   /** Null: the limit applies to each sandbox separately. */
   readonly current: number | null
-  /** Null: a run uses included hours for as long as it lasts. */
+  /** Null: the refusal is due to used-up included hours, of which a start requests no fixed amount. */
   readonly requested: number | null
 }
 
-/** Returns why a request does not fit, or null if it fits. */
+/** Checks a request against all limits. Returns the refusal by the first limit that the request exceeds, or null. */
 function check(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
   if (request.starts && usage.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
   return findExceededSize(usage, request) ?? refuseByCount(usage, request) ?? refuseByHours(usage, request)
 }
 
-/** The usage after the admission of a request that fits. */
+/** The usage after a request is admitted. */
 function withAdmitted(usage: QuotaUsage, request: QuotaRequest): QuotaUsage {
   return {
     ...usage,
@@ -145,7 +148,10 @@ function withAdmitted(usage: QuotaUsage, request: QuotaRequest): QuotaUsage {
   }
 }
 
-/** Splits requests, in their order, into those that fit together and those that don't fit, each with its refusal. */
+/**
+ * Checks requests in their order, each against the usage with all requests admitted before it. Returns the admitted
+ * requests, and the refused ones with their refusals.
+ */
 export function splitByQuota<Item>(
   from: QuotaUsage,
   items: readonly Item[],
@@ -166,7 +172,10 @@ export function splitByQuota<Item>(
   return { fitting, refused }
 }
 
-/** Finds the limit on a single sandbox that a request exceeds, or null. */
+/**
+ * Checks a request against the limits on the size of a single sandbox. Returns the first limit that the request
+ * exceeds, or null.
+ */
 export function findExceededSize(limits: Limits, request: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
   const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = request
   return (

@@ -3,7 +3,10 @@ import { describeSeen, refusalProblem } from '../refusal.ts'
 /** The lists with pages. A cursor is valid only for its own list. */
 export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'
 
-/** Raise the version when the meaning of `after` changes. Old cursors are then refused instead of misread. */
+/**
+ * The version of the format. Raise it when the meaning of `after` changes, so that old cursors are refused instead of
+ * misread.
+ */
 const CURSOR_VERSION = 1
 
 const UUID_SHAPE = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/

@@ -15,7 +15,7 @@ export function etagOf(representation: string): string {
 /** An entity tag: RFC 9110, 8.8.3. */
 const ENTITY_TAG = /^(?:W\/)?"[\x21\x23-\x7e\x80-\xff]*"$/
 
-/** The most tags that a header may contain. */
+/** The maximum number of tags in a header. */
 export const ETAGS_MAX = 32
 
 /** Parses an `If-Match` or `If-None-Match` header. Returns null for anything but `*` or a list of tags. */

@@ -1,13 +1,14 @@
 import { Problem } from '../problem.ts'
 
 /**
- * The most database calls of one organization that may wait for a connection. A process serves some thousands a second.
+ * The maximum number of database calls of one organization that wait for a connection. A server process executes some
+ * thousands of calls a second.
  */
 export const ORG_QUEUE_MAX = 1_024
 
 /**
- * The refusal of a database call (`rate_limited`). Unlike other refusals, it may come after a part of the request was
- * done.
+ * Refuses a database call (`rate_limited`), because `ORG_QUEUE_MAX` calls of its organization already wait. Unlike
+ * other refusals, it may come after an earlier call of the same request has changed something.
  */
 export class OrgQueueFull extends Problem {
   constructor() {

@@ -1,6 +1,6 @@
 /**
  * Bounds on the size of one request. A bound without a source is far above the needs of a sandbox. It is low enough
- * that no request costs the server more than the size of its body.
+ * that the cost of a request stays proportional to the size of its body.
  */
 export const INT32_MAX = 2_147_483_647
 /** The largest whole number that JSON in JavaScript represents exactly. */
@@ -12,7 +12,7 @@ export const VCPUS_MIN = 1
 /** A smaller file system has no space for files. */
 export const DISK_MIN_MIB = 16
 
-/** A hundred years. Later times are beyond the range of dates. */
+/** A hundred years. With this bound, the end of a lifetime that starts now stays within the range of dates. */
 export const LIFETIME_MAX_SECS = 100 * 366 * 24 * 60 * 60
 
 export const ENV_MAX = 4096
@@ -46,7 +46,7 @@ export const SLUG_MAX_CHARS = 63
 
 export const LABELS_MAX = 64
 export const LABEL_KEY_MAX_BYTES = 128
-/** The length at which a label's key and value fit in one index entry of PostgreSQL, which has at most 2,704 bytes. */
+/** With this maximum, a label's key and value fit in one index entry of PostgreSQL, which has at most 2,704 bytes. */
 export const LABEL_VALUE_MAX_BYTES = 1024
 
 export const PAGE_DEFAULT = 20
@@ -60,5 +60,8 @@ export const LOG_FOLLOW_DEFAULT_SECS = 25
 export const LOG_FOLLOW_MAX_SECS = 3600
 export const LOG_TAIL_MAX = 10_000
 
-/** The most waiting runs that are counted for the position of a sandbox in the queue. */
+/**
+ * How many waiting runs are counted to find the position of a sandbox in the queue. A later position is reported as
+ * this number.
+ */
 export const WAITING_COUNTED_MAX = 10_000

@@ -1,11 +1,15 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
+import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
 import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
 /** Prefixes of label keys that only the service may set. */
 export const RESERVED_LABEL_PREFIXES = ['sandbox.', 'microsandbox.', 'service.'] as const
 
-/** Finds out why labels can't be attached. Null if they can. `field` is their path in the request. */
+/**
+ * Checks labels that a request attaches to an object. Returns the refusal of the first invalid label, or null. `field`
+ * is the path of the labels in the request.
+ */
 export function findLabelRefusal(labels: Readonly<Record<string, string>>, field: string): Refusal | null {
   const keys = Object.keys(labels)
   if (keys.length > LABELS_MAX) return refusal(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)
@@ -13,12 +17,15 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
     const refusal = refuseKey(key, field) ?? refuseValue(labels[key] ?? '', `${field}.${key}`)
     if (refusal !== null) return refusal
   }
+  const isolation = labels[ISOLATION_LABEL]
+  if (isolation !== undefined && !isIsolationLevel(isolation))
+    return refusal(`${field}.${ISOLATION_LABEL}`, describeSeen(isolation), ISOLATION_LEVELS.join(', '))
   return null
 }
 
 /**
- * Parses the `labels` parameter of a list: a JSON object of strings, all of which must match. Keys with a reserved prefix are
- * allowed here.
+ * Parses the `labels` parameter of a list: a JSON object of strings. The list contains only sandboxes that have all
+ * these labels. Keys with a reserved prefix are allowed here.
  */
 export function parseLabelFilter(
   text: string,

@@ -2,7 +2,7 @@
 export const SANDBOX_STATUSES = ['created', 'starting', 'running', 'stopping', 'stopped', 'failed'] as const
 export type SandboxStatus = (typeof SANDBOX_STATUSES)[number]
 
-/** Why a sandbox is still `starting`. */
+/** Why a sandbox that is `starting` does not run yet. */
 export const STATUS_REASONS = ['scheduling', 'insufficient_capacity'] as const
 export type StatusReason = (typeof STATUS_REASONS)[number]
 
@@ -21,31 +21,31 @@ export const TRANSITION_EVENTS = [
 export type TransitionEvent = (typeof TRANSITION_EVENTS)[number]
 
 /**
- * The causes of a sandbox's status changes, each with its meaning. Audit events and runs contain one. docs/events.md
- * lists them.
+ * The causes of a sandbox's status changes, each with its meaning. The audit event of a status change and the run
+ * contain the code of the cause. docs/events.md lists all causes.
  */
 export const CAUSES = {
-  requested: 'A client asked for it.',
+  requested: 'A client requested the change.',
   deleted: 'A client deleted the sandbox.',
-  placement: 'A worker was assigned, or none has the capacity now.',
-  worker_report: 'The worker reported it.',
+  placement: 'A worker was assigned to the run, or no worker has the capacity now.',
+  worker_report: 'The worker of the run reported the change.',
   workload_ended: 'The workload ended by itself.',
-  idle_timeout: 'Nobody used the sandbox for its idle timeout.',
+  idle_timeout: 'The sandbox was not used for the time of its idle timeout.',
   max_duration: 'The run reached the maximum duration of its sandbox.',
   max_uptime: 'The run reached the maximum uptime of the organization.',
   pool_exhausted: 'The included hours of the month are used up.',
   suspended: 'The organization was suspended.',
-  drained: 'Its worker is drained, and the deadline has passed.',
-  worker_lost: 'Its worker was silent beyond its lease, or was removed.',
+  drained: 'The worker of the run is drained, and the deadline of the drain has passed.',
+  worker_lost: 'The lease of the worker of the run ended without a report, or the worker was removed.',
 } as const
 export type CauseCode = keyof typeof CAUSES
 
-/** Whether the latest run has ended. */
+/** Whether the latest run of a sandbox with this status has ended. */
 export function isTerminal(status: SandboxStatus): boolean {
   return status === 'stopped' || status === 'failed'
 }
 
-/** Whether a run is open. */
+/** Whether a sandbox with this status has an open run. */
 export function isActive(status: SandboxStatus): boolean {
   return status === 'starting' || status === 'running' || status === 'stopping'
 }

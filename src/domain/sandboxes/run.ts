@@ -24,7 +24,10 @@ export const START_FAILURES = [
 ] as const
 export type StartFailure = (typeof START_FAILURES)[number]
 
-/** The effect of a run's end on its sandbox: the event, and a message about the failure, or null without a failure. */
+/**
+ * The effect of a run's end on its sandbox: the transition event, and a message about the failure. The message is null
+ * if there was no failure.
+ */
 export function transitionOfOutcome(outcome: RunOutcome): {
   readonly event: TransitionEvent
   readonly message: string | null

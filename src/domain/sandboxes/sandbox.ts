@@ -18,8 +18,8 @@ export type Sandbox = {
   /** The latest run, whether it is open or has ended. Null before the first start. */
   readonly run_id: RunId | null
   /**
-   * The part of the specification that replies show, as JSON text. It never changes, so it is rendered once, at
-   * creation.
+   * The part of the specification that replies show, as JSON text. The specification never changes, so this text is
+   * rendered once, when the sandbox is created.
    */
   readonly spec_json: string
 }

@@ -17,7 +17,7 @@ export type ParsedReference =
 
 /** The registry of references without a host, unless SANDYARD_DEFAULT_REGISTRY names another. */
 export const PUBLIC_HUB = 'docker.io'
-/** The hub stores images with a name of one part in this folder. */
+/** The public hub stores images with a one-part name, such as `python`, in this folder. */
 const PUBLIC_HUB_FOLDER = 'library/'
 
 /** The registry of images that were loaded from a file. They are never pulled. */
@@ -72,7 +72,10 @@ export function canonicalReference({ registry, repository, tag, digest }: ImageR
   return `${registry}/${repository}${tag === null ? '' : `:${tag}`}${digest === null ? '' : `@${digest}`}`
 }
 
-/** The key to request from the registry: the digest, or the tag if there is no digest. */
+/**
+ * The digest or tag by which the registry is asked for the image's manifest: the digest if the reference has one,
+ * otherwise the tag.
+ */
 export function manifestKey(reference: ImageReference): string {
   return reference.digest ?? reference.tag ?? 'latest'
 }

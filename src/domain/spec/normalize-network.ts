@@ -3,13 +3,13 @@ import { parseCidr } from '../cidr.ts'
 import { normalizeSecrets } from './normalize-secrets.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
 import {
-  ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
+  ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, PROTOCOLS_WITH_PORTS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
 } from './spec.ts' // prettier-ignore
 import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './spec-input.ts'
 
 /**
- * Network fields of the API that no driver supports, with the reason. Values that request nothing (an empty list, null,
- * false) are accepted, so that a client can send the `network` of a reply back.
+ * Network fields of the API that no driver supports, with the reason. A value that requests nothing (an empty list,
+ * null, false) is still accepted, so that a client can create a sandbox from the `network` of a reply.
  */
 export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
@@ -60,12 +60,18 @@ function normalizeRule(input: RuleInput, at: string, refuse: Refuse): Rule {
     const field = `${at}.ports[${String(index)}].end`
     refuse({ code: 'invalid_request', field, seen: String(end), accepted: `at least start, ${String(start)}` })
   })
+  const protocols = (input.protocols ?? []).map((protocol) => snakeCase(PROTOCOLS, protocol))
+  const isIcmpAlone = protocols.length > 0 && !PROTOCOLS_WITH_PORTS.some((one) => protocols.includes(one))
+  if (ports.length > 0 && isIcmpAlone) {
+    const accepted = 'an empty list, because ICMP has no ports; or tcp or udp among the protocols'
+    refuse({ code: 'invalid_request', field: `${at}.ports`, seen: describeSeen(ports), accepted })
+  }
   return {
     direction: snakeCase(DIRECTIONS, input.direction),
     destination: normalizeDestination(input.destination, `${at}.destination`, refuse),
     action: snakeCase(ACTIONS, input.action),
     ports: ports.map(({ start, end }) => ({ start, end })),
-    protocols: (input.protocols ?? []).map((protocol) => snakeCase(PROTOCOLS, protocol)),
+    protocols,
   }
 }
 

@@ -5,7 +5,7 @@ import { describeSeen, type Refuse } from '../refusal.ts'
 import type { Patch } from './spec.ts'
 import type { PatchInput } from './spec-input.ts'
 
-/** Fills in the defaults of patches, in their order. The bytes of a `file` become base64. */
+/** Fills in the defaults of patches and keeps their order. The list of bytes in a `file` patch becomes base64. */
 export function normalizePatches(inputs: readonly PatchInput[], refuse: Refuse): readonly Patch[] {
   return inputs.map((input, index) => normalizePatch(input, { at: `patches[${String(index)}]`, refuse }))
 }
@@ -81,7 +81,7 @@ function guestPath(path: string, field: string, refuse: Refuse): string {
   return path
 }
 
-/** Checks a path that may be relative: a path on the host volume, or the target of a symlink. */
+/** Checks a path that may be relative: a path on the default volume, or the target of a symlink. */
 function relativePath(path: string, key: string, { at, refuse }: FieldContext): string {
   if (path === '' || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) {
     const accepted = `a path of 1 to ${String(PATH_MAX_BYTES)} bytes without NUL`

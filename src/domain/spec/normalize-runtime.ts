@@ -35,7 +35,10 @@ export function normalizeRuntime(input: RuntimeInput, refuse: Refuse): RuntimeOp
   }
 }
 
-/** Checks variables and keeps their order. If two have the same key, the later variable overrides the earlier one. */
+/**
+ * Checks environment variables and keeps their order. If two have the same key, the later variable overrides the
+ * earlier one.
+ */
 export function normalizeEnv(env: readonly EnvVar[], field: string, refuse: Refuse): readonly EnvVar[] {
   env.forEach(({ key }, index) => {
     if (isEnvKey(key)) return
@@ -44,7 +47,7 @@ export function normalizeEnv(env: readonly EnvVar[], field: string, refuse: Refu
   return env.map(({ key, value }) => ({ key, value }))
 }
 
-/** Checks limits and keeps their order. Refuses a soft limit above its hard limit, as the kernel does. */
+/** Checks resource limits and keeps their order. Refuses a soft limit above its hard limit, as the kernel does. */
 export function normalizeRlimits(rlimits: readonly RlimitInput[], refuse: Refuse): readonly Rlimit[] {
   const seen = new Set<string>()
   return rlimits.map((input, index) => {

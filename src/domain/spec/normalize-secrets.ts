@@ -9,8 +9,8 @@ type Violation =
   | { readonly type: 'passthrough'; readonly hosts: readonly HostPattern[] }
 
 /**
- * Normalizes secrets without reading their values. Keys of the next client version (0.7) are mapped to today's keys if
- * they mean the same. They are refused by name if they mean more.
+ * Normalizes secrets without reading their values. A key of the next client version (0.7) is mapped to the key of the
+ * current version that means the same. A key that has no equivalent is refused, and the refusal names it.
  */
 export function normalizeSecrets(input: SecretsInput, refuse: Refuse): readonly SecretProjection[] {
   refuseBoth(input, ['on_violation', 'violation_action'], { at: 'network.secrets', refuse })
@@ -34,7 +34,10 @@ function normalizeSecret(input: SecretInput, context: FieldContext): SecretProje
   }
 }
 
-/** Basic authentication is sent in a header, so the next client's `headers` covers both. */
+/**
+ * Basic authentication is sent in a header, so `headers` of the next client version (0.7) stands for both `headers` and
+ * `basic_auth`.
+ */
 function injectionOf(input: SecretInput): Required<InjectionInput> {
   const { injection = {}, substitution } = input
   if (substitution === undefined) {

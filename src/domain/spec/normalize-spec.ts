@@ -10,7 +10,9 @@ import { describeSeen, type Refusal, type Refuse } from '../refusal.ts'
 import { PULL_POLICIES, SECURITY_PROFILES, type RegistrySelection, type Resources, type SandboxSpec } from './spec.ts'
 import type { RegistryInput, ResourcesInput, SpecInput } from './spec-input.ts'
 
-/** The contents of a create body, with every default filled in. The service chooses a null `name` or `slug`. */
+/**
+ * The contents of a create body, with every default filled in. If `name` or `slug` is null, the service chooses one.
+ */
 export type NormalizedSpec = {
   readonly spec: SandboxSpec
   readonly name: string | null

@@ -84,6 +84,6 @@ function projectMount(mount: Mount): MountProjection {
 export type SpecTexts = { readonly spec_json: string; readonly projection_json: string }
 
 /** Renders the whole specification for the store, and its projection for replies. */
-export function renderSpec(spec: SandboxSpec): SpecTexts {
+export function renderSpecTexts(spec: SandboxSpec): SpecTexts {
   return { spec_json: JSON.stringify(spec), projection_json: JSON.stringify(projectSpec(spec)) }
 }

@@ -1,4 +1,5 @@
-import { ABILITIES, type Ability } from '../abilities.ts'
+import { ABILITIES, type Ability, type FieldAbility } from '../abilities.ts'
+import { ISOLATION_LABEL, isIsolationLevel, isolationAbility } from '../isolation.ts'
 import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
@@ -19,7 +20,7 @@ type AbilityRule = {
   readonly findFields: (spec: SandboxSpec) => readonly string[]
 }
 
-const ABILITY_RULES: Record<Ability, AbilityRule> = {
+const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
   patches: {
     fields: '`patches`',
     why: 'needs a worker that is capable of patching the root file system before the start',
@@ -73,7 +74,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
   network_domains: {
     fields: '`network.policy.rules[].destination` with `domain` or `domain_suffix`',
-    why: 'needs a worker that is capable of telling traffic apart by domain name',
+    why: 'needs a worker that is capable of filtering traffic by domain name',
     findFields: (spec) => {
       const rules = spec.network.enabled ? (spec.network.policy?.rules ?? []) : []
       return indexedFields('network.policy.rules', rules, namesDomain).map((at) => `${at}.destination`)
@@ -81,7 +82,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
   secrets: {
     fields: '`network.secrets.entries`',
-    why: 'needs a worker that is capable of putting secrets into requests on their way out',
+    why: 'needs a worker that is capable of substituting secrets in outgoing requests',
     findFields: (spec) => indexedFields('network.secrets.entries', spec.network.secrets),
   },
   named_mounts: {
@@ -96,7 +97,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
   bind_quota: {
     fields: '`mounts[].quota_mib` of type `bind`',
-    why: 'needs a worker that is capable of limiting what a folder within a volume takes',
+    why: 'needs a worker that is capable of limiting the size of a folder within a volume',
     findFields: (spec) => {
       const asks = (mount: Mount): boolean => mount.type === 'bind' && mount.quota_mib !== null
       return indexedFields('mounts', spec.mounts, asks).map((at) => `${at}.quota_mib`)
@@ -117,7 +118,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
   init_handoff: {
     fields: '`init`',
-    why: 'needs a worker that is capable of handing process 1 to an init program',
+    why: 'needs a worker that is capable of running an init program as process 1',
     findFields: (spec) => fieldIf('init', spec.init !== null),
   },
   metrics: {
@@ -130,12 +131,20 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
 }
 
-/** All features of a specification that some drivers can't enforce, in the order of `ABILITIES`. */
+/**
+ * All features of a specification that some drivers can't enforce, in the order of `ABILITIES`. The isolation that its label
+ * demands comes last.
+ */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []
   for (const ability of ABILITIES) {
     const { why, findFields } = ABILITY_RULES[ability]
     for (const field of findFields(spec)) required.push({ ability, field, why })
+  }
+  const level = spec.labels[ISOLATION_LABEL] ?? ''
+  if (isIsolationLevel(level)) {
+    const why = `needs a worker that is capable of the isolation ${level}`
+    required.push({ ability: isolationAbility(level), field: `labels.${ISOLATION_LABEL}`, why })
   }
   return required
 }

@@ -131,7 +131,7 @@ export type NetworkInput = {
   readonly max_connections?: number | null
   readonly policy?: PolicyInput | null
   readonly secrets?: SecretsInput | null
-  /** No driver supports the fields from here on. Only values that request nothing are accepted. */
+  /** No driver supports this field and those after it. Only values that request nothing are accepted. */
   readonly ports?: readonly object[]
   readonly trust_host_cas?: boolean
   readonly dns?: object | null
@@ -178,7 +178,10 @@ export type ViolationInput =
   | { readonly type: EitherCasing<'block' | 'block_and_log' | 'block_and_terminate'> }
   | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
 
-/** Intentionally has no value and no source of a value: no code may read them after the check of the shape. */
+/**
+ * A secret in a create body. The type leaves out the fields for the secret's value and its source, so that no code
+ * reads them after the schema check.
+ */
 export type SecretInput = {
   readonly env_var: string
   readonly placeholder: string

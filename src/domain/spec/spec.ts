@@ -84,14 +84,15 @@ export type MountOptions = {
   readonly nodev: boolean
 }
 /**
- * Which owners and modes of files a sandbox sees. `strict` and `relaxed`: the values that sandboxes set. Drivers
- * implement both with a user namespace. `off`: the values on the machine.
+ * Which owners and modes of files a sandbox sees. `strict` and `relaxed`: the owners and modes that sandboxes have set.
+ * Drivers implement both alike, with a user namespace. `off`: the owners and modes on the machine.
  */
 export const STAT_VIRTUALIZATIONS = ['strict', 'relaxed', 'off'] as const
 export type StatVirtualization = (typeof STAT_VIRTUALIZATIONS)[number]
 /**
- * How the machine's own users can access the files. `private`: not at all, because the folders above are closed to
- * them. `mirror`: by the mode bits that a sandbox sets. With `private`, the files have these mode bits too.
+ * How the machine's own users can access the files. `private`: not at all, because those users can't enter the folders
+ * above the files. `mirror`: as the mode bits that sandboxes set allow. With `private`, the files have these mode bits,
+ * too.
  */
 export const HOST_PERMISSIONS = ['private', 'mirror'] as const
 export type HostPermissions = (typeof HOST_PERMISSIONS)[number]
@@ -149,7 +150,7 @@ export type Patch =
       readonly mode: number | null
       readonly replace: boolean
     }
-  /** `src` is a path on the organization's host volume. */
+  /** `src` is a path on the organization's default volume. */
   | {
       readonly type: 'copy_file'
       readonly src: string
@@ -190,6 +191,8 @@ export const DIRECTIONS = ['egress', 'ingress', 'any'] as const
 export type Direction = (typeof DIRECTIONS)[number]
 export const PROTOCOLS = ['tcp', 'udp', 'icmpv4', 'icmpv6'] as const
 export type Protocol = (typeof PROTOCOLS)[number]
+/** The protocols whose packets have ports. A rule with ports applies to these alone. */
+export const PROTOCOLS_WITH_PORTS = ['tcp', 'udp'] as const satisfies readonly Protocol[]
 export const DESTINATION_GROUPS = [
   'public',
   'loopback',

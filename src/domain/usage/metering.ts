@@ -8,9 +8,12 @@ export const DAY_MS = 24 * HOUR_MS
 
 /** A range, split into its whole UTC days and the parts before and after them. */
 export type SplitRange = {
-  /** Dates such as `2028-02-29`: `first` is inclusive, `end` is exclusive. They are equal if there is no whole day. */
+  /**
+   * Dates such as `2028-02-29`: `first` is inclusive, `end` is exclusive. `first` equals `end` if the range contains no
+   * whole day.
+   */
   readonly days: { readonly first: string; readonly end: string }
-  /** At most two parts, each shorter than its day. */
+  /** The rest of the range: at most two parts, each shorter than a day and within one UTC day. */
   readonly parts: readonly DayPart[]
 }
 export type DayPart = TimeRange & { readonly day: string }
@@ -58,7 +61,7 @@ export function monthsOf({ since, until }: TimeRange): readonly Month[] {
   return months
 }
 
-/** The month of a day, as `2028-02`. */
+/** The month of a day: `2028-02` for `2028-02-29`. */
 export function monthOf(day: string): string {
   return day.slice(0, '2028-02'.length)
 }

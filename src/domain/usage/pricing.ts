@@ -33,10 +33,10 @@ export type BillingTerms = Allowances & { readonly prices: PriceTable | null }
 type MetricDefinition = {
   readonly name: string
   readonly unit: string
-  /** The metered quantity of one unit. */
+  /** The metered quantity that is one billing unit. */
   readonly perUnit: bigint
   readonly price: keyof PriceTable
-  /** The units that are included in a month. */
+  /** The number of billing units that are included in a month. */
   readonly included: (allowances: Allowances, month: Month) => number
 }
 

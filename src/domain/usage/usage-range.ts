@@ -8,8 +8,9 @@ export const USAGE_RANGE_MAX_DAYS = 366
 export type RequestedRange = { readonly since: Date | null; readonly until: Date | null }
 
 /**
- * The range of a report, or the reason for its refusal. Without both members, it is the current UTC month. Without
- * `until`, it ends now. Without `since`, it starts with the month of the last instant before `until`.
+ * The range of a report, or the reason for its refusal. Without both members, the range is the current UTC month.
+ * Without `until`, it ends now. Without `since`, it starts with the UTC month that contains the last instant before
+ * `until`.
  */
 export function resolveUsageRange(
   { since, until }: RequestedRange,

@@ -5,7 +5,7 @@ export type Volume = {
   readonly id: VolumeId
   readonly org_id: OrgId
   readonly kind: VolumeKind
-  /** Null for the host volume. An organization has one host volume. */
+  /** Null for the default volume. An organization has one default volume. */
   readonly name: string | null
   readonly status: VolumeStatus
   readonly labels: Readonly<Record<string, string>>
@@ -18,8 +18,8 @@ export type Volume = {
 }
 
 /**
- * `host`: the one volume of an organization in which bind mounts name their source. `managed`: a volume that clients
- * create by name through the API.
+ * `host`: the default volume of an organization; the sources of bind mounts are paths in it. `managed`: a volume that
+ * clients create by name through the API.
  */
 export const VOLUME_KINDS = ['host', 'managed'] as const
 export type VolumeKind = (typeof VOLUME_KINDS)[number]
@@ -30,10 +30,12 @@ export const VOLUME_STORAGES = ['block'] as const
 
 export const BYTES_PER_GIB = 2 ** 30
 
-/** The largest cap, in GiB. Its number of bytes is still exact as a JSON number. */
+/** The largest cap of a volume, in GiB. In bytes, the cap is still exact as a JSON number. */
 export const CAPACITY_MAX_GIB = 2 ** 23 - 1
 
-/** The most managed volumes of an organization. The list of volumes has no pages, so it must stay short. */
+/**
+ * The maximum number of managed volumes of an organization. The list of volumes has no pages, so it must stay short.
+ */
 export const VOLUMES_MAX = 10_000
 
 const NAME_MAX_CHARS = 63
@@ -48,7 +50,7 @@ export function isVolumeName(text: string): boolean {
   return text.length <= NAME_MAX_CHARS && NAME_SHAPE.test(text)
 }
 
-/** Converts a cap to bytes. */
+/** Converts a cap to bytes. Null, which means no cap, stays null. */
 export function capacityBytes(capacityGib: number | null): number | null {
   return capacityGib === null ? null : capacityGib * BYTES_PER_GIB
 }

@@ -10,18 +10,19 @@ export type FreeCapacity = { free_vcpus: number; free_memory_mib: number }
 /** The capacity that a request needs. */
 export type RequestedCapacity = { readonly vcpus: number; readonly memory_mib: number }
 
-/** Workers in the order of their free capacity. */
+/** Workers, grouped by their free capacity. */
 export type CapacityBuckets<Worker extends FreeCapacity> = {
   /** `bucket` is the result of `bucketOf`. */
   add(worker: Worker, bucket: number): void
   remove(worker: Worker, bucket: number): void
   /**
-   * Finds a worker with enough free capacity, at the lowest or the highest level of free memory. Null if there is none.
+   * Finds a worker with enough free capacity. `least` prefers the worker with the least free memory, `most` the one
+   * with the most, by memory levels. Null if no worker has enough.
    */
   find(size: RequestedCapacity, from: 'least' | 'most'): Worker | null
 }
 
-/** The steps of free memory in each doubling. Workers in the same step count as equally full. */
+/** The number of memory levels in each doubling of free memory. Workers on the same level count as equally full. */
 const STEPS = 8
 const MEMORY_LEVELS = 32 * STEPS
 /** Up to this many vCPUs, each count has its own level. Above, each doubling has one level. */
@@ -46,7 +47,10 @@ export function bucketOf({ free_vcpus, free_memory_mib }: FreeCapacity): number 
   return memoryLevel(free_memory_mib) * VCPU_LEVELS + vcpuLevel(free_vcpus)
 }
 
-/** No worker of the bucket has more free capacity than `upperBound`. The bound may be too high. */
+/**
+ * The workers of one bucket. None has more free vCPUs or memory than `upperBound`. The bound may be too high, because
+ * removing a worker doesn't lower it.
+ */
 type Bucket<Worker> = { readonly workers: Set<Worker>; upperBound: FreeCapacity }
 
 /** Makes empty buckets. */
@@ -77,7 +81,7 @@ export function makeCapacityBuckets<Worker extends FreeCapacity>(): CapacityBuck
       most.free_vcpus = Math.max(most.free_vcpus, worker.free_vcpus)
       most.free_memory_mib = Math.max(most.free_memory_mib, worker.free_memory_mib)
     }
-    found.upperBound = most // all workers were checked, so a search for more can skip them
+    found.upperBound = most // all workers of the bucket were checked, so a search for more than this can skip the bucket
     return null
   }
 

@@ -1,4 +1,4 @@
-import type { WorkerId } from '../ids.ts'
+import type { OrgId, WorkerId } from '../ids.ts'
 import {
   storageSatisfies,
   homeWorkersOf,
@@ -15,25 +15,25 @@ import {
   type RequestedCapacity,
 } from './capacity-buckets.ts'
 
-/** The free capacity of a fleet. */
+/** The free capacity of all workers, for placing a batch of runs. */
 export type CapacityIndex = {
   /**
    * Chooses a worker for a request and subtracts the request from the worker's free capacity. Returns null when no
-   * worker has enough now. A worker is never overcommitted. Among the workers that can run the request, a worker with
-   * its image comes first, then the policy decides.
+   * suitable worker has enough free capacity. A worker never gets more than it has free. Workers that store the
+   * request's image are preferred. Then the placement policy decides.
    */
   allocate(request: PlacementRequest): WorkerId | null
-  /** The most free vCPUs and the most free memory of any worker when the index was made. */
+  /** The maximum of the workers' free vCPUs, and the maximum of their free memory, when the index was made. */
   readonly largestFree: RequestedCapacity
 }
 
 /**
- * The most images that have buckets of their own, because these must be kept up to date. For other images, only the
- * first workers that have the image are checked.
+ * The maximum number of images with buckets of their own. The number is limited, because every allocation must update
+ * these buckets. For any other image, only the first `HOLDERS_CONSIDERED_MAX` workers that store the image are checked.
  */
 const INDEXED_IMAGES_MAX = 64
 const HOLDERS_CONSIDERED_MAX = 32
-/** The most sizes without a free worker that are remembered for each kind of need. */
+/** For each kind of `Needs`: how many requested sizes are remembered for which no worker had the capacity. */
 const UNAVAILABLE_SIZES_MAX = 16
 
 type IndexedWorker = FreeCapacity & {
@@ -42,8 +42,9 @@ type IndexedWorker = FreeCapacity & {
   readonly buckets: CapacityBuckets<IndexedWorker>[]
 }
 
-/** Workers with the same abilities and the same kind of storage. */
+/** Workers with the same abilities, the same kind of storage and the same organizations. */
 type ProfileGroup = {
+  readonly orgs: ReadonlySet<OrgId> | null
   readonly abilities: ReadonlySet<string>
   readonly storage: PlacementWorker['storage']
   readonly all: CapacityBuckets<IndexedWorker>
@@ -52,8 +53,8 @@ type ProfileGroup = {
 }
 
 /**
- * The groups that satisfy one need, and the smallest sizes for which none of them had capacity. Free capacity only
- * shrinks in this index.
+ * The groups of workers that satisfy the same `Needs`, and sizes for which none of these workers had the capacity. Such
+ * a size, and any larger one, need not be searched again, because free capacity only shrinks in this index.
  */
 type Candidates = { readonly groups: readonly ProfileGroup[]; readonly unavailable: RequestedCapacity[] }
 
@@ -63,11 +64,14 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
   const indexed = new Map<WorkerId, IndexedWorker>()
   const candidatesByNeeds = new Map<string, Candidates>()
   const from = policy === 'pack' ? 'least' : 'most'
+  /** The organizations that have workers of their own. All others have the same candidates. */
+  const orgsWithWorkers = new Set<OrgId>()
   let indexedImages = 0
 
   const groupOf = makeGroupFinder(groups)
-  for (const { id, free_vcpus, free_memory_mib, abilities, storage, images } of workers) {
-    const group = groupOf({ abilities, storage })
+  for (const { id, free_vcpus, free_memory_mib, abilities, storage, images, org_ids } of workers) {
+    const group = groupOf({ abilities, storage, org_ids })
+    if (org_ids !== null) for (const org of org_ids) orgsWithWorkers.add(org)
     const worker: IndexedWorker = { id, free_vcpus, free_memory_mib, group, buckets: [group.all] }
     indexed.set(id, worker)
     group.all.add(worker, bucketOf(worker))
@@ -78,12 +82,12 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
     }
   }
 
-  const candidatesFor = ({ abilities, volumes }: Needs): Candidates => {
-    const key = `${String(volumes === null)} ${String(volumes?.needs_shared)} ${String(volumes?.needs_caps)} ${abilities.join(' ')}`
+  const candidatesFor = ({ org_id, abilities, volumes }: Needs): Candidates => {
+    const key = `${orgsWithWorkers.has(org_id) ? org_id : ''} ${String(volumes === null)} ${String(volumes?.needs_shared)} ${String(volumes?.needs_caps)} ${abilities.join(' ')}`
     const known = candidatesByNeeds.get(key)
     if (known !== undefined) return known
     const made = {
-      groups: [...groups.values()].filter((group) => satisfies(group, { abilities, volumes })),
+      groups: [...groups.values()].filter((group) => satisfies(group, { org_id, abilities, volumes })),
       unavailable: [],
     }
     candidatesByNeeds.set(key, made)
@@ -156,21 +160,26 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
   }
 }
 
-type Needs = Pick<PlacementRequest, 'abilities' | 'volumes'>
+type Needs = Pick<PlacementRequest, 'org_id' | 'abilities' | 'volumes'>
 
-/** Finds or makes the group of a worker. Workers of one profile share one list of abilities, which is compared once. */
+/**
+ * Returns a function that finds or creates the group of a worker. Workers with the same profile share one array of
+ * abilities, so each array is sorted only once.
+ */
 function makeGroupFinder(
   groups: Map<string, ProfileGroup>,
-): (profile: Pick<PlacementWorker, 'abilities' | 'storage'>) => ProfileGroup {
+): (profile: Pick<PlacementWorker, 'abilities' | 'storage' | 'org_ids'>) => ProfileGroup {
   const keys = new Map<readonly string[], string>()
-  return ({ abilities, storage }) => {
+  return ({ abilities, storage, org_ids }) => {
     const ofAbilities = keys.get(abilities) ?? abilities.toSorted().join(' ')
     keys.set(abilities, ofAbilities)
-    const key = `${String(storage?.is_shared)} ${String(storage?.enforces_caps)} ${ofAbilities}`
+    const ofOrgs = org_ids === null ? '' : `for ${org_ids.toSorted().join(' ')}`
+    const key = `${String(storage?.is_shared)} ${String(storage?.enforces_caps)} ${ofAbilities} ${ofOrgs}`
     const known = groups.get(key)
     if (known !== undefined) return known
     const all = makeCapacityBuckets<IndexedWorker>()
     const made: ProfileGroup = {
+      orgs: org_ids === null ? null : new Set(org_ids),
       abilities: new Set(abilities),
       storage,
       all,
@@ -182,9 +191,16 @@ function makeGroupFinder(
   }
 }
 
-/** Whether the workers of a group can enforce what a request asks for, and reach its volumes on any worker. */
-function satisfies({ abilities, storage }: Pick<ProfileGroup, 'abilities' | 'storage'>, needs: Needs): boolean {
+/**
+ * Whether the workers of a group may get runs of a request's organization, have the abilities that it needs, and
+ * storage that its volumes can use.
+ */
+function satisfies(
+  { orgs, abilities, storage }: Pick<ProfileGroup, 'orgs' | 'abilities' | 'storage'>,
+  needs: Needs,
+): boolean {
   return (
+    (orgs === null || orgs.has(needs.org_id)) &&
     needs.abilities.every((ability) => abilities.has(ability)) &&
     (needs.volumes === null || storageSatisfies(storage, needs.volumes))
   )
@@ -194,7 +210,7 @@ function hasCapacity({ free_vcpus, free_memory_mib }: FreeCapacity, { vcpus, mem
   return free_vcpus >= vcpus && free_memory_mib >= memory_mib
 }
 
-/** The worker that the policy prefers. Among equal workers, the first. */
+/** Chooses the worker that the policy prefers. Among equally full workers, it chooses the first. */
 function preferred(policy: PlacementPolicy, found: readonly (IndexedWorker | null)[]): IndexedWorker | null {
   let best: IndexedWorker | null = null
   for (const worker of found) {

@@ -24,10 +24,10 @@ export type WorkerAction =
   | { readonly kind: 'remove'; readonly run_id: RunId }
 
 /**
- * The steps that turn the held runs into the desired runs. A run that is not desired is removed in any state: it was
- * assigned to another worker, or its end is recorded. A desired run that has ended stays until its end is recorded. A
- * cancelled start is an exception: it is started again. A run starts only when no other run of its sandbox is held,
- * because both would write to one disk.
+ * The steps that turn the held runs into the desired runs. A held run that is not desired is removed in any phase: the
+ * run was assigned to another worker, or its end is recorded. A desired run that has ended stays held until its end is
+ * recorded. But a desired run whose start was cancelled is removed, and then started again. A run starts only when no
+ * other run of its sandbox is held, because both would write to one disk.
  */
 export function decide(desired: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
   const desiredById = new Map(desired.map((run) => [run.run_id, run]))
@@ -51,9 +51,9 @@ export function decide(desired: readonly DesiredRunState[], held: readonly HeldR
 }
 
 /**
- * The runs that a worker reports. A run that must stop is reported as ended if it was never started or its start was
- * cancelled. The worker must know that a stop is desired before it reports so. Otherwise a delayed answer may still
- * start the run.
+ * The runs that a worker reports: the held runs, and also desired runs that must stop and never began. Such a run was
+ * never started, or its start was cancelled. It is reported as ended. Any other run that is not held is not reported,
+ * because a delayed answer may still start it.
  */
 export function withStoppedRuns<Run extends HeldRun>(
   desired: readonly DesiredRunState[],

@@ -2,14 +2,14 @@ import { storageSatisfies, homeWorkersOf, type PlacementRequest, type PlacementW
 
 export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'worker'] as const
 
-/** A need of a run that no worker can satisfy now. */
+/** A need of a waiting run that no worker can satisfy now. */
 export type MissingRequirement = {
   readonly kind: (typeof REQUIREMENT_KINDS)[number]
   /** The name of the need: for example `vcpus`, or the name of an ability. */
   readonly name: string
   /** An amount, or a description. */
   readonly requested: number | string
-  /** For an amount: the free amount on the worker that comes closest. */
+  /** For an amount: how much is free on the worker that comes closest to the needed capacity. */
   readonly largest_free: number | null
   /** For any other need: a description of what would satisfy it. */
   readonly accepted: string | null
@@ -19,13 +19,16 @@ export type MissingRequirement = {
 export type PlacementExplanation = {
   /** Empty if a worker has the capacity by now. */
   readonly missing: readonly MissingRequirement[]
-  /** The free capacity of the worker that comes closest, among those that could run it with more capacity. */
+  /**
+   * The free capacity of the worker that comes closest to the needed capacity. A worker doesn't count if it fails
+   * another need that some worker satisfies.
+   */
   readonly largest_free: { readonly vcpus: number; readonly memory_mib: number }
 }
 
 /**
- * Finds the unsatisfied needs of a run: first needs that no worker can satisfy, then capacity on the workers that could
- * run it.
+ * Finds the unsatisfied needs of a run: first the needs that no worker satisfies, then the capacity that is missing on
+ * the workers that satisfy all other needs.
  */
 export function explainPlacement(request: PlacementRequest, workers: readonly PlacementWorker[]): PlacementExplanation {
   const missing: MissingRequirement[] = []
@@ -59,7 +62,7 @@ type Requirement = {
   readonly missing: Omit<MissingRequirement, 'largest_free'>
 }
 
-/** The needs of a run except capacity, in the order in which they rule workers out. */
+/** The needs of a run except capacity, in the order in which they are checked. */
 function requirementsOf(request: PlacementRequest, workers: readonly PlacementWorker[]): readonly Requirement[] {
   const { abilities, volumes, home_worker_id } = request
   const sets = new Map(workers.map((worker) => [worker.abilities, new Set(worker.abilities)]))
@@ -73,7 +76,7 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
         kind: 'worker',
         name: 'worker',
         requested: 'a worker',
-        accepted: 'one that is connected and not drained',
+        accepted: 'a worker that is connected and not drained',
       },
     },
     ...abilities.map((ability): Requirement => ({
@@ -82,7 +85,7 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
         kind: 'ability',
         name: ability,
         requested: ability,
-        accepted: 'a worker that offers it with the others',
+        accepted: 'a worker that has this ability and the others that the sandbox needs',
       },
     })),
     ...(homes.size === 0
@@ -92,7 +95,7 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
             isMetBy: ({ id }: PlacementWorker) => homes.size === 1 && homes.has(id),
             missing: {
               ...(isDisk ? ({ kind: 'disk', name: 'disk', requested: 'the disk of the sandbox' } as const) : volume),
-              accepted: 'the worker where it lies, connected and not drained',
+              accepted: 'the worker that stores it, connected and not drained',
             },
           },
         ]),
@@ -110,7 +113,10 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
   ]
 }
 
-/** How much of a request fits on a worker. With 1 or more, the worker has the capacity. */
+/**
+ * The free capacity of a worker divided by the requested one; the smaller ratio of vCPUs and memory. From 1 on, the
+ * request fits.
+ */
 function fitRatio(worker: PlacementWorker, { vcpus, memory_mib }: PlacementRequest): number {
   return Math.min(worker.free_vcpus / vcpus, worker.free_memory_mib / memory_mib)
 }

@@ -1,18 +1,19 @@
-import type { WorkerId } from '../ids.ts'
+import type { OrgId, WorkerId } from '../ids.ts'
 import type { StorageReport } from './worker.ts'
 
 /** The needs of a run on a worker. */
 export type PlacementRequest = {
+  readonly org_id: OrgId
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
   /** The only worker where the run can run, or null. */
   readonly home_worker_id: WorkerId | null
-  /** The needs of its volumes. Null: it mounts none. */
+  /** The needs of the run's volumes. Null: the run uses no volume. */
   readonly volumes: VolumeNeeds | null
   /**
-   * The canonical spelling of its image. Among the workers that fit, those with this image come first. Null: no worker
-   * is preferred.
+   * The canonical spelling of the run's image. Among suitable workers, those that store this image come first. Null: no
+   * worker is preferred.
    */
   readonly image: string | null
 }
@@ -38,6 +39,8 @@ export type WorkerProfile = {
 /** A worker with its free capacity. */
 export type PlacementWorker = WorkerProfile & {
   readonly id: WorkerId
+  /** The organizations whose runs it may get. Null: all. */
+  readonly org_ids: readonly OrgId[] | null
   readonly free_vcpus: number
   readonly free_memory_mib: number
 }
@@ -68,7 +71,8 @@ export function storageSatisfies(
 }
 
 /**
- * The workers that have the disk or a volume of a run. Empty: the run can run anywhere. Several: it can't run anywhere.
+ * The workers that have the disk or a volume of a run. If there is none, the run can run anywhere. If there are
+ * several, it can't run at all.
  */
 export function homeWorkersOf({
   home_worker_id,

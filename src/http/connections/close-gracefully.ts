@@ -2,18 +2,18 @@ import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 
 /**
- * How long requests may take to end after the server starts to close, in milliseconds. Then their connections are
- * closed.
+ * How long requests in progress may take to end once the server starts to close, in milliseconds. After that, all
+ * connections are closed.
  */
 const DRAIN_MS = 3_000
 /** The interval at which idle connections are closed while the server closes, in milliseconds. */
 const SWEEP_MS = 20
 
 /**
- * Closes the server gracefully. Returns a signal that is aborted when the server starts to close. It ends every wait,
- * so that the replies are sent. Connections are closed when they become idle. Node itself closes only the connections
- * that were idle when `close` was called. It leaves open those without any request yet, although clients open some in
- * advance (Node 24).
+ * Closes the server gracefully. Returns a signal that is aborted when the server starts to close. Pass the signal to
+ * requests that wait, so that they reply at once. While the server closes, each connection is closed as soon as it is
+ * idle. Node itself closes only the connections that are idle when `close` is called. It leaves open connections that
+ * never had a request, although clients open some in advance (Node 24).
  */
 export function closeGracefully(app: FastifyInstance): AbortSignal {
   const closing = new AbortController()

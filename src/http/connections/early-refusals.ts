@@ -2,25 +2,29 @@ import { maxHeaderSize, STATUS_CODES, type IncomingMessage, type ServerResponse 
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { refusalProblem } from '../../domain/refusal.ts'
+import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
+import { errorCodeOf, hasErrorCode } from '../../lib/error-code.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { StreamedBodies } from '../requests/bodies.ts'
 import { renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 
 /**
- * Refusals before routing: bytes that are not HTTP, and requests that this server does not support. Node would close
- * the connection or answer without the error envelope.
+ * Refusals before routing: bytes that are not HTTP, and requests that this server does not support. Without this file,
+ * Node would close the connection, or answer without the error envelope.
  */
 
-/** Creates the handler that answers bytes that are not HTTP, or that arrive too late, and closes the connection. */
+/**
+ * Creates the handler of Node's `clientError` event: for bytes that are not HTTP, and for requests that arrive too
+ * slowly. The handler sends a refusal and closes the connection.
+ */
 export function refuseMalformed(uuids: Uuids, streamedBodies: StreamedBodies): (error: Error, socket: Socket) => void {
   return (error, socket) => {
-    if ('code' in error && error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && streamedBodies.has(socket)) return
+    if (hasErrorCode(error, 'ERR_HTTP_REQUEST_TIMEOUT') && streamedBodies.has(socket)) return
     if (!socket.writable) {
       socket.destroy()
       return
     }
-    const refusal = PARSER_ERRORS['code' in error ? String(error.code) : ''] ?? MALFORMED
+    const refusal = PARSER_ERRORS[errorCodeOf(error) ?? ''] ?? MALFORMED
     endWithProblem(socket, renderProblem(refusalProblem({ code: 'invalid_request', ...refusal }), uuids.next()))
   }
 }
@@ -50,8 +54,8 @@ export type UnsupportedRequestDeps = {
 
 /**
  * Refuses valid HTTP requests that this server does not support: no route, no host, an expectation other than
- * `100-continue`, or a tunnel. It refuses them before the body is read. Fastify would first read the whole body, even
- * of an unauthenticated client.
+ * `100-continue`, or a tunnel. They are refused before the body is read. Fastify would first read the whole body, even
+ * that of an unauthenticated client.
  */
 export function refuseUnsupportedRequests(app: FastifyInstance, { ids, refuseUnrouted }: UnsupportedRequestDeps): void {
   app.addHook('onRequest', async (request, reply) => {
@@ -64,7 +68,7 @@ export function refuseUnsupportedRequests(app: FastifyInstance, { ids, refuseUnr
     throw new Error('a request without a route reached its handler')
   })
   app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
-    const problem = unsupported('expect', JSON.stringify(request.headers.expect?.slice(0, 80)), '100-continue')
+    const problem = unsupported('expect', describeSeen(request.headers.expect), '100-continue')
     const { status, headers, body } = renderProblem(problem, ids.next())
     response.writeHead(status, { ...headers, 'content-length': Buffer.byteLength(body), connection: 'close' }).end(body)
   })

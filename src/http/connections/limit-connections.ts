@@ -15,12 +15,14 @@ export type ConnectionLimits = {
   readonly checkIntervalMs: number
 }
 
-/** A client that reads nothing between this many consecutive checks is gone, or stalls on purpose. */
+/**
+ * At this many consecutive checks without progress, a connection is closed. Its client is gone, or stalls on purpose.
+ */
 const STALLED_CHECKS_MAX = 3
 
 /**
- * The bytes that a client has read, and the number of consecutive checks at which this had not grown although more data
- * was waiting.
+ * How many bytes the client of a connection has read so far, and at how many consecutive checks the number had not
+ * grown although more data was waiting.
  */
 type SendProgress = { readonly sentBytes: number; readonly stalledChecks: number }
 
@@ -70,13 +72,16 @@ function checkProgress(socket: Socket, before: SendProgress): SendProgress {
   }
 }
 
-/** The most requests that may wait on one connection while another is served. Today's clients send one at a time. */
+/**
+ * The maximum number of requests that wait on a connection while an earlier request of the connection is served. Common
+ * clients send one request at a time.
+ */
 const PIPELINED_MAX = 16
 
 /**
  * Serves the requests of one connection one after the other, and closes a connection on which too many requests wait.
- * Node itself would start all requests of one read at once, up to 1,800. It would do so before it serves other
- * connections, and keep all replies in memory.
+ * Node itself would start all requests that one read returns, up to 1,800, before it serves other connections. It would
+ * keep all their replies in memory.
  */
 export function limitPipelining(server: Server): void {
   const waiting = new WeakMap<Socket, (() => void)[]>()

@@ -3,8 +3,9 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import { getEvent, listEvents } from '../../control/events/read-events.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
 import {
-  pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
+  pageInput, parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
+import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of audit events. */
 export function makeEventHandlers(

@@ -3,7 +3,6 @@ import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
 import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
-import type { ControlDeps } from '../../control/make-deps.ts'
 import type { PageInput } from '../../control/requests/page.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
@@ -28,7 +27,7 @@ export type AuthenticatedRequest = {
    * signal.
    */
   readonly signal: () => AbortSignal
-  /** The attempt of this request, if it has an Idempotency-Key. */
+  /** Which attempt this request is, if it has an Idempotency-Key. Null without a key. */
   readonly attempt: IdempotentAttempt | null
   /** The request's `If-Match` condition on the object to change. */
   readonly ifMatch: IfMatch | null
@@ -48,7 +47,10 @@ export type TaggedReply = { readonly json: string; readonly tag: string }
 /** The stored reply of an earlier request with the same Idempotency-Key. */
 export type ReplayedReply = { readonly kept: StoredReply }
 
-/** A reply that is sent later. `start` calls `onEnd` once, and returns a function that ends the wait early. */
+/**
+ * A reply that is not available yet. `start` begins to wait for it and returns a function that ends the wait early.
+ * When the wait ends in any way, `start` calls `onEnd` once with the reply or an error.
+ */
 export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
 
 /** The reply of a handler. A string is JSON text. */
@@ -57,20 +59,6 @@ export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | Ev
 /** Creates a reply of one object. Its ETag is the hash of its text. */
 export function taggedReply(json: string): TaggedReply {
   return { json, tag: etagOf(json) }
-}
-
-/**
- * Calls a use case of `src/control` with this process's dependencies: `call(getOrg, caller)` runs `getOrg(deps,
- * caller)`. Tests of the HTTP layer replace single use cases with fakes here.
- */
-export type CallUseCase = <Args extends readonly unknown[], Result>(
-  useCase: (deps: ControlDeps, ...args: Args) => Result,
-  ...args: Args
-) => Result
-
-/** Creates the `CallUseCase` of a process. */
-export function callWith(deps: ControlDeps): CallUseCase {
-  return (useCase, ...args) => useCase(deps, ...args)
 }
 
 /**
@@ -106,7 +94,7 @@ export function makeHandlerFactory(compileSchema: SchemaCompiler): HandlerFactor
   }
 }
 
-/** Renders the reply of an operation that only confirms its success. */
+/** Renders the reply of an operation that returns only a confirmation. */
 export function messageReply(message: string): string {
   return JSON.stringify({ message })
 }

@@ -1,13 +1,15 @@
 import type { OperationId } from '../../contract/operations.ts'
 import type { SERVICE_OPERATIONS } from '../../contract/service/operations.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 import { makeEventHandlers } from './events.ts'
-import { makeHandlerFactory, type CallUseCase, type Handler } from './handler.ts'
+import { makeHandlerFactory, type Handler } from './handler.ts'
 import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
 import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeUsageHandlers } from './usage.ts'
-import { makeVolumeFileHandlers, makeVolumeHandlers } from './volumes.ts'
+import { makeVolumeFileHandlers } from './volume-files.ts'
+import { makeVolumeHandlers } from './volumes.ts'
 
 /** The operations that need a key and reply over HTTP. The compiler requires a handler for each of them. */
 type HandledOperation = Exclude<OperationId, 'open_agent' | keyof typeof SERVICE_OPERATIONS>

@@ -9,8 +9,9 @@ import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
 import {
-  messageReply, pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
+  messageReply, pageInput, parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
+import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of the organization: its quotas, members, API keys and registry credentials. */
 export function makeOrgHandlers(
@@ -34,7 +35,7 @@ export function makeOrgHandlers(
       const { name, scopes = SCOPES } = body
       const expires_at = parseInstant(body.expires_at ?? undefined)
       const { key, ...shown } = await call(createApiKey, caller, { name, scopes, expires_at, attempt })
-      // Use the ETag of later reads, whose replies don't contain the secret.
+      // The ETag is that of the key without its secret, because later reads return the key in that form.
       return { json: JSON.stringify({ ...shown, key }), tag: etagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>

@@ -12,14 +12,8 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import { readLogs, type LogRequest, type LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
-import {
-  parseInstant,
-  refuseField,
-  type Handler,
-  type HandlerFactory,
-  type AuthenticatedRequest,
-  type CallUseCase,
-} from './handler.ts'
+import { parseInstant, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handler of sandbox logs. */
 export function makeSandboxLogHandlers(
@@ -64,8 +58,8 @@ function parseSources(text: string | undefined): readonly LogSource[] {
 }
 
 /**
- * How long to follow the log. Null: don't follow it. `follow_timeout` with `follow=false` is refused, because it would
- * be ignored.
+ * How long to follow the log, in milliseconds. Null: don't follow it. `follow_timeout` with `follow=false` is refused,
+ * because it would have no effect.
  */
 function parseFollowMs({ follow = true, follow_timeout }: Request['query']): number | null {
   if (follow) return (follow_timeout ?? LOG_FOLLOW_DEFAULT_SECS) * 1000

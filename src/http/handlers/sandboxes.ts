@@ -25,7 +25,8 @@ import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
   messageReply, pageInput, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
-  type AuthenticatedRequest, type TaggedReply, type CallUseCase } from './handler.ts' // prettier-ignore
+  type AuthenticatedRequest, type TaggedReply } from './handler.ts' // prettier-ignore
+import type { CallUseCase } from '../requests/call-use-case.ts'
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
 
@@ -117,8 +118,8 @@ function parseRename({ name, slug }: RenameInput): { readonly name?: string; rea
 }
 
 /**
- * How long to wait until the sandbox runs. Null without `wait_for`. `wait_timeout` alone is refused, because it would
- * be ignored.
+ * How long to wait until the sandbox runs. Null without `wait_for`. `wait_timeout` without `wait_for` is refused,
+ * because it would have no effect.
  */
 function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeout?: number }): number | null {
   if (query.wait_for !== undefined) return (query.wait_timeout ?? WAIT_DEFAULT_SECS) * 1000
@@ -163,8 +164,8 @@ async function deferWait(call: CallUseCase, prepared: Promise<PreparedWait>): Pr
 const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
 
 /**
- * Renders the reply of one sandbox. While the sandbox waits for capacity, the reply contains the reason. The ETag does
- * not cover the reason.
+ * Renders the reply of one sandbox. While the sandbox waits for capacity, the reply also contains the reason in
+ * `status_details`. The ETag does not cover `status_details`.
  */
 async function renderWithDetails(call: CallUseCase, pending: Promise<Sandbox>): Promise<TaggedReply> {
   const sandbox = await pending

@@ -7,7 +7,8 @@ import type { OrgId } from '../../domain/ids.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
-import { parseInstant, type Handler, type HandlerFactory, type CallUseCase } from './handler.ts'
+import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of usage reports. */
 export function makeUsageHandlers(
@@ -43,7 +44,7 @@ export function makeUsageHandlers(
  * of rows, which take about 100 MB while they are read and rendered.
  */
 const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
-/** The number of rows to render before other requests are served. They take a few milliseconds. */
+/** The number of rows that are rendered, in a few milliseconds, before other requests get a turn. */
 const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {

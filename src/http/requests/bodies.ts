@@ -46,7 +46,7 @@ export function parseJsonBody({ headers }: Pick<FastifyRequest, 'headers'>, body
 }
 
 /**
- * The size from which a body is large, in bytes. Parsing a smaller body takes no longer than serving other requests.
+ * The size from which a body is large, in bytes. Parsing a smaller body takes no longer than serving a usual request.
  */
 const LARGE_BYTES = 64 * 1024
 
@@ -58,9 +58,9 @@ type BodyQueue = {
 }
 
 /**
- * Creates a queue that parses large bodies one at a time, senders in turn, and lets other requests run in between.
- * Several bodies at once would block the process for the sum of their times: 4 MiB of JSON take about 100 ms (2026-11).
- * The limit on an organization's body bytes also bounds this queue.
+ * Creates a queue that parses large bodies one at a time, senders in turn. Between two bodies, the process serves other
+ * requests. Otherwise several bodies that arrive together would block it for the sum of their times: 4 MiB of JSON take
+ * about 100 ms (2026-11). The limit on an organization's body bytes also bounds this queue.
  */
 function makeBodyQueue(): BodyQueue {
   const semaphore = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
@@ -74,7 +74,7 @@ function makeBodyQueue(): BodyQueue {
   async function parseInTurn(sender: string, parse: () => unknown, done: Done): Promise<void> {
     const release = await semaphore.acquire(sender)
     setImmediate(() => {
-      callDone(parse, done) // includes the handler's work before its first wait
+      callDone(parse, done) // also runs the handler up to its first `await`
       setImmediate(() => release?.())
     })
   }
@@ -91,14 +91,14 @@ function callDone(parse: () => unknown, done: Done): void {
   done(null, value)
 }
 
-/** How long a stream may make no progress before its connection is closed, in milliseconds. */
+/** How long a streamed body may make no progress before its connection is closed, in milliseconds. */
 const STREAM_IDLE_MS = 120_000
 /** How long the server continues to read a refused body, so that the client sees the refusal, in milliseconds. */
 const REFUSED_LINGER_MS = 5_000
 
 /**
- * Tracks the connections on which a body of any length is streamed. The time limit for whole requests does not apply to
- * them.
+ * The connections on which a body of any length is being streamed. The time limit for the arrival of a request does not
+ * apply to them.
  */
 export type StreamedBodies = {
   has(socket: Socket): boolean
@@ -110,8 +110,8 @@ export type StreamedBodies = {
 }
 
 /**
- * Creates an empty set of streams. A stream may last any time while it makes progress. A stream without progress is
- * closed.
+ * Creates an empty set of such connections. A streamed body may take any time while it makes progress. Without progress
+ * for `STREAM_IDLE_MS`, its connection is closed.
  */
 export function makeStreamedBodies(): StreamedBodies {
   const sockets = new WeakSet<Socket>()

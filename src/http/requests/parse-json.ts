@@ -5,14 +5,15 @@ import { refusalProblem } from '../../domain/refusal.ts'
 export const DEPTH_MAX = 32
 
 /**
- * The most keys of one object. The largest object of the API has 256. Every key costs a lookup in a set, however short
- * the key is.
+ * The maximum number of keys of one object. The largest object of the API has 256. The number is limited because each
+ * key, however short, costs a lookup in a set.
  */
 export const KEYS_MAX = 4096
 
 /**
  * Parses strict JSON. Throws `invalid_request` for a text that is not JSON in UTF-8 or is nested too deeply. It also
- * refuses what would be lost or fail later: a repeated key, `__proto__`, NUL, or half of a surrogate pair.
+ * refuses a repeated key, `__proto__`, NUL, and half of a surrogate pair, because data would be lost or a later step
+ * would fail.
  */
 export function parseJson(body: Buffer): unknown {
   if (!isUtf8(body)) refuse('body', 'bytes that are not UTF-8', 'JSON in UTF-8')
@@ -64,8 +65,8 @@ export type BadStructure = { readonly field: string; readonly seen: string; read
 /**
  * Finds the first structure in a JSON text that `JSON.parse` would accept but this API refuses. These are: nesting that
  * is too deep, an object with too many keys, a repeated key (the parser keeps only its last value), and `__proto__`.
- * Returns null if there is none. If the text is not JSON, the result means nothing, because `JSON.parse` refuses the
- * text.
+ * Returns null if there is none. For a text that is not JSON, the result is arbitrary. The caller also calls
+ * `JSON.parse`, which refuses such a text.
  */
 export function findBadStructure(text: string): BadStructure | null {
   // One entry for each open bracket: the keys of an object, or null for a list.

@@ -1,6 +1,7 @@
 import { mapOutageToProblem } from '../../control/requests/database-outage.ts'
 import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
+import { errorCodeOf } from '../../lib/error-code.ts'
 
 /** An HTTP reply that reports a problem. */
 export type ProblemReply = {
@@ -14,7 +15,8 @@ export type ProblemReply = {
 const RETRY_AFTER_SECS = 1
 
 /**
- * Renders a problem as a reply. An internal error shows only the request id, with which you find the error in the log.
+ * Renders a problem as a reply. The reply for an internal error shows only the request id, by which an operator finds
+ * the error in the log.
  */
 export function renderProblem(problem: Problem, requestId: string): ProblemReply {
   const { status } = PROBLEMS[problem.code]
@@ -45,9 +47,7 @@ export const JSON_TYPE = 'application/json; charset=utf-8'
 export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
   const error = mapOutageToProblem(thrown)
   if (error instanceof Problem) return error
-  const code =
-    typeof error === 'object' && error !== null && 'code' in error && typeof error.code === 'string' ? error.code : ''
-  return FRAMEWORK_ERRORS[code]?.(bodyLimitBytes) ?? new Problem('internal_error', { cause: error })
+  return FRAMEWORK_ERRORS[errorCodeOf(error) ?? '']?.(bodyLimitBytes) ?? new Problem('internal_error', { cause: error })
 }
 
 /** The problems for Fastify's error codes. */

@@ -55,9 +55,9 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
 }
 
 /**
- * Counts a caller's request until its reply is sent. Call it before the body is read. Throws `rate_limited` above a
- * limit. With `takesJson`, the bytes of the body count as well. A body of unknown length counts as the longest allowed
- * body.
+ * Counts a request against its caller's limits until the reply is sent. Throws `rate_limited` above a limit. Call it
+ * before the body is read. With `takesJson`, the bytes of the body count as well. A body of unknown length counts as
+ * the longest allowed body.
  */
 export function enforceRequestLimits(
   limits: RequestLimits,
@@ -72,7 +72,7 @@ export function enforceRequestLimits(
   const { status, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
   if (status !== null) reply.headers(rateHeaders(status))
   if (refusal !== null) throw refusal
-  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // handles a client that has already disconnected
+  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // releases at once if the client is gone
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 

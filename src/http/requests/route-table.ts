@@ -1,4 +1,4 @@
-/** The methods of every route. The table distinguishes a wrong path (404) from a wrong method (405). */
+/** The methods of every route, to tell a wrong path (404) from a wrong method (405). */
 export type RouteTable = {
   add(method: string, template: string): void
   /** The methods of all routes that match a path, sorted. Empty if no route matches. */
@@ -6,7 +6,8 @@ export type RouteTable = {
 }
 
 /**
- * Creates an empty table. It uses the router's templates: `:name` matches one path segment, and `*` matches the rest.
+ * Creates an empty table. Its templates have the router's syntax: `:name` matches one path segment, and `*` matches the
+ * rest.
  */
 export function makeRouteTable(): RouteTable {
   const methods = new Map<string, { readonly shape: RegExp; readonly names: Set<string> }>()

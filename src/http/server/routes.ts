@@ -3,8 +3,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
-import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../handlers/authenticate-request.ts'
+import { describeSeenPath } from '../../domain/refusal.ts'
 import type { AuthenticatedRequest, Handler } from '../handlers/handler.ts'
+import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
 import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
@@ -27,8 +28,8 @@ type Route = { readonly operation: Operation; readonly handler: Handler }
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
 
 /**
- * Adds the route of an operation. It authenticates the caller before it reads the body, so unauthenticated requests
- * cost little.
+ * Adds the route of an operation. The route authenticates the caller before it reads the body, so unauthenticated
+ * requests cost little.
  */
 export function addRoute(app: FastifyInstance, deps: RouteDeps, route: Route): void {
   if (route.operation.takes === 'bytes') {
@@ -102,7 +103,7 @@ export async function refuseUnrouted(
   const methods = table.methodsFor(path)
   if (methods.length === 0)
     throw new Problem('not_found', {
-      details: { field: 'path', seen: path.slice(0, 200), accepted: 'a path of /openapi.json' },
+      details: { field: 'path', seen: describeSeenPath(path), accepted: 'a path of /openapi.json' },
     })
   reply.header('allow', methods.join(', '))
   if (request.method === 'OPTIONS') return reply.code(204).send()

@@ -14,8 +14,8 @@ export type Exchange = { readonly request: FastifyRequest; readonly reply: Fasti
 const BYTES_TYPE = 'application/octet-stream'
 
 /**
- * Sends the reply of a handler. It sends 304 for an object that the client already has, and sends a stored reply
- * unchanged.
+ * Sends the reply of a handler: 304 for an object that the client already has, and the stored reply for a repeated
+ * request with an Idempotency-Key.
  */
 export function sendReply(
   { request, reply, operation }: Exchange,
@@ -95,8 +95,8 @@ function sendDeferred({ reply, operation, renderError }: DeferredExchange, resul
 }
 
 /**
- * Checks the conditions of a request against the object of the reply. The result is the object to send, without text if
- * the client already has it, or an error if a condition failed.
+ * Checks the conditions of a request against the object of the reply. Returns the object to send, with an empty text if
+ * the client already has the object. Returns an error if a condition fails.
  */
 function applyConditions(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
   try {
@@ -136,6 +136,6 @@ export function renderError(deps: ErrorDeps, error: unknown, about: ErrorContext
   if (problem.code === 'internal_error') {
     deps.log.error({ ...about, err: problem.cause }, 'request failed')
   } else if (problem.code === 'unavailable' && problem.cause !== undefined)
-    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is away')
+    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is unavailable')
   return renderProblem(problem, about.request_id)
 }

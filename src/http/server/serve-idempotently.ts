@@ -5,7 +5,8 @@ import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd, type Stored
 import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
-import type { AuthenticatedRequest, CallUseCase, Handler, HandlerReply } from '../handlers/handler.ts'
+import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 
 /** The characters and length of a valid key: printable ASCII. */
@@ -30,7 +31,7 @@ export type IdempotencyDeps = {
 
 /**
  * Serves a request with an `Idempotency-Key` only once. Repeated requests get the stored reply. Refusals are stored
- * like other replies, except 429 and 5xx. Those depend on the moment, so a retry is served.
+ * like other replies. Only 429 and 5xx are not stored, because they depend on the moment: a retry is executed again.
  */
 export async function serveIdempotently(
   deps: IdempotencyDeps,
@@ -57,8 +58,8 @@ export async function serveIdempotently(
 }
 
 /**
- * Parses the key of a request. Null if there is none. Reads ignore a key. Throws `invalid_request` for a malformed key,
- * and for a key on any other operation than a POST.
+ * Parses the `Idempotency-Key` header of a request. Null if there is none, and for a GET, which ignores it. Throws
+ * `invalid_request` for a malformed key, and for a key on any other operation than a POST with a JSON body.
  */
 export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
   const header = headers['idempotency-key']
@@ -88,8 +89,9 @@ function storedReplyOf(answer: HandlerReply): StoredReply {
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
 /**
- * Decides how an attempt ends that failed with this error. Except for the errors of the first check, a refusal with
- * 429 or 502 comes before any change. If this is a retry, an earlier attempt may still have made the change.
+ * Decides how the claim of an attempt ends that failed with `error`. A refusal with 429 or 502 comes before the attempt
+ * changes anything, so the next attempt may count as the first. Exceptions are `idempotency_key_in_use`,
+ * `OrgQueueFull`, and a retry, because an earlier attempt may have changed something.
  */
 function attemptEndOf(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)

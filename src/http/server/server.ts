@@ -8,9 +8,9 @@ import type { Uuids } from '../../lib/uuid.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
 import { refuseMalformed, refuseUnsupportedRequests } from '../connections/early-refusals.ts'
 import { limitConnections, limitPipelining, type ConnectionLimits } from '../connections/limit-connections.ts'
-import type { CallUseCase } from '../handlers/handler.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
 import { acceptJsonBodies, makeStreamedBodies } from '../requests/bodies.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 import { makeRequestSignals } from '../requests/request-signals.ts'
 import { makeRouteTable, type RouteTable } from '../requests/route-table.ts'
@@ -26,6 +26,8 @@ export type ServerDeps = {
   readonly log: Log
   readonly uuids: Uuids
   readonly metrics: Registry
+  /** The bearer token for the metrics. Null or absent: only direct clients on the same machine get them. */
+  readonly metricsKey?: string | null
   /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */
   readonly unreadyReasons: () => Promise<readonly string[]>
   readonly settings: ServerSettings
@@ -60,7 +62,10 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   keepAliveMs: 10_000,
 }
 
-/** The silence after which TCP probes a connection, in milliseconds. A peer that vanished is detected 10 s later. */
+/**
+ * How long a connection may be silent before TCP probes it, in milliseconds. A peer that has vanished is detected 10 s
+ * after the first probe.
+ */
 const TCP_KEEP_ALIVE_MS = 60_000
 
 /**
@@ -179,8 +184,9 @@ function observeRequests(app: FastifyInstance, { metrics, log }: ServerDeps, tab
 const IDS_PER_DRAW = 4096
 
 /**
- * Creates request ids. One UUID in 4,096 is random, and the others are consecutive numbers after it. A random UUID for
- * each request took an eighth of the time of the cheapest request (2026-11), and a request id protects nothing.
+ * Creates request ids that look like UUIDs. One in 4,096 is random; the ids after it differ only in the last three
+ * digits, which count up. Ids may be guessable, because a request id protects nothing. Random UUIDs took an eighth of
+ * the time of the cheapest request (2026-11).
  */
 function makeRequestIds(uuids: Uuids): Uuids {
   let stem = ''

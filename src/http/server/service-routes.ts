@@ -1,23 +1,28 @@
-import type { FastifyInstance } from 'fastify'
+import { timingSafeEqual } from 'node:crypto'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { Registry } from 'prom-client'
 import { renderDocumentText } from '../../contract/openapi.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
+import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
+import { bearerCredentialIn } from '../requests/bearer-credential.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry
+  /** The bearer token for the metrics. Null or absent: only direct clients on the same machine get them. */
+  readonly metricsKey?: string | null
   /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */
   readonly unreadyReasons: () => Promise<readonly string[]>
 }
 
 /**
- * Adds the routes for operators: health, readiness, metrics, and the API document. They need no key and show no data of
- * organizations.
+ * Adds the routes for operators: health, readiness, metrics, and the API document. They need no API key and show no data of
+ * organizations. The metrics show how much work the installation has, so strangers don't get them.
  */
 export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): void {
-  const document = Buffer.from(renderDocumentText()) // all replies share these bytes
+  const document = Buffer.from(renderDocumentText()) // rendered once for all replies
   // These requests need no key and have no rate limit. Therefore concurrent requests share one query of the database.
   const checks = makeSingleFlight<readonly string[]>()
   const scrapes = makeSingleFlight<string>()
@@ -28,8 +33,30 @@ export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): 
       throw new Problem('unavailable', { message: `not ready: ${reasons.join('; ')}`, details: { reasons } })
     return reply.type(JSON_TYPE).send('{"status":"ready","reasons":[]}')
   })
-  app.get(OPERATIONS.get_metrics.path, async (_request, reply) =>
-    reply.type(deps.metrics.contentType).send(await scrapes.join('metrics', () => deps.metrics.metrics()).result),
-  )
+  app.get(OPERATIONS.get_metrics.path, async (request, reply) => {
+    requireMetricsAccess(request, deps.metricsKey ?? null)
+    return reply.type(deps.metrics.contentType).send(await scrapes.join('metrics', () => deps.metrics.metrics()).result)
+  })
   app.get(OPERATIONS.get_document.path, (_request, reply) => reply.type(JSON_TYPE).send(document))
+}
+
+const LOOPBACK = /^(127\.|::1$|::ffff:127\.)/
+
+/**
+ * Throws `invalid_api_key` unless the request has the key, or no key is set and the client is on this machine. A forwarded
+ * request may come from anywhere.
+ */
+function requireMetricsAccess({ headers, socket }: FastifyRequest, key: string | null): void {
+  if (key !== null) {
+    const given = bearerCredentialIn(headers.authorization) ?? ''
+    if (timingSafeEqual(hashSecret(given), hashSecret(key))) return
+    throw new Problem('invalid_api_key', {
+      message: 'the metrics need the token of SANDYARD_METRICS_KEY as a bearer token',
+    })
+  }
+  const isForwarded = headers['x-forwarded-for'] !== undefined || headers['forwarded'] !== undefined
+  if (!isForwarded && LOOPBACK.test(socket.remoteAddress ?? '')) return
+  throw new Problem('invalid_api_key', {
+    message: 'the metrics answer only clients on this machine; set SANDYARD_METRICS_KEY and send it as a bearer token',
+  })
 }

@@ -1,4 +1,3 @@
-import type { CallUseCase } from '../handlers/handler.ts'
 import { Counter, type Registry } from 'prom-client'
 import { OPERATIONS } from '../../contract/operations.ts'
 import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/sandboxes/channel-ends.ts'
@@ -6,8 +5,10 @@ import { CallerEnded } from '../../control/streams/watch-caller.ts'
 import { RunEnded } from '../../control/streams/watch-run.ts'
 import { openChannel } from '../../control/streams/open-channel.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
+import { errorCodeOf } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
-import { authenticateRequest, requireScope } from '../handlers/authenticate-request.ts'
+import { authenticateRequest, requireScope } from '../requests/authenticate-request.ts'
+import type { CallUseCase } from '../requests/call-use-case.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from './upgrades.ts'
@@ -16,8 +17,8 @@ import type { WebSocket } from 'ws'
 import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 /**
- * The route of a sandbox's command channel. All checks run before the upgrade, because the public client shows the HTTP
- * status of a refusal. It shows nothing if a WebSocket opens and then closes.
+ * The route of a sandbox's command channel. All checks run before the upgrade: the public client shows the HTTP status
+ * of a refusal, but shows nothing when a WebSocket opens and then closes.
  */
 export function agentRoute(deps: {
   readonly call: CallUseCase
@@ -121,7 +122,7 @@ export async function bridgeChannel(client: WebSocket, worker: WebSocket, option
 
 /** The channel end for an error of the client's WebSocket. The `ws` library has already sent the close code. */
 function channelEndOfError(error: Error): ChannelEnd {
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  const code = errorCodeOf(error) ?? ''
   if (code === 'WS_ERR_UNSUPPORTED_MESSAGE_LENGTH') return 'message_too_large'
   return code.startsWith('WS_ERR_') ? 'client_broke_websocket' : 'client_done'
 }

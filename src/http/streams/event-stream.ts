@@ -9,13 +9,13 @@ export const EVENT_STREAM_HEADERS = {
 
 /** A comment, which clients ignore. */
 const KEEP_ALIVE = ': keep-alive\n\n'
-/** The most bytes to buffer for a slow reader. */
+/** How many bytes are buffered for a slow reader. */
 const BUFFER_BYTES = 64 * 1024
 
 /**
- * Creates a reply body from events. It is read at the reader's pace, and each text contains whole events. It begins
- * with a comment, so that the reader gets the headers at once. It sends another comment after `keepAliveMs` of silence.
- * The comments keep proxies from closing the stream, and detect a reader that has gone.
+ * Creates the body of an event stream. `texts` are read at the client's pace, and each text contains whole events. The
+ * body begins with a comment, so that the client gets the headers at once. Another comment follows after each
+ * `keepAliveMs` of silence. The comments keep proxies from closing the stream, and detect a reader that has gone.
  */
 export function openEventStream(
   texts: AsyncIterable<string>,

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
 import { WebSocketServer, type WebSocket } from 'ws'
 import { Problem } from '../../domain/problem.ts'
-import { refusalProblem } from '../../domain/refusal.ts'
+import { describeSeenPath, refusalProblem } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
@@ -50,8 +50,8 @@ const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 const CLOSE_TIMEOUT_MS = 1_000
 const GOING_AWAY = 1001
 /**
- * The most upgrades of one route that may be waiting for their reply. It is several times the limit on command channels
- * of one organization.
+ * The maximum number of upgrades of one route that wait for their reply. The number is several times the limit on
+ * command channels of one organization.
  */
 const OPENING_MAX = 8_192
 
@@ -64,7 +64,8 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   })
   // Connections whose upgrade has no reply yet. After the reply, the WebSocketServer owns the connection.
   const pending = new Set<Duplex>()
-  // Each route has its own limit. Otherwise waiting clients could block the workers that they wait for.
+  // Each route has its own limit. Otherwise clients that wait for a stream could use up the upgrades by which workers
+  // provide it.
   const routes = deps.routes.map((route) => ({
     ...route,
     shape: compilePathTemplate(route.path),
@@ -103,7 +104,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
     })[0]
     if (found === undefined)
       throw new Problem('not_found', {
-        details: { field: 'path', seen: path.slice(0, 200), accepted: 'a WebSocket route' },
+        details: { field: 'path', seen: describeSeenPath(path), accepted: 'a WebSocket route' },
       })
     const release = found.route.opening.tryAcquire()
     if (release === null) throw tooManyOpening(found.route.opening.inUse)

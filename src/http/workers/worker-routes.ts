@@ -16,6 +16,7 @@ import { holdSync } from '../../control/workers/hold-sync.ts'
 import type { Tickets } from '../../control/workers/sync-answer.ts'
 import { makeSyncOrder } from '../../control/workers/sync-order.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
+import { limitClaims, type AuthenticatedWorker } from '../../domain/workers/worker-bounds.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'
 import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -24,7 +25,8 @@ import { interruptibleSleep } from '../../lib/clock.ts'
 import { once } from '../../lib/once.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
-import { senderOf, type Sender } from '../handlers/authenticate-request.ts'
+import { senderOf, type Sender } from '../requests/authenticate-request.ts'
+import { bearerCredentialIn } from '../requests/bearer-credential.ts'
 import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
@@ -44,10 +46,13 @@ export type SyncRouteDeps = AuthenticationDeps & {
 /** The largest body of a sync, in bytes: about 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 
-/** The size above which a sync is read only after its sender is authenticated, in bytes. */
+/** The largest body of a sync that is read before its sender is authenticated, in bytes. */
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
-/** The most workers whose credentials a process caches. A larger fleet works, but each sync costs more. */
+/**
+ * The maximum number of workers whose credentials a server process caches. In a larger fleet, syncs of workers that are
+ * not cached cost a lookup.
+ */
 const REMEMBERED_MAX = 100_000
 
 /**
@@ -60,7 +65,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   const { control, tickets, replicas } = deps
   const parse = makeSchemaCompiler()(SyncInput, 'body')
   const order = makeSyncOrder()
-  const remembered = new Map<string, WorkerId>()
+  const remembered = new Map<string, RememberedWorker>()
   return (app) => {
     acceptUnparsedBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
@@ -70,18 +75,20 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const credentialSha256 = hashSecret(bearerCredentialIn(request.headers.authorization) ?? '')
       const key = credentialSha256.toString('base64')
-      const authenticate = async (): Promise<WorkerId> => {
+      const authenticate = async (): Promise<RememberedWorker> => {
         remembered.delete(key)
-        const found = await authenticateSender(deps, senderOf(request))
+        const found = { ...(await authenticateSender(deps, senderOf(request))), loggedClaims: null }
         if (remembered.size >= REMEMBERED_MAX) remembered.clear()
         remembered.set(key, found)
         return found
       }
       const known = remembered.get(key)
       const worker = known ?? (await authenticate())
-      const sender = { credentialSha256, authenticate }
+      const sender = { credentialSha256, authenticate: async () => (await authenticate()).id }
       const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
-      const report = reportOf(parse(parseJsonBody(request, body)), worker)
+      const claimed = reportOf(parse(parseJsonBody(request, body)), worker.id)
+      const report = { ...claimed, ...limitClaims(claimed, worker.bounds) }
+      logRefusedClaims(control.log, worker, report.refused_claims)
       const onRecorded = once(() => {
         reply.hijack()
         reply.raw.writeHead(200, { 'x-request-id': request.id, 'content-type': JSON_TYPE })
@@ -95,7 +102,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
         reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
       } catch (error) {
         if (!reply.sent) throw error
-        control.log.warn({ error }, 'an answer to a sync could not be made; the worker asks again')
+        control.log.warn({ error }, 'could not answer a sync; the worker will retry')
         reply.raw.destroy()
       }
       return reply
@@ -108,6 +115,16 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   }
 }
 
+/** A worker that was authenticated before, and its refused claims that were logged last. */
+type RememberedWorker = AuthenticatedWorker & { loggedClaims: string | null }
+
+/** Logs refused claims when they change. A worker sends a report every few seconds. */
+function logRefusedClaims(log: ControlDeps['log'], worker: RememberedWorker, refused_claims: string | null): void {
+  if (refused_claims !== null && refused_claims !== worker.loggedClaims)
+    log.warn({ worker_id: worker.id, refused_claims }, 'a worker claims more than its join token allows')
+  worker.loggedClaims = refused_claims
+}
+
 /** Passes JSON bodies on as bytes. A sync is parsed after its sender is authenticated. */
 function acceptUnparsedBodies(scope: FastifyInstance): void {
   scope.removeAllContentTypeParsers()
@@ -117,8 +134,8 @@ function acceptUnparsedBodies(scope: FastifyInstance): void {
 }
 
 /**
- * The route for a worker's stand-by requests. A request is accepted when the control plane needs a stream from the
- * worker.
+ * The route for the stand-by requests of workers. A stand-by request is answered with a WebSocket when the control
+ * plane needs a stream from its worker.
  */
 export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
   const { control, relay } = deps
@@ -128,13 +145,13 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
       const { address, headers } = upgrade
       const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
       const begun = new AbortController()
-      const withdraw = relay.addStandby(worker, async (asked) => {
+      const withdraw = relay.addStandby(worker.id, async (asked) => {
         begun.abort()
         try {
           const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
           return await upgrade.accept({ [STREAM_PURPOSE_HEADER]: text })
         } catch (error) {
-          control.log.debug({ err: error }, 'a worker that stood by has gone')
+          control.log.debug({ err: error }, 'a stand-by connection of a worker was lost')
           return null
         }
       })
@@ -155,23 +172,22 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
       const { address, headers } = upgrade
       const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
       const ticket = upgrade.params['ticket'] ?? ''
-      if (!relay.hasTicket(worker, ticket))
+      if (!relay.hasTicket(worker.id, ticket))
         throw new Problem('not_found', { message: 'the ticket has expired or is not for this worker' })
       const socket = await upgrade.accept()
-      if (!relay.accept(worker, ticket, socket)) socket.terminate()
+      if (!relay.accept(worker.id, ticket, socket)) socket.terminate()
     },
   }
-}
-
-function bearerCredentialIn(authorization: string | undefined): string | null {
-  return /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1] ?? null
 }
 
 function isSmall({ authorization, 'content-length': length }: IncomingHttpHeaders): boolean {
   return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
 }
 
-async function authenticateSender({ control, rates }: AuthenticationDeps, sender: Sender): Promise<WorkerId> {
+async function authenticateSender(
+  { control, rates }: AuthenticationDeps,
+  sender: Sender,
+): Promise<AuthenticatedWorker> {
   const credential = bearerCredentialIn(sender.authorization)
   const address = rateLimitAddress(sender.address)
   const onStranger = (): void => rates?.checkFailedAuthentications(address)

@@ -1,4 +1,4 @@
-import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, closeSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 
@@ -8,6 +8,7 @@ export class DataFolderInUse extends Error {}
 /** The exclusive right to use a data folder. It lasts until it is disposed or the process ends, however it ends. */
 export type DataFolderLock = Disposable
 
+const OWNER_ONLY = 0o600
 /** SQLITE_BUSY (sqlite.org/rescode.html): another process has the lock. */
 const SQLITE_BUSY = 5
 
@@ -20,19 +21,23 @@ const SQLITE_BUSY = 5
  * database.
  */
 export function lockDataFolder(dataDir: string): DataFolderLock {
-  const file = new DatabaseSync(join(dataDir, 'lock'))
+  const path = join(dataDir, 'lock')
+  // SQLite would create the file with the mode of the umask. Whoever can open the file could hold the lock.
+  closeSync(openSync(path, 'a', OWNER_ONLY))
+  chmodSync(path, OWNER_ONLY)
+  const file = new DatabaseSync(path)
   const ownerPath = join(dataDir, 'lock.pid')
   try {
     file.exec('pragma locking_mode = exclusive; begin exclusive')
   } catch (cause) {
     file.close()
-    if (!isBusy(cause)) throw new Error(`the lock of the data folder ${dataDir} can't be locked`, { cause })
+    if (!isBusy(cause)) throw new Error(`the data folder ${dataDir} can't be locked`, { cause })
     throw new DataFolderInUse(
       `the data folder ${dataDir} is in use by process ${ownerOf(ownerPath)}: stop that one, or choose another folder`,
       { cause },
     )
   }
-  writeFileSync(ownerPath, `${String(process.pid)}\n`, { mode: 0o644 })
+  writeFileSync(ownerPath, `${String(process.pid)}\n`, { mode: OWNER_ONLY })
   return {
     [Symbol.dispose]() {
       if (!file.isOpen) return

@@ -174,7 +174,7 @@ async function createPrivateDir(dir: string, user: ServerUser): Promise<void> {
   if ((await mkdir(dir, { recursive: true, mode: 0o700 })) !== undefined) await chownTo(user, dir)
   const found = await lstat(dir)
   if (!found.isDirectory() || found.uid !== user.uid) {
-    throw new Error(`${dir} should be a folder of the user with the id ${String(user.uid)}, and is not`)
+    throw new Error(`${dir} must be a folder that belongs to the user with the id ${String(user.uid)}`)
   }
   if ((found.mode & 0o077) !== 0) await chmod(dir, 0o700)
 }
@@ -185,5 +185,5 @@ function parsePasswords(text: string, path: string): Passwords {
     if (typeof parsed.admin === 'string' && typeof parsed.app === 'string')
       return { admin: parsed.admin, app: parsed.app }
   }
-  throw new Error(`${path} does not hold the passwords of the embedded PostgreSQL`)
+  throw new Error(`${path} does not contain the passwords of the embedded PostgreSQL`)
 }

@@ -3,6 +3,7 @@ import { closeSync, openSync } from 'node:fs'
 import { readdir, readFile, readlink, realpath, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ServerUser } from './embedded-user.ts'
 
@@ -47,7 +48,7 @@ export const SOCKET_PORT = 5432
 const START_LIMIT_MS = 600_000
 const POLL_MS = 20
 /** How many characters of the log's end an error message includes. */
-const LAST_WORDS_CHARS = 1_500
+const LOG_TAIL_CHARS = 1_500
 
 /** Starts the server and waits until it is ready. If the server ends before that, rejects with the end of its log. */
 export async function startPostmaster(options: PostmasterOptions): Promise<Postmaster> {
@@ -101,7 +102,7 @@ export async function stopOrphans(options: OrphanOptions): Promise<void> {
   }
   for (const pid of await findServerProcesses(clusterDir)) {
     log.warn({ pid }, 'a session of a killed PostgreSQL server is stopped')
-    // No SIGINT: it would only cancel the query of the session.
+    // SIGINT is left out, because a session only cancels its query.
     await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) })
   }
   // No server runs now, so delete the lock files of a killed server. They would prevent the next start if their process
@@ -146,7 +147,7 @@ async function readLogTail(logDir: string): Promise<string> {
     path: '',
     writtenMs: -1,
   })
-  return newest.path === '' ? 'its log is empty' : (await readFile(newest.path, 'utf8')).trim().slice(-LAST_WORDS_CHARS)
+  return newest.path === '' ? 'its log is empty' : (await readFile(newest.path, 'utf8')).trim().slice(-LOG_TAIL_CHARS)
 }
 
 async function readPostmasterPid(clusterDir: string): Promise<number | null> {
@@ -182,9 +183,8 @@ async function isServerProcess(pid: string, home: string): Promise<boolean> {
 
 /** Whether an error means that a file or process no longer exists, or that a process belongs to another user. */
 function isGoneError(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && MISSING_CODES.has(String(error.code))
+  return hasErrorCode(error, 'ENOENT', 'ESRCH', 'EACCES', 'EPERM')
 }
-const MISSING_CODES: ReadonlySet<string> = new Set(['ENOENT', 'ESRCH', 'EACCES', 'EPERM'])
 
 /**
  * The signals that stop a server, in order. PostgreSQL's fast shutdown (SIGINT) writes a checkpoint. Its immediate

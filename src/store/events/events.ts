@@ -44,7 +44,7 @@ export type EventFilter = {
   /** The ids that events of the time range can have. PostgreSQL needs this range to use the index. */
   readonly fromId: string | null
   readonly toId: string | null
-  /** Only events older than this one. */
+  /** Only events whose ids are before this one. */
   readonly before: string | null
 }
 

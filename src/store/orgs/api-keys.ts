@@ -49,8 +49,8 @@ export type ActiveKey = {
 
 /**
  * Finds the key whose secret has this hash. Returns null if there is none, or if the key is revoked or expired at
- * `now`. The index lookup takes no constant time, but its duration reveals nothing: nobody can choose a secret by its
- * hash.
+ * `now`. The index look-up does not take constant time. Its duration reveals nothing useful, because nobody can choose
+ * a secret by its hash.
  */
 export async function findActive(q: Queryable, secretSha256: Buffer, now: Date): Promise<ActiveKey | null> {
   const { rows } = await q.query<ActiveKey>({

@@ -1,4 +1,4 @@
-/** Organizations, and the host volume that is created with each organization. */
+/** Organizations, and the default volume that is created with each organization. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
@@ -59,8 +59,8 @@ export async function insert(
   })
 }
 
-/** Adds the host volume of an organization, which can't be deleted. */
-export async function insertHostVolume(
+/** Adds the default volume of an organization, which can't be deleted. */
+export async function insertDefaultVolume(
   q: Queryable,
   volume: { readonly id: string; readonly org_id: OrgId; readonly now: Date },
 ): Promise<void> {
@@ -71,18 +71,16 @@ export async function insertHostVolume(
 }
 
 /**
- * Locks an organization until the transaction ends, so that counts of its rows stay correct. Inserts of rows that refer
- * to the organization don't wait for this lock. Lock order: sandboxes first, then the organization.
+ * Locks an organization until the transaction ends. Callers that count rows of the organization before they add one
+ * take this lock, so that the count stays correct. Other inserts of rows that refer to the organization don't wait for
+ * this lock. Lock order: sandboxes first, then the organization.
  */
 export async function lock(tx: Queryable, id: OrgId): Promise<void> {
   const text = 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE'
   await tx.query({ name: 'orgs.lock', text, values: [id] })
 }
 
-/**
- * Locks the check for the first organization until the transaction ends. Only one process at a time can then create
- * that organization.
- */
+/** Keeps other processes from creating the first organization until the transaction ends. */
 export async function lockFirstOrg(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: first organization'))` })
 }

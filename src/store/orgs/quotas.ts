@@ -14,8 +14,8 @@ export const HAS_NO_COUNT_LIMITS = `(max_sandboxes IS NULL AND max_concurrent_ep
   AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
 
 /**
- * SQL: whether sizes are within a row of `org_limits` named `l`. The sizes are SQL expressions too. A null size means
- * that none was requested.
+ * SQL: whether sizes are within the size limits of a row of `org_limits` named `l`. The sizes are SQL expressions too.
+ * A null size means that none was requested.
  */
 export function withinSizes(size: {
   readonly vcpus: string

@@ -29,7 +29,8 @@ const PARSERS: ReadonlyMap<number, (text: string) => unknown> = new Map<number, 
 
 function parseInt8(text: string): number {
   const value = Number(text)
-  if (!Number.isSafeInteger(value)) throw new ColumnValueError(`a column holds ${text}, beyond 2^53: select it as text`)
+  if (!Number.isSafeInteger(value))
+    throw new ColumnValueError(`a column contains ${text}, beyond 2^53: select it as text`)
   return value
 }
 
@@ -43,6 +44,7 @@ function keepText(text: string): string {
 
 function parseInstant(text: string): Date {
   const instant: unknown = parseTimestamp(text)
-  if (!(instant instanceof Date)) throw new ColumnValueError(`a column holds the time ${text}, which no Date can hold`)
+  if (!(instant instanceof Date))
+    throw new ColumnValueError(`a column contains the time ${text}, which is beyond the range of Date`)
   return instant
 }

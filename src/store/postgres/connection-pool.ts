@@ -28,8 +28,8 @@ export interface ConnectionPool {
   /** Reports that a connection got no answer. Idle connections may be dead as well, so the pool closes them. */
   recordSilence(): void
   /**
-   * Closes one connection, unless it is the only one. Call it when another pool has no connection and the server has
-   * none left.
+   * Closes one connection, unless the pool has only one. Call this when another pool has no connection and the server
+   * accepts no more.
    */
   shedOne(): void
   /** The error that shows why the server can't be reached now. Null: there is no outage. */
@@ -41,7 +41,7 @@ export interface ConnectionPool {
 export type ConnectionPoolOptions = {
   readonly name: string
   readonly connection: ConnectionOptions
-  /** The most connections. If the server has no more left, the pool works with fewer, down to one. */
+  /** The maximum number of connections. If the server has no more left, the pool works with fewer, down to one. */
   readonly max: number
   readonly log: Log
   /** Called when this pool has no connection and the server has none left. */
@@ -50,7 +50,10 @@ export type ConnectionPoolOptions = {
 
 /** How long a caller waits for a connection, in milliseconds. */
 const ACQUIRE_TIMEOUT_MS = 5_000
-/** The most callers that may wait. 20 connections serve some thousands of statements per second. */
+/**
+ * The maximum number of callers that wait for a connection. 20 connections serve some thousands of statements per
+ * second.
+ */
 const MAX_WAITERS = 4_096
 /** How long an unused connection stays open, in milliseconds. */
 const IDLE_MS = 60_000

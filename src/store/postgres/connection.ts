@@ -19,8 +19,8 @@ export type ConnectionOptions = ClientConfig & {
 export const CONNECT_TIMEOUT_MS = 5_000
 
 /**
- * How long the server may take to close its end. An unreachable server never does, and TCP would give up only after 15
- * minutes.
+ * How long the server may take to close its end. An unreachable server never closes its end, and TCP would give up only
+ * after 15 minutes.
  */
 const CLOSE_LIMIT_MS = 1_000
 

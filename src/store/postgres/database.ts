@@ -35,19 +35,20 @@ export interface Database {
    * Runs one statement as a transaction, with the retries of `transaction`. This takes one round trip instead of three.
    */
   commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
-  /** Waits for running statements, at most as long as the statement timeout, then closes every connection. */
+  /** Waits until running statements end, but at most for the statement timeout. Then closes every connection. */
   close(): Promise<void>
 }
 
 export type DatabaseOptions = {
   readonly connectionString: string
-  /** The most connections for tenants' requests. */
+  /** The maximum number of connections for tenants' requests. */
   readonly tenantPoolSize: number
-  /** The most connections for the program's own work. */
+  /** The maximum number of connections for the program's own work. */
   readonly systemPoolSize: number
   /**
-   * The most connections that one organization uses at once. Its slow or many requests then delay only itself. Further
-   * calls wait, and reject with `OrgQueueFull` when too many wait. Absent: no such limit.
+   * The maximum number of connections that one organization uses at once. Many or slow requests of an organization then
+   * delay only that organization. Further calls wait, and reject with `OrgQueueFull` when too many wait. Absent: no
+   * such limit.
    */
   readonly connectionsPerOrg?: number
   /** The server's time limit for one statement. */
@@ -55,7 +56,7 @@ export type DatabaseOptions = {
   readonly log: Log
 }
 
-/** The most times that a transaction runs. */
+/** How often a transaction is run at most. */
 export const TRANSACTION_TRIES = 4
 
 /**

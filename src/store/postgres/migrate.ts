@@ -18,8 +18,8 @@ export type Migration = {
   readonly name: string
   readonly sha256: string
   /**
-   * Why processes of an older release can't run while this migration is applied, from the file's first line. Null: they
-   * can.
+   * Why processes of an older release can't use the schema once it has this migration; from the file's first line.
+   * Null: they can.
    */
   readonly breaking: string | null
   readonly sql: string
@@ -44,9 +44,9 @@ export const SCHEMA_LOCK_NAME = 'sandyard schema'
  * function at the same time: each file runs once. A file whose first line is `-- breaking: WHY` runs only while no
  * process uses the schema.
  *
- * Rejects with `UnsuitableDatabase` before it changes anything in three cases: row-level security doesn't apply to the
- * role, an applied file was changed, or the schema has a breaking migration that this program doesn't know. It also
- * rejects if a breaking file can't run because other processes are running. Earlier files are applied by then.
+ * Rejects with `UnsuitableDatabase` before it changes anything if row-level security doesn't apply to the role, or if
+ * an applied file was changed. It also rejects if the schema has a breaking migration that this program doesn't know.
+ * It also rejects if a breaking file can't run because other processes are running. Earlier files are applied by then.
  */
 export async function migrate(connectionString: string, dir: string, log: Log): Promise<MigrateResult> {
   const migrations = await readMigrations(dir)
@@ -74,7 +74,7 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
     // A process of another release may have migrated meanwhile.
     const all = await checkApplied(queryableOn(client), migrations)
     if (all.size > migrations.length)
-      log.warn({}, 'the schema is of a newer release; its additions do not affect this one')
+      log.warn({}, 'the schema comes from a newer release; its additions do not affect this one')
   } finally {
     await client.end()
   }

@@ -36,8 +36,8 @@ export type NotificationsOptions = {
 const HEARTBEAT_EVERY_MS = 10_000
 
 /**
- * The most topics that may be pending. One NOTIFY has no room for more (at least 4 bytes each); it then notifies every
- * subscriber.
+ * The maximum number of topics that wait for the next NOTIFY. So many don't fit into its payload (at least 4 bytes
+ * each), so it then notifies every subscriber.
  */
 const TOPICS_LIMIT = 2_000
 
@@ -68,7 +68,7 @@ export async function openNotifications(options: NotificationsOptions): Promise<
       await send(connection)
       await interruptibleSleep(clock, options.windowMs, closed.signal)
     }
-    // Topics that were published in the last window.
+    // Send the topics that were published during the last `windowMs`.
     if (pending.size > 0 && !connection.isLost()) await send(connection)
   }
 

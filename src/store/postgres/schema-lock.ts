@@ -6,8 +6,8 @@ import { checkApplied, SCHEMA_LOCK_NAME, type Migration } from './migrate.ts'
 import { queryableOn } from './session.ts'
 
 /**
- * Keeps breaking migrations from running while this process does, as `migrate` promises. The lock ends with its
- * connection. If the connection breaks, the lock is acquired again at once, and the schema is checked again.
+ * Keeps other processes from applying breaking migrations while this process runs. The lock ends with its connection.
+ * If the connection breaks, the lock is acquired again at once, and the schema is checked again.
  */
 export interface SchemaLock extends AsyncDisposable {
   /** Aborts with an `UnsuitableDatabase` if a migration changed the schema and this process must therefore end. */
@@ -24,7 +24,7 @@ export type SchemaLockOptions = {
   readonly log: Log
 }
 
-/** How long the lock waits for a breaking migration that is running. */
+/** How long to wait for the lock while a breaking migration is running. */
 const WAIT_LIMIT_MS = 60_000
 const HEARTBEAT_EVERY_MS = 5_000
 const HEARTBEAT_LIMIT_MS = 5_000
@@ -37,7 +37,7 @@ type HeldLock = { readonly connection: Connection; readonly lost: AbortSignal }
 export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock> {
   const { clock, log } = options
   const closed = new AbortController()
-  const outgrown = new AbortController()
+  const incompatible = new AbortController()
   let held: HeldLock | null = await acquireLock(options)
 
   async function relock(): Promise<HeldLock | null> {
@@ -48,10 +48,10 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
         return await acquireLock(options)
       } catch (error) {
         if (error instanceof UnsuitableDatabase) {
-          outgrown.abort(error)
+          incompatible.abort(error)
           return null
         }
-        log.warn({ error }, 'the schema lock could not be acquired; it is retried')
+        log.warn({ error }, 'the schema lock could not be acquired; will retry')
       }
     }
   }
@@ -70,7 +70,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
 
   const keeping = keepLocked()
   return {
-    incompatible: outgrown.signal,
+    incompatible: incompatible.signal,
     get isHeld() {
       return held !== null
     },

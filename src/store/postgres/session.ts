@@ -49,7 +49,7 @@ export async function withSession<T>(
   let isActive = true
 
   async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
-    if (!isActive) throw new Error('a statement came after its connection was released')
+    if (!isActive) throw new Error('a statement was sent after its connection was released')
     const limit = setTimer(() => {
       options.log.warn({ statement: name ?? null }, 'a database connection does not answer and is cut')
       connection.cut()

@@ -23,8 +23,8 @@ export type NewClaim = {
 export type Claimed = { readonly id: string; readonly tries: number; readonly note: Buffer | null }
 
 /**
- * Claims a key. The key must be new or expired, or belong to the same request whose last attempt ended without a reply.
- * Null if the key can't be claimed; `find` then shows the reason.
+ * Claims a key. The key must be new or expired, or belong to the same request, whose last claim was released or has
+ * expired without a reply. Null if the key can't be claimed; `find` then shows the reason.
  */
 export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed | null> {
   const { rows } = await q.query<Claimed>({

@@ -19,7 +19,7 @@ export type NewSandbox = {
   readonly created_at: Date
   readonly vcpus: number
   readonly memory_mib: number
-  /** Null: the worker's default size. */
+  /** The requested size of the disk. Null: the worker's default size. */
   readonly disk_size_mib: number | null
   readonly max_duration_secs: number | null
   readonly abilities: readonly string[]
@@ -54,12 +54,12 @@ export type AdmissionRow = {
 
 /**
  * The statement that commits admissions of one organization: sandboxes, labels, runs, mounts and events. It inserts all
- * of them or none. Its rows are `AdmissionRow`. Pass `isQuotaChecked` if the caller has checked the limits under the
- * organization's lock; the statement then skips its own check.
+ * rows of an admission or none. Its rows are `AdmissionRow`. Pass `isQuotaChecked` if the caller has checked the limits
+ * under the organization's lock; the statement then skips its own check.
  *
  * One statement is used because a batch waits for each round trip. A transaction of two statements took four round
- * trips, and 64 clients got 3,000 creates a second instead of 3,900 (2026-11, together with random bytes drawn ahead
- * and cached worker profiles).
+ * trips. With it, 64 clients got 3,000 creates a second instead of 3,900. The difference includes two other changes:
+ * random bytes drawn ahead and cached worker profiles (2026-11).
  */
 export function insertMany(
   org: OrgId,
@@ -192,8 +192,8 @@ const SIZES_FIT = withinSizes({
 })
 
 /**
- * The additional SQL for admissions with mounts. A mount and a deletion both lock the volume's row; the first of the
- * two succeeds.
+ * The additional SQL for admissions with mounts. A mount and a deletion of the volume both lock its row, so only the
+ * first of the two succeeds.
  */
 const MOUNTED = MOUNTS.unnest({ alias: 'm', first: FIRST_MOUNT })
 const MOUNTING_SQL = {

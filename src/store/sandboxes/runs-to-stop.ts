@@ -57,8 +57,8 @@ export function ofOrg(q: Queryable, org: OrgId, page: RunsToStopPage): Promise<r
 type Found = Pick<Statement, 'text'> & { readonly name: string; readonly values: readonly unknown[] }
 
 /**
- * Selects a page of runs. It finds them by the index of the reason and then sorts them. With the index of ids,
- * PostgreSQL would read all runs that ever existed.
+ * Reads a page of the runs that a query finds. The query finds them all by an index for its condition, and only then
+ * are they sorted. In the order of the index of ids, PostgreSQL would read all runs that ever existed.
  */
 async function pageOf<Run extends RunToStop>(
   q: Queryable,

@@ -36,6 +36,8 @@ export type RunAssignment = {
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
   readonly registry_sealed: Buffer | null
   readonly default_disk_max_mib: number | null
+  /** The ranges of addresses that the operator opened for the organization. */
+  readonly network_allow: readonly string[]
 }
 
 /** The assignments of a worker's open runs. */
@@ -43,8 +45,9 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
     text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed,
-             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib
+             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
+             JOIN orgs o ON o.id = r.org_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
     values: [worker],
   })

@@ -1,7 +1,7 @@
 /**
  * Pages of sandboxes. A page reads one range of one index, whatever the number of sandboxes and of matches. The
- * exception is a filter of three or more labels: if many sandboxes have two of the labels but few have all, one request
- * checks only a limited number of them.
+ * exception is a filter of three or more labels, if many sandboxes have two of the labels but few have all. One request
+ * then checks only a limited number of the sandboxes with two of the labels.
  */
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
@@ -39,8 +39,8 @@ export async function page(
 }
 
 /**
- * How many sandboxes of a label pair are checked for the other labels: first, and again if too few matched. Together
- * they take about 10 ms.
+ * How many sandboxes with the rarest label pair are checked for the other labels: at first, and once more if too few of
+ * them match. Both checks together take about 10 ms.
  */
 const STRETCHES = [128, 2_048] as const
 
@@ -88,7 +88,7 @@ const OF_LABEL = {
          JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL ORDER BY s.id DESC`,
 }
 
-/** The most rows that are counted for each label or pair, in order to find the rarest. */
+/** The rarest label and pair are found by counting rows. For each label or pair, at most this many rows are counted. */
 const COUNT_LIMIT = 200
 
 /**
@@ -113,9 +113,10 @@ const RAREST = {
 }
 
 /**
- * SQL: the next sandboxes of a label pair, and those with too many labels for pairs. A pair is a hash, so the query
- * compares the labels themselves as well. Each row contains the number of checked sandboxes and the last of them. If
- * none matched, there is one row without a sandbox.
+ * SQL: the next sandboxes that may have all labels. They have the label pair, or they have one of its labels and too
+ * many labels to be stored with their pairs. A pair is stored as a hash, so the query compares the labels themselves as
+ * well. Each row contains the number of checked sandboxes and the last of them. If none matched, there is one row
+ * without a sandbox.
  */
 const OF_PAIR = {
   name: 'sandboxes.pageOfPair',

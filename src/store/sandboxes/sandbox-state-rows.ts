@@ -41,8 +41,8 @@ export type SandboxChange = {
   /** The run that a start creates. */
   readonly run_id?: RunId
   /**
-   * True deletes the sealed registry credential of the request. That credential is valid for one create with start
-   * only.
+   * True deletes the sealed registry password that came with the create request. It serves only the start that the same
+   * request asks for.
    */
   readonly forget_registry_secret?: boolean
 }

@@ -129,9 +129,10 @@ const NEW_RUNS = column.columnList<NewRun>({
 })
 
 /**
- * Creates runs and returns the ids of those that were created. It skips a run whose organization is suspended, limits
- * its counts, or allows no sandbox of that size. Such a run must be checked under the organization's lock. Pass
- * `isQuotaChecked` after that check. A second open run of a sandbox violates `runs_one_open`.
+ * Creates runs and returns the ids of those that were created. Unless `isQuotaChecked`, skips a run if its organization is
+ * suspended, allows no sandbox of that size, or has a limit that must be counted (numbers of sandboxes or runs, used hours
+ * under a hard limit). Check a skipped run under the organization's lock, then call again with `isQuotaChecked`. A second
+ * open run of a sandbox violates `runs_one_open`.
  */
 export async function openRuns(
   tx: Queryable,

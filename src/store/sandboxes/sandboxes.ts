@@ -1,6 +1,7 @@
 /**
- * Sandboxes as clients read them. A sandbox with a null `visible_until` exists for clients. Otherwise its name and slug
- * are free, and clients can still read it by id and name until that time. Only `sandbox-states.ts` writes the status.
+ * Sandboxes as clients read them. While `visible_until` is null, a sandbox is visible to clients. Once it is set, the
+ * sandbox's name and slug are free, and clients can read the sandbox by id and name only until that time. Only
+ * `sandbox-states.ts` writes the status.
  */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
@@ -40,8 +41,8 @@ export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<
 }
 
 /**
- * Locks a sandbox until the transaction ends, and returns its locked state. Null if the sandbox doesn't exist for
- * clients.
+ * Locks a sandbox until the transaction ends, and returns its locked state. Null if there is no such sandbox, or if it
+ * is hidden from clients.
  */
 export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
   const { rows } = await tx.query<Sandbox>({
@@ -121,8 +122,8 @@ export async function rename(
 export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
- * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once. Returns the sandboxes
- * that were not hidden before. Rows are locked in the order of their ids, as in every transition.
+ * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once. Returns those that no
+ * earlier call has hidden. Rows are locked in the order of their ids, as in every transition.
  */
 export async function hide(
   q: Queryable,
@@ -143,10 +144,10 @@ export async function hide(
   return rows
 }
 
-/** Hides sandboxes at once, even if they could still be read for some time after their end. */
-export async function hideSandboxes(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
+/** Ends the time until which clients can still read sandboxes that `hide` has hidden already. */
+export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
-    name: 'sandboxes.hideSandboxes',
+    name: 'sandboxes.hideNow',
     text: `UPDATE sandboxes SET visible_until = $2 WHERE id = ANY($1::uuid[]) AND visible_until > $2`,
     values: [arrays.uuids(ids), now],
   })
@@ -178,7 +179,7 @@ export type StatusWait = {
 /**
  * The sandboxes whose wait is over: the status is reached, the latest run is a different one, or the sandbox is hidden.
  */
-export async function findSatisfied(q: Queryable, wishes: readonly StatusWait[]): Promise<readonly SandboxId[]> {
+export async function findSatisfied(q: Queryable, waits: readonly StatusWait[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
     name: 'sandboxes.findSatisfied',
     text: `SELECT DISTINCT w.id FROM unnest($1::uuid[], $2::integer[], $3::uuid[]) AS w(id, mask, run_id)
@@ -186,9 +187,9 @@ export async function findSatisfied(q: Queryable, wishes: readonly StatusWait[])
            WHERE s.id IS NULL OR s.visible_until IS NOT NULL OR s.run_id <> w.run_id
              OR (w.mask >> array_position($4::text[], s.status) - 1) & 1 = 1`,
     values: [
-      wishes.map(({ id }) => id),
-      wishes.map(({ mask }) => mask),
-      wishes.map(({ run_id }) => run_id),
+      waits.map(({ id }) => id),
+      waits.map(({ mask }) => mask),
+      waits.map(({ run_id }) => run_id),
       SANDBOX_STATUSES,
     ],
   })

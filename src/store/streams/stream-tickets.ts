@@ -14,11 +14,11 @@ export type StreamTicketRow<Asked> = {
 }
 
 /** Stores a ticket for a worker. */
-export async function insert<Asked>(q: Queryable, left: StreamTicketRow<Asked>, expires_at: Date): Promise<void> {
+export async function insert<Asked>(q: Queryable, row: StreamTicketRow<Asked>, expires_at: Date): Promise<void> {
   await q.query({
     name: 'streamTickets.insert',
     text: 'INSERT INTO stream_tickets (ticket, worker_id, url, asked, expires_at) VALUES ($1, $2, $3, $4, $5)',
-    values: [left.ticket, left.worker_id, left.url, JSON.stringify(left.asked), expires_at],
+    values: [row.ticket, row.worker_id, row.url, JSON.stringify(row.asked), expires_at],
   })
 }
 

@@ -10,9 +10,9 @@ import type { Queryable } from '../postgres/database.ts'
 import type { UsageQuery } from './usage.ts'
 
 /**
- * How much a volume held on a UTC day, in bytes times milliseconds since midnight. One amount ends at the start of the
- * range and the other at its end. Their difference is the amount within the range. Both are returned so that rounded
- * figures of adjacent ranges add up.
+ * How much a volume held on a UTC day, in bytes times milliseconds. Both amounts begin at midnight: `before_byte_ms`
+ * ends at the start of the range, and `until_byte_ms` at its end. Their difference is the amount within the range. Both
+ * are returned so that rounded figures of adjacent ranges add up.
  */
 export type VolumeDay = {
   readonly volume_id: VolumeId
@@ -66,7 +66,7 @@ export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null
   return bytes === null ? null : BigInt(bytes)
 }
 
-/** The names of those given volumes that still exist. The host volume has no name. */
+/** The names of those given volumes that still exist. The default volume has no name. */
 export async function volumeNames(
   q: Queryable,
   org: OrgId,

@@ -106,7 +106,7 @@ export async function hardLimitedMonthTotals(
   return rows.map((row) => ({ org_id: row.org_id, ...exact(row) }))
 }
 
-/** The last names of sandboxes. Deleted sandboxes are included. */
+/** The current names of sandboxes, and the last names of deleted ones. */
 export async function sandboxNames(
   q: Queryable,
   org: OrgId,
@@ -136,10 +136,10 @@ const PENDING_RUNS = `
  * are entirely within the range. `rest` contains everything else: runs that are not rolled up, and the parts of the
  * first and last day that are in the range.
  *
- * A part of a day is the sum of three things: runs that ended on the day (index `runs_rolled_up`), runs that started on
- * it and continued past midnight (`runs_across_midnight`), and the sums of runs that lasted all day. One statement
- * reads one snapshot, so each run is either rolled up or pending. OFFSET 0 keeps the planner from joining all runs at
- * once, because it overestimates how selective row-level security is.
+ * A part of a day is the sum of three things. The first is runs that ended on the day (index `runs_rolled_up`). The
+ * second is runs that started on the day and continued past midnight (`runs_across_midnight`). The third is the sums of
+ * runs that lasted all day. One statement reads one snapshot, so each run is either rolled up or pending. The planner
+ * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that.
  */
 function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
   const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']

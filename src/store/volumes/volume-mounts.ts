@@ -11,22 +11,22 @@ import type { VolumeHome } from './volumes.ts'
 export type MountedVolume = VolumeHome & {
   readonly id: VolumeId
   readonly kind: VolumeKind
-  /** Null: the host volume. */
+  /** Null: the default volume. */
   readonly name: string | null
   readonly status: VolumeStatus
 }
 
-/** The volumes of an organization with these names. With `usesHost`, also its host volume. */
+/** The volumes of an organization with these names. With `usesDefault`, also its default volume. */
 export async function resolve(
   q: Queryable,
   org: OrgId,
-  mounted: { readonly names: readonly string[]; readonly usesHost: boolean },
+  mounted: { readonly names: readonly string[]; readonly usesDefault: boolean },
 ): Promise<readonly MountedVolume[]> {
   const { rows } = await q.query<MountedVolume>({
     name: 'volumeMounts.resolve',
     text: `SELECT id, kind, name, status, home_worker_id, is_shared FROM volumes
            WHERE org_id = $1 AND (kind = 'managed' AND name = ANY($2::text[]) OR kind = 'host' AND $3) ORDER BY id`,
-    values: [org, mounted.names, mounted.usesHost],
+    values: [org, mounted.names, mounted.usesDefault],
   })
   return rows
 }

@@ -44,8 +44,8 @@ export async function record(
 }
 
 /**
- * Marks those volumes as emptied that are being deleted and that the worker no longer stores. A volume that was never
- * reported was never stored.
+ * Marks volumes as emptied that are being deleted and that the worker no longer stores. A volume that the worker has
+ * never reported was never stored there.
  */
 async function markEmptied(
   tx: Queryable,
@@ -119,9 +119,9 @@ export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOw
 }
 
 /**
- * Those of the reported volumes that were deleted in this database: a write in progress can recreate a deleted volume
- * on the worker. Unknown volumes are not returned: a worker that has joined a different database, or an older backup,
- * must not lose its volumes.
+ * Those of the reported volumes that were deleted in this database. A worker reports such a volume if a write in
+ * progress has recreated it after its deletion. Unknown volumes are not returned: a worker that has joined a different
+ * database, or an older backup, must not lose its volumes.
  */
 export async function findDeleted(
   q: Queryable,

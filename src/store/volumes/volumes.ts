@@ -10,7 +10,7 @@ import type { Queryable } from '../postgres/database.ts'
 
 const COLUMNS = 'id, org_id, kind, name, status, labels, capacity_gib, used_bytes, created_at, updated_at'
 
-/** An organization's volumes: the host volume first, then by age, oldest first. */
+/** An organization's volumes: first the default volume, then the others from oldest to newest. */
 export async function list(q: Queryable, org: OrgId): Promise<readonly Volume[]> {
   const { rows } = await q.query<Volume>({
     name: 'volumes.list',
@@ -21,7 +21,8 @@ export async function list(q: Queryable, org: OrgId): Promise<readonly Volume[]>
 }
 
 /**
- * The worker that stores the files of a volume, or the shared storage. Both are unset before the volume's first use.
+ * Where the files of a volume are: on its home worker, or on the shared storage. Before the volume's first use, they
+ * are nowhere: null and false.
  */
 export type VolumeHome = { readonly home_worker_id: WorkerId | null; readonly is_shared: boolean }
 
@@ -38,10 +39,10 @@ export async function find(q: Queryable, org: OrgId, id: VolumeId): Promise<Plac
   return rows[0] ?? null
 }
 
-/** The host volume of an organization, or null. */
-export async function findHost(q: Queryable, org: OrgId): Promise<PlacedVolume | null> {
+/** The default volume of an organization, or null. */
+export async function findDefaultVolume(q: Queryable, org: OrgId): Promise<PlacedVolume | null> {
   const { rows } = await q.query<PlacedVolume>({
-    name: 'volumes.findHost',
+    name: 'volumes.findDefaultVolume',
     text: `SELECT ${COLUMNS}, home_worker_id, is_shared FROM volumes WHERE org_id = $1 AND kind = 'host'`,
     values: [org],
   })

@@ -2,7 +2,7 @@
  * The free capacity of workers, their profiles, and the runs that need capacity. The used capacity of a worker is the
  * sum of its open runs. That sum is not stored.
  */
-import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { Queryable } from '../postgres/database.ts'
@@ -16,6 +16,8 @@ export type WorkerCapacity = {
   readonly free_memory_mib: number
   /** The hash of the worker's profile: see `findProfiles`. */
   readonly profile_hash: string
+  /** The organizations whose runs it may get. Null: all. */
+  readonly org_ids: readonly OrgId[] | null
 }
 
 /**
@@ -24,7 +26,7 @@ export type WorkerCapacity = {
 export async function listFree(q: Queryable, now: Date): Promise<readonly WorkerCapacity[]> {
   const { rows } = await q.query<WorkerCapacity>({
     name: 'capacity.listFree',
-    text: `SELECT w.id, w.name, w.offer AS profile_hash, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
+    text: `SELECT w.id, w.name, w.offer AS profile_hash, w.bounds -> 'org_ids' AS org_ids, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
              (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
@@ -59,10 +61,10 @@ export async function findProfiles(q: Queryable, hashes: readonly string[]): Pro
 export type Reservation = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
 
 /**
- * Tries reservations in order, and returns for each whether it succeeded. It succeeds if its worker may get runs and
- * has enough capacity left after the earlier reservations. The workers stay locked until the transaction ends, so that
- * other transactions see these reservations. Placements are chosen from a snapshot that may be old. Only this check
- * ensures that no worker gets more runs than it has capacity for.
+ * Tries reservations in order, and returns for each whether it succeeded. A reservation succeeds if its worker may get
+ * runs and has enough capacity left after the earlier reservations. The workers stay locked until the transaction ends,
+ * so that other transactions see these reservations. Placements are chosen from a snapshot that may be old. Only this
+ * check ensures that no worker gets more runs than it has capacity for.
  */
 export async function reserve(
   tx: Queryable,
@@ -76,7 +78,7 @@ export async function reserve(
            WHERE w.id = ANY($1::uuid[]) AND w.lease_expires_at > $2 AND ${MAY_GET_RUNS} ORDER BY w.id FOR NO KEY UPDATE`,
     values: [ids, now],
   })
-  // Read this in a second statement, after the locks, to see what their last holder committed.
+  // A second statement, after the locks, also sees the runs that earlier holders of the locks have committed.
   const { rows: used } = await tx.query<Reservation>({
     name: 'capacity.used',
     text: `SELECT worker_id, sum(vcpus)::integer AS vcpus, sum(memory_mib)::integer AS memory_mib FROM runs
@@ -103,7 +105,10 @@ export async function reserve(
   })
 }
 
-/** Whether there are new and waiting runs that need a worker. No placement pass has seen a `new` run yet. */
+/**
+ * Whether there are new and waiting runs that need a worker. A placement pass has already tried a waiting run, but not
+ * a new one.
+ */
 export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: boolean }
 
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
@@ -124,6 +129,7 @@ export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
 export type PendingRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
+  readonly org_id: OrgId
   /** Text, because a Date would cut off digits that decide the order of runs. */
   readonly opened_at: string
   readonly vcpus: number
@@ -142,7 +148,7 @@ export type PendingRun = {
   readonly volumes: VolumeNeeds | null
 }
 
-const PENDING_RUN = `r.id AS run_id, r.sandbox_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
+const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
   s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
 
 /** The range of a page of pending runs. */
@@ -154,8 +160,9 @@ export type PendingPage = {
 }
 
 /**
- * The oldest runs without a worker, after a given run. The index alone skips waiting runs that are too large. Skipping
- * 100,000 of them takes 30 ms; it took 2 s when each row was read (2026-11, 2 cores).
+ * The oldest runs without a worker, after a given run. Waiting runs that are too large are skipped by the index alone,
+ * without reading their rows. Skipping 100,000 of them takes 30 ms. It took 2 s when each row was read (2026-11, 2
+ * cores).
  */
 export async function pending(q: Queryable, page: PendingPage): Promise<readonly PendingRun[]> {
   const { after, limit, waitingUpTo } = page

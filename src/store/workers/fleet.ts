@@ -1,5 +1,6 @@
 /** Workers as operators see them: their identity, drain and removal, and the data that only they store. */
 import type { VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { WorkerBounds } from '../../domain/workers/worker-bounds.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** The identity of a worker. */
@@ -28,15 +29,22 @@ export async function findByCredential(q: Queryable, credentialSha256: Buffer): 
   return rows[0] ?? null
 }
 
+/** A machine that becomes a worker. */
+export type NewWorker = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly credentialSha256: Buffer
+  readonly bounds: WorkerBounds | null
+  readonly now: Date
+}
+
 /** Inserts a worker. Returns false when a worker that was not removed has the same name or credential. */
-export async function insert(
-  tx: Queryable,
-  worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
-): Promise<boolean> {
+export async function insert(tx: Queryable, worker: NewWorker): Promise<boolean> {
+  const bounds = worker.bounds === null ? null : JSON.stringify(worker.bounds)
   const { rowCount } = await tx.query({
-    text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
+    text: `INSERT INTO workers (id, name, credential_sha256, created_at, bounds) VALUES ($1, $2, $3, $4, $5)
            ON CONFLICT DO NOTHING`,
-    values: [worker.id, worker.name, worker.credentialSha256, worker.now],
+    values: [worker.id, worker.name, worker.credentialSha256, worker.now, bounds],
   })
   return rowCount > 0
 }
@@ -65,13 +73,16 @@ export type ListedWorker = {
   readonly draining_since: Date | null
   readonly drain_deadline_at: Date | null
   readonly removed_at: Date | null
+  readonly bounds: WorkerBounds | null
+  /** What its last report claimed beyond its bounds. Null: nothing. */
+  readonly refused_claims: string | null
 }
 
 /** Workers after a given one, in the order in which they joined. */
 export async function list(q: Queryable, after: WorkerId | null, limit: number): Promise<readonly ListedWorker[]> {
   const { rows } = await q.query<ListedWorker>({
     text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
-             w.draining_since, w.drain_deadline_at, w.removed_at, u.runs::integer AS runs,
+             w.draining_since, w.drain_deadline_at, w.removed_at, w.bounds, w.refused_claims, u.runs::integer AS runs,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w CROSS JOIN LATERAL (
              SELECT count(*) AS runs, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs r
@@ -113,7 +124,7 @@ export async function holdings(q: Queryable, id: WorkerId, namesLimit: number): 
              (SELECT count(*)::integer FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL) AS sandboxes,
              (SELECT count(*)::integer FROM volumes WHERE home_worker_id = $1 AND status = 'active') AS volumes,
              ARRAY(SELECT name FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL ORDER BY id LIMIT $2) AS sandbox_names,
-             ARRAY(SELECT coalesce(name, 'the host volume of its organization') FROM volumes
+             ARRAY(SELECT coalesce(name, 'the default volume of its organization') FROM volumes
                WHERE home_worker_id = $1 AND status = 'active' ORDER BY id LIMIT $2) AS volume_names`,
     values: [id, namesLimit],
   })

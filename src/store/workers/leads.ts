@@ -1,7 +1,7 @@
 /**
- * Leases that let only one process at a time do a job. The holder increments `beats`. Another process that sees `beats`
- * and `epoch` unchanged for long enough acquires the lead and gets the next `epoch`. Clocks of different machines are
- * never compared.
+ * Leads: leases that let only one process at a time do a job. The holder increments `beats`. Another process that sees
+ * `beats` and `epoch` unchanged for long enough acquires the lead and gets the next `epoch`. Clocks of different
+ * machines are never compared.
  */
 import type { Queryable } from '../postgres/database.ts'
 
@@ -56,8 +56,8 @@ export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Pr
 }
 
 /**
- * Returns whether this term still lasts, and if so, extends it until the transaction ends. The row lock is that of a
- * foreign key: it lets renewals pass, but the next holder must wait.
+ * Returns whether this term still lasts. If so, no other process can acquire the lead until the transaction ends. The
+ * row lock (FOR KEY SHARE) blocks `acquire`, which changes the unique key (name, epoch), but not `renew`.
  */
 export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await tx.query({

@@ -1,12 +1,12 @@
 /**
  * Records reports of many workers with one statement. A fleet of 10,000 workers sends a thousand reports a second, and
- * ten thousand at once after a restart of the control plane. No lease may expire meanwhile.
+ * ten thousand at once after a restart of the control plane. No lease may expire before its report is recorded.
  */
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/lease.ts'
 import type { Statement } from '../postgres/database.ts'
 import type { OpenRunOfWorker } from '../sandboxes/runs.ts'
-import { GENERATION, IS_LATER, type DrainState, type Renewal, type WorkerReport } from './workers.ts'
+import { GENERATION, IS_LATER, type DrainState, type RecordedWorkerReport, type WorkerReport } from './workers.ts'
 
 /** The time of the statement, and the new end of the leases that it extends. */
 export type LeaseTimes = { readonly now: Date; readonly expiresAt: Date }
@@ -25,8 +25,8 @@ export type ProlongedLease = DrainState & { readonly worker_id: WorkerId }
 /**
  * Extends the leases of workers that report no change and for which nothing has changed, and returns their rows. It
  * writes nothing for a worker whose generation was raised, whose lease has expired, that was removed or whose
- * credential differs. The same applies if a later report or another incarnation was recorded before. Pass at most one
- * report for each worker.
+ * credential differs. It also writes nothing if a later report, or a report of another incarnation, was recorded
+ * before. Pass at most one report for each worker.
  */
 export function prolongLeases(reports: readonly UnchangedReport[], lease: LeaseTimes): Statement {
   const rows = reports.map(({ worker_id, incarnation, seq, known_generation, credentialSha256 }) => {
@@ -48,7 +48,7 @@ export function prolongLeases(reports: readonly UnchangedReport[], lease: LeaseT
   }
 }
 
-/** A report with changes of the worker itself and none of its volumes. */
+/** A report that may change the worker's own row, and that says nothing new about its volumes. */
 export type ReportWithoutVolumes = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
   readonly worker_id: WorkerId
   /** Sandboxes that do not run and whose writable layer is stored on this worker. */
@@ -56,9 +56,12 @@ export type ReportWithoutVolumes = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> 
 }
 
 /** A worker whose report was recorded. */
-export type RecordedReportRow = Renewal & {
+export type RecordedReportRow = RecordedWorkerReport & {
   readonly worker_id: WorkerId
-  /** Whether the worker has never reported a volume that is now to be deleted. */
+  /**
+   * Whether a volume of the worker is being deleted that the worker has never reported. It has no files, so its row can
+   * be deleted.
+   */
   readonly has_emptied: boolean
   readonly open: readonly OpenRunOfWorker[]
   /**
@@ -76,30 +79,35 @@ export type RecordedReportRow = Renewal & {
  * Pass at most one report for each worker.
  */
 export function recordReports(reports: readonly ReportWithoutVolumes[], lease: LeaseTimes): Statement {
-  const rows = reports.map(({ worker_id, incarnation, seq, capacity, driver, storage, stopped_sandboxes }) => {
-    return {
-      worker_id,
-      incarnation,
-      seq,
-      ...capacity,
-      driver,
-      storage,
-      is_shared: storage.is_shared,
-      stopped_sandboxes,
-    }
-  })
+  const rows = reports.map(
+    ({ worker_id, incarnation, seq, capacity, driver, storage, stopped_sandboxes, refused_claims = null }) => {
+      return {
+        worker_id,
+        incarnation,
+        seq,
+        ...capacity,
+        driver,
+        storage,
+        is_shared: storage.is_shared,
+        stopped_sandboxes,
+        refused_claims,
+      }
+    },
+  )
   return {
     name: 'workerReports.recordReports',
     text: `WITH p AS MATERIALIZED (
              SELECT * FROM json_to_recordset($1::json) AS p(worker_id uuid, incarnation uuid, seq bigint, vcpus integer,
-               memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, is_shared boolean, stopped_sandboxes json)),
+               memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, is_shared boolean, stopped_sandboxes json,
+               refused_claims text)),
            old AS MATERIALIZED (
              SELECT w.id, w.lease_expires_at, w.vcpus, w.memory_mib, w.storage FROM p JOIN workers w ON w.id = p.worker_id
              WHERE w.removed_at IS NULL AND ${IS_LATER({ incarnation: 'p.incarnation', seq: 'p.seq', now: '$3' })}
              ORDER BY w.id FOR NO KEY UPDATE OF w),
            renewed AS (
              UPDATE workers w SET vcpus = p.vcpus, memory_mib = p.memory_mib, disk_mib = p.disk_mib, driver = p.driver,
-               lease_expires_at = $2, life = p.incarnation, report_seq = p.seq, storage = p.storage
+               lease_expires_at = $2, life = p.incarnation, report_seq = p.seq, storage = p.storage,
+               refused_claims = p.refused_claims
              FROM p JOIN old ON old.id = p.worker_id WHERE w.id = p.worker_id
              RETURNING w.id, w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $3
                OR old.vcpus < w.vcpus OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS adds_capacity),

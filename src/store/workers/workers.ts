@@ -1,6 +1,7 @@
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
-import type { WorkerId } from '../../domain/ids.ts'
+import type { OrgId, WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/lease.ts'
+import type { AuthenticatedWorker, WorkerBounds } from '../../domain/workers/worker-bounds.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A worker with its profile, its capacity, and the capacity that its open runs use. */
@@ -13,8 +14,10 @@ export type WorkerRow = {
   readonly used_memory_mib: number
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
-  /** Whether it gets no new runs. */
+  /** Whether the worker is draining, and therefore gets no new runs. */
   readonly is_draining: boolean
+  /** The organizations whose volumes it may get. Null: all. */
+  readonly org_ids: readonly OrgId[] | null
 }
 
 /**
@@ -41,14 +44,14 @@ export async function register(
 export async function findByCredentials(
   q: Queryable,
   credentials: readonly Buffer[],
-): Promise<readonly (WorkerId | null)[]> {
-  const { rows } = await q.query<{ readonly id: WorkerId | null }>({
+): Promise<readonly (AuthenticatedWorker | null)[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId | null; readonly bounds: WorkerBounds | null }>({
     name: 'workers.findByCredentials',
-    text: `SELECT w.id FROM unnest($1::bytea[]) WITH ORDINALITY AS c(hash, n)
+    text: `SELECT w.id, w.bounds FROM unnest($1::bytea[]) WITH ORDINALITY AS c(hash, n)
              LEFT JOIN workers w ON w.credential_sha256 = c.hash AND w.removed_at IS NULL ORDER BY c.n`,
     values: [credentials],
   })
-  return rows.map(({ id }) => id)
+  return rows.map(({ id, bounds }) => (id === null ? null : { id, bounds }))
 }
 
 /** The part of a report that is about the worker itself. */
@@ -56,6 +59,8 @@ export type WorkerReport = ReportPosition & {
   readonly capacity: Capacity
   readonly driver: DriverReport
   readonly storage: StorageReport
+  /** What the worker claimed beyond its bounds, for operators. Absent or null: nothing. */
+  readonly refused_claims?: string | null
   readonly now: Date
   readonly leaseExpiresAt: Date
 }
@@ -67,7 +72,7 @@ export type WorkerReport = ReportPosition & {
 export type DrainState = { readonly draining_since: Date | null; readonly drain_deadline_at: Date | null }
 
 /** The result of recording a worker's report. */
-export type Renewal = DrainState & {
+export type RecordedWorkerReport = DrainState & {
   /** Whether there may now be capacity for waiting runs. */
   readonly adds_capacity: boolean
 }
@@ -80,8 +85,8 @@ export const GENERATION = `coalesce((SELECT g.generation FROM worker_generations
 
 /**
  * SQL: whether a report must be recorded because it is later than the last recorded one (`isLaterReport`). Once the
- * lease has expired, a report of an earlier incarnation is recorded too. The worker may have lost its data folder, on a
- * machine whose clock is behind.
+ * lease has expired, a report of an earlier incarnation is recorded too. A worker that has lost its data folder, on a
+ * machine whose clock is behind, gets an incarnation that seems earlier.
  */
 export const IS_LATER = ({ incarnation, seq, now }: Readonly<Record<'incarnation' | 'seq' | 'now', string>>): string =>
   `(w.life IS NULL OR (w.life, w.report_seq) < (${incarnation}, ${seq}) OR w.life > ${incarnation} AND w.lease_expires_at < ${now})`
@@ -91,13 +96,13 @@ export const IS_LATER = ({ incarnation, seq, now }: Readonly<Record<'incarnation
  * recorded or the worker was removed. The row stays locked until the transaction ends. Therefore later reads in the
  * transaction are consistent with this report.
  */
-export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
+export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<RecordedWorkerReport | null> {
   const { vcpus, memory_mib, disk_mib } = report.capacity
-  const { rows } = await tx.query<Renewal>({
+  const { rows } = await tx.query<RecordedWorkerReport>({
     name: 'workers.renew',
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
-             life = $8, report_seq = $9, storage = $10
+             life = $8, report_seq = $9, storage = $10, refused_claims = $11
            FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ incarnation: '$8', seq: '$9', now: '$7' })}
            RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
              OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS adds_capacity`,
@@ -112,6 +117,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
       report.incarnation,
       report.seq,
       JSON.stringify(report.storage),
+      report.refused_claims ?? null,
     ],
   })
   return rows[0] ?? null
@@ -132,6 +138,7 @@ export async function listLive(q: Queryable, now: Date): Promise<readonly Worker
   const { rows } = await q.query<WorkerRow>({
     name: 'workers.listLive',
     text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage, w.draining_since IS NOT NULL AS is_draining,
+             w.bounds -> 'org_ids' AS org_ids,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
@@ -165,7 +172,10 @@ export async function listSilent(q: Queryable, deadline: Date): Promise<readonly
   return rows
 }
 
-/** Whether a worker has still not reported. If so, its next report waits until the transaction ends. */
+/**
+ * Whether a worker has not reported since `listSilent` read it. If so, locks its row, so that its next report waits
+ * until the transaction ends.
+ */
 export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq }: SilentWorker): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'workers.isSilentSince',
@@ -176,11 +186,11 @@ export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq
 }
 
 /** How each worker that has reported stores its volumes. */
-export async function listStorages(
+export async function listStorageReports(
   q: Queryable,
 ): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
   const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
-    name: 'workers.listStorages',
+    name: 'workers.listStorageReports',
     text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id',
   })
   return rows

@@ -43,15 +43,15 @@ export type AgentDeps = {
 export type AgentState = {
   /** The machine's capacity and the driver's abilities, as of the last probe. */
   probe: Probe
-  /** The number of the last report. */
+  /** The number of the report that was sent last. */
   seq: number
   /** The number of the latest report whose answer was applied. Answers to earlier reports are ignored. */
   appliedSeq: number
-  /** The syncs without an answer, by the number of their report. */
+  /** The syncs that are still waiting for their answer, by the number of their report. */
   readonly inFlight: Map<number, AbortController>
   /** Whether there is something new to report. */
   hasNews: boolean
-  /** An abort ends the sync loop's pause. */
+  /** Aborting it ends the pause between two syncs. */
   pause: AbortController
   reportMemory: ReportMemory
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
@@ -59,15 +59,18 @@ export type AgentState = {
   desiredVersion: string | null
   isReconciling: boolean
   mustReconcile: boolean
-  /** Deleted sandboxes whose writable layers must be discarded, from the last answer. */
+  /** Deleted sandboxes whose writable layer and log this worker must still delete. Taken from the last answer. */
   discards: readonly SandboxId[]
-  /** An abort ends the wait for the discards. */
+  /** Aborted when all `discards` are done or a new list replaces them. This ends every wait for them. */
   discardsDone: AbortController
-  /** Tickets that were dialled and may still be open. */
+  /** Tickets that this worker has dialled, and that the control plane may not have closed yet. */
   readonly dialledTickets: Set<string>
 }
 
-/** What an agent remembers about its latest reports, which all have the same content. */
+/**
+ * What an agent remembers about its newest report content, so that an unchanged report can be sent as a heartbeat.
+ * Several successive reports may have had this content.
+ */
 export type ReportMemory = {
   content: string | null
   /** The number of the first report with this content. */
@@ -78,7 +81,7 @@ export type ReportMemory = {
   wholeAtMs: number
 }
 
-/** An agent: its dependencies, its parts and its state. `signal` ends the agent. */
+/** An agent: its dependencies, its parts and its state. When `signal` aborts, the agent ends. */
 export type Agent = {
   readonly deps: AgentDeps
   readonly signal: AbortSignal

@@ -1,6 +1,7 @@
 /**
- * The worker's agent. It reports the observed runs and volumes to the control plane, receives the desired ones, and reconciles
- * the two. It stores neither: each sync observes the driver again, and each answer contains the desired state.
+ * The worker's agent. It reports the observed runs and volumes to the control plane, receives the desired ones, and
+ * reconciles the two. It stores no state on disk: each sync observes the driver again, and the control plane sends the
+ * desired state again to each new process.
  */
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
@@ -19,13 +20,14 @@ import { makeVolumeReconciler } from './volume-reconciler.ts'
 /** How often the machine's capacity and the driver's abilities are probed again. */
 const PROBE_MS = 15_000
 /**
- * How long a shutdown waits for steps that are under way. A start that takes longer is repeated by the worker's next process.
+ * How long a shutdown waits for steps that are under way. If a sandbox's start takes longer, the worker's next process
+ * repeats it.
  */
 const SHUTDOWN_WAIT_MS = 3_000
 
 /**
- * Runs the agent until `stop` aborts. Sandboxes keep running afterwards. Rejects when the driver can't work on this machine.
- * Rejects with `WorkerRemoved` once the worker was removed and its runs are destroyed.
+ * Runs the agent until `stop` aborts. Sandboxes keep running afterwards. Rejects when the driver can't work on this
+ * machine. If the control plane removed the worker, the agent destroys all runs and rejects with `WorkerRemoved`.
  */
 export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void> {
   const failed = new AbortController()
@@ -83,7 +85,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
   return agent
 }
 
-/** Makes the sync loop send the next report at once. */
+/** Records that there is something new to report. The sync loop then sends its next report at once. */
 function noteNews(state: AgentState): void {
   state.hasNews = true
   state.pause.abort(NOTIFIED)

@@ -17,42 +17,49 @@ import { makeReplicaUrls } from './replica-urls.ts'
  */
 export interface ControlPlane {
   /**
-   * Sends a report and resolves with the answer. Calls `onRecorded` as soon as the control plane has recorded the report; from
-   * then on the lease is renewed. Rejects when the control plane can't be reached or refuses the report. The next call then
-   * tries another server process.
+   * Sends a report and resolves with the answer. Calls `onRecorded` as soon as the control plane has recorded the
+   * report, which also renews the worker's lease. Rejects when the control plane can't be reached or refuses the
+   * report. The next call then tries another server process.
    */
   sync(request: SyncRequest, signal: AbortSignal, onRecorded?: () => Promise<void>): Promise<SyncAnswer>
   /**
-   * Opens a WebSocket at the ticket's URL and resolves with it, paused. The signal cancels the attempt but does not close an
-   * open connection. Rejects when the ticket has expired or belongs to another worker.
+   * Opens a WebSocket at the ticket's URL and resolves with it. The WebSocket is paused. The signal cancels the attempt
+   * to connect but does not close an open connection. Rejects when the ticket has expired or belongs to another worker.
    */
   dial(ticket: DialTarget, signal: AbortSignal): Promise<WebSocket>
   /** The URLs to keep idle connections open to. Absent if there is only one URL. */
   readonly urls?: () => readonly string[]
   /**
-   * Opens an idle connection and waits. Resolves with a paused WebSocket when the control plane needs a stream. Rejects when
-   * the control plane can't be reached, or when it needed no stream for `STAND_BY_HOLD_MS`; then call it again.
+   * Opens an idle connection and waits. Resolves with a paused WebSocket when the control plane needs a stream. Rejects
+   * when the control plane can't be reached, or when it needed no stream for `STAND_BY_HOLD_MS`. In both cases, call
+   * `standBy` again.
    */
   standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamPurpose; readonly socket: WebSocket }>
 }
 
-/** The part of a ticket that is needed to connect. */
+/**
+ * The part of a ticket that is needed to connect. Without a `url`, the worker connects to the server process that it
+ * syncs with.
+ */
 export type DialTarget = { readonly ticket: string; readonly url?: string | undefined }
 
 /** The control plane removed this worker permanently. Its sandboxes move to other workers, and its credential is invalid. */
 export class WorkerRemoved extends Error {}
 
-/** How much longer a sync may take than the control plane holds it, in milliseconds. */
+/**
+ * The time limit for a sync is `SYNC_HOLD_MS`, for which the control plane may hold the sync, plus this many
+ * milliseconds.
+ */
 const SYNC_SLACK_MS = 7_000
 /**
- * How long a sync may stay without an answer if another server process can be tried, in milliseconds. Three stopped processes
- * in a row must take less time than `RENEW_DEADLINE_MS`.
+ * How long a sync may stay without an answer if another server process can be tried, in milliseconds. Trying three
+ * server processes that have stopped must take less time than `RENEW_DEADLINE_MS`.
  */
 const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000
 /**
- * How long the first connection attempt with a ticket may take if a second one at another URL may follow. The client waits 8 s
- * in total.
+ * How long each of two attempts to connect with a ticket may take, if the ticket names another URL than that of this
+ * worker's syncs. The client waits 8 s in total.
  */
 const FIRST_DIAL_LIMIT_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
@@ -110,13 +117,13 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
       } catch (error) {
-        // The server process may be reachable only through the URL of this worker's syncs, for example through a tunnel. Any
-        // other process refuses the ticket.
+        // The ticket's server process may be reachable only through the URL of this worker's syncs, for example through
+        // a tunnel. If another server process answers there, it refuses the ticket.
         signal.throwIfAborted()
         try {
           return await open(replicas.current, FIRST_DIAL_LIMIT_MS)
         } catch (second) {
-          throw new Error(`the ticket was accepted neither at ${url} nor where this worker syncs`, {
+          throw new Error(`neither ${url} nor the URL of this worker's syncs accepted the ticket`, {
             cause: new AggregateError([error, second]),
           })
         }
@@ -169,7 +176,8 @@ function openSocket(
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })
-    // Once connected, the code that uses the connection notices its end. The error would add nothing.
+    // Once connected, the code that uses the connection handles its end. This listener only keeps an error from ending
+    // the process.
     socket.on('error', (error) => {
       signal.removeEventListener('abort', onAbort)
       reject(error)

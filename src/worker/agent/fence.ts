@@ -31,7 +31,10 @@ type FenceDeps = {
 /** Creates the fence for one process of a worker. */
 export function makeFence({ renewDeadline, fencesItself, clock, log }: FenceDeps): Fence {
   let removed: WorkerRemoved | null = null
-  /** Stays true until no run is left. An answer that arrives meanwhile may desire a run that is half destroyed. */
+  /**
+   * Stays true until no run is left, even if an answer renews the deadline meanwhile. That answer may desire a run that
+   * is already half destroyed.
+   */
   let isDestroying = false
   const isActive = (): boolean => removed !== null || isDestroying || (fencesItself && renewDeadline.hasPassed())
   return {

@@ -6,9 +6,9 @@ import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 type IncarnationDeps = { readonly clock: Clock; readonly random: Random }
 
 /**
- * Creates the UUIDv7 of a new process of a worker (an incarnation), stores it in the file at `path`, and returns it. It is
- * greater than the UUIDs of all earlier incarnations, even if the clock went back. The control plane therefore recognizes late
- * messages of an earlier process. The file's field is named `life`, as in the first release.
+ * Creates the UUIDv7 of a new process of a worker (an incarnation), stores it in the file at `path`, and returns it.
+ * The UUID is greater than those of all earlier incarnations, even if the clock went back. The control plane therefore
+ * recognizes late messages of an earlier process. The file's field is named `life`, as in the first release.
  */
 export async function beginIncarnation(deps: IncarnationDeps, path: string): Promise<string> {
   const found = await readJson<{ readonly life: string }>(path)

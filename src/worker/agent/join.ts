@@ -5,7 +5,9 @@ import { parseProblem } from './control-plane.ts'
 export class JoinRefused extends Error {}
 
 const JOIN_LIMIT_MS = 15_000
-/** HTTP statuses of a server that is overloaded or not ready. They are not refusals. */
+/**
+ * HTTP 4xx statuses of a server that is overloaded or not ready. They don't refuse the machine, so a retry may succeed.
+ */
 const PASSING_STATUSES: readonly number[] = [408, 425, 429]
 
 /**

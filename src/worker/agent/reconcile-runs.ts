@@ -62,7 +62,7 @@ export async function destroyAllRuns(agent: Agent): Promise<number> {
 }
 
 function logFailure({ deps }: Agent, error: unknown): void {
-  deps.log.error({ error }, 'the worker could not decide its next step; the next sync does')
+  deps.log.error({ error }, 'the worker could not decide its next steps; it will retry at the next sync')
 }
 
 function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
@@ -92,7 +92,7 @@ async function performAction(driver: Driver, { action, desired }: ActionOnRun, a
   else if (desired !== undefined) await driver.start(desired, abort)
 }
 
-/** Replaces the list of sandboxes to discard. Ends every wait for an earlier list. */
+/** Replaces the list of sandboxes to discard. Ends every `waitForDiscards` for an earlier list. */
 export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): void {
   state.discardsDone.abort(NOTIFIED)
   state.discardsDone = new AbortController()
@@ -103,11 +103,12 @@ export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): 
 async function discardSandbox({ deps, state }: Agent, sandbox: SandboxId): Promise<void> {
   await deps.driver.discard(sandbox)
   await deps.logs.discard(sandbox)
-  state.discards = state.discards.filter((one) => one !== sandbox) // the runs are observed again before the next answer arrives
+  // The runs are reconciled again before the next answer, and must not discard this sandbox a second time.
+  state.discards = state.discards.filter((one) => one !== sandbox)
   if (state.discards.length === 0) state.discardsDone.abort(NOTIFIED)
 }
 
-/** Resolves once all listed sandboxes are discarded, the list is replaced, or the time is over. */
+/** Resolves once all sandboxes on the list are discarded, the list is replaced, or `limitMs` has passed. */
 export async function waitForDiscards({ deps, state, signal }: Agent, limitMs: number): Promise<void> {
   if (state.discards.length === 0) return
   await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([state.discardsDone.signal, signal]))

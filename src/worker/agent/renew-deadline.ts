@@ -1,7 +1,8 @@
 /**
- * The renew deadline: the worker destroys its runs if the control plane has not answered by then. The deadline is earlier than
- * the end of the worker's lease, at which the control plane declares the runs lost. Therefore no run ever runs on two workers.
- * The deadline's clock counts from the machine's boot and continues while a process is stopped and while the machine sleeps.
+ * The renew deadline: the worker destroys its runs if the control plane has not answered by then. At the end of the
+ * worker's lease, the control plane declares the runs lost and may start their sandboxes elsewhere. The deadline is
+ * earlier, so no sandbox runs on two workers. The deadline's clock counts from the machine's boot and continues while a
+ * process is stopped and while the machine sleeps.
  */
 import { readFileSync } from 'node:fs'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
@@ -14,8 +15,8 @@ export type RenewDeadline = {
   /** The time on the deadline's clock, in milliseconds. */
   nowMs(): number
   /**
-   * Extends the deadline after an answer to a message that was sent at `sentAtMs`. An answer to an older message changes
-   * nothing.
+   * Extends the deadline to `RENEW_DEADLINE_MS` after `sentAtMs`, when a message was sent that the control plane has
+   * answered. Never shortens the deadline.
    */
   extend(sentAtMs: number): Promise<void>
   hasPassed(): boolean
@@ -38,8 +39,9 @@ export function makeRenewDeadline(clock: Pick<Clock, 'monotonicMs'>): RenewDeadl
 type Written = { readonly boot: string; readonly over_at_ms: number }
 
 /**
- * Opens a deadline that is stored in a file. The worker's next process continues the same deadline, and the watchdog kills the
- * sandboxes once it has passed. A deadline without a file, or with a file of an earlier boot, has passed.
+ * Opens a deadline that is stored in a file. The worker's next process continues the same deadline, and the watchdog
+ * kills the sandboxes once it has passed. If the file is missing or from an earlier boot of the machine, the deadline
+ * counts as passed.
  */
 export async function openRenewDeadline(path: string): Promise<RenewDeadline> {
   const boot = await readBootId()

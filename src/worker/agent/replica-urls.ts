@@ -4,7 +4,7 @@ export type ReplicaUrls = {
   readonly all: readonly string[]
   /** The URL that the worker syncs with. */
   readonly current: string
-  /** How many URLs besides the current one have not failed since the last answer. */
+  /** How many URLs the worker can try before it returns to the first one that failed since the last answer. */
   readonly untried: number
   /** Whether the worker's credential may be sent to a URL that the control plane named. */
   accepts(named: string): boolean
@@ -14,15 +14,15 @@ export type ReplicaUrls = {
   markFailed(url: string): void
 }
 
-/** The most URLs to keep. */
+/** The maximum number of URLs to keep. */
 const URLS_LIMIT = 32
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
 
 /**
- * Creates the list with the URL that the worker was started with. If that URL is https, only https URLs are accepted, so that
- * no answer makes the worker send its credential unencrypted. A loopback URL is accepted only if the given URL is one, because
- * another program may listen on the worker's own loopback.
+ * Creates the list with the URL that the worker was started with. If that URL is https, only https URLs are accepted,
+ * so that no answer makes the worker send its credential unencrypted. A loopback URL is accepted only if `given` is a
+ * loopback URL, because another program may listen on the worker's own loopback.
  */
 export function makeReplicaUrls(given: string): ReplicaUrls {
   const first = new URL(given)

@@ -8,13 +8,14 @@ export type StandByDeps = {
   readonly clock: Clock
   readonly log: Log
   /** Serves a requested stream. Must not throw. */
-  readonly serve: (wish: StreamRequest) => void
+  readonly serve: (request: StreamRequest) => void
 }
 
 /**
- * How many idle connections a worker keeps open to each server process. This many streams can begin at the same time without a
- * sync. A channel opens in 6.2 ms at the median, against 8.1 ms with a ticket, whose sync also delays the first command. The
- * public client's `exec` of `true` takes 29 to 39 ms instead of 51 (2026-11, 2 cores).
+ * How many idle connections a worker keeps open to each server process. This many streams can begin at the same time
+ * without a sync. A channel opens in 6.2 ms at the median. With a ticket it takes 8.1 ms, and the sync that brings the
+ * ticket also delays the first command. The public client's `exec` of `true` takes 29 to 39 ms instead of 51 (2026-11,
+ * 2 cores).
  */
 const CONNECTIONS = 4
 /** How long after a failure a connection is retried: the first delay and the longest one. */
@@ -23,25 +24,25 @@ const LAST_RETRY_MS = 4_000
 /** How often the list of server processes is checked. */
 const URL_CHECK_MS = 1_000
 
-/** The connections to one server process. */
+/** The idle connections to one server process. `end` closes them; `kept` resolves once they are closed. */
 type StandByGroup = { readonly end: AbortController; readonly kept: Promise<void> }
 
 /** Keeps idle connections open to every server process until the signal aborts. Replaces each connection that gets used. */
 export async function keepStandingBy(deps: StandByDeps, signal: AbortSignal): Promise<void> {
   const { controlPlane, clock } = deps
-  const posts = new Map<string | undefined, StandByGroup>()
+  const groups = new Map<string | undefined, StandByGroup>()
   while (!signal.aborted) {
     const urls = new Set<string | undefined>(controlPlane.urls?.() ?? [undefined])
-    for (const url of urls) if (!posts.has(url)) posts.set(url, beginStandBy(deps, url, signal))
-    for (const [url, { end, kept }] of posts) {
+    for (const url of urls) if (!groups.has(url)) groups.set(url, beginStandBy(deps, url, signal))
+    for (const [url, { end, kept }] of groups) {
       if (urls.has(url)) continue
-      posts.delete(url)
+      groups.delete(url)
       end.abort(new Error('the server process is gone'))
       await kept
     }
     await interruptibleSleep(clock, URL_CHECK_MS, signal)
   }
-  await Promise.all([...posts.values()].map(({ kept }) => kept))
+  await Promise.all([...groups.values()].map(({ kept }) => kept))
 }
 
 function beginStandBy(deps: StandByDeps, url: string | undefined, signal: AbortSignal): StandByGroup {
@@ -68,7 +69,7 @@ async function keepConnection(
         pauseMs = RETRY_MS
         continue
       }
-      log.debug({ error, url }, 'standing by failed; trying again')
+      log.debug({ error, url }, 'a stand-by connection failed; will retry')
       await interruptibleSleep(clock, pauseMs, signal)
       pauseMs = Math.min(2 * pauseMs, LAST_RETRY_MS)
     }

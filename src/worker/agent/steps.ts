@@ -24,7 +24,10 @@ export type Steps = {
   waitUntilIdle(limitMs: number): Promise<void>
 }
 
-/** How long after a failure no new step begins for the same id. This prevents tight retry loops. */
+/**
+ * How long a failed step counts as under way, so that no new step for the same id begins. This prevents tight retry
+ * loops.
+ */
 const FAILED_STEP_PAUSE_MS = 500
 
 /** Creates an empty set of steps. `onEnd` is called after each step and must not throw. */
@@ -42,7 +45,7 @@ export function makeSteps(
     } catch (error) {
       if (error instanceof StartError) log.info({ id, reason: error.reason, err: error }, 'a start failed')
       else {
-        log.warn({ error, id }, 'a step of the worker failed; the next look decides again')
+        log.warn({ error, id }, 'a step of the worker failed; it is repeated if it is still needed')
         await interruptibleSleep(clock, FAILED_STEP_PAUSE_MS, signal)
       }
     }

@@ -3,6 +3,7 @@ import { pipeline } from 'node:stream/promises'
 import { createWebSocketStream, type WebSocket } from 'ws'
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { StreamPurpose, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
 import { encodeLogLines } from '../logs/log-lines.ts'
@@ -22,8 +23,8 @@ export type StreamDeps = {
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
 
 /**
- * A request to serve a stream: its purpose, and a function that returns its connection. The connection is already open, or
- * `connect` dials with a ticket.
+ * A request to serve a stream. `connect` resolves with the stream's connection, which is already open or is now dialled
+ * with a ticket.
  */
 export type StreamRequest<Asked = StreamPurpose> = {
   readonly purpose: Asked
@@ -54,16 +55,17 @@ async function joinChannel(
   { purpose: asked, connect }: StreamRequest<PurposeOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
-  // Opens both at the same time, which shortens the client's wait.
+  // Opens the connection and the run's channel at the same time, which shortens the client's wait.
   const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
   const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
   await pipeChannel(socket, channel, signal)
 }
 
-/** A connection as a Node stream, for files and logs. */
+/** Connects, and returns the connection as a Node stream. Used for files and logs. */
 async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
   const stream = createWebSocketStream(await connect())
-  // An error before the stream is in use destroys the stream. The code that uses it next then finds it destroyed.
+  // An error before the stream is in use destroys the stream. The code that uses the stream next then finds it
+  // destroyed.
   stream.on('error', () => stream.destroy())
   return stream
 }
@@ -130,6 +132,5 @@ async function bothOrNone<A extends Destroyable, B extends Destroyable>(a: Promi
 
 /** Whether an error only means that the client closed the connection. Every stream normally ends this way. */
 function isHangUp(error: unknown): boolean {
-  if (!(error instanceof Error) || !('code' in error)) return false
-  return error.code === 'ERR_STREAM_PREMATURE_CLOSE' || error.code === 'ABORT_ERR' || error.code === 'ECONNRESET'
+  return hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE', 'ABORT_ERR', 'ECONNRESET')
 }

@@ -16,13 +16,16 @@ import type { StreamRequest } from './streams.ts'
 
 /** How long after a failed sync the worker tries again. */
 const RETRY_MS = 500
-/** How long the worker waits before the next sync if a sync is held and there is nothing new to report. */
+/**
+ * How long the worker waits before it sends another sync, while the control plane holds one and there is nothing new to
+ * report.
+ */
 const IDLE_MS = 15_000
-/** The most syncs at the same time: one that the control plane holds, and one with a new report. */
+/** The maximum number of syncs at the same time: one that the control plane holds, and one with a new report. */
 const SYNCS_AT_ONCE = 2
 /**
- * How often the control plane reads a whole report although nothing changed. A difference that either side missed is corrected
- * within this time.
+ * How often the worker sends a whole report, and not just a heartbeat, although nothing changed. A difference that
+ * either side missed is corrected within this time.
  */
 export const WHOLE_REPORT_EVERY_MS = 600_000
 
@@ -76,7 +79,10 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
 }
 
-/** Returns the `known_generation` of a report that is about to be sent. */
+/**
+ * Returns the `known_generation` of a report that is about to be sent, and updates `memory`. Null makes the control
+ * plane read the whole report. Any other value says that the content is unchanged since that generation.
+ */
 export function knownGeneration(
   memory: ReportMemory,
   { content, seq, nowMs }: { readonly content: string; readonly seq: number; readonly nowMs: number },
@@ -88,7 +94,7 @@ export function knownGeneration(
   return null
 }
 
-/** Stores the generation from the answer to a report. */
+/** Stores the generation from the answer to the report `seq`. An answer to a report with other content is ignored. */
 export function noteGeneration(memory: ReportMemory, seq: number, generation: number | null): void {
   if (seq >= memory.sinceSeq) memory.generation = generation
 }
@@ -114,7 +120,7 @@ async function exchange(agent: Agent, { request, serve }: Exchange, signal: Abor
 
 async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void> {
   if (signal.aborted) return
-  deps.log.warn({ error }, 'a sync with the control plane failed; trying again')
+  deps.log.warn({ error }, 'a sync with the control plane failed; will retry')
   await interruptibleSleep(deps.clock, RETRY_MS, signal)
 }
 

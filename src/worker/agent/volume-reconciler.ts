@@ -37,7 +37,7 @@ export type VolumeReconciler = {
 const FIRST_MEASURE_MS = 5_000
 /** The delay from a file change to a measurement. One measurement covers all changes in that time. */
 const DEBOUNCE_MS = 500
-/** How long after a failure to set a cap the control plane is asked for all caps again. */
+/** How long after a failure to set a cap the worker requests all caps from the control plane again. */
 const CAPS_RETRY_MS = 3_000
 
 /** Creates the volume reconciler of a worker. `signal` ends it. */
@@ -58,17 +58,17 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
     try {
       measured = await storage.measure()
     } catch (error) {
-      log.warn({ error }, 'volumes could not be measured; trying again')
+      log.warn({ error }, 'volumes could not be measured; will retry')
     }
     first.resolve()
   }
-  /** Runs measurements one after the other, so that a later result is never replaced by an earlier one. */
+  /** Measures once, after all earlier measurements, so that an earlier result never replaces a later one. */
   const measure = (): Promise<void> => {
     measuring = measuring.then(measureOnce)
     return measuring
   }
 
-  /** Enforces the latest caps. If one fails, the worker requests all caps again later. */
+  /** Enforces the latest desired caps. If a cap can't be set, the worker requests all caps again later. */
   const applyAllCaps = async (): Promise<void> => {
     if (isApplyingCaps) return
     isApplyingCaps = true

@@ -6,7 +6,7 @@ export class CborError extends Error {}
 
 /**
  * The maximum number of items in one decoded message. A frame of 4 MiB could contain four million items, and decoding
- * them would block the process for seconds. A request with a long argument list has a few thousand items.
+ * such a frame would block the process for seconds. A request with a long argument list has a few thousand items.
  */
 const MAX_ITEMS = 65_536
 
@@ -31,7 +31,7 @@ export function encodeCbor(value: unknown): Uint8Array {
 
 /**
  * Decodes CBOR. Accepts keys in any order, integers longer than necessary, and lists and maps of indefinite length.
- * Throws `CborError` for invalid CBOR and for strings in chunks, which no client writes.
+ * Throws `CborError` for invalid CBOR and for strings of indefinite length, which no client writes.
  */
 export function decodeCbor(bytes: Uint8Array): unknown {
   const options: DecodeOptions = {
@@ -61,11 +61,11 @@ class CountingTokenizer extends Tokenizer {
 }
 
 /**
- * Readers for the fields of decoded payloads. Each returns a value of its type or throws `CborError`. Everywhere in the
- * protocol, an absent field means the same as null.
+ * The `as…` functions below check the fields of decoded payloads. Each returns the field with its type or throws
+ * `CborError`. Everywhere in the protocol, an absent field means the same as null.
  */
 
-/** A map with text keys. */
+/** Returns a map with text keys. */
 export function asMap(value: unknown): Readonly<Record<string, unknown>> {
   if (typeof value !== 'object' || value === null || Array.isArray(value) || value instanceof Uint8Array) {
     throw new CborError('a map was expected')
@@ -82,21 +82,21 @@ export function asOptionalText(value: unknown): string | null {
   return value === undefined || value === null ? null : asText(value)
 }
 
-/** A byte string, or an array of numbers from 0 to 255. */
+/** Returns bytes, from a byte string or from an array of numbers from 0 to 255. */
 export function asBytes(value: unknown): Uint8Array {
   if (value instanceof Uint8Array) return value
   if (Array.isArray(value)) return Uint8Array.from(value, (item) => asInteger(item, { min: 0, max: 255 }))
   throw new CborError('a byte string was expected')
 }
 
-/** A list. `read` decodes each item. An absent list counts as empty. */
+/** Returns a list whose items `read` decodes. An absent list counts as empty. */
 export function asList<T>(value: unknown, read: (item: unknown) => T): readonly T[] {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value)) throw new CborError('a list was expected')
   return value.map((item) => read(item))
 }
 
-/** A whole number from `min` to `max`, inclusive. */
+/** Returns a whole number from `min` to `max`, inclusive. */
 export function asInteger(value: unknown, bounds: { readonly min: number; readonly max: number }): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < bounds.min || value > bounds.max) {
     throw new CborError(`a whole number from ${String(bounds.min)} to ${String(bounds.max)} was expected`)
@@ -104,7 +104,7 @@ export function asInteger(value: unknown, bounds: { readonly min: number; readon
   return value
 }
 
-/** An unsigned 64-bit number. A number beyond JavaScript's safe integers becomes the largest safe integer. */
+/** Returns an unsigned 64-bit number. A number beyond JavaScript's safe integers becomes the largest safe integer. */
 export function asUnsigned64(value: unknown): number {
   if (typeof value === 'bigint' && value >= 0n) return Number.MAX_SAFE_INTEGER
   return asInteger(value, { min: 0, max: Number.MAX_SAFE_INTEGER })

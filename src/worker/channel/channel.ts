@@ -11,18 +11,20 @@ export type ChannelDeps = {
   readonly limits: ChannelLimits
   /** Sent to the client in `core.ready`, for diagnostics only. */
   readonly agentVersion: string
-  /** Called for each message that resets the sandbox's idle timeout. It must be cheap. */
+  /**
+   * Called for each message that resets the sandbox's idle timeout. This happens often, so the function must be cheap.
+   */
   readonly onActivity: () => void
   /**
-   * Called before a process is started. The returned function is called once, when the process has ended. A sandbox
-   * with a running process counts as in use, even if the process writes no output.
+   * Called before a client's process is started. It returns a function, which is called once the process has ended.
+   * Between the two calls the sandbox counts as in use, even if the process writes no output.
    */
   readonly onProcess: () => () => void
   /** Receives a copy of the output of every process. */
   readonly capture: OutputCapture
 }
 
-/** Receives output. It must be cheap and must not fail. */
+/** Receives copies of the output of processes. Its streams must accept data cheaply and must not fail. */
 type OutputCapture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
@@ -57,11 +59,14 @@ export interface Channel {
   /** Stops reading from the client until the returned function is called. Several pauses may overlap. */
   pauseInput(): () => void
   /**
-   * Counts input that a session keeps in memory, until the returned function is called. When the sessions together keep
-   * too much, the client is paused.
+   * Adds `bytes` to the input that all sessions together keep in memory. The returned function subtracts them again.
+   * The client is paused while the sum is above a limit.
    */
   trackInput(bytes: number): () => void
-  /** Claims an id for a new session. Returns `live` when the id has a session, `full` at the session limit. */
+  /**
+   * Claims an id for a new session. Returns `live` when the id already has a session, and `full` when the client has as
+   * many sessions as it may.
+   */
   claimId(id: number): 'claimed' | 'live' | 'full'
   /** Frees an id after the terminal message of its session. */
   releaseId(id: number): void

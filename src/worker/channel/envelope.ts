@@ -3,8 +3,8 @@ import { encodeFrameHead } from './frame.ts'
 import { type AgentMessageType, GENERATION, MESSAGES, type MessageType } from './messages.ts'
 
 /**
- * The maximum size of the data in one sent frame. It is below the 4 MiB limit of a frame and the 16 MiB limit of a
- * WebSocket message.
+ * The maximum size of the data in one frame that this worker sends. It is below the 4 MiB limit of a frame and the 16
+ * MiB limit of a WebSocket message.
  */
 export const MAX_DATA_BYTES = 1024 * 1024
 
@@ -31,7 +31,7 @@ export function decodeEnvelope(body: Uint8Array): Envelope {
   return { type: asText(map['t']), payload: asBytes(map['p']) }
 }
 
-/** Decodes a `{data}` payload. The result may be a view of the payload. Throws `CborError`. */
+/** Decodes a `{data}` payload. The result may share the payload's memory. Throws `CborError`. */
 export function decodeData(payload: Uint8Array): Buffer {
   const fast = fastDecodeData(payload)
   if (fast !== null) return fast
@@ -82,9 +82,9 @@ function cborHead(major: number, length: number): Buffer {
   return wide
 }
 
-// The fast path decodes messages in the form that the public client writes: definite lengths, and keys in this order.
-// It reads them in place, whereas the general decoder would copy all channel data twice. For any other form these
-// functions return null.
+// The fast path decodes messages in the form that the public client writes: definite lengths, and the keys in the order
+// `v`, `t`, `p`. It reads a message in place, whereas the general decoder would copy all channel data twice. For any
+// other form, `fastDecodeEnvelope` and `fastDecodeData` return null.
 
 /** Decodes a frame's body in the client's form. The payload is a view of the body. */
 export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {

@@ -1,4 +1,5 @@
 import { constants } from 'node:os'
+import { errorCodeOf } from '../../lib/error-code.ts'
 import {
   CborError,
   asFlag,
@@ -63,7 +64,10 @@ export function readSignal(payload: Uint8Array): number {
   return asInteger(asMap(decodeCbor(payload))['signal'], I32)
 }
 
-/** The fields of `core.exec.failed`. They reveal no details of errors other than `ExecFailure`. */
+/**
+ * Returns the fields of `core.exec.failed` for an error. The client sees the details of an `ExecFailure` or a
+ * `CborError`. Any other error becomes a general message.
+ */
 export function failedPayload(error: unknown): Readonly<Record<string, unknown>> {
   const failure =
     error instanceof ExecFailure
@@ -84,12 +88,11 @@ function asSize(value: unknown, absent: number): number {
   return value === undefined || value === null ? absent : asInteger(value, U16)
 }
 
-/** The number and name of a system error as the agent protocol writes them. Both are null for any other error. */
+/**
+ * Returns the number and name of a system error, as the agent protocol writes them. For any other error, both are null.
+ */
 export function errnoFields(error: unknown): { readonly errno: number | null; readonly errno_name: string | null } {
-  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') {
-    return { errno: null, errno_name: null }
-  }
-  const { code } = error
+  const code = errorCodeOf(error)
   const errno = Object.entries(constants.errno).find(([name]) => name === code)?.[1]
   return errno === undefined ? { errno: null, errno_name: null } : { errno, errno_name: code }
 }

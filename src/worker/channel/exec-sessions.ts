@@ -65,7 +65,7 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
 
 /** One process of a client, from the request to the terminal message. */
 type ExecSession = {
-  /** Passes input to the process. Empty data means the end of input. Does nothing after that. */
+  /** Passes input to the process. Empty data means the end of input. Data after the end of input is ignored. */
   write(data: Buffer): void
   resize(rows: number, cols: number): void
   signal(signal: number): void
@@ -116,12 +116,12 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
   }
 
   const carry = async (type: OutputType, stream: Readable): Promise<void> => {
-    const kept = channel.capture.stream(sourceOf(type, request))
+    const captured = channel.capture.stream(sourceOf(type, request))
     await sendStream(channel, stream, (data) => {
       channel.sendData(id, type, data)
-      kept.write(data)
+      captured.write(data)
     })
-    kept.end()
+    captured.end()
   }
 
   const run = async (): Promise<void> => {

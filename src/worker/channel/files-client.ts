@@ -33,7 +33,7 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
   const done = async (operation: keyof typeof OPERATION, fields: readonly Buffer[]): Promise<void> => {
     await ask(operation, fields)
   }
-  /** Runs a long task step by step, so that requests of other sessions run in between. */
+  /** Runs a long task step by step, so that requests of other sessions can run between two steps. */
   const finish = async (slot: number): Promise<void> => {
     for (;;) {
       const isOver = await ask('step', [encodeU32(slot)], 1)
@@ -119,24 +119,24 @@ function flag(isSet: boolean): Buffer {
   return Buffer.from([isSet ? 1 : 0])
 }
 
-// These functions encode and decode the fields of messages to and from guest/files.pl. They check replies strictly,
-// because the sandbox may send any bytes.
+// The functions below encode and decode the fields of messages to and from guest/files.pl. Decoding is strict, because
+// the sandbox may send any bytes.
 
-/** An unsigned 32-bit number. */
+/** Encodes an unsigned 32-bit number. */
 function encodeU32(value: number): Buffer {
   const field = Buffer.allocUnsafe(4)
   field.writeUInt32BE(value >>> 0, 0)
   return field
 }
 
-/** A signed 64-bit number. */
+/** Encodes a signed 64-bit number. */
 function encodeI64(value: number): Buffer {
   const field = Buffer.allocUnsafe(8)
   field.writeBigInt64BE(BigInt(value), 0)
   return field
 }
 
-/** Bytes with their length before them. */
+/** Encodes bytes with their length before them. */
 function encodeWithLength(bytes: Buffer): Buffer {
   return Buffer.concat([encodeU32(bytes.length), bytes])
 }
@@ -197,7 +197,7 @@ function notUnderstood(): FileFailure {
   return new FileFailure('files: the helper process in the sandbox sent an invalid reply')
 }
 
-/** The nearest safe integer. The time of a file may be any 64-bit number. */
+/** Returns the nearest safe integer. Needed because the time of a file may be any 64-bit number. */
 function clamp(value: bigint): number {
   const max = BigInt(Number.MAX_SAFE_INTEGER)
   return Number(value > max ? max : value < -max ? -max : value)

@@ -2,15 +2,15 @@ import type { GuestProcess } from './guest.ts'
 import { FileFailure } from './guest-files.ts'
 
 /**
- * A connection to a helper process in a sandbox, which replies to requests in order. The helper isn't trusted: if a
- * reply is unexpected, or longer than the request allows, the helper is ended.
+ * A connection to a helper process in a sandbox, which replies to requests in order. The helper isn't trusted: if it
+ * sends an unexpected reply, or one that is longer than the request allows, it is killed.
  */
 type FilesConnection = {
   /** Sends a request with its fields. Rejects with `FileFailure` when the operation failed or the helper is gone. */
   request(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
   /** Whether the helper has ended. All its open files are then closed. */
   readonly hasEnded: boolean
-  /** Ends the helper and waits until it is reaped. Pending requests fail. May be repeated. */
+  /** Ends the helper process and waits until it is reaped. Pending requests fail. May be repeated. */
   close(): Promise<void>
 }
 

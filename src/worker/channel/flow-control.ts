@@ -1,11 +1,14 @@
 import type { Readable, Writable } from 'node:stream'
 import type { Channel } from './channel.ts'
 
-/** A queue of input from a client for a target in the sandbox. The target may not be open yet, or may read slowly. */
+/**
+ * A queue of a client's input for a target in the sandbox: a process or a connection. The target may not be open yet,
+ * or may read slowly.
+ */
 type Inbox<T> = {
   /**
-   * Runs `act` on the target. If the target is not open yet, `act` waits in order. `bytes` is the size of the data that
-   * waits with it.
+   * Runs `act` on the target. While the target is not open, the calls wait in order. `bytes` is the size of the data
+   * that `act` keeps in memory.
    */
   deliver(bytes: number, act: (to: T) => void): void
   /** Sets the open target and runs the waiting actions. */
@@ -16,14 +19,17 @@ type Inbox<T> = {
   close(): void
 }
 
-/** Above this much waiting input, the channel stops reading from the client. It is twice the largest frame. */
+/**
+ * Above this much waiting input in one session, the channel stops reading from the client. The value is twice the
+ * largest frame.
+ */
 const MAX_WAITING_BYTES = 8 * 1024 * 1024
 /** The cost of each waiting message in addition to its bytes, so that many empty messages also reach the limit. */
 const MESSAGE_COST_BYTES = 1024
 
 /**
- * Creates the inbox of one session. The channel stops reading while this inbox, or all inboxes together, contain too
- * much.
+ * Creates the inbox of one session. The channel stops reading from the client while too much data waits in this inbox,
+ * or in all inboxes together.
  */
 export function makeInbox<T>(channel: Channel): Inbox<T> {
   let end: { readonly to: T } | null = null
@@ -92,8 +98,9 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
 }
 
 /**
- * A queue of data for the client. The queue has no limit of its own. Senders of much data therefore check `canWrite`
- * and otherwise wait for a callback. Callbacks run in order, so a busy session can't starve the others.
+ * A queue of data for the client. The queue has no limit of its own. Before sending much data, a sender therefore
+ * checks `canWrite`. If it is false, the sender waits for a callback. Callbacks run in order, so a busy session can't
+ * starve the others.
  */
 type Outbox = {
   send(buffers: readonly Buffer[]): void
@@ -141,17 +148,22 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   }
 }
 
-/** A limit on the data that is on its way into a sandbox. Above the limit, the client is paused. */
+/**
+ * A limit on the data that a client has sent and the sandbox has not yet taken. Above the limit, the client is paused.
+ */
 type InputBudget = {
-  /** Counts bytes until the returned function is called. That call may be repeated. */
+  /**
+   * Adds `bytes` to the data on its way into the sandbox. The returned function subtracts them again; further calls of
+   * it do nothing.
+   */
   add(bytes: number): () => void
   /** Resumes the client. */
   close(): void
 }
 
 /**
- * Creates a budget. Above `maxBytes` it calls `hold`, which pauses the client and returns a function to resume it. At
- * half of `maxBytes` it resumes the client.
+ * Creates a budget. When more than `maxBytes` are on their way, it calls `hold`, which pauses the client and returns a
+ * function that resumes it. The client is resumed at half of `maxBytes`.
  */
 export function makeInputBudget(hold: () => () => void, maxBytes: number): InputBudget {
   let bytes = 0
@@ -178,9 +190,9 @@ export function makeInputBudget(hold: () => () => void, maxBytes: number): Input
 }
 
 /**
- * Sends the data of a stream until the stream ends or is destroyed. Data that accumulates while the client is slow, or
- * within one turn of the event loop, is sent together. The stream's own buffer limit stops its writer. Never rejects,
- * because the owner of the stream reports its failure.
+ * Calls `send` with the data of a stream until the stream ends or is destroyed. Data that accumulates while the client
+ * is slow, or within one turn of the event loop, is sent together. While the client is slow, the stream's own buffer
+ * fills and stops its writer. Never rejects, because the owner of the stream reports its failure.
  */
 export function sendStream(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
   return new Promise((resolve) => {

@@ -5,7 +5,7 @@
 
 /** The smallest value of a frame's length field: the id and the flags, with an empty body. */
 const MIN_FRAME_LENGTH = 5
-/** The largest value of a frame's length field. A larger value ends the connection. */
+/** The largest allowed value of a frame's length field. A frame with a larger value ends the connection. */
 export const MAX_FRAME_LENGTH = 4 * 1024 * 1024
 /** The size of the length, the id and the flags. */
 const FRAME_HEAD_BYTES = 9
@@ -33,10 +33,14 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
   return head
 }
 
-/** Splits a byte stream into frames. Keeps at most one unfinished frame and one piece in memory. */
+/**
+ * Splits a byte stream, which arrives in pieces, into frames. Keeps at most one unfinished frame and one piece in
+ * memory.
+ */
 type FrameReader = {
   /**
-   * Accepts the next bytes and yields the frames that they complete. After a `FrameLengthError` the reader is unusable.
+   * Accepts the next piece of the stream and yields the frames that it completes. After a `FrameLengthError` the reader
+   * is unusable.
    */
   push(piece: Buffer): Generator<Frame, void, undefined>
 }

@@ -2,27 +2,30 @@ import type { Channel } from './channel.ts'
 import { makeInputBudget } from './flow-control.ts'
 
 /**
- * Bounds the memory of one client's file sessions. All sessions share the permits for outgoing data, the order of
- * sending it, and the limit on incoming data.
+ * Limits the memory of one client's file sessions. All of them share the permits for data to the client, the queue in
+ * which that data is sent, and the limit on data into the sandbox.
  */
 export type FsFlowControl = {
   /**
-   * Waits for a permit to keep one piece in memory. Permits are granted in the order of the calls. Null when the client
-   * has disconnected.
+   * Waits for a permit to keep one piece of a file in memory. Permits are granted in the order of the calls. Null when
+   * the client has disconnected.
    */
   acquire(): Promise<ReleasePermit | null>
   /** Returns a permit if one is free and no other session waits for one. Otherwise null. */
   tryAcquire(): ReleasePermit | null
   /** Sends data once the client can receive it. Resolves after that, or when the client has disconnected. */
   send(id: number, data: Buffer): Promise<void>
-  /** Counts data on its way into the sandbox until the returned function is called. Too much pauses the client. */
+  /**
+   * Adds `bytes` to the data on its way into the sandbox. The returned function subtracts them again. Above a limit,
+   * the client is paused.
+   */
   trackInput(bytes: number): () => void
   readonly isClosed: boolean
   /** Ends all waits at once. Called when the client has disconnected. */
   close(): void
 }
 
-/** Returns the permit. May be repeated. */
+/** Releases the permit. Further calls do nothing. */
 export type ReleasePermit = () => void
 
 /** The maximum number of pieces in memory at a time, about 8 MiB. */

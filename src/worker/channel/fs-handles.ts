@@ -14,7 +14,10 @@ export type OpenFileHandle = Extract<OpenHandle, { kind: 'file' }>
 
 /** The handles of one client. A handle whose process has ended is unknown. */
 export type HandleTable = {
-  /** Reserves a handle for a file or folder that is being opened. Throws `FileFailure` at the limit of handles. */
+  /**
+   * Reserves a handle for a file or folder that is being opened. Throws `FileFailure` when the client has as many
+   * handles as it may.
+   */
   reserve(what: string): { readonly slot: number; cancel(): void; fill(open: OpenHandle): number }
   /** Throws `FileFailure` for an unknown handle. */
   get(what: string, handle: number): OpenHandle

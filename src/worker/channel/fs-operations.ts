@@ -80,8 +80,8 @@ async function withHandle(handles: HandleTable, operation: HandleOperation): Pro
     case 'ReadDir': {
       const { files, slot, path, kind } = handles.get('readdir', operation.handle)
       if (kind === 'file') throw new FileFailure(`readdir: handle ${String(operation.handle)} is a file`)
-      // A reply may have fewer entries than the client's limit, because only an empty list means the end. `MAX_ITEMS`
-      // entries fit into one frame even with the longest paths.
+      // `readFolder` may return fewer entries than the client asked for, at most `MAX_ITEMS`. That is allowed, because
+      // only an empty list means the end. `MAX_ITEMS` entries fit into one frame even with the longest paths.
       const items = await files.readFolder(slot, Math.max(1, operation.limit ?? DEFAULT_LIMIT))
       return { List: items.map(({ name, stat }) => entryPayload(join(path, name), stat)) }
     }

@@ -1,7 +1,7 @@
 import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from './cbor.ts'
 import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
 
-/** An operation of `core.fs.request`, by its name there. */
+/** An operation of `core.fs.request`. `op` is its name in the agent protocol. */
 export type FsOperation =
   | Operation<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
   | Operation<'Stat', { readonly path: string; readonly follow: boolean }>
@@ -22,7 +22,7 @@ export type FsOperation =
  */
 export type FileRange = { readonly handle: number; readonly offset: number; readonly length: number | null }
 
-/** A union with one operation type for each name. */
+/** Distributes over a union of names, so that the result is a union with one operation type for each name. */
 type Operation<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
 
 type FsOperationName = FsOperation['op']
@@ -50,7 +50,7 @@ export function errorPayload(error: string): Readonly<Record<string, unknown>> {
   return { ok: false, error, data: null }
 }
 
-/** Encodes the entry of the file at a path. Without a stat, the entry contains only the path. */
+/** Returns the payload that describes the file at a path. Without a stat, it contains only the path. */
 export function entryPayload(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
   if (stat === null) {
     return { path, kind: 'other', size: 0, mode: 0, modified: null, uid: 0, gid: 0, atime: null, mtime: null }
@@ -134,7 +134,7 @@ function asOptional32(value: unknown): number | null {
   return asOptional(value, (given) => asInteger(given, { min: 0, max: 0xffff_ffff }))
 }
 
-/** A signed 64-bit number. One beyond JavaScript's safe integers becomes the nearest safe integer. */
+/** Returns a signed 64-bit number. A number beyond JavaScript's safe integers becomes the nearest safe integer. */
 function asSigned64(value: unknown): number {
   if (typeof value === 'bigint') return value > 0n ? Number.MAX_SAFE_INTEGER : Number.MIN_SAFE_INTEGER
   return asInteger(value, { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER })

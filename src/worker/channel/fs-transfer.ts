@@ -4,7 +4,10 @@ import { FileFailure, MAX_PIECE_BYTES } from './guest-files.ts'
 
 /** The maximum size of one piece, the same as for the data of one frame. */
 const PIECE_BYTES = 1024 * 1024
-/** How many pieces to request at a time. With two, the sandbox reads one while the other is sent. */
+/**
+ * How many pieces to request from the sandbox at a time. With two, the sandbox reads one piece while the other is sent
+ * to the client.
+ */
 const AHEAD = 2
 
 /** A requested part of a file. */
@@ -64,8 +67,8 @@ export async function sendFile(
       pending.shift()
       piece.permit()
       if (data.length === piece.bytes) continue
-      // The reply has fewer bytes than requested, either at the end of a file or from a device. The next pieces, which
-      // are already requested, would leave a gap, so they are dropped.
+      // The reply has fewer bytes than requested, because the file ends there or is a device. The pieces after it,
+      // which are already requested, would leave a gap. They are dropped and requested again from here.
       await drop()
       at = piece.offset + data.length
       ahead = 1
@@ -77,7 +80,7 @@ export async function sendFile(
 
 /** A write in progress: a client streams data into a file. */
 export type FileUpload = {
-  /** Writes data. Empty data means the end. Does nothing after the end or a failure. */
+  /** Writes data. Empty data means the end of the data. After the end or a failure, further data is ignored. */
   push(data: Buffer): void
   /** Fails the write before all data has arrived. */
   fail(error: unknown): void

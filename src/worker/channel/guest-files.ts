@@ -50,9 +50,9 @@ export interface GuestFiles {
   makeFolder(path: string, mode: number | null): Promise<void>
   remove(path: string): Promise<void>
   removeFolder(path: string): Promise<void>
-  /** Removes a folder with everything in it, without following symlinks. Uses the slot until it is done. */
+  /** Removes a folder with everything in it, without following symlinks. Occupies the slot until that is done. */
   removeTree(slot: number, path: string): Promise<void>
-  /** Copies the content and mode of a file. Uses the slot until it is done. */
+  /** Copies the content and mode of a file. Occupies the slot until the copy is done. */
   copy(slot: number, from: string, to: string): Promise<void>
   rename(from: string, to: string): Promise<void>
   openFile(slot: number, path: string, options: OpenOptions): Promise<void>

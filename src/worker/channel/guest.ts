@@ -1,7 +1,10 @@
 import type { Duplex, Readable, Writable } from 'node:stream'
 import type { GuestFiles } from './guest-files.ts'
 
-/** A sandbox as a channel uses it. Each driver whose sandboxes contain no agent implements this interface. */
+/**
+ * What a channel needs from a sandbox: starting processes, connections and file operations. Each driver whose sandboxes
+ * contain no agent implements this interface.
+ */
 export interface Guest {
   /** Starts a process in the sandbox. Rejects with `ExecFailure`, and then leaves no process running. */
   exec(request: GuestExec): Promise<GuestProcess>

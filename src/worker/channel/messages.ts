@@ -53,9 +53,9 @@ type SentBy<S extends Sender> = {
   [T in MessageType]: (typeof MESSAGES)[T]['sender'] extends S ? T : never
 }[MessageType]
 
-/** Types of messages that this worker may send. */
+/** The types of messages that this worker may send. */
 export type AgentMessageType = SentBy<'agent' | 'both'>
-/** Types of messages that a client may send. */
+/** The types of messages that a client may send. */
 export type ClientMessageType = SentBy<'client' | 'both'>
 
 const CLIENT_TYPES: ReadonlySet<string> = new Set(

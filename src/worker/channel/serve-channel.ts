@@ -24,14 +24,20 @@ const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
  */
 const MAX_INPUT_BYTES = 32 * 1024 * 1024
 
-/** Agent messages that don't count as activity. `core.ready` only answers a new connection. */
+/**
+ * Messages to the client that don't count as activity of the sandbox. `core.ready`, for example, only answers a new
+ * connection.
+ */
 const IDLE_AGENT_MESSAGES: ReadonlySet<AgentMessageType> = new Set([
   'core.ready',
   'core.pong',
   'core.touched',
   'core.error',
 ])
-/** Client messages that don't count as activity. For `core.touch`, its handler reports the activity. */
+/**
+ * Client messages whose arrival doesn't count as activity of the sandbox. The handler of `core.touch` reports activity
+ * itself.
+ */
 const IDLE_CLIENT_MESSAGES: ReadonlySet<ClientMessageType> = new Set(['core.ping', 'core.touch'])
 
 /**
@@ -122,7 +128,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
   const receive = (frame: Frame): void => {
     const envelope = readEnvelope(frame)
     if (envelope === null) {
-      channel.sendError(frame.id, 'malformed_message', { message: 'the frame holds no message' })
+      channel.sendError(frame.id, 'malformed_message', { message: 'the frame contains no message' })
       return
     }
     const { type, payload } = envelope
@@ -136,7 +142,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
       return
     }
     if (frame.id < ID_MIN || frame.id >= ID_MAX) {
-      const message = `ids run from ${String(ID_MIN)} to ${String(ID_MAX - 1)}`
+      const message = `an id must be from ${String(ID_MIN)} to ${String(ID_MAX - 1)}`
       channel.sendError(frame.id, 'invalid_session', { message, type })
       return
     }
@@ -198,8 +204,8 @@ function encodePrologue(): Buffer {
 }
 
 /**
- * The payload of `core.ready`. Its times describe a boot, which containers don't have. Clients require only that the
- * fields are present.
+ * Returns the payload of `core.ready`. Its times describe the boot of a virtual machine, which containers don't have.
+ * Clients require only that the fields are present.
  */
 function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
   return {

@@ -65,9 +65,9 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
 
 /** One connection of a client into the sandbox, from the request to the terminal message. */
 type TcpSession = {
-  /** Sends data to the other end. Does nothing after `end`. */
+  /** Sends data to the peer, to which the sandbox is connected. Data after `end` is ignored. */
   write(data: Buffer): void
-  /** Ends the client's direction after all its data is sent. The other end may still answer. */
+  /** Ends the direction from the client to the peer after all data is sent. The peer may still answer. */
   end(): void
   /** Closes the connection at once, because the client closed it or has disconnected. No further message is sent. */
   abort(): void

@@ -3,14 +3,15 @@ import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type { Capacity, DriverReport, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 
 /**
- * Runs sandboxes for a worker. A driver stores the state of each run on the machine, never only in memory, and `list` reads it
- * from there. A worker that was killed and restarted therefore adopts its runs. Every method may be repeated.
+ * Runs sandboxes for a worker. A driver stores the state of each run on the machine, never only in memory, and `list`
+ * reads that stored state. A worker that was killed and restarted therefore adopts its runs. Every method may be
+ * repeated.
  */
 export interface Driver {
   readonly name: string
   /**
-   * Reports the driver's abilities and the machine's capacity. Rejects when the driver can't work on this machine, with a
-   * message that lists what is missing.
+   * Reports the driver's abilities and the machine's capacity. Rejects when the driver can't work on this machine. The
+   * error message lists what is missing.
    */
   probe(): Promise<Probe>
   /** Lists every recorded run. An ended run stays in the list until `remove`. */
@@ -18,19 +19,28 @@ export interface Driver {
   /** Lists the sandboxes whose writable layer this driver stores. */
   listStored(): Promise<readonly SandboxId[]>
   /**
-   * Starts a run and resolves when its sandbox accepts commands. A second start of the same run joins the first or resolves at
-   * once. Rejects with `StartError` after the clean-up; only the record of the ended run is left.
+   * Starts a run and resolves when its sandbox accepts commands. If the run is already starting, a second call waits
+   * for the same start; if it has started, the call resolves at once. When a start fails, the driver cleans up, leaves
+   * only the record of the ended run, and rejects with `StartError`.
    */
   start(run: DesiredRun, signal: AbortSignal): Promise<void>
-  /** Sends SIGTERM, then SIGKILL after `graceMs`, and resolves when the run has ended. An ended or unknown run succeeds. */
+  /**
+   * Sends SIGTERM, then SIGKILL after `graceMs`, and resolves when the run has ended. Succeeds for an ended or unknown
+   * run.
+   */
   stop(run: RunId, graceMs: number): Promise<void>
-  /** Stops a run without grace and deletes its record. The sandbox's writable layer stays. An unknown run succeeds. */
+  /**
+   * Stops a run without grace and deletes its record. The sandbox's writable layer stays. Succeeds for an unknown run.
+   */
   remove(run: RunId): Promise<void>
-  /** Deletes a sandbox's writable layer. Rejects while a run of the sandbox is recorded. An unknown sandbox succeeds. */
+  /**
+   * Deletes a sandbox's writable layer. Rejects while a run of the sandbox is recorded. Succeeds for an unknown
+   * sandbox.
+   */
   discard(sandbox: SandboxId): Promise<void>
   /** Opens a stream that carries the agent protocol for one client. Rejects when the run is not running. */
   openChannel(run: RunId): Promise<Duplex>
-  /** Calls `onChange` within a second of each change of what `list` returns, until the returned function is called. */
+  /** Calls `onChange` within a second after the result of `list` changes. The returned function ends the calls. */
   watch(onChange: () => void): () => void
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>

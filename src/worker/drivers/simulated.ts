@@ -17,18 +17,18 @@ import { StartError } from '../start-error.ts'
 /** How a simulated run behaves. Delays are in milliseconds of the driver's clock. */
 type SimulatedBehaviour = {
   readonly startDelayMs: number
-  /** Rejects the start after its delay. */
+  /** If set, the start fails with this error after `startDelayMs`. */
   readonly startFailure: { readonly reason: StartFailure; readonly message: string } | null
-  /** How long a stop takes when nothing resists. */
+  /** How long a stop takes, unless `ignoresTerm` is set. */
   readonly stopDelayMs: number
-  /** Whether only SIGKILL ends it, after the full grace time. */
+  /** Whether the run ignores SIGTERM, so that a stop takes the full grace time. */
   readonly ignoresTerm: boolean
-  /** How long after its start it ends by itself; null: never. */
+  /** How long after its start the run ends by itself. Null if it never does. */
   readonly endsAfterMs: number | null
   readonly outcome: RunOutcome
 }
 
-/** Starts at once, runs until it is stopped. */
+/** The default behaviour: the run starts at once and runs until it is stopped. */
 const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
   startDelayMs: 0,
   startFailure: null,
@@ -40,17 +40,23 @@ const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
 
 type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
 
-/** Behaviour by image reference: that of the first rule that matches, over `DEFAULT_BEHAVIOUR`. */
+/**
+ * Returns a function that chooses a run's behaviour by its image reference. The first rule that matches overrides
+ * fields of `DEFAULT_BEHAVIOUR`.
+ */
 export function behaviourByImage(rules: readonly BehaviourRule[]): (run: DesiredRun) => SimulatedBehaviour {
   return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
 }
 
-/** The machine that simulated drivers share. It outlives them, as sandboxes outlive a worker. */
+/**
+ * The simulated machine. Several drivers, one after the other, may use the same machine: its runs outlive a driver, as
+ * sandboxes outlive a worker process.
+ */
 export type SimulatedWorld = {
   readonly runs: Map<RunId, SimulatedRun>
   readonly stored: Set<SandboxId>
   readonly onChange: Set<() => void>
-  /** Ends a run now, as a fault would. Does nothing to a run that has ended or is unknown. */
+  /** Ends a run now, as a crash would. Does nothing to a run that has ended or is unknown. */
   end(run: RunId, outcome: RunOutcome): void
 }
 
@@ -75,17 +81,20 @@ export function makeSimulatedWorld(): SimulatedWorld {
 
 type SimulatedInput = {
   readonly clock: Clock
-  /** Default: a new one. */
+  /** The machine to use. Default: a new machine. */
   readonly world?: SimulatedWorld
-  /** Default: the capacity of a large machine. */
+  /** The capacity to report. Default: that of a large machine. */
   readonly capacity?: Capacity
-  /** Takes the log lines about its runs; by default none are written. */
+  /** Where to write log lines about the runs. By default none are written. */
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
-  /** Default: `DEFAULT_BEHAVIOUR` for every run. */
+  /** Chooses the behaviour of each run. Default: `DEFAULT_BEHAVIOUR`. */
   readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }
 
-/** Creates a driver that runs nothing, for tests, benchmarks and trying the API. It names itself as simulated everywhere. */
+/**
+ * Creates a driver that runs nothing, for tests, benchmarks and trying the API. Its reports and logs say that it is
+ * simulated.
+ */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => DEFAULT_BEHAVIOUR } = input
   const { logs = makeNoLogs() } = input
@@ -94,7 +103,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const ends = new Set<Promise<void>>()
   const watching = new Set<() => void>()
 
-  // A start can't outlive its process, so the starts that an earlier one left in flight are over.
+  // A start can't outlive its worker process, so the starts that an earlier driver left in flight have failed.
   const cutShort: RunOutcome = {
     kind: 'start_failed',
     reason: 'cancelled',
@@ -146,7 +155,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       world.end(desired.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
-    // A run that ended while it started stays ended.
+    // If the run was ended during its start (`SimulatedWorld.end`), it stays ended.
     if (world.runs.get(desired.run_id)?.observed.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(desired.sandbox_id)

@@ -5,6 +5,7 @@ import { pipeline } from 'node:stream/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { extract } from 'tar-stream'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { StartError } from '../start-error.ts'
 import { decompress, digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { ImageLimits } from './image.ts'
@@ -42,7 +43,10 @@ async function findInLayout(files: ArchiveFiles, options: SourceOptions): Promis
         ? choosePlatform(parsed.index, architecture, name)
         : null
   if (entry === null)
-    throw new StartError('image', `${name} holds ${String(manifests.length)} images; save the one you want alone`)
+    throw new StartError(
+      'image',
+      `${name} contains ${String(manifests.length)} images; save only one image in an archive`,
+    )
   return findSource(layoutBlobs(files, limits), entry.digest, options)
 }
 
@@ -70,7 +74,7 @@ async function findInDockerArchive(files: ArchiveFiles, options: SourceOptions):
   const image = listed?.[0]
   if (listed === null || image === undefined) throw new StartError('image', `${name}: its manifest.json lists no image`)
   if (listed.length > 1)
-    throw new StartError('image', `${name} holds ${String(listed.length)} images; save the one you want alone`)
+    throw new StartError('image', `${name} contains ${String(listed.length)} images; save only one image in an archive`)
   const configuration = await files.read(image.Config)
   const document = parseImageConfigDocument(configuration, architecture, name)
   const claim = { digest: null, sizeBytes: null, maxBytes: limits.compressedLayerBytes }
@@ -94,7 +98,7 @@ function parseList(bytes: Buffer): readonly { readonly Config: string; readonly 
   }
 }
 
-/** The files of a saved image, by name. They are in a folder, or in a tar that is read in place. */
+/** The files of a saved image, by name. They are read from a folder, or directly from an uncompressed tar. */
 interface ArchiveFiles {
   has(name: string): Promise<boolean>
   /** Reads a whole document. Throws `StartError('image')` when it is missing or too large. */
@@ -106,7 +110,7 @@ type FileSlice = { readonly path: string; readonly start: number; readonly sizeB
 
 /**
  * Opens a folder, or a tar file that may be compressed. A compressed tar is first decompressed into the folder `temp`,
- * because layers are read from the middle of it.
+ * because layers are read from the middle of the tar.
  */
 export async function openArchive(
   path: string,
@@ -148,7 +152,7 @@ async function sliceOfFile(path: string): Promise<FileSlice | null> {
     const found = await stat(path)
     return found.isFile() ? { path, start: 0, sizeBytes: found.size } : null
   } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return null
+    if (hasErrorCode(error, 'ENOENT', 'ENOTDIR')) return null
     throw error
   }
 }
@@ -168,14 +172,14 @@ async function decompressTar(path: string, copy: string): Promise<string> {
   try {
     await decompress(createReadStream(path), (plain) => pipeline(plain, createWriteStream(copy)))
   } catch (error) {
-    throw new StartError('image', `${path} is not a tar archive, not even a compressed one`, error)
+    throw new StartError('image', `${path} is neither a tar archive nor a compressed tar archive`, error)
   }
   return copy
 }
 
 /**
- * Reads the position of each file in the tar. Older versions of `docker save` write a repeated layer once and add
- * symlinks to it.
+ * Finds the position of each file in the tar. If an image repeats a layer, older versions of `docker save` write the
+ * layer once and add symlinks to it. The symlinks are resolved here.
  */
 async function indexTar(path: string): Promise<ReadonlyMap<string, FileSlice>> {
   const slices = new Map<string, FileSlice>()

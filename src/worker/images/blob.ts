@@ -4,7 +4,7 @@ import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { StartError } from '../start-error.ts'
 import { TransientRegistryError } from './registry-transport.ts'
 
-/** The digest and size that a blob must have. Null if they are unknown. */
+/** The digest and the size that a blob must have. Each is null if it is unknown. */
 type ExpectedBlob = {
   readonly digest: string | null
   readonly sizeBytes: number | null
@@ -12,8 +12,8 @@ type ExpectedBlob = {
 }
 
 /**
- * Yields the chunks of a blob while verifying them. Throws `StartError('registry')` at the first excess byte, or at the
- * end if the size or digest differs.
+ * Yields the chunks of a blob and verifies the blob meanwhile. Throws `StartError('registry')` at the first excess
+ * byte, or after the last chunk if the size or digest differs.
  */
 export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: ExpectedBlob): AsyncGenerator<Buffer> {
   const hash = createHash('sha256')
@@ -52,7 +52,7 @@ export function digestOf(bytes: Buffer): string {
 }
 
 /**
- * Passes the decompressed content of a blob to `consume`. The first bytes identify the format: gzip (RFC 1952), zstd
+ * Decompresses a blob and passes its content to `consume`. The first bytes identify the format: gzip (RFC 1952), zstd
  * (RFC 8878), or uncompressed. Media types are ignored, because saved archives have none and some builders write wrong
  * ones. The caller verifies the digest of the decompressed content in any case.
  */

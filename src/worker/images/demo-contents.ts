@@ -1,11 +1,12 @@
 import { createHash } from 'node:crypto'
 import { open, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { CommandError, tryCommand } from '../../lib/run-command.ts'
 
 /** A file of the host that the demo image contains: its path on the host (`source`) and its path in the image. */
 type HostFile = { readonly source: string; readonly path: string }
-/** A symlink in the image under the name that starts a program. */
+/** A symlink in the image. Its name is that of a program, and it leads to the program's file. */
 type ProgramLink = { readonly path: string; readonly target: string }
 
 /** The host's programs for the demo image. */
@@ -30,7 +31,10 @@ export const DEMO_PROGRAMS: readonly string[] = [
 const PROGRAM_FOLDERS = ['/usr/bin', '/bin', '/usr/sbin', '/sbin'] as const
 const LDD_TIMEOUT_MS = 20_000
 
-/** Finds programs by name. It doesn't look for their libraries, so that checking for changes is cheap. */
+/**
+ * Finds programs by name. Doesn't find their libraries (see `findLibraries`), so that checking the programs for changes
+ * is cheap.
+ */
 export async function findHostPrograms(names: readonly string[]): Promise<HostPrograms> {
   const found = (await Promise.all(names.map(findProgram))).filter((program) => program !== null)
   const files = new Map(found.map(({ source }) => [source, { source, path: usrMergedPath(source) }]))
@@ -61,7 +65,7 @@ export async function findLibraries(programs: readonly HostFile[]): Promise<read
   return Promise.all([...new Set(paths)].map(hostFileAt))
 }
 
-/** Finds the paths that are files on this host. */
+/** Returns those of the given paths that are files on this host. */
 export async function findHostFiles(paths: readonly string[]): Promise<readonly HostFile[]> {
   const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await hostFileAt(path)] : [])))
   return found.flat()
@@ -100,7 +104,10 @@ async function hostFileAt(path: string): Promise<HostFile> {
   return { source: await realpath(path), path: usrMergedPath(join(await realpath(dirname(path)), basename(path))) }
 }
 
-/** The path in the image. There, /bin, /sbin and /lib* are symlinks into /usr, even if they are folders on the host. */
+/**
+ * Converts a host path to the path in the image. In the image, /bin, /sbin and /lib* are symlinks into /usr, even if
+ * they are folders on the host.
+ */
 function usrMergedPath(path: string): string {
   return path.replace(/^\/(bin|sbin|lib|lib32|lib64|libx32)\//, '/usr/$1/')
 }
@@ -109,7 +116,7 @@ async function isFile(path: string): Promise<boolean> {
   try {
     return (await stat(path)).isFile()
   } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return false
+    if (hasErrorCode(error, 'ENOENT', 'ENOTDIR')) return false
     throw error
   }
 }

@@ -23,8 +23,8 @@ import { type TarHeader, asBuffer } from './tar-streams.ts'
 /** The image that every worker has, even without a network. */
 export const DEMO_REFERENCE = 'localhost/demo'
 /**
- * The label that records the programs of an image. Increase the version when this file changes anything else in the
- * image.
+ * The label that stores the fingerprint of the programs in a demo image, after `FORMAT_VERSION`. Increase that version
+ * when a change of this file changes the image.
  */
 const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
 const FORMAT_VERSION = '1'
@@ -33,9 +33,9 @@ const FORMAT_VERSION = '1'
 const TIMEOUT_MS = 120_000
 
 /**
- * Creates the image `localhost/demo` from this host's programs, unless the store has a current one. Returns whether it
- * created the image. Doesn't replace an image that somebody loaded under that name. May be repeated. If nothing has
- * changed, it only checks the programs' dates.
+ * Creates the image `localhost/demo` from this host's programs, unless the store has an image of the same programs.
+ * Returns whether it created the image. Doesn't replace an image that somebody loaded under that name. May be repeated.
+ * If no program has changed, the function only reads the programs' dates.
  */
 export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join, resolve as resolvePath } from 'node:path'
 import {
@@ -7,17 +7,21 @@ import {
   parseImageReference,
   type ImageReference,
 } from '../../domain/spec/image-reference.ts'
+import type { OrgId } from '../../domain/ids.ts'
 import type { PullPolicy } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
+import type { GuardedHttp } from '../../lib/guarded-http.ts'
 import type { Log } from '../../lib/log.ts'
-import { CommandError } from '../../lib/run-command.ts'
 import { StartError } from '../start-error.ts'
 import { findSourceInArchive, openArchive } from './archive.ts'
 import { DEFAULT_IMAGE_LIMITS, type Image, type ImageLimits, type RegistryAuth } from './image.ts'
-import { openLayerStore } from './layer-store.ts'
+import { makeImageBudget } from './image-budget.ts'
+import { toHostError } from './host-error.ts'
+import { FOR_EVERYONE, type LayerUse } from './layer-store.ts'
+import { openLimitedLayers, type LayerLimits } from './limited-layers.ts'
 import { hostArchitecture } from './manifest.ts'
-import { pullImage, type PullOutcome } from './pull.ts'
-import { openImageRecords, type ImageRecord } from './image-records.ts'
+import { pullImage, pullKey, type PullOutcome } from './pull.ts'
+import { openImageRecords, toRecordConfig, type ImageRecord } from './image-records.ts'
 import { DEFAULT_REGISTRY_TIMEOUTS, type RegistryTimeouts } from './registry-transport.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
 import type { ImageSource } from './source.ts'
@@ -48,13 +52,20 @@ export interface ImageStore {
   /** Removes a reference. The next `collectGarbage` deletes its layers. A missing reference is fine. */
   remove(reference: string): Promise<void>
   /**
-   * Deletes layers that no reference needs and that are not in `inUse`, which contains folders as in `Image.layers`.
-   * Returns the number of deleted layers.
+   * Deletes layers that no reference needs and whose folders are not in `inUse`. These folders are written as in
+   * `Image.layers`. Returns the number of deleted layers.
    */
   collectGarbage(inUse: ReadonlySet<string>): Promise<number>
+  /**
+   * Deletes layers that nothing needs, and evicts the least recently used images if the store is beyond its limit. For
+   * repeated calls while the worker runs.
+   */
+  trim(): Promise<void>
 }
 
 export type ResolveOptions = {
+  /** The organization that wants the image. It gets only layers that were proved to it or to everyone. */
+  readonly org: OrgId
   readonly policy: PullPolicy
   readonly auth: RegistryAuth | null
   readonly signal: AbortSignal
@@ -65,7 +76,7 @@ export type ResolveOptions = {
   readonly onFetched?: () => void
 }
 
-export type ImageStoreDeps = {
+export type ImageStoreDeps = LayerLimits & {
   /**
    * The folder of the store, created when missing. Its path must not contain characters with a special meaning in
    * overlay mount options.
@@ -75,25 +86,32 @@ export type ImageStoreDeps = {
   readonly uidShift: number
   readonly clock: Clock
   readonly log: Log
-  /** The registry for references that name none. */
+  /** The client for all requests to registries. It decides which addresses they may reach. */
+  readonly http: GuardedHttp
+  /** The registry for references that contain no registry. */
   readonly defaultRegistry: string
   readonly limits?: ImageLimits
   readonly timeouts?: RegistryTimeouts
+  /** Reads the folders of the layers that sandboxes need. The store never evicts these layers. */
+  readonly readLayersInUse?: () => Promise<ReadonlySet<string>>
 }
+
+const readNone = (): Promise<ReadonlySet<string>> => Promise.resolve(new Set())
 
 /** Opens the store, and deletes the unfinished work of processes that died. */
 export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> {
-  const { uidShift, clock, log, defaultRegistry } = deps
+  const { clock, log, http, defaultRegistry } = deps
   const dir = resolvePath(deps.dir)
   if (/[,:\\"\s]/.test(dir))
-    throw new Error(`the image store can't be in '${dir}': overlay mounts need a path without , : \\ " and spaces`)
+    throw new Error(`the image store can't be in '${dir}': overlay mounts need a path without , : \\ " or spaces`)
   const limits = deps.limits ?? DEFAULT_IMAGE_LIMITS
   const timeouts = deps.timeouts ?? DEFAULT_REGISTRY_TIMEOUTS
   const architecture = hostArchitecture()
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const temp = await openTempFolders(join(dir, 'tmp'), log)
-  const records = await openImageRecords(join(dir, 'images'), temp)
-  const layers = await openLayerStore({ dir: join(dir, 'layers'), uidShift, temp, limits, clock })
+  const records = await openImageRecords(join(dir, 'images'), { temp, clock })
+  const { readLayersInUse = readNone } = deps
+  const { layers, space } = await openLimitedLayers({ ...deps, dir, records, temp, limits, readLayersInUse })
   const pulls = makeSingleFlight<ImageRecord>()
 
   function parseReference(requested: string): ImageReference {
@@ -111,50 +129,69 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     return { reference, digest, config, layers: diffIds.map((diffId) => layers.pathOf(diffId)) }
   }
 
+  // A process that evicts images removes the record first, but it may have read an older list of records.
+  async function readUsable(canonical: string): Promise<ImageRecord | null> {
+    const record = await records.read(canonical)
+    return record?.diff_ids.every((diffId) => existsSync(layers.pathOf(diffId))) === true ? record : null
+  }
+
+  async function findNamedLayers(): Promise<ReadonlySet<string>> {
+    return new Set((await records.list()).flatMap((record) => record.diff_ids.map((diffId) => layers.pathOf(diffId))))
+  }
+
+  async function collectGarbage(inUse: ReadonlySet<string>): Promise<number> {
+    return layers.collectGarbage(new Set([...(await findNamedLayers()), ...inUse]))
+  }
+
   async function install(source: ImageSource, reference: string, options: InstallOptions): Promise<ImageRecord> {
     const { digest, resolvedDigest, configDocument: document } = source
-    const release = layers.pin(document.diffIds)
+    const pin = layers.pin(document.diffIds)
+    const budget = makeImageBudget(`image ${reference}`, limits)
+    const unpacked: string[] = []
     const stop = new AbortController()
     const signal = AbortSignal.any([options.signal, stop.signal])
-    const work = source.layers.map(({ diffId, open }) =>
-      layers.ensure(diffId, open, signal).catch((error: unknown) => {
-        stop.abort(error) // without this layer, the others are useless
+    const work = source.layers.map(async ({ diffId, open }) => {
+      try {
+        if (await layers.ensure(diffId, open, { ...options, budget, signal })) unpacked.push(diffId)
+      } catch (error) {
+        stop.abort(error) // stops the other downloads: without this layer, the image is unusable
         throw error
-      }),
-    )
+      }
+    })
     try {
       await Promise.all(work)
       const record: ImageRecord = {
         reference,
         digest,
         resolved_digest: resolvedDigest,
-        origin: options.origin,
+        origin: options.origin(),
         stored_at: clock.now().toISOString(),
         labels: { ...document.labels },
         config: toRecordConfig(document.config),
         diff_ids: [...document.diffIds],
       }
       await records.write(record)
+      pin.release()
       return record
     } catch (error) {
       await Promise.allSettled(work)
+      pin.abandon()
+      await layers.discard(unpacked, await findNamedLayers())
       throw options.signal.aborted
         ? new StartError('cancelled', `getting ${reference} was cancelled`, error)
         : toHostError(error, reference)
-    } finally {
-      release()
     }
   }
 
   async function pull(
     reference: ImageReference,
-    record: ImageRecord | null,
+    stored: { readonly record: ImageRecord | null; readonly isProven: boolean },
     options: ResolveOptions,
   ): Promise<ImageRecord> {
     const canonical = canonicalReference(reference)
     const outcome: PullOutcome = await pullImage(
-      { clock, limits, timeouts, architecture },
-      { reference, record, ...options },
+      { clock, http, limits, timeouts, architecture },
+      { reference, ...stored, ...options },
     )
     switch (outcome.kind) {
       case 'current':
@@ -166,7 +203,14 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       }
       case 'fetch': {
         const startedMs = clock.monotonicMs()
-        const fetched = await install(outcome.source, canonical, { origin: outcome.origin, signal: options.signal })
+        const { source, origin } = outcome
+        const fetched = await install(source, canonical, {
+          origin,
+          signal: options.signal,
+          caller: options.org,
+          sharesWith: options.auth === null ? 'everyone' : options.org,
+          provedTo: () => (origin() === 'anonymous' ? 'everyone' : options.org),
+        })
         options.onFetched?.()
         log.info(
           { image: canonical, digest: fetched.digest, ms: Math.round(clock.monotonicMs() - startedMs) },
@@ -177,35 +221,30 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     }
   }
 
-  async function withTempFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
-    const folder = await temp.create()
-    try {
-      return await work(folder)
-    } finally {
-      await temp.remove(folder)
-    }
-  }
-
   async function load({ path, reference, requested, folder, signal }: ArchiveLoad): Promise<Image> {
     const files = await openArchive(path, { temp: folder, limits })
     const source = await findSourceInArchive(files, { imageName: path, architecture, limits, signal })
-    return toImage(await install(source, canonicalReference(reference), { origin: 'loaded', signal }), requested)
+    const options: InstallOptions = { origin: () => 'loaded', signal, ...FOR_EVERYONE }
+    return toImage(await install(source, canonicalReference(reference), options), requested)
   }
 
   return {
     async resolve(requested, options) {
       const reference = parseReference(requested)
       const canonical = canonicalReference(reference)
-      const record = await records.read(canonical)
+      const record = await readUsable(canonical)
+      if (record !== null) await records.touch(canonical)
       const mustAsk = options.policy === 'always' || record?.origin === 'credential'
-      if (record !== null && (isLocalOnly(reference) || !mustAsk)) return toImage(record, requested)
+      // The operator loaded an image for everyone. An earlier version recorded no proofs, and such an image can't be pulled.
+      const isProven = record !== null && (record.origin === 'loaded' || layers.areProven(record.diff_ids, options.org))
+      if (record !== null && (isLocalOnly(reference) || (isProven && !mustAsk))) return toImage(record, requested)
       if (isLocalOnly(reference)) {
         throw new StartError(
           'image',
           `image ${canonical} is not in this worker's store; put it there with 'sandyard image load'`,
         )
       }
-      if (record === null && options.policy === 'never') {
+      if (!isProven && options.policy === 'never') {
         throw new StartError(
           'image',
           `image ${canonical} is not in this worker's store, and the pull policy is 'never'`,
@@ -213,7 +252,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       }
       const { result } = pulls.join(
         pullKey(canonical, options),
-        (signal) => pull(reference, record, { ...options, signal }),
+        (signal) => pull(reference, { record, isProven }, { ...options, signal }),
         options.signal,
       )
       try {
@@ -228,30 +267,22 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     inspect: async (reference) => records.read(canonicalReference(parseReference(reference))),
     async load(path, requested, signal) {
       const reference = parseReference(requested)
-      return withTempFolder((folder) => load({ path, reference, requested, folder, signal }))
+      return temp.use((folder) => load({ path, reference, requested, folder, signal }))
     },
     async build(requested, write, signal) {
       const reference = parseReference(requested)
-      return withTempFolder(async (folder) => {
+      return temp.use(async (folder) => {
         await write(folder)
         return load({ path: folder, reference, requested, folder, signal })
       })
     },
     remove: async (reference) => records.remove(canonicalReference(parseReference(reference))),
-    async collectGarbage(inUse) {
-      const named = (await records.list()).flatMap((record) => record.diff_ids.map((diffId) => layers.pathOf(diffId)))
-      return layers.collectGarbage(new Set([...named, ...inUse]))
+    collectGarbage,
+    async trim() {
+      await collectGarbage(await readLayersInUse())
+      await space.trim()
     },
   }
-}
-
-// Failures of the store's disk and tools become `StartError('host')`. Any other error that is not a `StartError` is a
-// bug and stays unchanged.
-function toHostError(error: unknown, reference: string): unknown {
-  const isOfHost = error instanceof CommandError || (error instanceof Error && 'syscall' in error)
-  return isOfHost
-    ? new StartError('host', `image ${reference} could not be stored on this worker: ${error.message}`, error)
-    : error
 }
 
 type ArchiveLoad = {
@@ -262,20 +293,8 @@ type ArchiveLoad = {
   readonly folder: string
   readonly signal: AbortSignal
 }
-type InstallOptions = { readonly origin: ImageRecord['origin']; readonly signal: AbortSignal }
-
-function toRecordConfig(config: Image['config']): ImageRecord['config'] {
-  const { env, entrypoint, cmd, workdir, user } = config
-  return { env: [...env], entrypoint: entrypoint && [...entrypoint], cmd: cmd && [...cmd], workdir, user }
-}
-
-// Callers with different credentials must not share a pull, because one of them may have no access.
-function pullKey(canonical: string, { policy, auth }: ResolveOptions): string {
-  const secret =
-    auth === null
-      ? ''
-      : createHash('sha256')
-          .update(JSON.stringify([auth.username, auth.password]))
-          .digest('hex')
-  return `${canonical} ${policy} ${secret}`
-}
+type InstallOptions = {
+  /** Called after all layers are stored. */
+  readonly origin: () => ImageRecord['origin']
+  readonly signal: AbortSignal
+} & LayerUse

@@ -35,10 +35,14 @@ export type ImageLimits = {
   readonly documentBytes: number
   /** The limit for one layer as downloaded. */
   readonly compressedLayerBytes: number
-  /** The limit for one layer's decompressed tar stream. */
-  readonly unpackedLayerBytes: number
-  readonly entriesPerLayer: number
-  /** The limit for the total length of all names in one layer. They are kept in memory while the layer is unpacked. */
+  /** The limit for the decompressed tar streams of all layers of one image together. */
+  readonly unpackedImageBytes: number
+  /** The limit on files, folders and links in all layers of one image together. Each takes an inode of the worker. */
+  readonly filesPerImage: number
+  /**
+   * The limit for the total length of all names in one layer, because they are kept in memory while the layer is
+   * unpacked.
+   */
   readonly nameBytesPerLayer: number
   /** The limit on layers. Overlayfs and image builders have about the same limit. */
   readonly layersPerImage: number
@@ -47,8 +51,8 @@ export type ImageLimits = {
 export const DEFAULT_IMAGE_LIMITS: ImageLimits = {
   documentBytes: 4 * 1024 * 1024,
   compressedLayerBytes: 16 * 1024 ** 3,
-  unpackedLayerBytes: 32 * 1024 ** 3,
-  entriesPerLayer: 1_000_000,
+  unpackedImageBytes: 20 * 1024 ** 3,
+  filesPerImage: 1_000_000,
   nameBytesPerLayer: 128 * 1024 * 1024,
   layersPerImage: 127,
 }

@@ -1,5 +1,6 @@
 import { StartError } from '../start-error.ts'
 import type { ImageLimits } from './image.ts'
+import type { LayerBudget } from './image-budget.ts'
 import { makeLayerPaths } from './layer-paths.ts'
 import type { TarEntry, TarHeader } from './tar-streams.ts'
 
@@ -13,8 +14,8 @@ import type { TarEntry, TarHeader } from './tar-streams.ts'
 export interface LayerFilter {
   begin(): readonly TarHeader[]
   /**
-   * Converts an entry. Write `parents` first, then `entry` with the body of the original. `entry` is null when the
-   * entry is dropped.
+   * Converts an entry of the image's layer. Write the returned `parents` first, then the returned `entry` with the body
+   * of the original. The returned `entry` is null when the original is dropped.
    */
   accept(entry: TarEntry): FilteredEntry
   finish(): readonly TarHeader[]
@@ -27,6 +28,7 @@ type LayerFilterOptions = {
   /** Added to every owner and group, so that the sandboxes' user namespace shows the original ids of the image. */
   readonly uidShift: number
   readonly limits: ImageLimits
+  readonly budget: LayerBudget
 }
 
 /** The number of ids that the user namespace maps. A sandbox could not show an owner with a higher id. */
@@ -34,21 +36,24 @@ const MAPPED_IDS = 65_536
 // The names of whiteouts (OCI image specification, "Layer filesystem changeset").
 const WHITEOUT = '.wh.'
 const OPAQUE_WHITEOUT = '.wh..wh..opq'
-/** The prefix of names that aufs uses for its own data, except for the opaque whiteout. */
+/**
+ * The prefix of names that aufs uses for its own data. Only `OPAQUE_WHITEOUT`, which also has this prefix, has a
+ * meaning in an image.
+ */
 const AUFS_PREFIX = '.wh..wh.'
 /**
- * The attribute by which overlayfs marks a folder that hides the same folder in lower layers (kernel,
+ * The extended attribute of an opaque folder: one that hides the folder of the same name in lower layers (kernel,
  * Documentation/filesystems/overlayfs).
  */
 const OPAQUE_PAX = { 'SCHILY.xattr.trusted.overlay.opaque': 'y' }
 /**
- * The latest modification time. A ustar header stores times in 33 bits and would encode later or negative times
- * wrongly.
+ * The latest modification time to write. A ustar header stores times in 33 bits and would encode later or negative
+ * times wrongly.
  */
 const MAX_MTIME_MS = 0x7fff_ffff * 1000
 /**
- * `pack` treats a mode of 0 as missing and writes 0644, which would make /etc/shadow readable. A type bit prevents
- * that.
+ * Added to each mode that is written. Without it, the tar library's `pack` treats a mode of 0 as missing and writes
+ * 0644, which would make /etc/shadow readable.
  */
 const MODE_IS_GIVEN = 0o100000
 
@@ -57,20 +62,16 @@ type OwnedHeader = TarHeader & { readonly pax: Owners }
 type Attributes = Pick<TarEntry, 'name' | 'mode' | 'uid' | 'gid' | 'mtimeMs' | 'pax'>
 
 /** Makes the filter for one layer. */
-export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): LayerFilter {
+export function makeLayerFilter({ uidShift, limits, budget }: LayerFilterOptions): LayerFilter {
   const paths = makeLayerPaths()
   const folders = new Map<string, OwnedHeader>()
   const whiteouts = new Set<string>()
   const opaque = new Set<string>()
-  let entryCount = 0
   let nameBytes = 0
 
   function count(entry: TarEntry): void {
-    entryCount += 1
+    budget.addFiles(1)
     nameBytes += entry.name.length + entry.linkname.length
-    if (entryCount > limits.entriesPerLayer) {
-      throw new StartError('image', `a layer has more than ${String(limits.entriesPerLayer)} entries`)
-    }
     if (nameBytes > limits.nameBytesPerLayer)
       throw new StartError('image', 'the names in a layer are too long in total')
   }
@@ -104,7 +105,9 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
   }
 
   function addMissingParents(path: string): readonly TarHeader[] {
-    return paths.missingParents(path).map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
+    const parents = paths.missingParents(path)
+    budget.addFiles(parents.length)
+    return parents.map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
   }
 
   function acceptWhiteout(path: string): FilteredEntry {
@@ -130,8 +133,8 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
   }
 
   /**
-   * Adds an entry to the paths of the layer. Returns its type and its specific fields, or null when the entry is
-   * dropped.
+   * Adds an entry to the known paths of the layer. Returns the header fields that depend on its type, or null when the
+   * entry is dropped.
    */
   function specificHeader(entry: TarEntry, path: string): Partial<TarHeader> | null {
     switch (entry.type) {

@@ -47,10 +47,10 @@ export function makeLayerPaths(): LayerPaths {
       at.push(part)
       const node = nodes.get(at.join('/'))
       if (node?.kind === 'other')
-        throw new StartError('image', `'${name}' in a layer lies beneath something that is not a folder`)
+        throw new StartError('image', `'${name}' in a layer has a parent that is not a folder`)
       if (node?.kind !== 'symlink') continue
       followed += 1
-      if (followed > MAX_SYMLINKS) throw new StartError('image', `'${name}' in a layer lies behind a symlink loop`)
+      if (followed > MAX_SYMLINKS) throw new StartError('image', `'${name}' in a layer leads through a symlink loop`)
       at.pop()
       if (node.target.startsWith('/')) at = []
       waiting.push(...node.target.split('/').reverse())
@@ -98,7 +98,7 @@ export function makeLayerPaths(): LayerPaths {
       replace(path, { kind: 'other' })
     },
     addSymlink(path, target) {
-      if (target === '') throw new StartError('image', `the symlink '${path}' in a layer points nowhere`)
+      if (target === '') throw new StartError('image', `the symlink '${path}' in a layer has no target`)
       replace(path, { kind: 'symlink', target })
     },
     addHardLink(path, target) {

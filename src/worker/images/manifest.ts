@@ -69,7 +69,7 @@ export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   const value = parseJson(bytes, what)
   const isIndex = Value.Check(Index, value)
   const isManifest = Value.Check(Manifest, value)
-  if (isIndex && isManifest) throw new StartError('image', `${what}: its manifest is an index at the same time`)
+  if (isIndex && isManifest) throw new StartError('image', `${what}: its manifest is also an index`)
   if (isIndex) return { kind: 'index', index: value }
   if (isManifest) return { kind: 'manifest', manifest: value }
   throw new StartError(
@@ -97,7 +97,10 @@ export function choosePlatform(index: Index, architecture: string, what: string)
   )
 }
 
-/** Parses an image configuration. Throws when the image is for another platform. Empty commands count as absent. */
+/**
+ * Parses an image configuration. Throws when the image is for another platform. An empty entrypoint or command becomes
+ * null.
+ */
 export function parseImageConfigDocument(bytes: Buffer, architecture: string, what: string): ImageConfigDocument {
   const value = parseJson(bytes, what)
   if (!Value.Check(Configuration, value)) {

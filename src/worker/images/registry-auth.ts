@@ -1,12 +1,13 @@
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
+import type { GuardedHttp } from '../../lib/guarded-http.ts'
 import { StartError } from '../start-error.ts'
 import { readBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'
 import {
+  type RegistryReply,
   type RegistryTimeouts,
   TransientRegistryError,
-  isRedirectAllowed,
   sendToRegistry,
 } from './registry-transport.ts'
 
@@ -15,7 +16,11 @@ type Challenge =
   { readonly scheme: 'basic' } | { readonly scheme: 'bearer'; readonly realm: string; readonly service: string | null }
 
 type TokenRequest = {
-  readonly registry: URL
+  readonly http: GuardedHttp
+  /** The registry's host, for messages. */
+  readonly registry: string
+  /** Where the challenge came from. The token service must not be further inside. */
+  readonly challengedFrom: RegistryReply['reach']
   readonly repository: string
   readonly auth: RegistryAuth | null
   readonly timeouts: RegistryTimeouts
@@ -24,8 +29,8 @@ type TokenRequest = {
 }
 
 /**
- * Parses a challenge. Null when it has no known scheme. Prefers a token, because basic authentication sends the
- * password with each request.
+ * Parses a challenge. Null when it has no known scheme. If the header offers both schemes, a token is preferred,
+ * because basic authentication sends the password with each request.
  */
 export function parseChallenge(header: string): Challenge | null {
   const bearer = /(?:^|[\s,])bearer\s+(.*)$/i.exec(header)?.[1]
@@ -55,35 +60,32 @@ async function fetchToken(
   challenge: Challenge & { readonly scheme: 'bearer' },
   request: TokenRequest,
 ): Promise<string> {
-  const { registry, repository, auth, timeouts, maxBytes, signal } = request
+  const { http, registry, challengedFrom, repository, auth, timeouts, maxBytes, signal } = request
   const url = URL.parse(challenge.realm)
-  if (url === null || !isRedirectAllowed(registry, url)) {
-    throw new StartError(
-      'registry',
-      `registry ${registry.host} names a token service that is not allowed (HTTPS is required)`,
-    )
-  }
+  if (url === null || !/^https?:$/.test(url.protocol))
+    throw new StartError('registry', `registry ${registry} names a token service that is not a URL`)
   if (challenge.service !== null) url.searchParams.set('service', challenge.service)
   url.searchParams.set('scope', `repository:${repository}:pull`)
   const headers = auth === null ? {} : { authorization: basic(auth) }
-  const reply = await sendToRegistry({ url, method: 'GET', headers, timeouts, signal })
+  const linkedFrom = challengedFrom
+  const reply = await sendToRegistry({ http, registry, url, method: 'GET', headers, timeouts, signal, linkedFrom })
   if (reply.status !== 200) {
     reply.discard()
     if (reply.status >= 500)
       throw new TransientRegistryError(
         'registry',
-        `the token service of registry ${registry.host} answered ${String(reply.status)}`,
+        `the token service of registry ${registry} answered ${String(reply.status)}`,
       )
     throw new StartError(
       'registry',
       auth === null
-        ? `registry ${registry.host} does not allow anonymous access to ${repository}; add a credential for it`
-        : `registry ${registry.host} refused the credential for ${repository}; check its user name and password`,
+        ? `registry ${registry} does not allow anonymous access to ${repository}; add a credential for it`
+        : `registry ${registry} refused the credential for ${repository}; check its user name and password`,
     )
   }
   const bytes = await readBlob(reply.body, { digest: null, sizeBytes: null, maxBytes })
   const token = readToken(bytes)
-  if (token === null) throw new StartError('registry', `the token service of registry ${registry.host} sent no token`)
+  if (token === null) throw new StartError('registry', `the token service of registry ${registry} sent no token`)
   return token
 }
 

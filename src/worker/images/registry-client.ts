@@ -1,4 +1,5 @@
 import type { Clock } from '../../lib/clock.ts'
+import type { GuardedHttp } from '../../lib/guarded-http.ts'
 import { canonicalReference, registryUrl, type ImageReference } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../start-error.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
@@ -19,8 +20,8 @@ import {
  */
 interface RegistryClient {
   /**
-   * Returns the digest that a tag or digest resolves to. Null when the registry doesn't have it. Success proves that
-   * the caller has access.
+   * Returns the digest that `key`, a tag or digest, resolves to. Null when the registry doesn't have the image. Any
+   * result other than null proves that the caller has access.
    */
   headManifest(key: string, signal: AbortSignal): Promise<string | null>
   /**
@@ -31,8 +32,8 @@ interface RegistryClient {
   /** Returns a small blob, such as an image configuration. */
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
   /**
-   * Returns the verified bytes of a layer. It doesn't retry, because the caller may have used some of the bytes
-   * already.
+   * Returns the bytes of a layer and verifies them meanwhile. A failure is not retried, because the caller may have
+   * used some of the bytes already.
    */
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
   /** Whether the registry has asked for the caller's credential and accepted it. */
@@ -41,6 +42,7 @@ interface RegistryClient {
 
 export type RegistryClientDeps = {
   readonly clock: Clock
+  readonly http: GuardedHttp
   readonly timeouts: RegistryTimeouts
   readonly limits: ImageLimits
 }
@@ -58,18 +60,20 @@ export function makeRegistryClient(
   reference: ImageReference,
   auth: RegistryAuth | null,
 ): RegistryClient {
-  const { clock, timeouts, limits } = deps
+  const { clock, http, timeouts, limits } = deps
   const base = new URL(registryUrl(reference.registry))
   const name = canonicalReference(reference)
   let authorization: string | null = null
   let hasUsedCredential = false
 
   async function authorize(reply: RegistryReply, signal: AbortSignal): Promise<boolean> {
-    const challenge = parseChallenge(reply.headers.get('www-authenticate') ?? '')
+    const challenge = parseChallenge(reply.header('www-authenticate') ?? '')
     if (challenge === null) return false
     const { repository } = reference
     authorization = await answerChallenge(challenge, {
-      registry: base,
+      http,
+      registry: reference.registry,
+      challengedFrom: reply.reach,
       repository,
       auth,
       timeouts,
@@ -80,17 +84,18 @@ export function makeRegistryClient(
     return authorization !== null
   }
 
-  // Authenticates at most once for each request, after a 401. The client's first 401 starts authentication, and a later
-  // 401 means that the token has expired.
+  // Sends a request. After a 401 it authenticates, at most once for each request, and sends the request again. The
+  // first 401 that this client gets asks for authentication; a later one means that the token has expired.
   async function send(method: 'GET' | 'HEAD', path: string, signal: AbortSignal): Promise<RegistryReply> {
     const url = new URL(`/v2/${reference.repository}/${path}`, base)
-    const request = { url, method, timeouts, signal }
+    const request = { http, registry: reference.registry, url, method, timeouts, signal, linkedFrom: null }
     const headers = { accept: path.startsWith('manifests/') ? MANIFEST_TYPES : '*/*' }
-    const asSeen = (): Record<string, string> => (authorization === null ? headers : { ...headers, authorization })
-    const reply = await sendToRegistry({ ...request, headers: asSeen() })
+    const requestHeaders = (): Record<string, string> =>
+      authorization === null ? headers : { ...headers, authorization }
+    const reply = await sendToRegistry({ ...request, headers: requestHeaders() })
     if (reply.status !== 401) return reply
     reply.discard()
-    return (await authorize(reply, signal)) ? sendToRegistry({ ...request, headers: asSeen() }) : reply
+    return (await authorize(reply, signal)) ? sendToRegistry({ ...request, headers: requestHeaders() }) : reply
   }
 
   function refusal(status: number): StartError {
@@ -150,7 +155,7 @@ export function makeRegistryClient(
       })
       if (head.status === 404) return null
       if (isDigest(key)) return key
-      const digest = head.headers.get('docker-content-digest')
+      const digest = head.header('docker-content-digest')
       return digest !== null && isDigest(digest) ? digest : (await getManifest(key, signal)).digest
     },
     getSmallBlob: (descriptor, signal) =>

@@ -1,140 +1,80 @@
-import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
-import { StartError } from '../start-error.ts'
 import type { Clock } from '../../lib/clock.ts'
+import type { GuardedHttp, GuardedReply } from '../../lib/guarded-http.ts'
+import { StartError } from '../start-error.ts'
 
 /** How long a registry may be silent, in milliseconds. */
 export type RegistryTimeouts = {
-  /** From the request to the head of the response. */
+  /** The limit from the request to the head of the response. */
   readonly replyMs: number
-  /** Between two chunks of a body. */
+  /** The limit between two chunks of a body. */
   readonly idleMs: number
 }
 
 export const DEFAULT_REGISTRY_TIMEOUTS: RegistryTimeouts = { replyMs: 30_000, idleMs: 30_000 }
 
+/** The time limit for one request with its body. A layer of the largest size needs 2.4 MB/s. */
+const TOTAL_MS = 2 * 3_600_000
+/** A bound against endless replies. Whoever reads a body has a tighter limit of its own (`verifyBlob`). */
+const BODY_BYTES = 64 * 1024 ** 3
+
 type RegistryRequest = {
+  readonly http: GuardedHttp
   readonly url: URL
   readonly method: 'GET' | 'HEAD'
   readonly headers: Readonly<Record<string, string>>
   readonly timeouts: RegistryTimeouts
   readonly signal: AbortSignal
+  /** The registry's host, for messages. */
+  readonly registry: string
+  /** Where the reply came from that contained the URL. Null if the caller made the URL itself. */
+  readonly linkedFrom: GuardedReply['reach'] | null
 }
 
-export type RegistryReply = {
-  readonly status: number
-  readonly headers: Headers
-  /**
-   * The response body. It may be read once. Throws `TransientRegistryError` when the connection breaks or is silent for
-   * too long.
-   */
-  readonly body: AsyncIterable<Uint8Array>
-  /** Closes the connection without reading the body. */
-  discard(): void
-}
-
-const MAX_REDIRECTS = 5
-const REDIRECTS: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
+/** A registry's reply. Its body throws `TransientRegistryError` when the connection breaks or is silent for too long. */
+export type RegistryReply = GuardedReply
 
 /**
- * Sends one request and follows redirects. Only the first host receives the Authorization header. Blobs often come from
- * another host, which must not see the registry's password or token.
+ * Sends one request and follows redirects. Rejects with `TransientRegistryError` and one text, whether the address is
+ * closed, the name unknown, the port closed, or the connection broken. So texts tell a tenant nothing about hosts inside.
+ * Time doesn't either: a closed address is never dialled, and all of these are tried equally often (`withRetries`).
  */
 export async function sendToRegistry(request: RegistryRequest): Promise<RegistryReply> {
-  let { url, headers } = request
-  for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
-    const reply = await sendOnce({ ...request, url, headers })
-    const location = reply.headers.get('location')
-    if (!REDIRECTS.has(reply.status) || location === null) return reply
-    reply.discard()
-    const next = URL.parse(location, url.href)
-    if (next === null || !isRedirectAllowed(url, next)) {
-      throw new StartError('registry', `registry ${request.url.host} redirects to an address that is not allowed`)
-    }
-    if (next.origin !== url.origin) headers = withoutAuthorization(headers)
-    url = next
-  }
-  throw new StartError('registry', `registry ${request.url.host} redirects more than ${String(MAX_REDIRECTS)} times`)
-}
-
-/**
- * Whether one URL may redirect to another. Redirects may go to HTTPS, or to plain HTTP on this machine. A redirect from
- * another host to this machine is never allowed.
- */
-export function isRedirectAllowed(from: URL, to: URL): boolean {
-  if (isLoopbackHost(to.host)) return isLoopbackHost(from.host) && (to.protocol === 'http:' || to.protocol === 'https:')
-  return to.protocol === 'https:'
-}
-
-async function sendOnce({ url, method, headers, timeouts, signal }: RegistryRequest): Promise<RegistryReply> {
-  const abort = new AbortController()
-  const either = AbortSignal.any([signal, abort.signal])
-  const failed = (error: unknown): StartError =>
+  const { http, registry, timeouts, signal } = request
+  const toFailure = (error: unknown): StartError =>
     signal.aborted
       ? new StartError('cancelled', 'the pull was cancelled', signal.reason)
-      : new TransientRegistryError(
-          'registry',
-          `registry ${url.host} could not be reached, or the connection broke; check its name and the network`,
-          error,
-        )
-
-  const timer = setTimeout(() => {
-    abort.abort(new Error('no reply in time'))
-  }, timeouts.replyMs)
-  let response: Response
-  try {
-    response = await fetch(url, {
-      method,
-      redirect: 'manual',
-      signal: either,
-      headers: { 'accept-encoding': 'identity', ...headers },
-    })
-  } catch (error) {
-    throw failed(error)
-  } finally {
-    clearTimeout(timer)
-  }
-  return {
-    status: response.status,
-    headers: response.headers,
-    body: readBody(response, { abort, idleMs: timeouts.idleMs, failed }),
-    discard: () => {
-      abort.abort()
-    },
-  }
+      : new TransientRegistryError('registry', unreachable(registry), error)
+  const limits = { ...timeouts, totalMs: TOTAL_MS, bodyBytes: BODY_BYTES }
+  const headers = { 'accept-encoding': 'identity', ...request.headers }
+  const reply = await http.send({ ...request, headers, limits }).catch((error: unknown) => {
+    throw toFailure(error)
+  })
+  return { ...reply, body: withFailures(reply.body, toFailure) }
 }
 
-type Reading = {
-  readonly abort: AbortController
-  readonly idleMs: number
-  readonly failed: (error: unknown) => StartError
+function unreachable(registry: string): string {
+  return (
+    `registry ${registry} could not be reached: its address is not allowed, or nothing answers there. Check its name; ` +
+    'the operator opens private registries by SANDYARD_REGISTRIES_ALLOWED'
+  )
 }
 
-async function* readBody(response: Response, { abort, idleMs, failed }: Reading): AsyncGenerator<Uint8Array> {
-  if (response.body === null) return
-  const reader = response.body.getReader()
+async function* withFailures(
+  body: AsyncIterable<Uint8Array>,
+  toFailure: (error: unknown) => StartError,
+): AsyncGenerator<Uint8Array> {
+  const chunks = body[Symbol.asyncIterator]()
   try {
     for (;;) {
-      const timer = setTimeout(() => {
-        abort.abort(new Error('the body stalled'))
-      }, idleMs)
-      const piece = await reader
-        .read()
-        .catch((error: unknown) => {
-          throw failed(error)
-        })
-        .finally(() => {
-          clearTimeout(timer)
-        })
-      if (piece.done) return
-      yield piece.value
+      const next = await chunks.next().catch((error: unknown) => {
+        throw toFailure(error)
+      })
+      if (next.done === true) return
+      yield next.value
     }
   } finally {
-    abort.abort() // closes the connection when the reader stops early
+    await chunks.return?.() // closes the connection when the reader stops early
   }
-}
-
-function withoutAuthorization(headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
-  return Object.fromEntries(Object.entries(headers).filter(([name]) => name.toLowerCase() !== 'authorization'))
 }
 
 /** A failure of the network or of an overloaded registry. The same request may succeed later. */

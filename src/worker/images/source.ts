@@ -18,7 +18,7 @@ export type ImageSource = {
   readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
 }
 
-/** Access to manifests and blobs by digest, in a registry or an OCI layout. */
+/** Access to the manifests and blobs of a registry or an OCI layout. `key` is a tag or a digest. */
 export type BlobStore = {
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
@@ -74,7 +74,7 @@ export function pairLayers(
   if (opens.length > limits.layersPerImage) {
     throw new StartError(
       'image',
-      `${name} has ${String(opens.length)} layers; at most ${String(limits.layersPerImage)} are supported`,
+      `${name} has ${String(opens.length)} layers; the limit of this worker is ${String(limits.layersPerImage)} (SANDYARD_IMAGE_MAX_LAYERS)`,
     )
   }
   if (opens.length !== document.diffIds.length) {

@@ -70,7 +70,10 @@ export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal:
   })
 }
 
-/** Checks that a chunk is a buffer. The type of the stream doesn't declare the type of its chunks. */
+/**
+ * Returns `chunk` as a buffer, or throws if it is none. Needed because the stream's type doesn't declare the type of
+ * its chunks.
+ */
 export function asBuffer(chunk: unknown): Buffer {
   if (Buffer.isBuffer(chunk)) return chunk
   throw new TypeError('a tar stream yielded something that is not a buffer')

@@ -1,5 +1,6 @@
-import { mkdir, mkdtemp, readFile, readdir } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { readFileOrNull } from '../../lib/files.ts'
 import type { Log } from '../../lib/log.ts'
 import { CommandError, runCommand } from '../../lib/run-command.ts'
 
@@ -11,14 +12,17 @@ export interface TempFolders {
    * folder.
    */
   remove(path: string): Promise<void>
+  /** Creates a folder for `work`, and removes it afterwards. */
+  use<T>(work: (folder: string) => Promise<T>): Promise<T>
 }
 
 /** The time limit for a deletion. It suffices for the largest allowed image on a slow disk. */
 const REMOVE_TIMEOUT_MS = 10 * 60_000
 
 /**
- * Opens the parent folder and deletes the temporary folders of dead processes. Names contain the owner's process id and
- * start time. Therefore `sandyard image load` never deletes the folders of a running worker.
+ * Opens the parent folder `dir` and deletes the temporary folders of dead processes. A temporary folder's name contains
+ * the process id and start time of its owner. Therefore `sandyard image load` never deletes the folders of a running
+ * worker.
  */
 export async function openTempFolders(dir: string, log: Log): Promise<TempFolders> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
@@ -39,7 +43,19 @@ export async function openTempFolders(dir: string, log: Log): Promise<TempFolder
     const isAlive = pid !== undefined && startTime !== undefined && startTime === (await startTimeOf(Number(pid)))
     if (!isAlive) await remove(join(dir, name))
   }
-  return { create: () => mkdtemp(join(dir, `${self}-`)), remove }
+  const create = (): Promise<string> => mkdtemp(join(dir, `${self}-`))
+  return {
+    create,
+    remove,
+    async use(work) {
+      const folder = await create()
+      try {
+        return await work(folder)
+      } finally {
+        await remove(folder)
+      }
+    },
+  }
 }
 
 /**
@@ -47,11 +63,6 @@ export async function openTempFolders(dir: string, log: Log): Promise<TempFolder
  * process.
  */
 async function startTimeOf(pid: number): Promise<string> {
-  try {
-    const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')
-    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? ''
-  } catch (error) {
-    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ESRCH')) return ''
-    throw error
-  }
+  const stat = await readFileOrNull(`/proc/${String(pid)}/stat`)
+  return stat?.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? ''
 }

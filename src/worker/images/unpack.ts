@@ -6,23 +6,31 @@ import { StartError } from '../start-error.ts'
 import { decompress } from './blob.ts'
 import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
 import type { ImageLimits } from './image.ts'
+import type { LayerBudget } from './image-budget.ts'
 import { READ_OPTIONS, type TarHeader, asBuffer, readTarEntry, writeWithBackpressure } from './tar-streams.ts'
 
 /** Starts to read and verify a layer's bytes. Aborting the signal ends the read. */
 export type OpenBlob = (signal: AbortSignal) => AsyncIterable<Buffer>
+
+/** Counts what is unpacked. Each function throws or rejects with `StartError` at a limit. */
+export type UnpackMeter = LayerBudget & {
+  /** Called after each chunk. May wait for space. */
+  check(): Promise<void>
+}
 
 type UnpackOptions = {
   /** The empty folder to unpack into. */
   readonly into: string
   readonly uidShift: number
   readonly limits: ImageLimits
+  readonly budget: UnpackMeter
   readonly signal: AbortSignal
 }
 
 /**
  * Unpacks one layer (uncompressed, gzip or zstd) while it is downloaded. Returns its diff_id: the SHA-256 of its
- * uncompressed tar stream, as `sha256:…`. Entries go through the layer filter into GNU tar, which can create device
- * nodes and extended attributes, while Node can't. Rejects with `StartError`, and then leaves part of the layer in the
+ * uncompressed tar stream, as `sha256:…`. Entries go through the layer filter into GNU tar. It can create device nodes
+ * and extended attributes, which Node can't. Rejects with `StartError`, and then leaves part of the layer in the
  * folder. Works in small pieces, so the event loop is never blocked.
  */
 export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promise<string> {
@@ -52,7 +60,7 @@ export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promi
   const work = [
     waitForTar(tar),
     decompress(open(stop.signal), (plain) =>
-      feed(plain, { reader, hash, limitBytes: options.limits.unpackedLayerBytes, signal: stop.signal }),
+      feed(plain, { reader, hash, budget: options.budget, signal: stop.signal }),
     ),
     copyEntries(reader, writer, { filter, fail, signal: stop.signal }),
     pump(writer, tar.stdin, stop.signal),
@@ -65,7 +73,7 @@ export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promi
   return `sha256:${hash.digest('hex')}`
 }
 
-// Reports only the first failure, because it causes the others.
+// Converts the first failure of the pipeline, which causes all others, to a `StartError`.
 function asStartError(first: unknown): StartError {
   if (first instanceof StartError) return first
   return new StartError(
@@ -78,18 +86,18 @@ function asStartError(first: unknown): StartError {
 type FeedOptions = {
   readonly reader: Extract
   readonly hash: ReturnType<typeof createHash>
-  readonly limitBytes: number
+  readonly budget: UnpackMeter
   readonly signal: AbortSignal
 }
 
 const TAR_BLOCK_BYTES = 512
 
-async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, signal }: FeedOptions): Promise<void> {
+async function feed(plain: AsyncIterable<Buffer>, { reader, hash, budget, signal }: FeedOptions): Promise<void> {
   let size = 0
   for await (const chunk of plain) {
     size += chunk.length
-    if (size > limitBytes)
-      throw new StartError('image', `a layer is larger than ${String(limitBytes)} bytes when unpacked`)
+    budget.addBytes(chunk.length)
+    await budget.check()
     hash.update(chunk)
     await writeWithBackpressure(reader, chunk, signal)
   }
@@ -106,7 +114,8 @@ type CopyOptions = {
 }
 
 async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal }: CopyOptions): Promise<void> {
-  // Each entry is a separate stream, which fails when the tar stream fails. An unhandled error would end the process.
+  // Each entry is a separate stream, which also fails when the tar stream fails. Without a handler for that error, the
+  // process would end.
   const add = (header: TarHeader): ReturnType<Pack['entry']> => {
     const sink = writer.entry(header)
     sink.on('error', fail)

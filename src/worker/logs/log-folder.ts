@@ -1,12 +1,12 @@
 import { constants } from 'node:fs'
 import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Clock } from '../../lib/clock.ts'
 
 /**
  * The files of one sandbox's log, `<generation>.ndjson`. Whole records are appended, and each process of the worker
- * starts a new file. A crash can therefore cut short only the end of a file.
+ * starts a new file. After a crash, therefore, only the end of a file can be incomplete.
  */
 export type LogFolder = {
   /** The files, oldest first. `sizeBytes` counts only completely written records. */
@@ -25,8 +25,8 @@ export type LogFolder = {
 export type Segment = { readonly generation: number; readonly sizeBytes: number }
 
 /**
- * How many files a log at its limit has. The oldest file is deleted as a whole, so at least three quarters of the limit
- * stay.
+ * How many files a log has when it reaches its size limit. Then the oldest file is deleted as a whole, so at least
+ * three quarters of the limit stay.
  */
 const SEGMENTS_PER_LIMIT = 4
 /** The maximum number of files in a log. Each process of the worker starts a new file, even for few records. */
@@ -80,7 +80,7 @@ export async function openLogFolder(
     current = { generation, file, sizeBytes: sizeBytes + data.length }
     segments = [...segments.slice(0, -1), { generation, sizeBytes: current.sizeBytes }]
   }
-  /** Reopens a file. If that fails, the file stays unchanged, and the next record starts a new file. */
+  /** Reopens a file for appending. If that fails, the file stays unchanged, and the next record starts a new file. */
   const openAgain = async (generation: number): Promise<FileHandle> => {
     try {
       return await open(pathOf(generation), constants.O_WRONLY | constants.O_APPEND)
@@ -166,7 +166,7 @@ async function namesIn(path: string): Promise<readonly string[]> {
   try {
     return await readdir(path)
   } catch (error) {
-    if (isFileNotFound(error)) return []
+    if (hasErrorCode(error, 'ENOENT')) return []
     throw error
   }
 }
@@ -175,7 +175,7 @@ async function unlinkIfThere(path: string): Promise<void> {
   try {
     await unlink(path)
   } catch (error) {
-    if (!isFileNotFound(error)) throw error
+    if (!hasErrorCode(error, 'ENOENT')) throw error
   }
 }
 

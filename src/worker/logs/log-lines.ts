@@ -1,6 +1,9 @@
 import type { LogEntry, LogLine, LogQuery } from '../../contract/streams/log-protocol.ts'
 
-/** The length at which a chunk is sent. A shorter chunk is sent when no further entry is available. */
+/**
+ * The number of characters that are collected before they are sent as one chunk. A shorter chunk is sent when no
+ * further entry is available.
+ */
 const CHUNK_CHARACTERS = 64 * 1024
 
 /**

@@ -29,7 +29,7 @@ export function parseRecord(line: string): LogRecord | null {
   }
 }
 
-/** Converts a record to an entry. `position` is the end of the record. */
+/** Converts a record to an entry. `position` is the position of the record's end. */
 export function toEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
   return { position, source, ts: new Date(atMs).toISOString(), text }
 }

@@ -25,7 +25,8 @@ export type LogLimits = {
 /** How often idle files are closed. */
 const IDLE_CHECK_MS = 5_000
 /**
- * After how many idle checks expired logs are deleted. That is every hour, for the first time an hour after the start.
+ * Each time after this many idle checks, expired logs are deleted: every hour, and for the first time an hour after the
+ * start.
  */
 const SWEEP_EVERY_CHECKS = 720
 
@@ -60,17 +61,17 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
       if (open.has(sandbox)) continue
       const endedMs = await lastWriteMs(join(dir, name))
       const isOld = clock.now().getTime() - endedMs > limits.retentionMs
-      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has opened the log since `isOld` was determined
+      if (isOld && !open.has(sandbox)) await discard(sandbox) // the log was not opened while `isOld` was determined
     }
   }
   const runMaintenance = async (): Promise<void> => {
-    for (let rests = 1; !closing.signal.aborted; rests++) {
+    for (let checks = 1; !closing.signal.aborted; checks++) {
       await interruptibleSleep(clock, IDLE_CHECK_MS, closing.signal)
       try {
         await closeIdleLogs()
-        if (rests % SWEEP_EVERY_CHECKS === 0) await sweep()
+        if (checks % SWEEP_EVERY_CHECKS === 0) await sweep()
       } catch (error) {
-        log.warn({ error }, 'the maintenance of logs failed; it will be tried again')
+        log.warn({ error }, 'the maintenance of logs failed; will retry')
       }
     }
   }
@@ -98,8 +99,8 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
 }
 
 /**
- * Creates a writer that gets its log again for each call. A sandbox therefore never has two open logs, even if its log
- * was closed meanwhile.
+ * Creates a writer that calls `get` for the open log at each use. Between two uses the log may have been closed. A
+ * sandbox therefore never has two open logs.
  */
 function reopeningWriter(get: () => SandboxLog): LogWriter {
   return {

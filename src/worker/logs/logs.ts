@@ -2,9 +2,9 @@ import type { LogEntry, LogQuery, LogSource } from '../../contract/streams/log-p
 import type { SandboxId } from '../../domain/ids.ts'
 
 /**
- * The logs of the sandboxes that ran on this worker, stored on its disk. A log contains the output of processes, and
- * lines of the worker about the runs. Each log has a size limit, beyond which its oldest entries are deleted. After the
- * last run, a log is kept for a configured time.
+ * The logs of the sandboxes that ran on this worker, stored on its disk. A log contains the output of the sandbox's
+ * processes, and lines from the worker about its runs. Each log has a size limit, beyond which its oldest entries are
+ * deleted. After the last run, a log is kept for a configured time.
  */
 export interface SandboxLogs {
   /** Returns the writer of a sandbox's log. Repeated calls return the same writer. */
@@ -24,8 +24,8 @@ export interface SandboxLogs {
 }
 
 /**
- * Writes to a sandbox's log. Its methods never fail and never wait. Output that can't be kept is dropped, and a
- * `system` entry reports its size.
+ * Writes to a sandbox's log. Its methods never fail and never wait. Output that can't be stored is dropped, and a
+ * `system` entry reports the number of dropped bytes.
  */
 export interface LogWriter {
   /** Marks that a run has started or was adopted. Following readers then wait for new entries. May be repeated. */

@@ -6,10 +6,10 @@ export type OutputSource = Exclude<LogSource, 'system'>
 
 type OutputStreamDeps = {
   readonly clock: Pick<Clock, 'sleep' | 'monotonicMs'>
-  /** Whether the next line may be kept. Checked for each line. */
+  /** Whether the next line may be written to the log. Called for each line. */
   readonly mayKeep: () => boolean
   readonly keep: (text: string) => void
-  /** Receives the number of dropped bytes. */
+  /** Called with the number of bytes that were dropped. */
   readonly lose: (bytes: number) => void
   readonly onEnd: () => void
 }
@@ -19,8 +19,8 @@ const LINE_FEED = 0x0a
 const UNFINISHED_MS = 250
 
 /**
- * Creates a stream that splits output into lines. Output that may not be kept is only counted, which takes almost no
- * processor time.
+ * Creates a stream that splits output into lines and passes them to `keep`. Output that may not be kept is only
+ * counted, which takes almost no processor time.
  */
 export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputStreamDeps): LogStream {
   let isWaiting = false

@@ -3,15 +3,15 @@ import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log
 import { type Clock, interruptibleSleep } from '../../lib/clock.ts'
 import { LOG_START, comparePositions, parseRecord, toEntry } from './log-record.ts'
 import type { ReadableLog } from './sandbox-log.ts'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Segment } from './log-folder.ts'
 
-/** The longest wait for a change. It must be below 24 days, the maximum delay of a timer. */
+/** The longest single wait for a change of the log. It must be below 24 days, the maximum delay of a timer. */
 const LONGEST_WAIT_MS = 3_600_000
 
 /**
- * Reads the entries that match a query, oldest first, in constant memory. The writer notifies following readers of
- * changes. They stop at the end of the last run, or when `until` is reached. Throws the signal's reason on abort.
+ * Reads the entries that match a query, oldest first, in constant memory. If the query follows the log, reading
+ * continues with new entries until the last run has ended or `until` is reached. Throws the signal's reason on abort.
  */
 export async function* readLog(
   log: ReadableLog,
@@ -24,13 +24,13 @@ export async function* readLog(
   await log.flush()
   let at = startPosition(log, query.after)
   if (query.tail !== null) {
-    const stretch = { from: at, to: log.end }
-    if (comparePositions(at, stretch.to) < 0) at = await findTail(log, stretch, { count: query.tail, accepts, signal })
+    const range = { from: at, to: log.end }
+    if (comparePositions(at, range.to) < 0) at = await findTail(log, range, { count: query.tail, accepts, signal })
   }
   for (;;) {
     signal.throwIfAborted()
-    // All three are read before the entries. Entries written meanwhile therefore count as a change, and the reader
-    // doesn't stop too early.
+    // The change, `isOver` and the end are read before the entries. Entries that are written meanwhile therefore count
+    // as a change, and the reader doesn't stop too early.
     const change = log.nextChange()
     const isLast = isOver()
     const to = log.end
@@ -44,7 +44,8 @@ export async function* readLog(
 }
 
 /**
- * The position to start at. A position beyond the end belongs to an earlier, deleted log, so all entries come after it.
+ * Returns the position to start at. If `after` is beyond the end, it belongs to an earlier log that was deleted, so all
+ * entries come after it.
  */
 function startPosition({ end }: ReadableLog, after: LogPosition | null): LogPosition {
   return after === null || after.generation > end.generation ? LOG_START : after
@@ -52,7 +53,8 @@ function startPosition({ end }: ReadableLog, after: LogPosition | null): LogPosi
 
 function makeFilter({ sources, since, until }: LogQuery): (entry: LogEntry) => boolean {
   const wanted = new Set(sources)
-  // A caller's timestamps may have other digits or another time zone than the stored ones.
+  // Timestamps are compared as text. A caller's timestamp may have another number of digits or another time zone than
+  // those of the entries.
   const asOurs = (text: string): string => new Date(text).toISOString()
   const sinceTs = since === null ? '' : asOurs(since)
   const untilTs = until === null ? null : asOurs(until)
@@ -151,7 +153,7 @@ async function findTail(
       signal.throwIfAborted()
       const start = Math.max(reach.start, end - BLOCK_BYTES)
       const data = Buffer.concat([await readAt(file, start, end - start), rest])
-      // A record that begins before this block is read with the previous block.
+      // A record that begins before this block is read with the block before it.
       const first = start === reach.start ? 0 : data.indexOf(LINE_FEED) + 1
       for (let behind = data.lastIndexOf(LINE_FEED) + 1; behind > first;) {
         const begin = Math.max(first, behind < 2 ? 0 : data.lastIndexOf(LINE_FEED, behind - 2) + 1)
@@ -177,7 +179,7 @@ function eachLine(data: Buffer, take: (line: string, end: number) => void): numb
   return from
 }
 
-/** The part of a file that belongs to a range. */
+/** Returns the part of a file that belongs to a range of the log. */
 function byteRangeWithin(
   { generation, sizeBytes }: Segment,
   { from, to }: LogRange,
@@ -198,7 +200,7 @@ async function openIfThere(path: string): Promise<FileHandle | null> {
   try {
     return await open(path, 'r')
   } catch (error) {
-    if (isFileNotFound(error)) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }

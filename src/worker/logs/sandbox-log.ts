@@ -20,7 +20,10 @@ export type SandboxLog = ReadableLog & {
   /** Ends unfinished lines, writes all pending records and closes the file. */
   close(): Promise<void>
   delete(): Promise<void>
-  /** Closes the file if no record was written since the last call. Returns true if the log is no longer in use. */
+  /**
+   * Closes the log's current file if no record was written since the last call. Returns true if the log also has no
+   * open run, stream, reader or pending record, so that the caller may forget it.
+   */
   closeIfIdle(): Promise<boolean>
 }
 
@@ -36,7 +39,7 @@ export type ReadableLog = {
   readonly isLive: boolean
   /** Resolves at the next change of the properties above. */
   nextChange(): Promise<void>
-  /** Counts a reader until the returned function is called. */
+  /** Registers a reader, so that the log counts as in use. The returned function removes the reader. */
   addReader(): () => void
 }
 
@@ -51,7 +54,10 @@ type SandboxLogDeps = {
 const WRITE_PAUSE_MS = 20
 /** The maximum number of pending bytes when the disk is slow. */
 const MAX_PENDING_BYTES = 4 * 1024 * 1024
-/** How long all output is dropped after too much output or a failed write. One line then reports the whole loss. */
+/**
+ * How long all output is dropped after there was too much output or a write failed. A single line then reports how much
+ * was dropped.
+ */
 const RESUME_AFTER_MS = 1_000
 /** The minimum size of a record without its text. */
 const RECORD_OVERHEAD_BYTES = 36
@@ -105,7 +111,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     } while (pending.length > 0)
     isWriteDue = false
   }
-  /** Runs file operations one after the other. A failure affects only its caller. */
+  /** Runs `work` after all earlier file operations. If it fails, only its own caller gets the error. */
   const serialize = (work: () => Promise<void>): Promise<void> => {
     const done = lastFileWork.then(work)
     const goOn = (): void => {
@@ -128,7 +134,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       if (batch.length > 0) await opened.append(batch.map(({ line }) => line))
       isFailing = false
     } catch (error) {
-      if (!isFailing) log.warn({ error, path }, 'a log cannot be written; its entries are lost until it can')
+      if (!isFailing) log.warn({ error, path }, 'a log can’t be written; its new entries are lost')
       isFailing = true
       lose(batch.reduce((sum, { outputBytes }) => sum + outputBytes, 0))
     }

@@ -8,8 +8,8 @@ const BYTES_PER_SECOND = 1024 * 1024
 /** A token bucket. Spent tokens refill over time. */
 type TokenBucket = {
   /**
-   * Whether tokens are left. If so, the caller may spend the size of one more record, even if it exceeds the remaining
-   * tokens.
+   * Whether tokens are left. If so, the caller may spend the size of one more record, even if that size exceeds the
+   * remaining tokens.
    */
   hasTokens(): boolean
   spend(bytes: number): void

@@ -2,7 +2,7 @@ import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './network-commands.ts'
 
-/** The address pools to try, in order, when a route of this machine overlaps the configured one. */
+/** The address pools to try, in order, when a route of this machine overlaps the configured address pool. */
 const FALLBACK_ADDRESS_POOLS: readonly string[] = [
   ...Array.from({ length: 40 }, (_, index) => `10.${String(210 + index)}.0.0/16`),
   '172.30.0.0/16',
@@ -13,8 +13,8 @@ const FALLBACK_ADDRESS_POOLS: readonly string[] = [
 const LARGEST_PREFIX = 28
 
 /**
- * Returns the configured pool, or the first fallback pool, that overlaps no route of this machine. Throws when all
- * pools overlap a route.
+ * Returns the first address pool that overlaps no route of this machine: the configured one, otherwise a fallback.
+ * Throws when each of them overlaps a route.
  */
 export async function chooseAddressPool(configured: string): Promise<Cidr> {
   const first = parseCidr(configured)
@@ -30,7 +30,7 @@ export async function chooseAddressPool(configured: string): Promise<Cidr> {
 /** A route of the host: its destination and its device. */
 type HostRoute = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
 
-/** The host's IPv4 routes in all tables. `block` is null for a default route. */
+/** Returns the host's IPv4 routes in all tables. `block` is null for a default route. */
 export async function hostRoutes(): Promise<readonly HostRoute[]> {
   const routes = await ipJson(localCommands, ['-4', 'route', 'show', 'table', 'all'])
   if (!Array.isArray(routes)) throw new Error('the routes of this machine could not be read')

@@ -2,15 +2,18 @@ import { createSocket, type Socket as UdpSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 import type { Log } from '../../lib/log.ts'
+import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import type { Random } from '../../lib/random.ts'
+import { makeDnsClients } from './dns-clients.ts'
 import { isRebinding, RCODE, readQuery, errorReply } from './dns-message.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
 /**
- * The maximum number of queries of all sandboxes that may wait for an answer at a time. Further queries get REFUSED.
+ * The limits of queries that wait for an answer at a time. A sandbox with more has its further queries wait for its own.
+ * While all sandboxes together reach their limit, each free place goes to the next sandbox in turn.
  */
-const IN_FLIGHT_MAX = 512
-const TCP_CLIENTS_MAX = 128
+const IN_FLIGHT = { permits: 512, permitsPerKey: 32, waitersPerKey: 64 } as const
+const TCP_CLIENTS = { perSource: 16, inAll: 512 } as const
 const TCP_IDLE_MS = 10_000
 /**
  * The time limit for one resolver. After it, the forwarder asks the next resolver. Stub resolvers in sandboxes give up
@@ -41,40 +44,43 @@ type DnsForwarderOptions = {
  * Starts a DNS server for UDP and TCP at an address. It asks the given resolvers in order. It listens on port 53 if
  * that port is free.
  *
- * It replies REFUSED to queries above its limits, and if the answer would rebind a public name to a special address. It
- * replies SERVFAIL if no resolver answers.
+ * Senders are told apart by their address. Slow answers and many queries of one delay no other.
+ *
+ * It replies REFUSED to queries above its limits, and to queries whose answer contains a special address for a public
+ * name (DNS rebinding). It replies SERVFAIL if no resolver answers.
  */
 export async function startDnsForwarder(options: DnsForwarderOptions): Promise<DnsForwarder> {
   const stopping = new AbortController()
-  let inFlight = 0
+  const inFlight = makeFairSemaphore(IN_FLIGHT)
 
-  async function answer(query: Buffer, transport: Transport): Promise<Buffer | null> {
+  async function answer(query: Buffer, transport: Transport, sender: string): Promise<Buffer | null> {
     if (query.length < 12) return null
     if (readQuery(query) === null) return errorReply(query, RCODE.formatError)
-    if (inFlight >= IN_FLIGHT_MAX) return errorReply(query, RCODE.refused)
-    inFlight += 1
+    const acquired = inFlight.acquire(sender)
+    if (acquired === null) return errorReply(query, RCODE.refused)
+    const release = await acquired
     try {
       const found = await queryResolversInOrder(options, { query, transport }, stopping.signal)
       if (found === null) return errorReply(query, RCODE.serverFailure)
       return options.hasRebindProtection && isRebinding(found) ? errorReply(query, RCODE.refused) : found
     } finally {
-      inFlight -= 1
+      release()
     }
   }
 
   const { udp, tcp, port } = await listen(options.address)
-  const clients = new Set<Socket>()
+  const clients = makeDnsClients(TCP_CLIENTS)
   udp.on('message', (query, sender) => {
-    void answer(query, 'udp').then((reply) => {
+    void answer(query, 'udp', sender.address).then((reply) => {
       if (reply !== null && !stopping.signal.aborted) udp.send(reply, sender.port, sender.address)
     }, logFailure)
   })
   udp.on('error', logFailure)
   tcp.on('connection', (client) => {
-    clients.add(client)
+    const sender = client.remoteAddress ?? ''
+    clients.add(sender, client)
     client.setTimeout(TCP_IDLE_MS, () => client.destroy())
-    client.on('close', () => clients.delete(client))
-    serveClient(client, (query) => answer(query, 'tcp')).catch(logFailure)
+    serveClient(client, (query) => answer(query, 'tcp', sender)).catch(logFailure)
   })
   tcp.on('error', logFailure)
 
@@ -86,7 +92,7 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
     port,
     close: async () => {
       stopping.abort(new Error('the DNS forwarder stops'))
-      for (const client of clients) client.destroy()
+      clients.close()
       const closed = Promise.all([once(udp, 'close'), once(tcp, 'close')])
       udp.close()
       tcp.close()
@@ -135,7 +141,6 @@ async function listen(
   for (let attempt = 0; attempt < PORT_ATTEMPTS; attempt++) {
     const udp = createSocket('udp4')
     const tcp = createServer()
-    tcp.maxConnections = TCP_CLIENTS_MAX
     try {
       udp.bind({ address, port: attempt === 0 ? DNS_PORT : 0, exclusive: true })
       await once(udp, 'listening')

@@ -11,7 +11,7 @@ const FLAG_RECURSION_AVAILABLE = 0x0080
 /** Response codes (RFC 1035, 4.1.1). */
 export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
 
-/** A question to forward: its name in lower case, and the offset where the question ends. */
+/** The question of a query: its name in lower case, and the offset in the message at which the question ends. */
 type DnsQuestion = { readonly name: string; readonly end: number }
 
 /** Reads a standard query with exactly one question. Null for any other message. */
@@ -51,8 +51,8 @@ export function withMessageId(message: Buffer, id: number): Buffer {
 
 /**
  * Whether an answer contains a special address (private, loopback, link-local and so on) for a public name. DNS
- * rebinding attacks use such answers to reach hosts behind a firewall. Names for private use may have special
- * addresses. An invalid answer counts as rebinding.
+ * rebinding attacks use such answers to reach hosts behind a firewall. Names for private use (`PRIVATE_SUFFIXES`) may
+ * have special addresses. An invalid answer counts as rebinding.
  */
 export function isRebinding(answer: Buffer): boolean {
   const question = readQuestion(answer)
@@ -62,7 +62,7 @@ export function isRebinding(answer: Buffer): boolean {
   return addresses === null || addresses.some((address) => SPECIAL_CIDRS.some((block) => contains(block, address)))
 }
 
-/** Suffixes for private use: RFC 6762 and its appendix G, RFC 8375, and ICANN's `.internal`. */
+/** The suffixes of names for private use: RFC 6762 and its appendix G, RFC 8375, and ICANN's `.internal`. */
 const PRIVATE_SUFFIXES = ['local', 'internal', 'home.arpa', 'localhost', 'intranet', 'private', 'corp', 'home', 'lan']
 
 function isPrivateName(name: string): boolean {
@@ -74,7 +74,8 @@ function readQuestion(message: Buffer): DnsQuestion | null {
   let at = HEADER_BYTES
   for (;;) {
     const length = message[at]
-    // also refuses a compressed name (two high bits), because no earlier name exists that it could refer to
+    // also refuses a compressed name (two high bits): it refers to an earlier name, and before the question there is
+    // none
     if (length === undefined || length > 63) return null
     at += 1
     if (length === 0) break

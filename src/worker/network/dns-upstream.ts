@@ -88,7 +88,10 @@ export function parseResolvConf(text: string): readonly string[] {
     .filter((address) => isIP(address) !== 0)
 }
 
-/** Reads the host's resolvers from /etc/resolv.conf. A resolver on the host's loopback device works too. */
+/**
+ * Reads the host's resolvers from /etc/resolv.conf. A resolver on the host's loopback device works too, because the
+ * forwarder asks it from the host's namespace.
+ */
 export async function readHostResolvers(): Promise<readonly string[]> {
   return parseResolvConf(await readFile('/etc/resolv.conf', 'utf8'))
 }

@@ -1,16 +1,16 @@
 /**
  * Configures the host's own network namespace for sandboxes: one nftables table, and IPv4 forwarding on the devices
- * with routes to the outside. If a device did not forward before, the table limits its forwarding to the uplink of this
- * installation. Traffic from the uplink reaches no address of the host except the DNS forwarder.
+ * with routes to the outside. If a device did not forward before, packets that arrive on it are forwarded only to the
+ * uplinks of sandbox networks. Packets from the uplink reach no address of the host except the DNS forwarder.
  */
-import { readFile, writeFile } from 'node:fs/promises'
+import { writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type NetworkNames } from './network-names.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './address-pool.ts'
-import { isFileNotFound } from '../../lib/files.ts'
+import { readFileOrNull } from '../../lib/files.ts'
 import { deviceNames, listSet, nft } from './network-commands.ts'
 
 /**
@@ -35,8 +35,9 @@ export async function closeHostForwarding(names: NetworkNames): Promise<void> {
 }
 
 /**
- * The devices that forward only because of sandboxes. Empty if the host forwards anyway (`ip_forward`). If the host has
- * another installation, every forwarding device is included. The last installation to close then disables the
+ * Returns the devices with routes to the outside on which forwarding is off, or on only for sandboxes. Empty if the
+ * host forwards anyway (`ip_forward`). If the machine has another installation, every device with a route is included,
+ * because that installation may have enabled its forwarding. The last installation to close then disables the
  * forwarding.
  */
 async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
@@ -50,8 +51,8 @@ async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
 }
 
 /**
- * The devices on which this installation enabled forwarding. A set in the host's table stores them, because the table
- * exists exactly as long as that setting.
+ * Returns the devices on which this installation enabled forwarding. They are stored as a set in the host's table,
+ * because the table and the enabled forwarding both end at a reboot or at `closeHostForwarding`.
  */
 async function openedDevices(names: NetworkNames): Promise<readonly string[]> {
   const listing = await listSet(names.commands, `inet ${names.hostTable} ${OPENED}`)
@@ -85,7 +86,8 @@ function hostRules(
     `delete table inet ${names.hostTable}`,
     `table inet ${names.hostTable} {`,
     `set ${OPENED} { type ifname; ${opened.length === 0 ? '' : elements} }`,
-    // before any address translation, so a port that a container engine publishes still counts as a port of the host
+    // This chain runs before any address translation, so a port that a container engine publishes still counts as the
+    // host's.
     'chain arriving { type filter hook prerouting priority raw; policy accept;',
     `iifname != ${uplink} ip daddr ${cable} drop`,
     `iifname != ${uplink} accept`,
@@ -106,7 +108,7 @@ function hostRules(
   ]
 }
 
-/** Matches the uplinks of all installations on this machine. */
+/** The nftables pattern for the uplink devices of all installations on this machine. */
 const ANY_UPLINK = 'sy*'
 
 function isUplink(device: string): boolean {
@@ -122,21 +124,11 @@ function forwardingFile(device: string): string {
 }
 
 async function isForwarding(device: string): Promise<boolean | null> {
-  const text = await readIfPresent(forwardingFile(device))
+  const text = await readFileOrNull(forwardingFile(device))
   return text === null ? null : text.trim() === '1'
 }
 
 async function setForwarding(device: string, value: '0' | '1'): Promise<void> {
   const file = forwardingFile(device)
-  if ((await readIfPresent(file)) !== null) await writeFile(file, value)
-}
-
-/** Reads a file. Null when it is missing, because a device may be removed at any time. */
-async function readIfPresent(file: string): Promise<string | null> {
-  try {
-    return await readFile(file, 'utf8')
-  } catch (error) {
-    if (isFileNotFound(error)) return null
-    throw error
-  }
+  if ((await readFileOrNull(file)) !== null) await writeFile(file, value)
 }

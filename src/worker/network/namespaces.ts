@@ -1,4 +1,4 @@
-import type { Cidr } from '../../domain/cidr.ts'
+import { formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 
@@ -23,6 +23,16 @@ export async function createRouter(names: NetworkNames, addressPool: Cidr): Prom
     [...deviceUp('up0', cable.sandbox), `route add default via ${cable.gateway}`],
     names.routerNamespace,
   )
+}
+
+/**
+ * Adds the host's route to the sandboxes, for replies of the DNS forwarder. The router lets only replies pass. May be
+ * repeated: a router of an earlier version has no such route.
+ */
+export async function addRouteToSandboxes(names: NetworkNames, addressPool: Cidr): Promise<void> {
+  const { sandbox: router } = slotAddresses(addressPool, UPLINK_SLOT)
+  const block = formatIpv4Cidr(addressPool)
+  await ipBatch(names.commands, [`route replace ${block} via ${router} dev ${names.uplinkDevice}`])
 }
 
 /**
@@ -53,11 +63,12 @@ export async function createIsolatedNamespace(names: NetworkNames, slot: number)
   await names.commands.callSystem(['network', netnsPath(names.sandboxNamespace(slot))])
 }
 
-/** Removes the namespaces and devices of slots. Missing ones are fine. */
+/** Removes the namespaces and devices of slots, where they exist. */
 export async function removeSandboxNamespaces(names: NetworkNames, slots: readonly number[]): Promise<void> {
   if (slots.length === 0) return
   const removals = await Promise.allSettled([
-    // also removes the devices, because the kernel would remove them later, when the slots may be in use again
+    // removes the devices explicitly: the kernel removes them with their namespace, but later, when the slots may be in
+    // use again
     ipBatch(
       names.commands,
       slots.map((slot) => `link del ${slotDevice(slot)}`),
@@ -78,7 +89,7 @@ export async function removeSandboxNamespaces(names: NetworkNames, slots: readon
   }
 }
 
-/** Removes all namespaces and devices of an installation. Missing ones are fine. */
+/** Removes all namespaces and devices of an installation, where they exist. */
 export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
   await deleteLink(names.commands, names.uplinkDevice)
   for (const namespace of await namespaceNames()) {
@@ -102,7 +113,7 @@ function deviceUp(device: string, address: string): readonly string[] {
 const ROUTER_SETTINGS = [
   'cd /proc/sys/net',
   'echo 1 > ipv4/ip_forward',
-  // tracks a connection only from its first packet, so an ended connection can't be resumed
+  // tracks a connection only if its first packet was seen, so an ended connection can't be resumed
   'echo 0 > netfilter/nf_conntrack_tcp_loose',
   `echo ${String(IDLE_CONNECTION_SECS)} > netfilter/nf_conntrack_tcp_timeout_established`,
 ].join(' && ')

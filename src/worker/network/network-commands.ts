@@ -1,5 +1,5 @@
 import { readdir } from 'node:fs/promises'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './network-names.ts'
 
@@ -21,7 +21,8 @@ export async function nft(commands: CommandRunner, lines: readonly string[], nam
 }
 
 /**
- * Runs a command in a network namespace. Unlike `ip netns exec`, it doesn't remount /sys, which would hide the cgroups.
+ * Runs a command in a network namespace. `ip netns exec` would also mount a new /sys, which hides the cgroups. This
+ * function leaves /sys as it is.
  */
 export async function runInNamespace(
   commands: CommandRunner,
@@ -91,7 +92,7 @@ export async function namespaceNames(): Promise<readonly string[]> {
   try {
     return await readdir(NETNS_DIR)
   } catch (error) {
-    if (isFileNotFound(error)) return [] // no namespace was ever created
+    if (hasErrorCode(error, 'ENOENT')) return [] // no namespace was ever created
     throw error
   }
 }

@@ -3,7 +3,7 @@ import type { HostCommands } from '../processes/system-calls.ts'
 
 /**
  * The names of one installation's namespaces, devices and tables on a machine, and the commands to manage them. Each
- * name carries the installation's prefix, so installations don't collide.
+ * name starts with the installation's prefix, so the names of two installations don't collide.
  */
 export type NetworkNames = {
   readonly commands: HostCommands
@@ -51,7 +51,8 @@ export function netnsPath(namespace: string): string {
 type SlotAddresses = { readonly gateway: string; readonly sandbox: string }
 
 /**
- * The slot of the veth pair between host and router. Here `gateway` is the host's end, and `sandbox` the router's end.
+ * The slot whose addresses the veth pair between host and router uses. In this slot, `gateway` is the host's end, and
+ * `sandbox` the router's end.
  */
 export const UPLINK_SLOT = 0
 
@@ -68,7 +69,7 @@ export function slotAddresses(addressPool: Cidr, slot: number): SlotAddresses {
   return { gateway: formatIpv4(base + 1n), sandbox: formatIpv4(base + 2n) }
 }
 
-/** The name of a slot's device in the router. */
+/** Returns the name of a slot's device in the router's namespace. */
 export function slotDevice(slot: number): string {
   return `v${String(slot)}`
 }

@@ -1,5 +1,5 @@
 /**
- * The slot of each run, stored on disk for the worker's next process. A record is valid only while its namespace has
+ * Stores on disk which slot each run has, for the worker's next process. A record is valid only while its namespace has
  * the recorded inode. It becomes invalid after a reboot, or when another namespace has taken the name.
  */
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
@@ -8,7 +8,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './network-names.ts'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
@@ -24,7 +24,7 @@ const RunRecordSchema = Type.Object({
 export type RunNetworkRecord = Readonly<Static<typeof RunRecordSchema>>
 
 const RouterRecordSchema = Type.Object({ pool: Type.String() })
-/** The router's address pool. The record is written when the router is complete. */
+/** The record of the router, with its address pool. Written when the router is complete. */
 type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
 export type NetworkRecords = {
@@ -78,7 +78,7 @@ export async function namespaceInode(namespace: string): Promise<number | null> 
   try {
     return (await stat(netnsPath(namespace))).ino
   } catch (error) {
-    if (isFileNotFound(error)) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }
@@ -93,8 +93,8 @@ async function readRecord<Schema extends TSchema>(file: string, schema: Schema):
     const record: unknown = JSON.parse(await readFile(file, 'utf8'))
     return Value.Check(schema, record) ? record : null
   } catch (error) {
-    // a power failure can leave an incomplete file, but then the network that it described no longer exists
-    if (isFileNotFound(error) || error instanceof SyntaxError) return null
+    // A power failure can leave an incomplete file, but then the network that the file described no longer exists.
+    if (hasErrorCode(error, 'ENOENT') || error instanceof SyntaxError) return null
     throw new Error(`reading ${file}`, { cause: error })
   }
 }

@@ -6,15 +6,18 @@ import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
 /**
- * Allocates slots of the address pool. Creates some namespaces ahead, because creating one takes most of the time of an
- * allocation.
+ * Allocates slots of the address pool. Creates some namespaces before they are needed, because creating a namespace
+ * takes most of the time of an allocation.
  */
 type NetworkSlots = {
-  /** Allocates a slot whose namespace exists. The router still drops its traffic. Throws when the pool is exhausted. */
+  /**
+   * Allocates a slot whose namespace exists. The router drops the slot's traffic until a policy is attached. Throws
+   * when the address pool is exhausted.
+   */
   allocateReady(): Promise<number>
-  /** Allocates a slot without a namespace. Throws when the pool is exhausted. */
+  /** Allocates a slot without a namespace. Throws when the address pool is exhausted. */
   allocate(): number
-  /** Frees a slot. Its namespace must be removed already. */
+  /** Frees a slot. Remove its namespace first. */
   release(slot: number): void
   /** Creates namespaces in the background until `prewarmCount` are ready. Logs a failure. */
   prewarm(): void
@@ -55,12 +58,12 @@ export function makeNetworkSlots(options: {
     for (let step = 1; step <= count; step++) {
       const slot = (cursor + step) % count
       if (taken.has(slot)) continue
-      // takes the next slot, not the first free one, so that each slot stays unused as long as possible
+      // continues after the last allocated slot, so that a freed slot stays unused as long as possible
       cursor = slot
       taken.add(slot)
       return slot
     }
-    throw new Error(`the address pool is used up: it holds ${String(count - 1)} networks`)
+    throw new Error(`the address pool is exhausted: it has space for ${String(count - 1)} networks`)
   }
 
   async function createNamespaces(slots: readonly number[]): Promise<void> {

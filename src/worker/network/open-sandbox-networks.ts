@@ -1,6 +1,7 @@
 import { cidr, formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
 import { compilePolicy } from '../../domain/network/network-policy.ts'
+import { addressesOf, deniedAddresses, type OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -9,9 +10,16 @@ import { localHostCommands, type HostCommands } from '../processes/system-calls.
 import { closeHostForwarding, openHostForwarding } from './host-forwarding.ts'
 import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
-import { createIsolatedNamespace, createRouter, removeAllNamespaces, removeSandboxNamespaces } from './namespaces.ts'
+import {
+  addRouteToSandboxes,
+  createIsolatedNamespace,
+  createRouter,
+  removeAllNamespaces,
+  removeSandboxNamespaces,
+} from './namespaces.ts'
 import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
 import { chooseAddressPool } from './address-pool.ts'
+import type { ConnectionBound } from './connection-bound.ts'
 import {
   isNamespaceAlive,
   openNetworkRecords,
@@ -21,6 +29,7 @@ import {
 } from './network-records.ts'
 import { makeRouterRules, type RouterRules } from './router-rules.ts'
 import { makeNetworkSlots } from './network-slots.ts'
+import type { OwnRanges } from './own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { deviceNames, namespaceNames, nft } from './network-commands.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
@@ -31,7 +40,8 @@ export type SandboxNetworksOptions = {
   /** The block for the sandboxes' addresses. If a route of the host overlaps it, a fallback block is used. */
   readonly addressPool: string
   /**
-   * A prefix of 1 to 6 characters (a-z and 0-9). It distinguishes this installation's names from others on the machine.
+   * A prefix of 1 to 6 characters (a-z and 0-9). It distinguishes the namespaces, devices and tables of this
+   * installation from those of others on the machine.
    */
   readonly namePrefix: string
   /**
@@ -39,10 +49,12 @@ export type SandboxNetworksOptions = {
    * the host.
    */
   readonly hostResolvers: readonly string[]
-  /** Blocks that no sandbox's policy can allow, such as the address of the control plane. */
-  readonly hardDeny: readonly string[]
+  /** The addresses that this machine denies to sandboxes. */
+  readonly ownRanges: OwnRanges
   /** Whether to refuse DNS answers that contain a special address for a public name. */
   readonly hasRebindProtection: boolean
+  /** The bound of each sandbox's connections, of whatever protocol. A spec can only ask for fewer. */
+  readonly connectionBound: ConnectionBound
   /** How many namespaces to keep ready for the next starts. */
   readonly prewarmCount: number
   readonly commands: HostCommands
@@ -60,11 +72,13 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const names = networkNames(options.namePrefix, options.commands)
   const records = await openNetworkRecords(options.dir)
   const addressPool = await ensureRouter(names, records, options)
-  const hardDeny = [addressPool, ...options.hardDeny.map(cidr)]
+  await addRouteToSandboxes(names, addressPool)
   const address = slotAddresses(addressPool, UPLINK_SLOT).gateway
   const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
   const dns = { address, port: forwarder.port }
   await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
+
+  const bound = (await canCountConnections(names, options.log)) ? options.connectionBound : null
 
   let checkedAtMs = Number.NEGATIVE_INFINITY
   async function ensureHostForwarding(): Promise<void> {
@@ -88,14 +102,22 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   await removeUnadoptedNamespaces(names, live)
   slots.prewarm()
 
-  async function newRecord(run: RunId, spec: NetworkSpec): Promise<RunNetworkRecord> {
+  function hardDenyOf(operator: OperatorRanges): readonly Cidr[] {
+    const { ownRanges } = options
+    const denied = deniedAddresses(operator, (word) => ownRanges.rangesOf(word))
+    return [addressPool, ...addressesOf(ownRanges.addresses()), ...denied]
+  }
+
+  async function newRecord(run: RunId, { spec, operator }: DesiredNetwork): Promise<RunNetworkRecord> {
     const slot = spec.enabled ? await slots.allocateReady() : slots.allocate()
     try {
       if (!spec.enabled) await createIsolatedNamespace(names, slot)
       const namespace = names.sandboxNamespace(slot)
       const inode = await namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
-      const network = spec.enabled ? { mark: newConnectionMark(options.random), policy: policyText(spec) } : null
+      const network = spec.enabled
+        ? { mark: newConnectionMark(options.random), policy: policyText(spec, operator) }
+        : null
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)
       return record
@@ -106,12 +128,12 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     }
   }
 
-  async function apply(spec: NetworkSpec, record: RunNetworkRecord): Promise<SandboxNetwork> {
+  async function apply({ spec, operator }: DesiredNetwork, record: RunNetworkRecord): Promise<SandboxNetwork> {
     const { slot, network } = record
     const path = netnsPath(record.namespace)
     if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
     const { gateway, sandbox } = slotAddresses(addressPool, slot)
-    const { egress } = compilePolicy(spec.policy, { gateway: cidr(gateway), hardDeny })
+    const { egress } = compilePolicy(spec.policy, { gateway: cidr(gateway), hardDeny: hardDenyOf(operator) })
     const rules = attachmentRules({
       slot,
       gateway,
@@ -119,22 +141,25 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       mark: network.mark,
       egress,
       maxConnections: spec.max_connections,
+      bound,
     })
     await router.apply(rules)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
-  async function attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork> {
+  async function attach(run: RunId, desired: DesiredNetwork): Promise<SandboxNetwork> {
+    const { spec, operator } = desired
+    const policy = policyText(spec, operator)
     const existing = await records.readRun(run)
     if (existing !== null && (existing.network !== null) === spec.enabled && (await isNamespaceAlive(existing))) {
-      if (existing.network === null || existing.network.policy === policyText(spec)) return apply(spec, existing)
-      const changed = { ...existing, network: { mark: newConnectionMark(options.random), policy: policyText(spec) } }
+      if (existing.network === null || existing.network.policy === policy) return apply(desired, existing)
+      const changed = { ...existing, network: { mark: newConnectionMark(options.random), policy } }
       await router.apply(cutOffRules(existing.slot, existing.network.mark))
       await records.writeRun(run, changed)
-      return apply(spec, changed)
+      return apply(desired, changed)
     }
     if (existing !== null) await detach(run)
-    return apply(spec, await newRecord(run, spec))
+    return apply(desired, await newRecord(run, desired))
   }
 
   async function detach(run: RunId): Promise<void> {
@@ -147,7 +172,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
 
   const mutex = makeKeyedMutex()
   return {
-    attach: (run, spec) => mutex.run(run, () => attach(run, spec)),
+    attach: (run, spec, operator) => mutex.run(run, () => attach(run, { spec, operator })),
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
     close: async () => {
@@ -186,7 +211,7 @@ async function ensureRouter(
     (await namespaceNames()).includes(names.routerNamespace) &&
     (await deviceNames(names.commands)).includes(names.uplinkDevice)
   if (record !== null && hasRouter) return cidr(record.pool)
-  // The router is incomplete or its records are lost. The state of the runs' networks is then unknown, so everything is
+  // The router is incomplete or its record is lost, so the state of the runs' networks is unknown. Everything is
   // removed and created again.
   await closeHostForwarding(names)
   await removeAllNamespaces(names)
@@ -195,6 +220,18 @@ async function ensureRouter(
   await createRouter(names, addressPool)
   await records.writeRouter({ pool: formatIpv4Cidr(addressPool) })
   return addressPool
+}
+
+/** Whether the kernel can count connections in the router. If not, sandboxes run without a bound, and the log says so. */
+async function canCountConnections(names: NetworkNames, log: Log): Promise<boolean> {
+  const trial = ['add table inet trial', 'add chain inet trial c', 'add rule inet trial c ct count over 1 drop']
+  try {
+    await nft(names.commands, [...trial, 'delete table inet trial'], names.routerNamespace)
+    return true
+  } catch (error) {
+    log.warn({ error }, "the kernel can't count connections (nft_connlimit), so sandboxes have no bound of connections")
+    return false
+  }
 }
 
 /** Returns the slots of runs whose namespace still exists. Removes the networks of all other runs. */
@@ -214,7 +251,7 @@ async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, Ru
   return alive
 }
 
-/** Removes namespaces that an earlier process created ahead, because they may be incomplete. */
+/** Removes the unused namespaces that an earlier process created for later starts, because they may be incomplete. */
 async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<number>): Promise<void> {
   const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
   await removeSandboxNamespaces(
@@ -222,6 +259,8 @@ async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<
     slots.filter((slot) => !live.has(slot)),
   )
 }
+
+type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 
 type RouterAccess = { readonly names: NetworkNames; readonly router: RouterRules }
 
@@ -233,13 +272,13 @@ async function release({ names, router }: RouterAccess, record: RunNetworkRecord
   ])
 }
 
-function policyText(spec: NetworkSpec): string {
-  return JSON.stringify({ policy: spec.policy, max_connections: spec.max_connections })
+function policyText({ policy, max_connections }: NetworkSpec, operator: OperatorRanges): string {
+  return JSON.stringify({ policy, max_connections, operator })
 }
 
 /**
- * A random mark, so that a slot's next run has another mark than its predecessor. Never 0, because connections without
- * a mark have 0.
+ * Returns a random mark for a run's connections. The next run in the same slot therefore has another mark. The mark is
+ * never 0, which means that a connection has no mark.
  */
 function newConnectionMark(random: Random): number {
   return Math.max(1, random.bytes(4).readUInt32BE())

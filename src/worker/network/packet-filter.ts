@@ -1,13 +1,15 @@
 /**
  * The router's nftables rules, as text. Each sandbox has its own chain, which checks every packet before routing and
  * address translation. The chain therefore sees each packet as the sandbox sent it. Allowed connections get the
- * attachment's mark. Replies pass only to the device that currently has this mark. A new run or policy has a new mark,
- * so all earlier connections end. Each mark has a conntrack zone of its own, so entries of ended connections don't
- * conflict with new connections between the same addresses. Traffic of a device without rules is dropped.
+ * attachment's mark. Replies pass only to the device that currently has this mark. A new run or a new policy gets a new
+ * mark, so all connections with the earlier mark end. Each mark has a conntrack zone of its own, so entries of ended
+ * connections don't conflict with new connections between the same addresses. Traffic of a device without rules is
+ * dropped.
  */
 import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { Protocol } from '../../domain/spec/spec.ts'
+import type { ConnectionBound } from './connection-bound.ts'
 import { slotDevice } from './network-names.ts'
 
 const TABLE = 'inet sandyard'
@@ -41,7 +43,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     ]),
     `add chain ${TABLE} refusing`,
     `flush chain ${TABLE} refusing`,
-    // rejects, so that a refused connection fails at once ("no route to host") instead of timing out
+    // rejects instead of dropping, so that a refused connection fails at once ("no route to host") and doesn't time out
     `add rule ${TABLE} refusing reject with icmp type admin-prohibited`,
     `add rule ${TABLE} zoning ct original zone set iifname map @zones`,
     `add rule ${TABLE} judging meta nfproto != ipv4 drop`,
@@ -49,10 +51,12 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     `add rule ${TABLE} judging iifname vmap @judges`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local udp dport 53 ${target}`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local tcp dport 53 ${target}`,
-    // path MTU and time exceeded messages, which the router itself sends to sandboxes
+    // lets the router itself send path MTU and time exceeded messages to sandboxes
     `add rule ${TABLE} local_out icmp type { destination-unreachable, time-exceeded } accept`,
     `add rule ${TABLE} passing iifname != "up0" oifname "up0" accept`,
     `add rule ${TABLE} passing iifname "up0" ct state established,related oifname . ct mark @answers accept`,
+    // keeps the sandboxes' addresses, by which the forwarder tells them apart
+    `add rule ${TABLE} masking oifname "up0" ip daddr ${dns.address} accept`,
     `add rule ${TABLE} masking oifname "up0" masquerade`,
   ]
 }
@@ -66,6 +70,8 @@ type Attachment = {
   readonly mark: number
   readonly egress: readonly PacketRule[]
   readonly maxConnections: number | null
+  /** The operator's bound. Null if the kernel can't count connections. */
+  readonly bound: ConnectionBound | null
 }
 
 /**
@@ -73,11 +79,13 @@ type Attachment = {
  * connections.
  */
 export function attachmentRules(attachment: Attachment): readonly string[] {
-  const { slot, gateway, address, mark, egress, maxConnections } = attachment
+  const { slot, gateway, address, mark, egress, bound } = attachment
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
   const pass = `${TABLE} pass_${String(slot)}`
-  const limit = String(maxConnections)
+  const limit = Math.min(attachment.maxConnections ?? Infinity, bound?.connections ?? Infinity)
+  const dnsLimit = bound === null ? [] : [`ct state new ct count over ${String(bound.connections)} drop`]
+  const rate = bound === null ? [] : [`ct state new limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets drop`] // prettier-ignore
   return [
     ...[pass, judge].flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
     `add rule ${judge} ip saddr != ${address} drop`,
@@ -87,8 +95,10 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
     ...egress.flatMap((rule) => renderRule(rule).map((text) => `add rule ${judge} ${text} ${verdict(rule, slot)}`)),
     `add rule ${judge} goto refusing`,
     `add rule ${pass} ip daddr ${gateway} limit rate over ${String(DNS_PACKETS_PER_SECOND)}/second burst ${String(DNS_PACKETS_PER_SECOND)} packets drop`,
+    ...dnsLimit.map((text) => `add rule ${pass} ip daddr ${gateway} ${text}`),
     `add rule ${pass} ip daddr ${gateway} ct mark set ${String(mark)} accept`,
-    ...(maxConnections === null ? [] : [`add rule ${pass} ct state new ct count over ${limit} drop`]),
+    ...rate.map((text) => `add rule ${pass} ${text}`),
+    ...(limit === Infinity ? [] : [`add rule ${pass} ct state new ct count over ${String(limit)} drop`]),
     `add rule ${pass} ct mark set ${String(mark)} accept`,
     `add element ${TABLE} answers { "${device}" . ${String(mark)} }`,
     `add element ${TABLE} zones { "${device}" : ${String(zoneOf(mark))} }`,
@@ -97,8 +107,8 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
 }
 
 /**
- * Returns the commands that end all connections of a sandbox and refuse new ones. They also work if some of its rules
- * are missing.
+ * Returns the commands that end all connections of a sandbox and refuse new ones. They also succeed if some of the
+ * sandbox's rules are missing.
  */
 export function cutOffRules(slot: number, mark: number): readonly string[] {
   const device = slotDevice(slot)
@@ -114,7 +124,7 @@ export function cutOffRules(slot: number, mark: number): readonly string[] {
   ]
 }
 
-/** Returns the commands that remove a sandbox's rules. They also work if some of the rules are missing. */
+/** Returns the commands that remove a sandbox's rules. They also succeed if some of the rules are missing. */
 export function detachmentRules(slot: number, mark: number): readonly string[] {
   const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
   return [

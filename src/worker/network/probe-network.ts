@@ -7,9 +7,12 @@ import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
 type NetworkProbe = {
-  /** Whether sandboxes can have networks on this machine. Even if so, `missing` may list missing abilities. */
+  /**
+   * Whether sandboxes can have networks on this machine. Even if this is true, `missing` may list abilities that the
+   * machine lacks.
+   */
   readonly ok: boolean
-  /** The missing requirements, one sentence for each. */
+  /** The requirements that the machine doesn't meet, one sentence for each. */
   readonly missing: readonly string[]
   readonly abilities: readonly Ability[]
 }
@@ -49,7 +52,7 @@ const DNS_PORT = 53
 function sampleRules(maxConnections: number | null): readonly string[] {
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
-  return attachmentRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections })
+  return attachmentRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null })
 }
 
 const TOOLS = [

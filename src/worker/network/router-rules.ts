@@ -6,7 +6,8 @@ import { nft } from './network-commands.ts'
 /** Changes the router's packet filter. */
 export type RouterRules = {
   /**
-   * Applies the lines in one transaction. Rejects when nft refuses them. Changes are applied in the order of the calls.
+   * Applies the lines in one transaction. Rejects when nft refuses the lines. Changes are applied in the order of the
+   * calls.
    */
   apply(lines: readonly string[]): Promise<void>
 }
@@ -22,9 +23,9 @@ type Refusal = { readonly error: unknown } | null
 const BATCH_MAX = 1_000
 
 /**
- * Creates the object that changes a router's rules. Changes that arrive while others are being applied are batched. A
- * change takes 7 ms of processor time (2026-11). Most of this time nft reads the current rules from the kernel, and it
- * grows with the number of sandboxes.
+ * Creates the object that changes a router's rules. Changes that arrive while others are being applied are batched.
+ * Batching saves processor time. One call of nft takes 7 ms (2026-11), mostly to read the current rules from the
+ * kernel, and longer with more sandboxes.
  */
 export function makeRouterRules(names: NetworkNames): RouterRules {
   const change = makeBatch<Lines, Refusal>({
@@ -69,7 +70,7 @@ async function applyBatch(names: NetworkNames, changes: readonly Lines[]): Promi
   } catch (error) {
     const isShared = changes.length > 1 && error instanceof CommandError
     if (!isShared) return changes.map(() => ({ error }))
-    // A refused change must not fail the others.
+    // nft refused the whole batch. Each change is applied on its own, so that a refused change doesn't fail the others.
     const refusals: Refusal[] = []
     for (const lines of changes) refusals.push(...(await applyBatch(names, [lines])))
     return refusals

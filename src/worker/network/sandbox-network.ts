@@ -1,7 +1,8 @@
 import type { RunId } from '../../domain/ids.ts'
+import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 
-/** The network of one run. It is a separate network namespace, and the run's policy filters its traffic. */
+/** The network of one run. It is a network namespace of its own, whose traffic is filtered by the run's policy. */
 export type SandboxNetwork = {
   /** The path of the network namespace, which the container runtime joins. */
   readonly netnsPath: string
@@ -18,9 +19,9 @@ export type SandboxNetwork = {
 export interface SandboxNetworks {
   /**
    * Creates a run's network. The policy is in effect before the promise resolves. Programs in the sandbox may listen on
-   * every port and send pings. A repeated call returns the same network.
+   * every port and send pings. `operator` is judged before the policy. A repeated call returns the same network.
    */
-  attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork>
+  attach(run: RunId, spec: NetworkSpec, operator: OperatorRanges): Promise<SandboxNetwork>
   /** Removes a run's network. An unknown run is fine. */
   detach(run: RunId): Promise<void>
   /** The runs that have a network on this machine. */

@@ -3,9 +3,10 @@
 #
 # perl command-helper.pl WORKER_PID
 #
-# The fields of a request: the folder to run in, the file of a network namespace to run in or nothing, the standard input,
-# and the command line. The replies: `started N PID`; `failed N TEXT` when it could not be started; and
-# `ended N CODE STDOUT STDERR`, with both outputs in hexadecimal. CODE is `-` when a signal ended the command.
+# The fields of a request are the working folder, the file of a network namespace, the standard input, and the command
+# line. An empty field for the network namespace means the worker's own. The replies: `started N PID`; `failed N TEXT`
+# when the command could not be started; and `ended N CODE STDOUT STDERR`, with both outputs in hexadecimal. CODE is `-`
+# when a signal ended the command.
 use strict;
 use warnings;
 use Fcntl;
@@ -73,7 +74,7 @@ sub run_command {
     my ($pid, $error) = start_program(sub { enter_place($folder, $netns, @descriptors) }, @command);
     return say_line("failed $number $error") if !defined $pid;
     close $_ for @descriptors;
-    syswrite $input->[1], $stdin if length $stdin; # less than a pipe holds, so it never waits
+    syswrite $input->[1], $stdin if length $stdin; # less than a pipe holds, so the write never waits
     close $input->[1];
     my %command = (number => $number, stdout => '', stderr => '', open_outputs => 2);
     $by_pid{$pid} = \%command;

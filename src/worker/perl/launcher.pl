@@ -3,8 +3,8 @@
 #
 # perl launcher.pl WORKER_PID [DEADLINE_FILE]
 #
-# The fields of a request: the number of the program's descriptors (u8), the path for each descriptor from 0 on, and the
-# command line. The replies: `started N PID`; `failed N TEXT` when the program could not be started; and `ended N CODE`,
+# The fields of a request: the number of the program's descriptors (u8), the number of its cgroups (u8), the path for
+# each descriptor from 0 on, the path of each cgroup's `cgroup.procs`, and the command line. The replies: `started N PID`; `failed N TEXT` when the program could not be started; and `ended N CODE`,
 # where CODE is `-` when a signal ended the program. Programs continue when the launcher exits. With DEADLINE_FILE, it
 # starts no program after the renew deadline, because the sandbox may already run elsewhere.
 use strict;
@@ -22,7 +22,7 @@ my $exits = watch_exits();
 my $exits_fd = fileno $exits;
 
 binmode STDIN;
-my %number_of; # the request of each process that runs
+my %number_of; # the number of the request by the id of the running process
 while (1) {
     my $ready = '';
     vec($ready, $_, 1) = 1 for 0, $exits_fd;
@@ -40,20 +40,31 @@ sub launch {
     my ($number, $request) = @_;
     return say_line("failed $number the renew deadline of this worker has passed")
         if defined $deadline_file && has_deadline_passed($deadline_file);
-    my ($count, $fields) = unpack 'C a*', $request;
+    my ($count, $cgroup_count, $fields) = unpack 'C C a*', $request;
     my @command = split_fields($fields);
     my @files = splice @command, 0, $count;
-    my ($pid, $error) = start_program(sub { open_files(@files) }, @command);
+    my @cgroups = splice @command, 0, $cgroup_count;
+    my ($pid, $error) = start_program(sub { join_cgroups(@cgroups) // open_files(@files) }, @command);
     return say_line("failed $number $error") if !defined $pid;
     $number_of{$pid} = $number;
     say_line("started $number $pid");
+}
+
+# Moves the child process into each cgroup. Returns the reason if it can't be moved, and otherwise nothing.
+sub join_cgroups {
+    for my $path (@_) {
+        my $fd = POSIX::open($path, O_WRONLY) // return "$path: $!";
+        POSIX::write($fd, '0', 1) // return "$path: $!"; # 0 is the process that writes
+        POSIX::close($fd);
+    }
+    return undef;
 }
 
 # Opens each file as its descriptor, in the child process. Returns the reason if a file can't be opened, and otherwise
 # nothing.
 sub open_files {
     my @files = @_;
-    alarm OPEN_LIMIT_SECS; # if an open blocks, all other requests would wait
+    alarm OPEN_LIMIT_SECS; # ends this child if an open blocks; the launcher and all its other requests would wait for it
     for my $fd (0 .. $#files) {
         my $path = $files[$fd];
         my $mode = -c $path ? O_RDWR : $fd == 1 || $fd == 2 ? O_WRONLY : O_RDONLY;

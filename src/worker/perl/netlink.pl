@@ -54,7 +54,7 @@ sub add_veth {
     return [RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, link_head(0) . attribute(IFLA_IFNAME, "$name\0") . attribute(IFLA_LINKINFO, $info)];
 }
 
-# Keeps the kernel from giving a device an IPv6 address.
+# Returns the message that keeps the kernel from giving a device an IPv6 address.
 sub without_ipv6 {
     my ($name) = @_;
     my $mode = attribute(AF_INET6, attribute(IFLA_INET6_ADDR_GEN_MODE, pack 'C', IN6_ADDR_GEN_MODE_NONE));
@@ -86,7 +86,8 @@ sub index_of {
     return unpack 'x16 i', $request;
 }
 
-# struct ifinfomsg. An attribute names the device; only the given flags change.
+# Returns a struct ifinfomsg. It contains no device index, because an attribute of the message names the device. Only
+# the given flags change.
 sub link_head {
     my ($flags) = @_;
     return pack 'C x S i L L', 0, 0, 0, $flags, $flags;

@@ -19,9 +19,16 @@ use constant READ_BYTES => 65536;
 use constant MAX_ERROR_BYTES => 1000;
 
 # The numbers of system calls (asm/unistd_64.h for x86-64, asm-generic/unistd.h for arm64).
-my %NUMBERS = (POSIX::uname())[4] eq 'aarch64'
-    ? (mount => 40, signalfd4 => 74, fsync => 82, unshare => 97, setns => 268)
-    : (mount => 165, signalfd4 => 289, fsync => 74, unshare => 272, setns => 308);
+my %NUMBERS = (
+    open_tree => 428,
+    move_mount => 429,
+    mount_setattr => 442,
+    (POSIX::uname())[4] eq 'aarch64'
+    ? (mknodat => 33, umount2 => 39, mount => 40, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
+        setgroups => 159, prlimit64 => 261, setns => 268)
+    : (fsync => 74, setgroups => 116, setresuid => 117, setresgid => 119, mount => 165, umount2 => 166, mknodat => 259,
+        unshare => 272, signalfd4 => 289, prlimit64 => 302, setns => 308),
+);
 
 # Makes a system call and returns its result. Dies with `name: reason` when the kernel refuses.
 sub call {
@@ -31,7 +38,7 @@ sub call {
     return $result;
 }
 
-# Moves this process into the network namespace that is open as a handle.
+# Moves this process into a network namespace, given as an open handle of its file.
 sub enter_network {
     my ($namespace) = @_;
     call('setns', fileno $namespace, CLONE_NEWNET);
@@ -50,8 +57,8 @@ sub close_inherited {
 my $input = '';
 
 # Reads the available bytes on standard input, and calls `$handle` with the number and the fields of each complete
-# request. Exits at the end of input, and when the worker has died. The worker's successor must not find changes that a
-# late request makes after its clean-up.
+# request. Exits at the end of input, and when the worker has died. The next worker cleans up when it starts, and a late
+# request of the dead worker must not change anything after that.
 sub take_requests {
     my ($worker, $handle) = @_;
     sysread(STDIN, $input, READ_BYTES, length $input) or exit 0;
@@ -63,10 +70,10 @@ sub take_requests {
     }
 }
 
-# The text fields of a request.
+# Returns the text fields of a request as a list.
 sub split_fields {
     my @fields = split /\0/, $_[0], -1;
-    pop @fields; # behind the last NUL
+    pop @fields; # removes the empty rest behind the last NUL
     return @fields;
 }
 
@@ -80,8 +87,8 @@ sub say_line {
 
 # --- Programs ---
 
-# Creates a signalfd, which makes the exit of a child readable like input. No exit is then missed between two calls of
-# `select`. Returns the handle for `select`.
+# Creates a signalfd, which becomes readable when a child exits. `select` can then wait for exits and for input
+# together, and misses no exit. Returns the signalfd's handle.
 sub watch_exits {
     sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
     my $mask = pack 'Q', 1 << SIGCHLD - 1;

@@ -5,8 +5,8 @@
 # perl system-calls.pl CALL ARGUMENTS…     makes one call; exits with 0, or with 1 and the reason on standard error
 # perl system-calls.pl serve WORKER_PID    makes one call after another
 #
-# %CALLS names the calls. The fields of a request to `serve`: the name of the call and its arguments. The replies: `ended N`,
-# or `failed N TEXT` when the kernel refused.
+# %CALLS lists the names of the calls and the functions that make them. The fields of a request to `serve`: the name of
+# the call and its arguments. The replies: `ended N`, or `failed N TEXT` when the kernel refused.
 use strict;
 use warnings;
 use Errno qw(EBUSY EINVAL ENOTTY);
@@ -14,10 +14,21 @@ use Fcntl qw(:DEFAULT :seek);
 use POSIX ();
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
+require(__FILE__ =~ s{[^/]+$}{idmapped-mounts.pl}r);
 
 use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096};
 
-my %CALLS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
+my %CALLS = (
+    copy => \&copy_sparsely,
+    fifos => \&make_fifos,
+    disk => \&mount_disk,
+    devices => \&mount_devices,
+    root => \&mount_root,
+    pin => \&mount_mapped,
+    'try-idmap' => \&try_idmap,
+    'try-idmapped-layers' => \&try_idmapped_layers,
+    network => \&make_network,
+);
 
 # Makes a call. Returns the reason if it fails, and otherwise nothing.
 sub make_call {
@@ -40,7 +51,7 @@ sub serve {
     }
 }
 
-# fifos PATH…: makes named pipes, replacing what is there. Anyone who can reach one may open it.
+# fifos PATH…: makes named pipes, replacing what is there. Any user who can reach a pipe may open it.
 sub make_fifos {
     for my $path (@_) {
         unlink $path;
@@ -50,8 +61,8 @@ sub make_fifos {
 
 use constant {SEEK_DATA => 3, SEEK_HOLE => 4, BLOCK => 4096, PIECE => 1024 * 1024};
 
-# copy FROM TO: copies a file to a new one, which only its owner can read. Blocks of zeros become holes. The copy is synced,
-# as mkfs does: after a crash of the machine, the file system in it can be repaired.
+# copy FROM TO: copies a file to a new file that only its owner can read. Blocks of zeros become holes. Syncs the copy,
+# as mkfs does. After a crash of the machine, the file system in the copy can therefore be repaired.
 sub copy_sparsely {
     my ($from, $to) = @_;
     sysopen my $source, $from, O_RDONLY or die "$from: $!\n";
@@ -105,8 +116,9 @@ sub mount_ext4 {
 
 use constant {LOOP_CONFIGURE => 0x4C0A, LOOP_CTL_GET_FREE => 0x4C82, LO_FLAGS_AUTOCLEAR => 4, ATTACH_TRIES => 100};
 
-# Attaches a file to a loop device that the kernel frees after its last user. Returns its path and a handle, to be held until
-# it is mounted. Returns undef on a kernel before 5.8, which has no LOOP_CONFIGURE.
+# Attaches a file to a loop device, which the kernel detaches when the device is no longer in use. Returns the device's
+# path and an open handle. Keep the handle open until the device is mounted. Returns undef on a kernel before 5.8, which
+# has no LOOP_CONFIGURE.
 sub attach_loop {
     my ($image) = @_;
     sysopen my $file, $image, O_RDWR or die "$image: $!\n";
@@ -124,11 +136,50 @@ sub attach_loop {
     die "no loop device is free\n";
 }
 
-# root BASE OPTIONS LAYER…: mounts layers, the lowest first, beneath the disk of a run. The mount options name each layer by
-# a short symlink, because all of them must fit into one page.
+use constant CHARACTER_DEVICE => 0020000; # S_IFCHR
+my %DEVICES = (null => [1, 3], zero => [1, 5], full => [1, 7], random => [1, 8], urandom => [1, 9], tty => [5, 0]);
+my %LINKS = (core => '/proc/kcore', fd => '/proc/self/fd', stdin => '/proc/self/fd/0', stdout => '/proc/self/fd/1', stderr => '/proc/self/fd/2', ptmx => 'pts/ptmx');
+
+# devices FOLDER: mounts a small file system on FOLDER that holds the device nodes of one sandbox. Once they belong to the
+# sandbox's user, the sandbox can change its own nodes, and the nodes of the host stay out of its reach.
+sub mount_devices {
+    my ($folder) = @_;
+    call('mount', 'tmpfs', $folder, 'tmpfs', MS_NOSUID, 'mode=755,size=64k');
+    for my $name (keys %DEVICES) {
+        my ($major, $minor) = @{$DEVICES{$name}};
+        call('mknodat', AT_FDCWD(), "$folder/$name", CHARACTER_DEVICE | 0666, $major << 8 | $minor);
+        chmod 0666, "$folder/$name" or die "$folder/$name: $!\n"; # chmod, because the umask takes bits away
+    }
+    mkdir "$folder/$_", 0755 or die "$folder/$_: $!\n" for qw(pts shm mqueue);
+    symlink $LINKS{$_}, "$folder/$_" or die "$folder/$_: $!\n" for keys %LINKS;
+}
+
+# root BASE OPTIONS MAP LAYER…: mounts an overlay of a run's disk over the image's layers, the lowest first. With MAP, the
+# path of a user namespace, the owners of all files appear by its map. The mount options refer to each layer by a short
+# symlink, because all options together must fit into one page.
 sub mount_root {
-    my ($base, $options, @layers) = @_;
-    my $links = "$base/layers";
+    my ($base, $options, $map, @layers) = @_;
+    my ($links, $mapped) = ("$base/layers", "$base/mapped");
+    make_links($links, @layers); # they also tell which layers are in use
+    my $lower = @layers ? join ':', reverse 0 .. $#layers : '0';
+    my $is_mounted = eval {
+        make_mapped_layers($mapped, $map, "$base/disk", @layers) if $map ne '';
+        symlink "$links/0", "$mapped/0" or die "$mapped/0: $!\n" if $map ne '' && !@layers; # an empty folder needs no map
+        my $folder = $map eq '' ? $links : $mapped;
+        chdir $folder or die "$folder: $!\n";
+        my $disk = $map eq '' ? "$base/disk" : 'disk';
+        call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, "$options,lowerdir=$lower,upperdir=$disk/upper,workdir=$disk/work");
+        1;
+    };
+    my $why = $@;
+    chdir '/'; # a current folder keeps its file system from being unmounted
+    remove_mapped_layers($mapped) if $map ne '';
+    die $why if !$is_mounted;
+}
+
+# Makes a folder with a symlink to each layer, named by the layer's number.
+sub make_links {
+    my ($links, @layers) = @_;
     if (-d $links) {
         opendir my $folder, $links or die "$links: $!\n";
         -l "$links/$_" ? unlink "$links/$_" : rmdir "$links/$_" for grep { !/^\.\.?$/ } readdir $folder;
@@ -138,13 +189,6 @@ sub mount_root {
     }
     @layers or mkdir "$links/0" or die "$links/0: $!\n";
     symlink $layers[$_], "$links/$_" or die "$links/$_: $!\n" for 0 .. $#layers;
-    chdir $links or die "$links: $!\n";
-    my $lower = @layers ? join ':', reverse 0 .. $#layers : '0';
-    my $data = "$options,lowerdir=$lower,upperdir=$base/disk/upper,workdir=$base/disk/work";
-    my $is_mounted = eval { call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, $data); 1 };
-    my $why = $@;
-    chdir '/'; # a current folder keeps its file system from being unmounted
-    die $why if !$is_mounted;
 }
 
 # network PATH [ROUTER DEVICE GATEWAY ADDRESS PREFIX]: makes a network namespace in which programs may listen on every port.

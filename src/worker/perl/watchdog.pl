@@ -3,11 +3,11 @@
 # stuck or dead, and also kills sandboxes that such a worker starts later. It is written in Perl because it must outlive
 # the worker, start fast and use little memory.
 #
-# perl watchdog.pl DEADLINE_FILE LOCK_FILE PLACE…
+# perl watchdog.pl DEADLINE_FILE LOCK_FILE RUNS…
 #
-# PLACE is `cgroups:FOLDER`, in which each subfolder is the cgroup of one run, or `vms:FOLDER`, which contains the
-# records of virtual machines. Several watchdogs may watch the same worker, but only the holder of the lock acts.
-# Standard input ends with the worker. The holder of the lock then stays as long as there are runs. A later process of
+# RUNS is `cgroups:FOLDER`, in which each subfolder is the cgroup of one run, or `vms:FOLDER`, which contains the
+# records of virtual machines. Several watchdogs may watch the same worker, but only the holder of the lock acts. When
+# the worker ends, standard input ends. The holder of the lock then stays as long as there are runs. A later process of
 # the worker starts its own watchdog, which takes over the lock. If the deadline file is missing, the watchdog exits.
 # That happens, for example, after `sandyard up` has taken over the data folder.
 use strict;
@@ -17,7 +17,7 @@ require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{renew-deadline.pl}r);
 
 use constant LOOK_SECS => 0.2;
-my ($deadline_file, $lock, @places) = @ARGV;
+my ($deadline_file, $lock, @run_folders) = @ARGV;
 my %ends_of = (cgroups => \&cgroups, vms => \&vms);
 
 close_inherited();
@@ -27,7 +27,7 @@ while (1) {
     $acts ||= flock $held, LOCK_EX | LOCK_NB;
     exit 0 if !-e $deadline_file;
     my $has_passed = $acts && has_deadline_passed($deadline_file);
-    my @ends = $has_passed || $is_alone && $acts ? map { my ($kind, $folder) = split /:/, $_, 2; $ends_of{$kind}->($folder) } @places : ();
+    my @ends = $has_passed || $is_alone && $acts ? map { my ($kind, $folder) = split /:/, $_, 2; $ends_of{$kind}->($folder) } @run_folders : ();
     exit 0 if $is_alone && !@ends;
     if ($has_passed) { $_->() for @ends }
     my $ready = '';
@@ -36,8 +36,9 @@ while (1) {
     $is_alone ||= $is_told && !sysread STDIN, my $ignored, 100;
 }
 
-# Returns functions that each kill one run in a folder of cgroups. With cgroup v2, the kernel kills a whole cgroup.
-# Otherwise new processes are forbidden and the others are killed one by one, and the next check repeats this.
+# Returns functions that each kill one run in a folder of cgroups. If the cgroup has a file `cgroup.kill` (cgroup v2),
+# the kernel kills all its processes at once. Otherwise the run may start no new processes, and its processes are killed
+# one by one. The next check repeats this for any that are left.
 sub cgroups {
     return map {
         my $folder = $_;
@@ -51,8 +52,8 @@ sub cgroups {
     } subfolders($_[0]);
 }
 
-# Returns functions that each kill one running virtual machine with a record. Its command line is `msb sandbox … --name
-# NAME …`, as in vm-process.ts.
+# Returns functions that each kill one running virtual machine with a record. A virtual machine is found by its command
+# line, `msb sandbox … --name NAME …`, as in vm-process.ts.
 sub vms {
     my %is_ours;
     for my $run (subfolders($_[0])) {

@@ -1,4 +1,5 @@
 import { join } from 'node:path'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { CommandError, makeCommandRunner, tryCommand, type CommandResult } from '../../lib/run-command.ts'
 import { encodeFields, makeProgramStarter } from './perl-process.ts'
@@ -19,10 +20,10 @@ const SCRIPT = join(import.meta.dirname, '../perl/command-helper.pl')
 const INPUT_LIMIT_BYTES = 60_000
 
 /**
- * Creates a helper. To start a command itself, Node forks and stops meanwhile, for 3.4 ms with 200 MiB in memory. A
- * worker that starts and removes one sandbox after another spent half of its time on forks (2026-11, 2 cores). Node
- * itself still starts a command with its own environment, user or signal, and a command whose input is large or
- * contains a NUL.
+ * Creates a helper. Without it, Node forks for each command, and the whole worker stops meanwhile: for 3.4 ms with 200
+ * MiB in memory. A worker that starts and removes one sandbox after another spent half of its time on forks (2026-11, 2
+ * cores). Node itself still starts a command with its own environment, user or signal, and a command whose input is
+ * large or contains a NUL.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
   const starter = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: parseResult })
@@ -32,7 +33,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
     const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
     const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
     const fields = [cwd, netns, String(input), file, ...args]
-    const hasNul = fields.some((field) => field.includes('\0')) // it would end a field of the request
+    const hasNul = fields.some((field) => field.includes('\0')) // a NUL would end a field of the request
     if (!isPlain || hasNul || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
       return tryCommand(file, args, options)
     return new Promise((resolve, reject) => {
@@ -72,7 +73,7 @@ function kill(pid: number): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // the command has ended meanwhile
+    if (!hasErrorCode(error, 'ESRCH')) throw error // the command has ended meanwhile
   }
 }
 

@@ -1,6 +1,6 @@
 /**
  * Finds the mount points of folders. Sandboxes have their own mount namespaces, which outlive the worker that created
- * them. Therefore only the kernel knows all mounts.
+ * them. All mounts are therefore read from the kernel, and not from the worker's own records.
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
@@ -10,7 +10,7 @@ export type MountInfo = {
   readonly id: string
   /** `major:minor` of the file system. */
   readonly device: string
-  /** The part of the file system that is mounted. */
+  /** The path, within the file system, of the folder or file that is mounted. */
   readonly root: string
   readonly point: string
   readonly source: string
@@ -39,7 +39,7 @@ export async function readMounts(pid: string): Promise<readonly MountInfo[]> {
 }
 
 /** Finds the mount points, in all mount namespaces, at which the folder or a part of it is mounted. */
-export async function mountPointsOf(folder: string): Promise<readonly string[]> {
+export async function findMountsOfFolder(folder: string): Promise<readonly string[]> {
   const path = await realpath(folder)
   const own = await readMounts('self')
   const holder = own
@@ -60,12 +60,12 @@ export async function mountPointsOf(folder: string): Promise<readonly string[]> 
 export async function isMountedElsewhere(point: string): Promise<boolean> {
   const own = (await readMounts('self')).find((mount) => mount.point === point)
   if (own === undefined) return false
-  // A copied namespace has a copy of this mount, with the same root. Sandboxes mount only parts of the file system,
-  // with other roots.
+  // Mounts with the same root are copies of this mount in other mount namespaces, and don't count. Sandboxes mount only
+  // parts of the file system, so their mounts have other roots.
   return (await readMountsOfAllNamespaces()).some((mount) => mount.device === own.device && mount.root !== own.root)
 }
 
-/** Reads the mounts of all mount namespaces, each namespace once. */
+/** Reads the mounts of all mount namespaces, each once, although several processes may share a namespace. */
 async function readMountsOfAllNamespaces(): Promise<readonly MountInfo[]> {
   const seen = new Set<string>()
   const mounts: MountInfo[] = []

@@ -16,8 +16,8 @@ type PerlOptions = {
   readonly args: readonly string[]
   readonly onReply: (reply: PerlReply) => void
   /**
-   * Called with an error when the process could not be started, and without one when it has ended. Both calls may
-   * happen.
+   * Called with an error when the process could not be started, and without an error when it has ended. It may be
+   * called in both ways, one after the other.
    */
   readonly onEnd: (error?: Error) => void
   readonly log: Log
@@ -45,7 +45,7 @@ export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): P
     onEnd()
   })
   started.stdin.on('error', (error) => {
-    log.debug({ err: error, script }, 'a Perl process reads no more') // `close` reports its end
+    log.debug({ err: error, script }, 'a Perl process no longer reads its input') // `close` reports the process's end
   })
   onLines(started.stdout, (line) => {
     const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) ?(.*)$/s.exec(line) ?? []
@@ -94,7 +94,10 @@ type ProgramStarter<Exit> = {
   readonly close: () => void
 }
 
-/** Callbacks for one program. `started` is called first, then `ended`. `failed` can be called at any time instead. */
+/**
+ * Callbacks for one program. `started` is called first, then `ended`. `failed` may be called in place of either;
+ * nothing follows it.
+ */
 type ProgramObserver<Exit> = {
   readonly started: (pid: number) => void
   /** Called when the program was not started, or when the process that would report its end has ended. */
@@ -112,8 +115,8 @@ type PerlScript<Exit> = {
 }
 
 /**
- * A Perl process and the observers of its programs. A successor has its own observers, so late replies can't reach
- * them.
+ * A Perl process and the observers of its programs. The process that replaces it has its own observers. Late replies of
+ * the old process therefore can't reach observers of the new one.
  */
 type StarterProcess<Exit> = { readonly perl: PerlProcess; readonly observers: Map<number, ProgramObserver<Exit>> }
 

@@ -6,8 +6,8 @@ import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from 
 /**
  * Forwards bytes between a WebSocket and a run's channel until either side ends or the signal aborts, then ends the
  * other side. Resolves when both are closed. A slow side slows the other down. The WebSocket's close code reports how
- * the channel ended. A channel that was destroyed with neither an end nor an error means that the client sent an
- * invalid frame.
+ * the channel ended. If the channel was destroyed with neither an end nor an error, the client had sent an invalid
+ * frame.
  */
 export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
   const { promise: closed, resolve } = Promise.withResolvers<void>()
@@ -18,7 +18,7 @@ export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: Ab
     if (socket.readyState === socket.CLOSED && channel.closed) resolve()
   }
   socket.on('error', () => {
-    socket.terminate() // `close` follows
+    socket.terminate() // the event `close` follows
   })
   socket.once('close', () => {
     channel.destroy()

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../lib/clock.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { readFileSyncOrNull } from '../../lib/files.ts'
 
 /** A process of this machine. Its start time distinguishes it from a later process with the same id. */
@@ -15,7 +16,7 @@ export function identifyProcess(pid: number): ProcessIdentity | null {
   return stat === null || stat.isZombie ? null : { pid, startTicks: stat.startTicks }
 }
 
-/** Whether the process is still alive. A zombie doesn't count, because only its exit code is left. */
+/** Whether the process is still alive. A zombie doesn't count as alive, because only its exit code is left. */
 export function isAlive(process: ProcessIdentity): boolean {
   const now = identifyProcess(process.pid)
   return now !== null && now.startTicks === process.startTicks
@@ -24,12 +25,12 @@ export function isAlive(process: ProcessIdentity): boolean {
 /** How long a process counts as alive after a check found it alive. */
 const SEEN_ALIVE_MS = 100
 
-/** Like `isAlive`, but may return a result that is up to `SEEN_ALIVE_MS` old. Only the result `true` is cached. */
+/** Like `isAlive`, but `true` may be up to `SEEN_ALIVE_MS` old. `false` is always current. */
 export type LivenessCheck = (mark: ProcessIdentity) => boolean
 
 /**
- * Creates a check with a cache. Each start of a sandbox checks all runs ten times. With 40 runs, uncached checks took 4
- * ms per start (2026-11).
+ * Creates a liveness check with a cache. Each start of a sandbox checks the processes of all runs ten times. With 40
+ * runs, checks without a cache took 4 ms per start (2026-11).
  */
 export function makeCachedLivenessCheck({ monotonicMs }: Pick<Clock, 'monotonicMs'>): LivenessCheck {
   const seenAt = new WeakMap<ProcessIdentity, number>()
@@ -42,7 +43,7 @@ export function makeCachedLivenessCheck({ monotonicMs }: Pick<Clock, 'monotonicM
   }
 }
 
-/** The arguments of a process's command line. Empty when there is no such process. */
+/** Returns the arguments of a process's command line. Empty when there is no such process. */
 export function commandLineOf(pid: number): readonly string[] {
   const text = readFileSyncOrNull(`/proc/${String(pid)}/cmdline`)
   return text === null || text === '' ? [] : text.replace(/\0$/, '').split('\0')
@@ -53,7 +54,7 @@ export function sendSignal(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error
+    if (!hasErrorCode(error, 'ESRCH')) throw error
   }
 }
 

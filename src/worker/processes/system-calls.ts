@@ -11,14 +11,29 @@ export type SystemCall =
   | readonly ['fifos', ...paths: string[]]
   /** Mounts a disk image on a folder. Creates the folders `upper`, which belongs to the owner, and `work` in it. */
   | readonly ['disk', image: string, folder: string, owner: string]
+  /** Mounts a file system on a folder with the device nodes of one sandbox. */
+  | readonly ['devices', folder: string]
   /**
-   * Mounts an overlay on the folder `root` in `base`. Its lower folders are `layers`, the lowest first, and its upper
-   * folder is on the disk mounted on `disk` in `base`.
+   * Mounts an overlay on the folder `root` in `base`. Its lower folders are `layers`, the lowest first. Its upper
+   * folder is on the run's disk, which is mounted on `disk` in `base`. With `map`, the path of a user namespace, the owners of
+   * files appear by its map; with an empty text they appear as on disk.
    */
-  | readonly ['root', base: string, options: string, ...layers: string[]]
+  | readonly ['root', base: string, options: string, map: string, ...layers: string[]]
+  /**
+   * Mounts a file or folder on `pin` with the map of a user namespace. `set` and `clear` are sums of the flags that the mount
+   * has and has not (mount_setattr(2)).
+   */
+  | readonly ['pin', source: string, pin: string, map: string, set: string, clear: string]
+  /** Fails unless mounts of the folders can be idmapped. */
+  | readonly ['try-idmap', map: string, ...folders: string[]]
+  /** Fails unless an overlay accepts idmapped layers. Makes and removes the folder `scratch`. */
+  | readonly ['try-idmapped-layers', map: string, scratch: string]
   /** Creates a network namespace with a loopback device. Programs in it may listen on every port. */
   | readonly ['network', path: string]
-  /** Creates the same with a veth pair to the router. The router's end is `device` with the address `gateway`. */
+  /**
+   * Creates such a namespace with a veth pair to the router's namespace. The router's end is `device` with the address
+   * `gateway`; the sandbox's end is `eth0` with `address`.
+   */
   | readonly ['network', path: string, router: string, device: string, gateway: string, address: string, prefix: string]
 
 /** Runs commands on this machine, and makes system calls that Node doesn't offer. */

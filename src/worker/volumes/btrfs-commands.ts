@@ -8,18 +8,21 @@ import { runCommand, tryCommand } from '../../lib/run-command.ts'
  */
 export type Btrfs = {
   readonly root: string
-  /** Lists the id of each subvolume, by its path from the root. */
+  /** Lists all subvolumes: each path relative to the root, with the subvolume's id. */
   subvolumes(): Promise<ReadonlyMap<string, number>>
   /** Lists the ids of subvolumes that are deleted but not yet cleaned up. */
   deletedSubvolumeIds(): Promise<ReadonlySet<number>>
   /** Lists the quota groups. With `isSynced`, the usage includes all data written so far. */
   groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
-  /** Creates a subvolume as a member of the group. */
+  /** Creates a subvolume. Its own quota group becomes a member of `group`. */
   createSubvolume(path: string, group: string | null): Promise<void>
   /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. */
   deleteSubvolume(path: string): Promise<void>
   createGroup(group: string): Promise<void>
-  /** Destroys a quota group. False when the kernel has already destroyed it, or still cleans up its subvolume. */
+  /**
+   * Destroys a quota group. False when the kernel has already destroyed the group, or is still cleaning up its
+   * subvolume.
+   */
   destroyGroup(group: string): Promise<boolean>
   assignGroup(member: string, parent: string): Promise<void>
   setLimit(group: string, bytes: number | null): Promise<void>
@@ -31,7 +34,10 @@ export type QuotaGroup = {
   readonly parents: readonly string[]
 }
 
-/** The time limit for a command. A change of the tree waits for a commit, which waits for the disk. */
+/**
+ * The time limit for a command. A command that creates or deletes a subvolume waits for a commit, and the commit waits
+ * for the disk.
+ */
 const TIMEOUT_MS = 120_000
 
 /** Creates the commands for the file system mounted at `root`. */

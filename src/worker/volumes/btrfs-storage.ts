@@ -5,11 +5,11 @@
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/files.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
-import { mountPointsOf } from '../processes/mountinfo.ts'
+import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import {
   type VolumeKey,
   type VolumeStorage,
@@ -28,7 +28,10 @@ type BtrfsStorageOptions = {
   readonly close: () => Promise<void>
 }
 
-/** The first id of a subvolume (BTRFS_FIRST_FREE_OBJECTID). Quota groups below belong to the file system itself. */
+/**
+ * The lowest possible id of a subvolume (BTRFS_FIRST_FREE_OBJECTID). Quota groups with lower ids belong to the file
+ * system itself.
+ */
 const FIRST_SUBVOLUME_ID = 256
 
 /** Creates the storage for volumes on a mounted btrfs. */
@@ -38,6 +41,7 @@ export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorage
 
   return {
     report,
+    root,
     open: (volume) =>
       mutex.run(volume.org_id, async () => {
         const path = join(root, volumeSubpath(volume))
@@ -54,7 +58,7 @@ export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorage
       mutex.run(volume.org_id, async () => {
         const subpath = volumeSubpath(volume)
         if (!(await pathExists(join(root, subpath)))) return
-        const mounted = await mountPointsOf(join(root, subpath))
+        const mounted = await findMountsOfFolder(join(root, subpath))
         if (mounted.length > 0) throw new Error(`volume ${subpath} is mounted: ${mounted.slice(0, 3).join(', ')}`)
         const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${subpath}/`))
         for (const path of within.toSorted((a, b) => b.length - a.length)) await btrfs.deleteSubvolume(path)
@@ -89,8 +93,8 @@ async function readState(btrfs: Btrfs): Promise<BtrfsState> {
 }
 
 /**
- * Creates the subvolumes of an organization and its volume and the organization's group, if any of them is missing.
- * Returns the state after that.
+ * Creates the subvolumes of the organization and the volume, and the organization's quota group, where they are
+ * missing. Returns the file system's state afterwards.
  */
 async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
   const subpath = volumeSubpath(volume)
@@ -99,7 +103,7 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
     await btrfs.createSubvolume(volume.org_id, null)
     state = await readState(btrfs)
   }
-  await chmod(join(btrfs.root, volume.org_id), 0o711) // other users may pass through the folder, but not list it
+  await chmod(join(btrfs.root, volume.org_id), 0o700) // sandboxes reach their volumes by bind mounts, and local users must not
   const group = orgGroup(idOf(state, volume.org_id))
   if (!state.groups.has(group)) await btrfs.createGroup(group)
   if (!state.subvolumes.has(subpath)) await btrfs.createSubvolume(subpath, group)
@@ -127,7 +131,7 @@ function idOf({ subvolumes }: BtrfsState, path: string): number {
 
 /**
  * Destroys the groups of deleted subvolumes. Kernels before 6.12 keep these groups, and their number would grow
- * forever. A subvolume that is still being cleaned up counts for its organization until that is done.
+ * forever. A deleted subvolume counts for its organization until the kernel has cleaned it up.
  */
 async function destroyOrphanGroups(btrfs: Btrfs): Promise<void> {
   // Groups are read first, so that the list of subvolumes includes subvolumes created meanwhile.
@@ -145,7 +149,7 @@ async function pathExists(path: string): Promise<boolean> {
     await stat(path)
     return true
   } catch (error) {
-    if (isFileNotFound(error)) return false
+    if (hasErrorCode(error, 'ENOENT')) return false
     throw error
   }
 }

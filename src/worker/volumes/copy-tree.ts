@@ -1,5 +1,6 @@
 import { constants, type BigIntStats } from 'node:fs'
 import { copyFile, lchown, mkdir, readlink, symlink, type FileHandle } from 'node:fs/promises'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { OpenEntry } from './resolve-beneath.ts'
 import {
   type Ownership,
@@ -11,7 +12,7 @@ import {
   setOwnership,
   setOwnershipIfOurs,
 } from './descriptors.ts'
-import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
+import { conflictError, isOutOfSpace } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
@@ -22,9 +23,9 @@ const PERMISSION_BITS = 0o7777n
 
 /**
  * Copies an open file or folder to a new name, with owners, permissions and symlinks. Uses only descriptors, so
- * sandboxes can't redirect it. FIFOs, sockets and devices are omitted, and hard links become separate files. Both
- * copies share their blocks if the file system supports it. Otherwise holes stay holes. Sandboxes can't enter a copied
- * folder before `finish`.
+ * sandboxes can't redirect it. FIFOs, sockets and devices are omitted, and hard links become separate files. Source and
+ * copy share their blocks if the file system supports that. Otherwise the data is copied, and holes in sparse files
+ * stay holes. Sandboxes can't enter a copied folder before `finish`.
  */
 export async function stageCopy(
   folder: FileHandle,
@@ -149,8 +150,8 @@ async function writeAll(made: FileHandle, bytes: Buffer, from: number): Promise<
 }
 
 /**
- * Sets the owner and mode of the copy. A folder was created by name, so a sandbox could have replaced it before it was
- * opened.
+ * Sets the owner and mode of the copy. For a folder, it first checks that this process created it: a sandbox could have
+ * replaced the folder between mkdir and open.
  */
 async function copyOwnership(stats: BigIntStats, made: FileHandle): Promise<void> {
   await (stats.isDirectory() ? setOwnershipIfOurs : setOwnership)(made, ownershipOf(stats))

@@ -31,7 +31,10 @@ export async function openNoFollow(folder: FileHandle, name: string | Buffer): P
   return await open(descriptorPath(folder, name), O_PATH | constants.O_NOFOLLOW)
 }
 
-/** Opens the file of a descriptor for reading. Check first that it is a regular file. */
+/**
+ * Opens the file that `held` refers to for reading, even if `held` is an O_PATH descriptor. Check first that it is a
+ * regular file.
+ */
 export async function reopenForReading(held: FileHandle): Promise<FileHandle> {
   return await open(descriptorPath(held), constants.O_RDONLY | constants.O_NONBLOCK)
 }
@@ -59,7 +62,7 @@ export async function* listNames(folder: FileHandle): AsyncGenerator<Buffer> {
     yield Buffer.from(entry.name, 'latin1')
 }
 
-/** A file's owner, as the host numbers users, and its permission bits. */
+/** The ids of a file's owner and group on the host, and the file's permission bits. */
 export type Ownership = { readonly uid: number; readonly gid: number; readonly mode: number }
 
 /** The permissions of new files and folders. */
@@ -75,7 +78,8 @@ export async function setOwnership(held: FileHandle, { uid, gid, mode }: Ownersh
 
 /**
  * Like `setOwnership`, but for a folder that this process created by name and then opened. If the folder belongs to
- * another user, a sandbox has replaced it, and it stays unchanged. No sandbox can create files of this process's user.
+ * another user, a sandbox has replaced it, because no sandbox can create files of this process's user. The replacement
+ * stays unchanged.
  */
 export async function setOwnershipIfOurs(held: FileHandle, ownership: Ownership): Promise<void> {
   const stats = await held.stat()

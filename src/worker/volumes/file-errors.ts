@@ -1,4 +1,5 @@
 import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/volume-protocol.ts'
+import { errorCodeOf, hasErrorCode } from '../../lib/error-code.ts'
 
 /** The client's error for each kernel error. Any other error is a fault of this machine. */
 const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
@@ -31,10 +32,10 @@ export async function translateErrors<T>(path: string, step: () => Promise<T>): 
 }
 
 function toVolumeFileError(path: string, error: unknown): unknown {
-  if (error instanceof VolumeFileError || !(error instanceof Error) || !('code' in error)) return error
+  if (error instanceof VolumeFileError) return error
   if (isOutOfSpace(error))
     return new VolumeFileError('quota_exceeded', `'${path}' does not fit: the volume's cap is reached`, error)
-  const meaning = ERRNO_MEANINGS[String(error.code)]
+  const meaning = ERRNO_MEANINGS[errorCodeOf(error) ?? '']
   return meaning === undefined ? error : new VolumeFileError(meaning.code, `'${path}' ${meaning.reason}`, error)
 }
 
@@ -46,12 +47,20 @@ export function isOutOfSpace(error: unknown): boolean {
   return hasErrorCode(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
 }
 
-/** The error for a file that doesn't exist, or whose kind is hidden from clients. */
-export function notFoundError(path: string): VolumeFileError {
-  return new VolumeFileError('volume_file_not_found', `'${path}' is not there`)
+/** The error for a change that would take the disk space that only the control plane may use. */
+export function reserveReachedError(path: string): VolumeFileError {
+  return new VolumeFileError(
+    'quota_exceeded',
+    `'${path}' was not written: the worker's disk is full up to the reserve of the control plane (SANDYARD_DISK_RESERVE_MIB)`,
+  )
 }
 
-/** The error for a file that exists but is in the way. */
+/** The error for a file that doesn't exist, or whose kind is hidden from clients. */
+export function notFoundError(path: string): VolumeFileError {
+  return new VolumeFileError('volume_file_not_found', `'${path}' does not exist`)
+}
+
+/** The error for a file that prevents an operation by its state, such as a folder where a file is needed. */
 export function conflictError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('volume_file_conflict', `'${path}' ${reason}`)
 }
@@ -59,9 +68,4 @@ export function conflictError(path: string, reason: string): VolumeFileError {
 /** The error for a path that is not allowed. */
 export function invalidPathError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('invalid_volume_path', `'${path}': ${reason}`)
-}
-
-/** Whether an error has one of these codes. */
-export function hasErrorCode(error: unknown, ...codes: readonly string[]): boolean {
-  return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }

@@ -7,7 +7,8 @@ import { translateErrors } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 
 /**
- * The size of one read. Larger chunks are not faster (page cache, 2026-11), and each stream keeps two chunks in memory.
+ * The size of one read. Larger chunks are not faster (files in the page cache, 2026-11), and each stream keeps two
+ * chunks in memory.
  */
 const CHUNK_BYTES = 256 * 1024
 
@@ -47,6 +48,16 @@ export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
  */
 const KEPT_MODE_BITS = 0o1777n
 
+/** The content of a file to write. */
+export type Content = {
+  readonly path: string
+  readonly content: Readable
+  /** Called after each `SPACE_STEP_BYTES`. Rejects if the disk has no space left for files. */
+  readonly requireSpace: () => Promise<void>
+}
+
+const SPACE_STEP_BYTES = 8 * 1024 * 1024
+
 /**
  * Writes a stream to a new file at the pace of the disk. If writing fails, the rest of `content` stays unread and the
  * stream stays open, so that the error can be sent to the client. If the stream itself breaks, rejects with a separate
@@ -55,7 +66,7 @@ const KEPT_MODE_BITS = 0o1777n
 export async function stageFile(
   folder: FileHandle,
   name: string,
-  from: { readonly path: string; readonly content: Readable; readonly uidShift: number },
+  from: Content & { readonly uidShift: number },
 ): Promise<StagedFile & { readonly sizeBytes: number }> {
   const handle = await translateErrors(from.path, () => createExclusively(folder, name))
   try {
@@ -74,17 +85,19 @@ export async function stageFile(
   }
 }
 
-async function writeStream(
-  handle: FileHandle,
-  { path, content }: { readonly path: string; readonly content: Readable },
-): Promise<number> {
+async function writeStream(handle: FileHandle, { path, content, requireSpace }: Content): Promise<number> {
   const chunks: AsyncIterator<Buffer> = content.iterator({ destroyOnReturn: false })
   let sizeBytes = 0
+  let uncheckedBytes = 0
   try {
     for (let next = await nextChunk(chunks, path); next.done !== true; next = await nextChunk(chunks, path)) {
       const chunk = next.value
       await translateErrors(path, () => writeAll(handle, chunk))
       sizeBytes += chunk.length
+      uncheckedBytes += chunk.length
+      if (uncheckedBytes < SPACE_STEP_BYTES) continue
+      uncheckedBytes = 0
+      await requireSpace()
     }
   } finally {
     await chunks.return?.()
@@ -98,8 +111,8 @@ async function writeAll(handle: FileHandle, chunk: Buffer): Promise<void> {
 }
 
 /**
- * Reads the next chunk. Wraps a failure of the sender, because it may have the same error code as a failure of the
- * disk.
+ * Reads the next chunk. A failure of the sender is wrapped in a separate error, because it may have the same error code
+ * as a failure of the disk.
  */
 async function nextChunk(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
   try {

@@ -1,9 +1,9 @@
-import { mkdir, readdir, rm } from 'node:fs/promises'
+import { chmod, mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/files.ts'
 import { tryCommand } from '../../lib/run-command.ts'
-import { mountPointsOf } from '../processes/mountinfo.ts'
+import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import {
   type VolumeKey,
   type VolumeStorage,
@@ -18,7 +18,7 @@ type FolderStorageOptions = {
   /** The id of the host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly isShared: boolean
-  /** The reason why caps can't be enforced here. Operators see it. */
+  /** The reason why caps can't be enforced on this file system. It is shown to operators. */
   readonly whyNoCaps: string
 }
 
@@ -36,17 +36,20 @@ export async function openFolderStorage({
   isShared,
   whyNoCaps,
 }: FolderStorageOptions): Promise<VolumeStorage> {
-  await mkdir(root, { recursive: true, mode: 0o711 })
+  await mkdir(root, { recursive: true, mode: 0o700 })
   const refuseCaps = ({ capacity_bytes, org_capacity_bytes }: DesiredVolume): void => {
     if (capacity_bytes === null && org_capacity_bytes === null) return
     throw new Error(`a cap on a volume can't be enforced here: ${whyNoCaps}`)
   }
   return {
     report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
+    root,
     async open(volume) {
       refuseCaps(volume)
       const path = join(root, volumeSubpath(volume))
-      await mkdir(join(root, volume.org_id), { recursive: true, mode: 0o711 })
+      const orgFolder = join(root, volume.org_id)
+      await mkdir(orgFolder, { recursive: true })
+      await chmod(orgFolder, 0o700) // sandboxes reach their volumes by bind mounts, and local users must not
       await mkdir(path, { recursive: true, mode: 0o755 })
       await assignToSandboxRoot(path, uidShift)
       return path
@@ -57,7 +60,7 @@ export async function openFolderStorage({
     async remove(volume) {
       const path = join(root, volumeSubpath(volume))
       if (!(await isDirectory(path))) return
-      const mounted = await mountPointsOf(path)
+      const mounted = await findMountsOfFolder(path)
       if (mounted.length > 0)
         throw new Error(`volume ${volumeSubpath(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
       await rm(path, { recursive: true, force: true })
@@ -84,7 +87,7 @@ async function listVolumes(root: string): Promise<readonly VolumeKey[]> {
     .filter((volume) => volume !== null)
 }
 
-/** The disk usage of folders in bytes, by path. */
+/** Counts the disk usage of folders with du(1). Returns bytes by path. */
 async function countBytes(folders: readonly string[]): Promise<ReadonlyMap<string, number>> {
   const counted = new Map<string, number>()
   for (let from = 0; from < folders.length; from += COUNTED_AT_ONCE) {

@@ -21,7 +21,10 @@ export type StorageSettings = {
 
 type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
 
-/** The kind of storage to use on this machine. For plain folders, it includes the reason why caps can't be enforced. */
+/**
+ * The kind of storage to use on this machine: a volume pool, or plain folders with the reason why they can't enforce
+ * caps.
+ */
 type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
@@ -98,7 +101,10 @@ async function hasBtrfs(): Promise<boolean> {
   return isListed()
 }
 
-/** Warns about files that somebody copied into a folder outside any volume, where no sandbox can see them. */
+/**
+ * Logs a warning if the folder of all volumes contains files outside any volume. Somebody may have copied them there,
+ * but no sandbox can see them.
+ */
 async function warnOfStrayFolders(dir: string, log: Log): Promise<void> {
   if (!existsSync(dir)) return
   for (const entry of await readdir(dir, { withFileTypes: true })) {

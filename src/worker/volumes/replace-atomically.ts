@@ -12,7 +12,10 @@ type ReplaceOptions = {
   /** The target path as the client wrote it. */
   readonly path: string
   readonly random: Random
-  /** Throws to refuse a target. Called before any file is created, and again before the target is replaced. */
+  /**
+   * Called with the target before any file is created, and again before the target is replaced. It throws to refuse the
+   * target.
+   */
   readonly check?: (target: ResolvedPath) => void
   /**
    * Creates the replacement under the given new name, complete and synced except for its ownership, which `finish`

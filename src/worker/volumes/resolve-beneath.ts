@@ -1,8 +1,9 @@
 import type { BigIntStats } from 'node:fs'
 import { mkdir, readlink, type FileHandle } from 'node:fs/promises'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { FOLDER_MODE, descriptorPath, openNoFollow, openRoot, setOwnershipIfOurs } from './descriptors.ts'
-import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
+import { conflictError, invalidPathError, notFoundError } from './file-errors.ts'
 
 /**
  * The root folder of a volume, in which `resolveBeneath` resolves paths. A sandbox may change the tree at any moment.
@@ -19,8 +20,8 @@ export type VolumeRoot = { readonly root: string; readonly uidShift: number }
 /** The result of resolving a path. Dispose of it to close its descriptors. */
 export type ResolvedPath = AsyncDisposable & {
   /**
-   * The folder of the last name. When parent folders are missing, it is the deepest existing one. For the root, it is
-   * the root itself.
+   * The folder of the last name. When parent folders are missing, the deepest existing folder of the path. For the path
+   * of the root, the root itself.
    */
   readonly folder: FileHandle
   /** The last name in `folder`. Null for the root, and when parent folders are missing. */
@@ -43,7 +44,9 @@ type ResolveBeneathOptions = {
    * `parents` creates the missing parent folders, and `all` also creates a folder with the last name.
    */
   readonly ifMissing: 'refuse' | 'report' | 'parents' | 'all'
-  /** A budget that several calls share, so that it limits all of them together. */
+  /**
+   * A budget that several calls share, which limits their total steps. Without it, each call has the default budget.
+   */
   readonly budget?: StepBudget
 }
 
@@ -132,7 +135,10 @@ function isMade({ ifMissing }: ResolveBeneathOptions, isLast: boolean): boolean 
   return ifMissing === 'all' || (ifMissing === 'parents' && !isLast)
 }
 
-/** Opens a name. When it doesn't exist, creates a folder with `isMade`, and otherwise returns null. */
+/**
+ * Opens a name in a folder. If the name doesn't exist, creates a folder when `isMade` is true, and otherwise returns
+ * null.
+ */
 async function openOrMake(
   volume: VolumeRoot,
   walker: Walker,

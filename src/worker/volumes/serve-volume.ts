@@ -10,6 +10,7 @@ import {
   VolumeFileError,
   type VolumeFiles,
 } from '../../contract/volumes/volume-protocol.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 
 type ServeVolumeOptions = {
@@ -134,8 +135,8 @@ async function receiveContent({ request, response, files }: Exchange): Promise<v
 }
 
 function answerError({ request, response, log }: Exchange, error: unknown): void {
-  // Reads and drops the rest of an upload. The end of the stream can be read only after it, and the client may send the
-  // whole upload before it reads the answer.
+  // Reads and drops the rest of an upload. The client may send the whole upload before it reads the answer, and the end
+  // of the stream only arrives after it.
   request.resume()
   if (error instanceof VolumeFileError && !response.headersSent) {
     sendJson(response, 422, { code: error.code, message: error.message })
@@ -144,14 +145,13 @@ function answerError({ request, response, log }: Exchange, error: unknown): void
   if (!isDisconnect(error))
     log.error({ err: error, method: request.method, url: request.url }, 'a request for the files of a volume failed')
   if (response.headersSent) response.destroy()
-  else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
+  else sendJson(response, 500, { code: 'internal_error', message: 'the worker failed to perform the file operation' })
 }
 
 /** Whether an error means that the client closed the stream, for example to cancel an upload. That is not a fault. */
 function isDisconnect(error: unknown): boolean {
   if (!(error instanceof Error)) return false
-  const isOne = 'code' in error && DISCONNECT_CODES.includes(String(error.code))
-  return isOne || isDisconnect(error.cause)
+  return hasErrorCode(error, ...DISCONNECT_CODES) || isDisconnect(error.cause)
 }
 
 function sendJson(response: ServerResponse, status: number, body: unknown): void {
@@ -180,9 +180,9 @@ function isRecursive({ headers }: IncomingMessage): boolean {
 
 /** A timeout that destroys an idle stream. */
 type IdleTimeout = {
-  /** Restarts the timeout. */
+  /** Restarts the timeout, as data on the stream does. */
   readonly touch: () => void
-  /** Runs work during which the stream may be idle. */
+  /** Runs `work` and doesn't destroy the stream meanwhile, even if the stream is idle. */
   during<T>(work: () => Promise<T>): Promise<T>
 }
 

@@ -1,13 +1,13 @@
 import { unlink, type FileHandle } from 'node:fs/promises'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { runCommand, tryCommand } from '../../lib/run-command.ts'
 import type { Random } from '../../lib/random.ts'
 import { descriptorPath } from './descriptors.ts'
-import { hasErrorCode } from './file-errors.ts'
 
 /**
- * The prefix of the names of unfinished files. These files are in the volume, so a rename publishes them and their
- * content counts against the cap. Clients can't see or use these names. `deleteStaleTemporaries` deletes the unfinished
- * files of killed workers.
+ * The prefix of the names of unfinished files. These files are in the volume itself. A rename is therefore enough to
+ * publish them, and their content counts against the cap. Clients can't see or use these names.
+ * `deleteStaleTemporaries` deletes the unfinished files of killed workers.
  */
 const PREFIX = '.sandyard-unfinished-'
 const RANDOM_BYTES = 16

@@ -3,9 +3,10 @@ import type { BigIntStats } from 'node:fs'
 import { lstat } from 'node:fs/promises'
 import { type VolumeFile, VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { type OpenEntry, type StepBudget, type VolumeRoot, resolveBeneath } from './resolve-beneath.ts'
 import { descriptorPath, listNames } from './descriptors.ts'
-import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
+import { conflictError, translateErrors } from './file-errors.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
 /** The maximum number of entries in one reply, about 25 MB of JSON. The public client doesn't support pages here. */
@@ -40,8 +41,8 @@ export async function listFolder(
 }
 
 /**
- * Examines the target of a symlink. Null when the target is outside the volume, missing or hidden, or when the symlink
- * is part of a loop.
+ * Returns the attributes of a symlink's target. Null when the target is outside the volume, missing or hidden, or when
+ * the symlink is part of a loop.
  */
 export async function statThroughSymlink(
   volume: VolumeRoot,

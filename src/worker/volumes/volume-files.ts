@@ -4,25 +4,34 @@ import { type VolumeFile, VolumeFileError, type VolumeFiles } from '../../contra
 import { type VolumePath, parseVolumePath } from '../../domain/volumes/volume-path.ts'
 import type { Random } from '../../lib/random.ts'
 import { type InodeId, type OpenEntry, type ResolvedPath, type VolumeRoot, resolveBeneath } from './resolve-beneath.ts'
+import { NO_DISK_RESERVE, type DiskReserve } from '../disk-reserve.ts'
 import { stageCopy } from './copy-tree.ts'
 import { descriptorPath, reopenForReading, syncFolder } from './descriptors.ts'
-import { conflictError, invalidPathError, notFoundError, translateErrors } from './file-errors.ts'
+import { conflictError, invalidPathError, notFoundError, reserveReachedError, translateErrors } from './file-errors.ts'
 import { describeFile, isVisible, listFolder, statThroughSymlink } from './visible-files.ts'
 import { replaceAtomically } from './replace-atomically.ts'
-import { stageFile, streamFile } from './file-streams.ts'
+import { type Content, stageFile, streamFile } from './file-streams.ts'
 import { deleteStaleTemporaries, deleteTree, isTemporaryName } from './temporary-files.ts'
 import type { Log } from '../../lib/log.ts'
 
-type VolumeFilesOptions = VolumeRoot & { readonly random: Random }
+type VolumeFilesOptions = VolumeRoot & {
+  readonly random: Random
+  /** The free space of the volumes' file system that files must leave. By default none. */
+  readonly reserve?: Pick<DiskReserve, 'isShort'>
+}
 
 /**
  * Creates the file operations of the volume whose folder on this machine is `root`. User 0 of its sandboxes is user
- * `uidShift` on the host. The result keeps no state in memory, so several may serve one volume at the same time.
+ * `uidShift` on the host. The result keeps no state in memory, so several callers may create and use operations for the
+ * same volume at the same time.
  *
  * Sandboxes may change the tree meanwhile, but no operation leaves `root` (`resolve-beneath.ts` ensures this). When a
  * `write` is refused, the content stream stays open.
  */
-export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): VolumeFiles {
+export function makeVolumeFiles({ random, reserve = NO_DISK_RESERVE, ...volume }: VolumeFilesOptions): VolumeFiles {
+  const requireSpace = async (path: string): Promise<void> => {
+    if (await reserve.isShort()) throw reserveReachedError(path)
+  }
   return {
     list: (path) =>
       translateErrors(path, async () => {
@@ -33,9 +42,13 @@ export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): Volu
     stat: (path) => statOf(volume, path),
     exists: (path) => existsAt(volume, path),
     read: (path) => translateErrors(path, () => read(volume, path)),
-    write: (path, content) => write(volume, path, { random, content }),
+    async write(path, content) {
+      await requireSpace(path)
+      return write(volume, path, { random, content, requireSpace: () => requireSpace(path) })
+    },
     mkdir: (path) =>
       translateErrors(path, async () => {
+        await requireSpace(path)
         await using resolved = await resolveBeneath(volume, parsePath(path), {
           path,
           lastSymlink: 'follow',
@@ -43,7 +56,10 @@ export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): Volu
         })
         if (resolved.found?.stats.isDirectory() !== true) throw conflictError(path, 'exists and is not a folder')
       }),
-    copy: (from, to) => copy(volume, { from, to, random }),
+    async copy(from, to) {
+      await requireSpace(to)
+      await copy(volume, { from, to, random })
+    },
     rename: (from, to) => move(volume, from, to),
     remove: (path, { isRecursive }) => translateErrors(path, () => remove(volume, path, { isRecursive })),
   }
@@ -52,8 +68,8 @@ export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): Volu
 function parsePath(path: string): VolumePath {
   const parsed = parseVolumePath(path)
   if ('refused' in parsed) throw new VolumeFileError('invalid_volume_path', parsed.refused)
-  const kept = parsed.names.find(isTemporaryName)
-  if (kept !== undefined)
+  const reserved = parsed.names.find(isTemporaryName)
+  if (reserved !== undefined)
     throw invalidPathError(path, 'names with this prefix are reserved for files that are being written')
   return parsed.names
 }
@@ -101,7 +117,7 @@ async function read(volume: VolumeRoot, path: string): Promise<{ sizeBytes: numb
 async function write(
   volume: VolumeRoot,
   path: string,
-  { random, content }: { readonly random: Random; readonly content: Readable },
+  { random, content, requireSpace }: Pick<Content, 'content' | 'requireSpace'> & { readonly random: Random },
 ): Promise<{ sizeBytes: number }> {
   let sizeBytes = 0
   await replaceAtomically(volume, {
@@ -109,7 +125,7 @@ async function write(
     path,
     random,
     async stage(folder, name) {
-      const file = await stageFile(folder, name, { path, content, uidShift: volume.uidShift })
+      const file = await stageFile(folder, name, { path, content, requireSpace, uidShift: volume.uidShift })
       sizeBytes = file.sizeBytes
       return file
     },
@@ -189,8 +205,8 @@ async function remove(
 }
 
 /**
- * The age at which an unfinished file counts as abandoned. It is far longer than the minute after which a paused upload
- * is ended.
+ * The time since the last write after which an unfinished file counts as abandoned. It is far longer than the minute
+ * after which a paused upload is ended.
  */
 const STALE_AFTER_MS = 3_600_000
 

@@ -44,19 +44,19 @@ const BTRFS_SYSFS_FOLDER = '/sys/fs/btrfs'
  */
 const MOUNT_OPTIONS = 'loop,noatime,discard=async,nodatacow'
 
-/** The pool's file in a folder. */
+/** Returns the path of the pool's file in `dir`. */
 export function volumePoolFile(dir: string): string {
   return join(dir, 'pool.btrfs')
 }
 
-/** The mount point of the pool in a folder. */
+/** Returns the mount point of the pool whose file is in `dir`. */
 export function volumePoolMountPoint(dir: string): string {
   return join(mountFolderOf(dir), 'pool')
 }
 
 /**
- * Opens the pool of a folder: creates, mounts, grows or adopts it as necessary. Rejects when the machine doesn't
- * support a pool, and then leaves no new file.
+ * Opens the pool of a folder. Creates, grows and mounts the pool as necessary, or adopts the mount of an earlier
+ * worker. Rejects when the machine doesn't support a pool, and then leaves no new file.
  */
 export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
   const file = volumePoolFile(dir)
@@ -72,7 +72,7 @@ export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOpt
     if (isNew) await format(file, sizeGib === null ? await halfOfFree(dir) : sizeGib * GIB)
     await ensureMounted(dir, clock)
     sizeBytes = await ensureSize(root, file, sizeGib, log)
-    await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // repeating it is no error
+    await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // succeeds if they are enabled already
     await ensureQuotasConsistent(root)
     await enableDirectIo(root)
   } catch (error) {
@@ -123,7 +123,7 @@ async function ensureMounted(dir: string, clock: Clock): Promise<void> {
     await unmountBelow(root, { clock, commands: localCommands })
   }
   await makeMountDir(dir)
-  await mkdir(root, { recursive: true, mode: 0o711 })
+  await mkdir(root, { recursive: true, mode: 0o700 })
   await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, volumePoolFile(dir), root])
 }
 
@@ -139,7 +139,7 @@ async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
   return backingFile?.trimEnd() === file
 }
 
-/** Grows the file and the file system to the configured size. Returns the size. */
+/** Grows the file and the file system to the configured size. Never shrinks them. Returns the size in bytes. */
 async function ensureSize(root: string, file: string, sizeGib: number | null, log: Log): Promise<number> {
   const before = (await stat(file)).size
   const wanted = sizeGib === null ? before : sizeGib * GIB
@@ -160,9 +160,9 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
 }
 
 /**
- * Makes sure that the kernel counts usage. Since version 6.1, it may stop counting when a large tree is deleted, and
- * would then no longer enforce caps. The threshold for this is a tree level. Levels go up to 7, so the value 8 disables
- * the behavior. If counting has stopped, runs a rescan.
+ * Makes sure that the kernel counts usage. Since version 6.1, the kernel may stop counting when a large subvolume is
+ * deleted, and would then no longer enforce caps. It stops if the subvolume's tree has more levels than a threshold.
+ * Trees have levels up to 7, so the threshold 8 disables the behavior. If counting has stopped, runs a rescan.
  */
 async function ensureQuotasConsistent(root: string): Promise<void> {
   const device = basename((await mountAt(root))?.source ?? '')
@@ -178,7 +178,8 @@ async function ensureQuotasConsistent(root: string): Promise<void> {
 
 /**
  * Enables direct I/O for the loop device. Writes to the pool then bypass the page cache of the pool's file: 256 MiB
- * with a sync took 1.3 s instead of 3.1 s (2026-11). If the file system doesn't support direct I/O, nothing changes.
+ * with a sync took 1.3 s instead of 3.1 s (2026-11). If the file system of the pool's file doesn't support direct I/O,
+ * nothing changes.
  */
 async function enableDirectIo(root: string): Promise<void> {
   const device = (await mountAt(root))?.source ?? ''

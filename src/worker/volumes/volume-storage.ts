@@ -11,18 +11,20 @@ export type VolumeKey = { readonly org_id: OrgId; readonly volume_id: VolumeId }
  */
 export interface VolumeStorage {
   readonly report: StorageReport
+  /** The folder of all volumes. */
+  readonly root: string
   /**
    * Returns the folder of a volume on this machine and enforces its caps. Creates the volume when it is missing. A new
    * volume belongs to user 0 of the sandboxes. Rejects for a cap that can't be enforced here.
    */
   open(volume: DesiredVolume): Promise<string>
-  /** Applies the caps to an existing volume. A missing volume is fine. */
+  /** Applies the caps to an existing volume. Does nothing if this machine doesn't have the volume. */
   applyCaps(volume: DesiredVolume): Promise<void>
   /** Deletes a volume with everything in it. Rejects while the volume is mounted. The caller then tries again later. */
   remove(volume: VolumeKey): Promise<void>
   /** Lists every volume on this machine, with its disk usage. */
   measure(): Promise<readonly StoredVolume[]>
-  /** Releases resources that no sandbox needs. */
+  /** Releases the resources of the storage that no running sandbox needs, such as an unused mount. */
   close(): Promise<void>
 }
 
@@ -30,8 +32,8 @@ export interface VolumeStorage {
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
 /**
- * Returns `<org_id>/<volume_id>`, the path of a volume in every storage. Throws if an id isn't a UUID, because such an
- * id could lead out of the storage.
+ * Returns `<org_id>/<volume_id>`, the path of a volume in every kind of storage. Throws if an id isn't a UUID, because
+ * a path with such an id could lead out of the storage.
  */
 export function volumeSubpath({ org_id, volume_id }: VolumeKey): string {
   if (!UUID.test(org_id) || !UUID.test(volume_id)) throw new Error(`not a volume: ${org_id}/${volume_id}`)

@@ -17,7 +17,7 @@ test('every end of a channel is in the documentation and in openapi.json, and it
   }
 })
 
-test('every close code of a worker has its end, and any other code is a lost worker', () => {
+test('every close code that a worker sends means one end of a channel, and any other code means a lost worker', () => {
   const ends = ['agent_done', 'client_broke_framing', 'channel_failed', 'worker_closing'] as const
   for (const end of ends) assert.equal(channelEndOfWorkerCode(CHANNEL_ENDS[end].code), end)
   assert.equal(channelEndOfWorkerCode(1006), 'worker_lost')

@@ -7,7 +7,7 @@ test('a cursor has the format that the public client accepts', () => {
   assert.equal(encodeLogCursor({ generation: 1, offset: 2 }), 'AQEAAAAAAAAAAgAAAAAAAAA=')
 })
 
-test('every position has one cursor, which decodes to it', () => {
+test('every position has one cursor, which decodes to that position', () => {
   const count = fc.maxSafeNat()
   fc.assert(
     fc.property(count, count, (generation, offset) => {
@@ -16,7 +16,7 @@ test('every position has one cursor, which decodes to it', () => {
   )
 })
 
-test('any other text is no cursor: another count, length, alphabet or padding, and numbers beyond what is exact', () => {
+test('any other text is refused: another number of parts, length, alphabet or padding, and integers above the safe maximum', () => {
   const bytes = Buffer.from('AQEAAAAAAAAAAgAAAAAAAAA=', 'base64')
   const changed = (at: number, to: number): string =>
     Buffer.from(bytes)

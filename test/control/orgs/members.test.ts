@@ -47,7 +47,7 @@ test('members are listed in pages, newest first, with e-mail and name', async ()
   assert.deepEqual(seen, [5, 4, 3, 2, 1].map((n) => `P ${String(n)} p${String(n)}@example.org`)) // prettier-ignore
 })
 
-test('an e-mail address is one person in all organizations whatever its case, and a member once in each', async () => {
+test('an e-mail address in any case is one person in all organizations, and at most one member of each', async () => {
   const [one, two] = [await addOrg(control.deps, 'one'), await addOrg(control.deps, 'two')]
   await add(one, 'Ada@Example.org', 'admin', 'Ada')
   await add(two, 'ada@example.org')

@@ -31,7 +31,7 @@ type Limits = {
   readonly max_concurrent_persistent_running: number
 }
 
-/** The usage by the rows themselves, not by the program's own counting. */
+/** An organization's use of each limit, counted from the rows by a query of this test. */
 async function inUse(caller: Caller): Promise<Limits> {
   const { rows } = await control.deps.db.asSystem((q) =>
     q.query<Limits>({
@@ -69,7 +69,7 @@ type Act = {
   readonly what: 'create' | 'start' | 'stop' | 'delete'
   readonly start: boolean
   readonly ephemeral: boolean
-  /** Which sandbox, and which process acts. */
+  /** Selects the sandbox, and the process that acts. */
   readonly which: number
   readonly isBeside: boolean
 }

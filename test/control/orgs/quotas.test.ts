@@ -12,8 +12,8 @@ import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SetLimits } from '../../../src/domain/orgs/plan.ts'
-import { enforceDeadlines } from '../../../src/loops/enforce-deadlines.ts'
-import { enforceHardLimits } from '../../../src/loops/enforce-hard-limits.ts'
+import { makeEnforceDeadlinesLoop } from '../../../src/loops/enforce-deadlines.ts'
+import { makeEnforceHardLimitsLoop } from '../../../src/loops/enforce-hard-limits.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 import {
@@ -75,7 +75,7 @@ async function runOf(id: SandboxId): Promise<RunRow> {
   return row
 }
 
-/** Has the worker report all started sandboxes as running. */
+/** Moves a starting sandbox to `running`, as its worker's report would. */
 async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
@@ -89,7 +89,7 @@ async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}):
   await moveSandbox(control.deps, { sandbox_id: id, run_id, event: 'worker_running', cause, facts })
 }
 
-/** Has the worker report all stopping sandboxes as stopped. */
+/** Moves a stopping sandbox to `stopped`, as its worker's report would. */
 async function settle(id: SandboxId): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
@@ -156,7 +156,7 @@ const CASES: Readonly<Record<string, Case>> = {
 }
 
 for (const [name, { limits, fits, exceeds, details }] of Object.entries(CASES))
-  test(`${name} admits what fits, and refuses the rest with its value, the current use and how to change it`, async () => {
+  test(`requests within ${name} are admitted, and the next one is refused with the limit, the current use and how to change it`, async () => {
     const slug = name.replaceAll('_', '-')
     const caller = await addLimitedOrg(control.deps, slug, limits)
     await createTestSandbox(control.deps, caller, fits)
@@ -189,7 +189,7 @@ test('a sandbox that became too large for a lowered limit does not start again',
   assert.equal(refusal?.details?.['limit'], 'max_vcpus_per_sandbox')
 })
 
-test("an override wins over the plan's limit, null is unlimited, and clearing it gives the plan's back", async () => {
+test("an override replaces the plan's limit, null means unlimited, and without the override the plan's limit applies again", async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'overridden')
   await setPlan(deps, 'small', { limits: { max_sandboxes: 0, max_vcpus_per_sandbox: 1 } })
@@ -205,7 +205,7 @@ test("an override wins over the plan's limit, null is unlimited, and clearing it
   await Promise.all(Array.from({ length: 20 }, () => createTestSandbox(deps, plain)))
 })
 
-test('every change of plan, limits and suspension records one event, and repeating it records none', async () => {
+test('every change of plan, limits and suspension records one event, and repeating the change records none', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'told')
   const acting = operatorOf(caller)
@@ -237,7 +237,7 @@ test('every change of plan, limits and suspension records one event, and repeati
   assert.deepEqual(await eventsOf(caller, 'org_resumed'), [{}])
 })
 
-test('a suspension refuses starts and stops what runs or waits, and its end allows starts again', async () => {
+test('while an organization is suspended its runs are stopped and starts are refused, and once it is resumed starts succeed', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'suspended')
   const [running, waiting] = [await createTestSandbox(deps, caller), await createTestSandbox(deps, caller)]
@@ -248,7 +248,7 @@ test('a suspension refuses starts and stops what runs or waits, and its end allo
   const how_to_change = 'the operator can end the suspension: sandyard org resume suspended'
   assert.deepEqual(refusal.details, { limit: 'is_suspended', max: 0, current: null, requested: 1, how_to_change })
   await createTestSandbox(deps, caller, { start: false })
-  await enforceHardLimits(deps).run(never)
+  await makeEnforceHardLimitsLoop(deps).run(never)
   assert.deepEqual([(await runOf(running.id)).status, (await runOf(waiting.id)).status], ['stopping', 'stopped'])
   assert.equal((await runOf(running.id)).stop_cause, 'suspended')
   await settle(running.id)
@@ -265,12 +265,12 @@ test('used up included hours of a plan without prices stop runs, refuse starts u
   const { id } = await createTestSandbox(deps, caller, { vcpus: 4 })
   await run(id)
   clock.advance(29 * MINUTE_MS)
-  const dueMs = await enforceHardLimits(deps).run(never)
+  const dueMs = await makeEnforceHardLimitsLoop(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
   assert.equal(dueMs, MINUTE_MS, 'the loop knows when the pool will be used up')
   await createTestSandbox(deps, caller, { start: false })
   clock.advance(MINUTE_MS)
-  for (let pass = 0; pass < 3; pass++) await enforceHardLimits(deps).run(never)
+  for (let pass = 0; pass < 3; pass++) await makeEnforceHardLimitsLoop(deps).run(never)
   const { status, stop_cause } = await runOf(id)
   assert.deepEqual([status, stop_cause], ['stopping', 'pool_exhausted'])
   await settle(id)
@@ -296,11 +296,11 @@ test('used up included hours of a plan without prices stop runs, refuse starts u
   assert.equal((await getQuotas(deps, caller)).pool_exhausted, false)
   await run(id)
   clock.advance(HOUR_MS)
-  await enforceHardLimits(deps).run(never)
+  await makeEnforceHardLimitsLoop(deps).run(never)
   assert.equal((await eventsOf(caller, 'pool_exhausted')).length, 2)
 })
 
-test('included memory hours are a hard limit of their own, and 0 included hours allow no start', async () => {
+test('used up memory hours alone reach the hard limit, and 0 included hours allow no start', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'memory-pooled', { included_memory_gib_hours: 1 })
   const { id } = await createTestSandbox(deps, caller, { memory_mib: 2048 })
@@ -319,7 +319,7 @@ test('on a plan with prices, used up included hours are no hard limit', async ()
   const { id } = await createTestSandbox(deps, caller)
   await run(id)
   clock.advance(2 * HOUR_MS)
-  await enforceHardLimits(deps).run(never)
+  await makeEnforceHardLimitsLoop(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
   await createTestSandbox(deps, caller)
 })
@@ -334,10 +334,10 @@ test('a run is stopped at the uptime limit or at its own maximum duration, which
   await run(long.id)
   await run(short.id)
   clock.advance(5 * MINUTE_MS)
-  await enforceDeadlines(deps).run(never)
+  await makeEnforceDeadlinesLoop(deps).run(never)
   assert.deepEqual([(await runOf(long.id)).stop_cause, (await runOf(short.id)).stop_cause], [null, 'max_duration'])
   clock.advance(5 * MINUTE_MS)
-  await enforceDeadlines(deps).run(never)
+  await makeEnforceDeadlinesLoop(deps).run(never)
   assert.equal((await runOf(long.id)).stop_cause, 'max_uptime')
 })
 

@@ -27,7 +27,7 @@ function save(host: string, password = PASSWORD, username = 'me') {
   return saveCredential(control.deps, control.caller, { host, username, password })
 }
 
-/** Every row of every table, as PostgreSQL writes it. */
+/** The text of every row of every table. */
 async function wholeDatabase(): Promise<string> {
   return control.deps.db.asSystem(async (q) => {
     const tables = await q.query<{ readonly name: string }>({
@@ -86,6 +86,7 @@ test("a worker gets its organization's credential and no other, even while the o
     registry: { mode: 'auto' },
     registry_sealed: null,
     default_disk_max_mib: null,
+    network_allow: [],
   } as const
   await save('busy.example', PASSWORD)
   const told = [caller, stranger].map(({ org_id }) => findRegistryAuth({ ...deps, db }, { ...order, org_id }))
@@ -94,7 +95,7 @@ test("a worker gets its organization's credential and no other, even while the o
   await question
 })
 
-/** The same database with a single connection for organizations. */
+/** Opens the test's database with a single connection for queries of organizations. */
 async function openLimitedDatabase(): Promise<Database & AsyncDisposable> {
   const db = await openDatabase({
     connectionString: control.databaseUrl,

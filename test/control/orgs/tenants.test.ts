@@ -70,7 +70,7 @@ test('no use case shows or changes a sandbox or event of another organization', 
   assert.equal((await getSandbox(deps, caller, { id })).status, 'starting')
 })
 
-test('a query without a filter shows only rows of its own organization in every table, and can change no others', async () => {
+test('in every table, a query without a filter sees and changes only rows of its own organization', async () => {
   const { deps, caller } = control
   await create(true)
   await saveCredential(deps, caller, { host: 'registry.example', username: 'me', password: 'secret' })
@@ -118,7 +118,7 @@ test('each change records its events in order, and reads record none', async () 
   for (const [change, types] of expected) assert.deepEqual(await eventsOf(change), types, change.toString())
 })
 
-test('an event is written in the transaction of its change: if it can’t be written, the change is rolled back', async () => {
+test('an event is written in the transaction of its change, so a change whose event can’t be written is rolled back', async () => {
   const { deps, caller } = control
   const made = await create(false)
   await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events ADD CONSTRAINT no_more CHECK (false) NOT VALID' }))
@@ -142,7 +142,7 @@ test('an event can be neither changed nor deleted, not even by the program itsel
     )
 })
 
-test('a revoked key is refused within the cache time, an expired one at once, and an unknown one always', async () => {
+test('a revoked key is refused once its cache entry is too old, an expired key at once, and an unknown key always', async () => {
   const clock = makeTestClock()
   const deps = makeControlDeps({ ...control.deps, clock })
   const key = await addKey(deps, control.caller.org_id)

@@ -6,7 +6,7 @@ import { Problem } from '../../../src/domain/problem.ts'
 
 type Thing = { readonly box: string; readonly org: string }
 const LIMITS = { box: 2, org: 3, all: 5 } as const
-const makeThingPlaces = (): ReturnType<typeof makeConcurrencyLimit<Thing>> =>
+const makeThingLimit = (): ReturnType<typeof makeConcurrencyLimit<Thing>> =>
   makeConcurrencyLimit<Thing>(
     [
       { name: 'per_box', variable: 'PER_BOX', max: LIMITS.box, keyOf: ({ box }) => box },
@@ -16,24 +16,26 @@ const makeThingPlaces = (): ReturnType<typeof makeConcurrencyLimit<Thing>> =>
     'use fewer',
   )
 
-/** Acquires a permit for a thing, or releases an earlier one by its index among all that were ever acquired. */
+/**
+ * One step: acquires a permit, or releases the permit with this index among all permits acquired so far, perhaps again.
+ */
 const step = fc.oneof(
   fc.record({ box: fc.constantFrom('1', '2', '3', '4'), org: fc.constantFrom('a', 'b') }),
-  fc.record({ giveBack: fc.nat(20) }),
+  fc.record({ release: fc.nat(20) }),
 )
 
 test('a concurrency limit is never exceeded, never refuses below its maximum, and counts a release once', () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
-      const places = makeThingPlaces()
-      const ever: { readonly thing: Thing; readonly giveBack: () => void; isHeld: boolean }[] = []
+      const limit = makeThingLimit()
+      const ever: { readonly thing: Thing; readonly release: () => void; isHeld: boolean }[] = []
       for (const one of steps) {
         const held = ever.filter(({ isHeld }) => isHeld).map(({ thing }) => thing)
-        assert.equal(places.permitsInUse, held.length)
-        if ('giveBack' in one) {
-          const place = ever[one.giveBack]
-          place?.giveBack()
-          if (place !== undefined) place.isHeld = false
+        assert.equal(limit.permitsInUse, held.length)
+        if ('release' in one) {
+          const permit = ever[one.release]
+          permit?.release()
+          if (permit !== undefined) permit.isHeld = false
           continue
         }
         const counts = [
@@ -42,20 +44,20 @@ test('a concurrency limit is never exceeded, never refuses below its maximum, an
           ['in_all', held.length, LIMITS.all],
         ] as const
         const full = counts.find(([, count, max]) => count === max)?.[0]
-        if (full === undefined) ever.push({ thing: one, giveBack: places.acquire(one), isHeld: true })
-        else assert.throws(() => places.acquire(one), { code: 'rate_limited', message: new RegExp(full) })
+        if (full === undefined) ever.push({ thing: one, release: limit.acquire(one), isHeld: true })
+        else assert.throws(() => limit.acquire(one), { code: 'rate_limited', message: new RegExp(full) })
       }
     }),
   )
 })
 
 test('a refusal names the limit, its value, the current use and how to change it', () => {
-  const places = makeThingPlaces()
+  const limit = makeThingLimit()
   const thing = { box: '1', org: 'a' }
-  places.acquire(thing)
-  places.acquire(thing)
+  limit.acquire(thing)
+  limit.acquire(thing)
   assert.throws(
-    () => places.acquire(thing),
+    () => limit.acquire(thing),
     (error: unknown) => {
       assert.ok(error instanceof Problem)
       const how_to_change = 'use fewer; the operator can change it with PER_BOX'

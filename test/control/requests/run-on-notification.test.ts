@@ -17,7 +17,7 @@ test('a notification during the first run leads to another run, and the subscrip
   const ends: (() => void)[] = []
   const look = (): Promise<void> => new Promise((resolve) => ends.push(resolve))
   const ended = runOnNotification({ clock, notifications, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
-  await waitUntil(() => ends.length === 1) // the clock has not moved
+  await waitUntil(() => ends.length === 1) // the clock has not advanced, so the notification alone caused this run
   for (const callback of subscribed) callback()
   ends[0]?.()
   await waitUntil(() => ends.length === 2)

@@ -62,7 +62,7 @@ function problem(code: string, field?: string) {
   }
 }
 
-test('names are unique within an organization, slugs everywhere, and the refusal says which is taken', async () => {
+test('names are unique within an organization and slugs in all, and a refusal says whether the name or the slug is taken', async () => {
   const first = await create({ name: 'box', slug: 'the-box' })
   await assert.rejects(create({ name: 'box' }), problem('name_already_exists', 'name'))
   await assert.rejects(create({ name: 'box', slug: 'the-box' }), problem('name_already_exists', 'name'))
@@ -73,7 +73,7 @@ test('names are unique within an organization, slugs everywhere, and the refusal
   assert.notEqual((await create({ name: 'box', slug: 'the-box' })).id, first.id)
 })
 
-test('a slug that becomes the name and equals another sandbox’s name is refused as a taken name', async () => {
+test('without a name the slug becomes the name, and if another sandbox has that name, the refusal says that the name is taken', async () => {
   await create({ name: 'plain-words', slug: 'other-words' })
   await assert.rejects(create({ slug: 'plain-words' }), problem('name_already_exists', 'name'))
 })
@@ -81,7 +81,8 @@ test('a slug that becomes the name and equals another sandbox’s name is refuse
 test('without a name the generated slug is the name, and a taken slug is generated again', async () => {
   let calls = 0
   const random = {
-    bytes: (count: number): Buffer => (++calls <= 100 ? Buffer.alloc(count, 1) : control.deps.random.bytes(count)), // the same slug again and again
+    // The first 100 calls give the same slug.
+    bytes: (count: number): Buffer => (++calls <= 100 ? Buffer.alloc(count, 1) : control.deps.random.bytes(count)),
   }
   const deps = { ...control.deps, random }
   const input = { spec: PLAIN_SPEC, name: null, slug: null, registry: { mode: 'auto' } as const, start: false }
@@ -112,7 +113,7 @@ test('a suspended organization can create sandboxes, but not start them', async 
   assert.equal((await create({}, suspended)).status, 'created')
 })
 
-test('an error in the quota check fails only the creates that it concerns, and committed ones are answered', async () => {
+test('if the quota check fails, only the creates that need it fail, and the others of the batch succeed', async () => {
   const caller = await addOrg(control.deps, 'crowded')
   await control.deps.db.asSystem((q) =>
     q.query({ text: 'UPDATE orgs SET suspended_at = now() WHERE id = $1', values: [caller.org_id] }),
@@ -194,7 +195,7 @@ test('a credential named by a create must belong to the organization and to the 
   await assert.rejects(create({ registry, spec: elsewhere }), problem('invalid_request', 'registry.credential_id'))
 })
 
-test('a rename changes the given fields, is refused by the taken field, and may be repeated', async () => {
+test('a rename changes the given fields, may be repeated, and is refused by field if a name or slug is taken', async () => {
   const { deps, caller } = control
   const { id } = await create({ name: 'before', slug: 'before-slug' })
   await create({ name: 'other', slug: 'other-slug' })
@@ -227,7 +228,7 @@ test('a sandbox that is deleted twice at once is deleted once, and no route find
   assert.equal(rows.length, 1)
 })
 
-test('an ended ephemeral sandbox can be deleted while it is still readable, and is gone at once', async () => {
+test('an ended ephemeral sandbox can be deleted while it is still visible, and is then gone at once', async () => {
   const { deps, caller } = control
   const lifecycle = { ...PLAIN_SPEC.lifecycle, ephemeral: true }
   const { id } = await create({ start: true, spec: { ...PLAIN_SPEC, lifecycle } })

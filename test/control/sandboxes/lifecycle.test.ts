@@ -15,8 +15,8 @@ import { asId, type RunId, type SandboxId, type WorkerId } from '../../../src/do
 import { isTerminal, SANDBOX_STATUSES } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../../src/domain/problem.ts'
 import type { RunOutcome } from '../../../src/domain/sandboxes/run.ts'
-import { detectLostWorkers } from '../../../src/loops/detect-lost-workers.ts'
-import { placePending } from '../../../src/loops/place-pending.ts'
+import { makeDetectLostWorkersLoop } from '../../../src/loops/detect-lost-workers.ts'
+import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../support/spec.ts'
 import { reportOf } from '../../support/report.ts'
@@ -104,7 +104,7 @@ const aStep: fc.Arbitrary<Step> = fc.oneof(
     .map((ended): Step => ({ kind: 'ended', ...ended })),
 )
 
-/** Ignores refusals; any other error is a bug. */
+/** Waits for work that may be refused. Rejects if it fails with any other error, which is a bug. */
 async function refusable(work: Promise<unknown>): Promise<void> {
   try {
     await work
@@ -125,7 +125,7 @@ async function perform(id: SandboxId, step: Step): Promise<void> {
     case 'delete':
       return refusable(deleteSandbox(deps, caller, { id }))
     case 'place':
-      await placePending(deps).run(never)
+      await makePlacePendingLoop(deps).run(never)
       return
     case 'lose':
       if (open === undefined || open.worker_id === null) return
@@ -184,21 +184,21 @@ test('whatever happens in whatever order, a sandbox has at most one open run, a 
   )
 })
 
-test('a start without capacity is reported as waiting, and goes on once a worker has the capacity', async () => {
+test('a sandbox whose start finds no capacity shows that it waits, and is placed once a worker has the capacity', async () => {
   const id = await create(true)
   await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE workers SET vcpus = 0' }))
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await getSandbox(control.deps, control.caller, { id })).status_reason, 'insufficient_capacity')
   await sync([])
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   const placed = await getSandbox(control.deps, control.caller, { id })
   assert.equal(placed.status, 'starting')
   assert.equal(placed.status_reason, null)
 })
 
-test('an ended ephemeral sandbox is readable with its last status for a moment, and its name is free at once', async () => {
+test('an ended ephemeral sandbox stays visible for a short time with its last status, and its name is free at once', async () => {
   const id = await create(true, true)
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   const [run] = await runsOf(id)
   assert.ok(run)
   await sync([{ run_id: run.id, sandbox_id: id, phase: 'running' }])
@@ -225,11 +225,11 @@ test('an ended ephemeral sandbox is readable with its last status for a moment, 
 
 test('no worker is marked lost before the control plane has listened for one lease', async () => {
   const id = await create(true)
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET lease_expires_at = '2000-01-01'` }))
   let ms = 0
   const deps = { ...control.deps, clock: { ...control.deps.clock, monotonicMs: () => ms } }
-  const loop = detectLostWorkers(deps)
+  const loop = makeDetectLostWorkersLoop(deps)
   await loop.run(never)
   assert.equal((await getSandbox(control.deps, control.caller, { id })).status, 'starting')
   ms = 31_000

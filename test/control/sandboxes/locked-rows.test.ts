@@ -64,7 +64,7 @@ test('a sandbox locked by another session does not block the deletion of others'
   })
 })
 
-test('a table locked by another session is waited for a few times, not once per sandbox', async () => {
+test('if another session locks a whole table, a pass waits for the lock a few times and not once for each sandbox', async () => {
   const starts = await startsOf(20)
   await onServer(control.databaseUrl, async (somebody) => {
     await somebody.query('BEGIN')

@@ -74,7 +74,7 @@ test('paging neither repeats nor misses a sandbox, with and without labels, whil
       if (filter !== 'none')
         assert.ok(
           seen.every((id) => before.has(id)),
-          'a sandbox without the labels came',
+          'a sandbox without the labels was listed',
         )
       for (const id of there) if (!deleted.has(id)) await deleteSandbox(deps, caller, { id })
     },
@@ -95,7 +95,7 @@ test('a list shows only sandboxes with all requested labels', async () => {
   assert.deepEqual(await idsOf({ a: '2' }), [])
 })
 
-test('a page by any labels equals the result of checking each sandbox', async () => {
+test('a page filtered by labels has the sandboxes that a check of each sandbox finds', async () => {
   const { deps, caller } = control
   const there: { readonly id: SandboxId; readonly labels: Readonly<Record<string, string>> }[] = []
   for (let index = 0; index < 60; index++) {
@@ -135,7 +135,7 @@ test('a page by any labels equals the result of checking each sandbox', async ()
   assert.deepEqual(rows, [{ count: 0 }], 'what is derived from labels goes with them')
 })
 
-test('rare combinations of common labels are searched piece by piece, and every match is found', async () => {
+test('a search for a rare combination of common labels takes several pages and finds every match', async () => {
   const { deps, caller, databaseUrl } = control
   const first = await create({ a3: '1', b3: '1', c3: '1' })
   await onServer(databaseUrl, async (q) => {

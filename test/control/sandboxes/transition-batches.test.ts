@@ -29,7 +29,7 @@ function ask(sandbox_id: SandboxId, event: TransitionEvent): TransitionRequest {
   return { sandbox_id, run_id: null, event, cause: { actor: SYSTEM_ACTOR, code: 'requested' } }
 }
 
-/** A request that can't be written: jsonb can't contain NUL. */
+/** A transition that PostgreSQL can't write, because its message contains NUL, which jsonb can't hold. */
 function askTheImpossible(sandbox_id: SandboxId): TransitionRequest {
   const outcome = { kind: 'start_failed', reason: 'image', message: '\0' } as const
   return { ...ask(sandbox_id, 'ended_badly'), outcome }
@@ -96,7 +96,7 @@ test('several requests for one sandbox in a batch run in their order', async () 
   assert.deepEqual(seen, { status: 'starting', runs: 2, open: 1, events: 4 })
 })
 
-test('a batch has the same answers and effects as its requests one after another', async () => {
+test('a batch has the same answers and effects as its requests sent one after another', async () => {
   const places = [0, 1, 2] as const
   const anEvent = fc.constantFrom<TransitionEvent>('start_admitted', 'stop_requested', 'no_capacity', 'ended_badly')
   const aBatch = fc.array(fc.record({ place: fc.constantFrom(...places), event: anEvent }), { maxLength: 12 })
@@ -119,11 +119,12 @@ test('a batch has the same answers and effects as its requests one after another
   )
 })
 
-test('a rejecting fence moves nothing and rejects the whole batch', async () => {
+test('a rejecting fence or recheck moves nothing and rejects the whole batch', async () => {
   const ids = await createSome(3)
-  const fence = (): Promise<void> => Promise.reject(new Error('another one leads'))
+  const reject = (): Promise<void> => Promise.reject(new Error('another one leads'))
   const requests = ids.map((id) => ask(id, 'start_admitted'))
-  await assert.rejects(moveAll({ ...control.deps, fence }, requests), /another one leads/)
+  await assert.rejects(moveAll({ ...control.deps, fence: reject }, requests), /another one leads/)
+  await assert.rejects(moveAll(control.deps, requests, { recheck: reject }), /another one leads/)
   assert.ok((await look(ids)).every(({ status }) => status === 'created'))
 })
 
@@ -143,7 +144,7 @@ test('sandboxes deleted in one batch, some twice, each record one event and end 
     seen.map(({ open }) => open),
     [0, 0, 0, 0],
   )
-  // created, and for the first two starting and stopped, and deleted
+  // each sandbox: created and deleted; the first two also starting and stopped
   assert.deepEqual(
     seen.map(({ events }) => events),
     [4, 4, 2, 2],

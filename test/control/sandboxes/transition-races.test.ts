@@ -25,7 +25,7 @@ async function waiters(): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-/** Holds a first transition open until a second one waits for its lock. */
+/** Runs two transitions so that the second one waits for a row lock which the first one holds. */
 async function overlap(first: TransitionRequest, second: TransitionRequest): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {

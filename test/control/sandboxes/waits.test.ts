@@ -9,7 +9,7 @@ import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
-import { placePending } from '../../../src/loops/place-pending.ts'
+import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
 import { recordReport } from '../../../src/control/workers/record-report.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -19,7 +19,7 @@ import { waitUntil } from '../../support/wait.ts'
 import { reportOf } from '../../support/report.ts'
 
 let named = 0
-/** An unused name. */
+/** Returns a name that no sandbox of these tests has. */
 const newName = (): string => `box-${String(++named)}`
 
 const CAPACITY = 2
@@ -42,7 +42,7 @@ function create({ name = newName(), waitMs, signal = never }: Options, deps = co
   return createSandbox(deps, control.caller, input)
 }
 
-/** Moves a sandbox while its create is waiting, as a worker's report would. */
+/** Moves a sandbox to another status while its create waits, as a worker's report would. */
 async function report(
   name: string,
   event: 'worker_running' | 'worker_start_failed',
@@ -54,7 +54,7 @@ async function report(
     )
     return rows[0]
   })
-  await placePending(deps).run(never)
+  await makePlacePendingLoop(deps).run(never)
   await moveSandbox(deps, { sandbox_id: id, run_id: null, event, cause: { ...cause, message: 'no such image' } })
 }
 
@@ -67,7 +67,7 @@ test('a wait ends as soon as the sandbox runs', async () => {
   assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
-test('a wait whose time is over answers the sandbox as it is, still starting', async () => {
+test('a wait that times out is answered with the sandbox as it is, still starting', async () => {
   assert.equal((await create({ waitMs: 50 })).status, 'starting')
   assert.equal((await create({ waitMs: 0 })).status, 'starting')
 })
@@ -108,7 +108,7 @@ test('a client that disconnects ends its wait and releases the permit', async ()
   assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
-test('a lost notification delays a wait by some seconds, not by its whole budget', async () => {
+test('a wait whose notification is lost ends some seconds later, not at its timeout', async () => {
   const { notifications } = control.deps
   const deaf = {
     publish: () => undefined,
@@ -139,12 +139,12 @@ test('a second start joins the first and ends with it', async () => {
     },
   })
   const joined = startSandbox(deps, control.caller, { id }, { waitMs: 20_000, signal: never })
-  await subscribed.promise // the start has joined, and waits
+  await subscribed.promise // the second start has subscribed and waits
   await report(name, 'worker_running')
   assert.equal((await joined).status, 'running')
 })
 
-test('a wait for another organization’s sandbox sees nothing of it and ends none of its owner’s waits', async () => {
+test('a wait for a sandbox of another organization finds no sandbox, and the waits of that organization go on', async () => {
   const { deps, caller } = control
   const stranger = await addOrg(deps, 'waits-for-others')
   for (const order of ['owner first', 'stranger first'] as const) {

@@ -27,10 +27,10 @@ after(async () => {
   await control.close()
 })
 
-/** Another replica on the same database. */
+/** Makes the dependencies of another replica on the same database. */
 const replica = (): ControlDeps => makeControlDeps({ ...control.deps, notifications: otherWake })
 
-/** Notifications that reach nobody. */
+/** Notifications that are never delivered. */
 const deaf: Notifications = {
   publish: () => undefined,
   subscribe: () => () => undefined,
@@ -77,7 +77,7 @@ test("a suspension ends the watches of the organization's keys", async () => {
   again.stop()
 })
 
-test('a watch that outlasts suspensions goes on through one, and still ends with its key', async () => {
+test('a watch that ignores suspensions continues through one, and still ends when its key is revoked', async () => {
   const member = await addOrg(control.deps, 'to be suspended and revoked')
   const before = control.deps.callerWatcher.watch(member, { outlastsSuspension: true })
   const channel = control.deps.callerWatcher.watch(member)
@@ -113,7 +113,7 @@ test("a watch ends at the key's expiry", async () => {
   await waitUntil(() => endOf(watch) === 'api_key_expired')
 })
 
-test('without notifications a revoked key is noticed within 30 s, by one check for all its watches', async () => {
+test('without notifications, all watches of a revoked key end within 30 s, by a single query', async () => {
   const clock = makeTestClock(new Date())
   let looks = 0
   const db = { ...control.deps.db }

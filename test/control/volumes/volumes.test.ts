@@ -50,7 +50,7 @@ test('no use case shows or changes a volume of another organization', async () =
   assert.equal((await getVolume(deps, world.caller, { id })).status, 'active')
 })
 
-test('the host volume is first in the list, and the others follow in the order of their creation', async () => {
+test('the default volume is first in the list, and the others follow in the order of their creation', async () => {
   await world.addVolume('zz')
   await world.addVolume('aa')
   const listed = await listVolumes(world.deps, world.caller)
@@ -85,11 +85,11 @@ test('an absent cap stays as it is, null removes it, and a number sets it', asyn
   assert.equal(await capOf(), null)
 })
 
-test('the host volume can be neither deleted nor capped, and its labels can be set', async () => {
+test('the default volume can be neither deleted nor capped, and its labels can be set', async () => {
   const { deps, caller } = world
-  const { id } = await getVolume(deps, caller, 'host')
-  await assert.rejects(deleteVolume(deps, caller, id), { code: 'host_volume_stays' })
-  await assert.rejects(updateVolume(deps, caller, id, { capacity_gib: 1 }), { code: 'host_volume_stays' })
+  const { id } = await getVolume(deps, caller, 'default')
+  await assert.rejects(deleteVolume(deps, caller, id), { code: 'default_volume_protected' })
+  await assert.rejects(updateVolume(deps, caller, id, { capacity_gib: 1 }), { code: 'default_volume_protected' })
   assert.deepEqual((await updateVolume(deps, caller, id, { capacity_gib: null, labels: { a: 'b' } })).labels, {
     a: 'b',
   })
@@ -105,7 +105,7 @@ test("a volume's name is taken until the volume is fully deleted, and the refusa
   assert.notEqual((await world.addVolume('reborn')).id, id)
 })
 
-test('a cap above the organization’s limit, or that no worker can enforce, is refused by its field', async () => {
+test('a cap that exceeds the organization’s limit, or that no worker can enforce, is refused by its field', async () => {
   const { deps, caller } = world
   await deps.db.asSystem(
     (q) =>
@@ -222,7 +222,7 @@ test('volumes with different homes are refused together, or fail the run if the 
   assert.deepEqual([status, last_failure_message], ['failed', 'its volumes are on different workers, and a sandbox runs on one']) // prettier-ignore
 })
 
-test('a worker is told the volumes that its runs mount, by name and with their caps', async () => {
+test('the answer to a worker’s sync has the volumes that its runs mount, by name and with their caps', async () => {
   const { id } = await world.addVolume('ordered', 2)
   const sandbox = await world.create(['ordered'])
   await world.place()

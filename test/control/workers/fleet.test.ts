@@ -8,7 +8,7 @@ import {
   registerWorker,
   type JoinedWorker,
 } from '../../../src/control/workers/worker-join.ts'
-import { createWorkerToken } from '../../../src/control/workers/worker-tokens.ts'
+import { createJoinToken } from '../../../src/control/workers/join-tokens.ts'
 import { openVolumeFiles } from '../../../src/control/volumes/open-volume-files.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
@@ -16,13 +16,14 @@ import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { hashSecret } from '../../../src/domain/orgs/api-key.ts'
 import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../../src/domain/workers/lease.ts'
-import { detectLostWorkers } from '../../../src/loops/detect-lost-workers.ts'
-import { pruneWorkerTokens } from '../../../src/loops/prune.ts'
-import { finishDepartures } from '../../../src/loops/finish-departures.ts'
+import { makeDetectLostWorkersLoop } from '../../../src/loops/detect-lost-workers.ts'
+import { makePruneJoinTokensLoop } from '../../../src/loops/prune.ts'
+import { makeFinishDeparturesLoop } from '../../../src/loops/finish-departures.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { makeVolumeWorld, never, type VolumeWorld } from '../../support/volume-world.ts'
 
-// How machines join as workers, and what happens to runs, disks and volumes when a worker is drained or removed.
+// Tests of how machines join as workers, and of what happens to runs, disks and volumes when a worker is drained or
+// removed.
 
 let clock: TestClock
 let world: VolumeWorld
@@ -34,8 +35,15 @@ before(async () => {
 after(() => world.close())
 
 const lifeMs = 3_600_000
+const NO_BOUNDS = {
+  max_vcpus: null,
+  max_memory_mib: null,
+  max_disk_mib: null,
+  shared_volumes: true,
+  org_ids: null,
+}
 async function tokenFor(name: string | null = null): Promise<string> {
-  return (await createWorkerToken(world.deps, { name, lifeMs })).token
+  return (await createJoinToken(world.deps, { name, lifeMs, bounds: NO_BOUNDS })).token
 }
 function joinWith(
   token: string,
@@ -51,14 +59,14 @@ const refusal = (code: string, message: RegExp) => (error: unknown) => {
   return true
 }
 
-test('a token is for one machine: it gets its answer again if that was lost, and another machine is refused', async () => {
+test('a join token is for one machine, which gets the same answer again if the first was lost; another machine is refused', async () => {
   const token = await tokenFor()
   const credential = 'the first machine’s'
   const joined = await joinWith(token, { credential, name: 'first' })
   assert.equal(joined.name, 'first')
   assert.deepEqual(await joinWith(token, { credential, name: 'first' }), joined)
   await assert.rejects(joinWith(token, { credential: 'another’s' }), refusal('invalid_join_token', /has been used/))
-  assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
+  assert.equal((await authenticateWorker(world.deps, credential))?.id, joined.worker_id)
   assert.equal(await authenticateWorker(world.deps, token), null)
 })
 
@@ -84,11 +92,11 @@ test('one machine that joins with many tokens at the same time is one worker', a
   }
 })
 
-test('a token is deleted a day after it was used or expired, and not before', async () => {
+test('a join token is deleted a day after it was used or expired, and not before', async () => {
   const [used, unused] = [await tokenFor(), await tokenFor()]
   const credential = 'of one whose answer was lost'
   const joined = await joinWith(used, { credential, name: 'answered-late' })
-  const { run } = pruneWorkerTokens(world.deps)
+  const { run } = makePruneJoinTokensLoop(world.deps)
   const known = async (token: string): Promise<boolean> =>
     (await rows('SELECT id FROM worker_tokens WHERE secret_sha256 = $1', hashSecret(token))).length > 0
   clock.advance(24 * 3_600_000 - 1)
@@ -103,7 +111,7 @@ test('a token is deleted a day after it was used or expired, and not before', as
   await run(never)
   assert.equal(await known(unused), false)
   await assert.rejects(joinWith(unused), refusal('invalid_join_token', /does not know the token/))
-  assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
+  assert.equal((await authenticateWorker(world.deps, credential))?.id, joined.worker_id)
 })
 
 test('an expired, unknown or incomplete token is refused, and no table stores the text of one', async () => {
@@ -115,7 +123,7 @@ test('an expired, unknown or incomplete token is refused, and no table stores th
   await assert.rejects(joinWith(token), refusal('invalid_join_token', /expired at/))
 })
 
-test('a name belongs to one worker: the name of the token is used, and that of a live or the local worker is refused', async () => {
+test('a worker gets the name of its join token, and the name of a live worker or of the local one is refused', async () => {
   assert.equal((await joinWith(await tokenFor('chosen'))).name, 'chosen')
   await assert.rejects(
     joinWith(await tokenFor(), { name: 'chosen' }),
@@ -127,12 +135,12 @@ test('a name belongs to one worker: the name of the token is used, and that of a
   )
   await assert.rejects(joinWith(await tokenFor(), { name: 'local' }), refusal('invalid_request', /accepted/))
   await assert.rejects(
-    createWorkerToken(world.deps, { name: 'a name', lifeMs }),
+    createJoinToken(world.deps, { name: 'a name', lifeMs, bounds: NO_BOUNDS }),
     refusal('invalid_request', /accepted/),
   )
 })
 
-test('a removed worker is told that it was removed, and nobody else is; its name is free', async () => {
+test('a removed worker is told that it was removed, an unknown credential is just refused, and the removed worker’s name is free', async () => {
   const credential = 'of one that goes'
   const first = await joinWith(await tokenFor(), { credential, name: 'goes' })
   await removeWorker(world.deps, 'goes', 'unused')
@@ -143,7 +151,7 @@ test('a removed worker is told that it was removed, and nobody else is; its name
   await assert.rejects(removeWorker(world.deps, 'never', 'unused'), refusal('not_found', /no worker 'never'/))
 })
 
-test('a report that is on its way when its worker is removed prolongs no lease', async () => {
+test('a report that arrives just after its worker was removed prolongs no lease', async () => {
   const { worker_id } = await joinWith(await tokenFor(), { name: 'late' })
   await world.sync(worker_id)
   await removeWorker(world.deps, 'late', 'unused')
@@ -155,9 +163,9 @@ test('a report that is on its way when its worker is removed prolongs no lease',
   assert.deepEqual(await lease(), before)
 })
 
-test('runs of a drained worker go on and are asked to stop at the deadline, with that cause; resuming ends the drain', async () => {
+test('runs of a draining worker continue until the deadline and are then asked to stop, with that cause; resuming ends the drain', async () => {
   const { worker_id, id } = await runOn('drains')
-  const pass = finishDepartures(world.deps)
+  const pass = makeFinishDeparturesLoop(world.deps)
   await drainWorker(world.deps, 'drains', null)
   assert.equal(await stateOf('drains'), 'draining')
   clock.advance(WORKER_LEASE_MS / 2)
@@ -193,7 +201,7 @@ test('a volume never gets its home on a draining worker', async () => {
   for (const name of ['d-1', 'd-2']) await removeWorker(deps, name, 'force')
 })
 
-test('removal is refused with what would be lost; a forced one lets sandboxes begin elsewhere only after the lease is over', async () => {
+test('a removal is refused with what would be lost; after a forced one, sandboxes start elsewhere only once the lease is over', async () => {
   const { deps, caller } = world
   const { worker_id, id } = await runOn('falls', ['kept', 'leaving'])
   await assert.rejects(
@@ -204,7 +212,7 @@ test('removal is refused with what would be lost; a forced one lets sandboxes be
   assert.deepEqual([removal.runs, removal.sandboxes, removal.volumes], [1, 1, 2])
   assert.equal(await stateOf('falls'), 'removed')
 
-  const [lost, retire] = [detectLostWorkers(deps), finishDepartures(deps)]
+  const [lost, retire] = [makeDetectLostWorkersLoop(deps), makeFinishDeparturesLoop(deps)]
   const passes = async (ms: number): Promise<void> => {
     for (let passed = 0; passed < ms; passed += 2_000) {
       clock.advance(2_000)
@@ -232,7 +240,7 @@ test('removal is refused with what would be lost; a forced one lets sandboxes be
   await removeWorker(deps, 'takes-over', 'force')
 })
 
-test('a volume that was being deleted on a removed worker is gone, and its name is free', async () => {
+test('when a worker is removed, volumes that it was deleting are gone and their names are free', async () => {
   const { deps, caller } = world
   const { worker_id, id } = await runOn('holds', ['doomed'])
   const [volume] = await rows<{ id: string; org_id: string }>(`SELECT id, org_id FROM volumes WHERE name = 'doomed'`)
@@ -248,7 +256,7 @@ test('a volume that was being deleted on a removed worker is gone, and its name 
   assert.equal((await rows(`SELECT 1 FROM volumes WHERE name = 'doomed'`)).length, 1)
   await removeWorker(deps, 'holds', 'unused')
   clock.advance(WORKER_LEASE_MS + 1)
-  await finishDepartures(deps).run(never)
+  await makeFinishDeparturesLoop(deps).run(never)
   await world.reap()
   assert.equal((await rows(`SELECT 1 FROM volumes WHERE name = 'doomed'`)).length, 0)
   assert.equal((await rows('SELECT 1 FROM volumes WHERE home_worker_id = $1', worker_id)).length, 0)
@@ -257,13 +265,16 @@ test('a volume that was being deleted on a removed worker is gone, and its name 
 test('the local worker can be removed only once no process runs as it', async () => {
   const id = await registerWorker(world.deps, { name: 'local', credential: 'of the local one' })
   await world.sync(id)
-  await assert.rejects(removeWorker(world.deps, 'local', 'force'), refusal('worker_in_use', /lives in `sandyard up`/))
+  await assert.rejects(
+    removeWorker(world.deps, 'local', 'force'),
+    refusal('worker_in_use', /worker of a running `sandyard up`/),
+  )
   clock.advance(WORKER_LEASE_MS)
   assert.equal(await stateOf('local'), 'silent')
   await removeWorker(world.deps, 'local', 'unused')
   const again = await registerWorker(world.deps, { name: 'local', credential: 'of the local one' })
   assert.notEqual(again, id)
-  assert.equal(await authenticateWorker(world.deps, 'of the local one'), again)
+  assert.deepEqual(await authenticateWorker(world.deps, 'of the local one'), { id: again, bounds: null })
 })
 
 /** A worker with one running sandbox that mounts volumes of these names. */

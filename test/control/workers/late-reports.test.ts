@@ -11,7 +11,7 @@ import { reportOf } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
-// Reports that arrive late, for example because the server process that got them was stopped.
+// Tests of reports that are recorded late, for example because the server process that received them was frozen.
 
 let world: WorkerWorld
 before(async () => {
@@ -27,7 +27,7 @@ type Sent = { readonly incarnation: string; readonly seq: number; readonly seen?
 const withoutVolumes = (): Partial<SyncRequest> => ({})
 const withVolumes = (): Partial<SyncRequest> => ({ volumes: [] })
 
-/** Sends a report, and hangs up once it is recorded. */
+/** Sends a report, and disconnects as soon as the control plane has recorded it. */
 async function send({ incarnation, seq, seen = [] }: Sent, also = withoutVolumes()): Promise<void> {
   const hungUp = new AbortController()
   const report = reportOf(world.worker_id, { incarnation, seq, observed_runs: seen, ...also })
@@ -84,7 +84,8 @@ for (const [kind, also] of [
 
     const before = await row()
     await assert.rejects(send({ incarnation: earlier, seq: 99 }, also()), { code: 'worker_life_over' })
-    await send({ incarnation: later, seq: 1 }, also()) // of the same life: it is answered, and moves nothing either
+    // A report of the same incarnation is answered, and also changes nothing.
+    await send({ incarnation: later, seq: 1 }, also())
     assert.deepEqual(await row(), before)
     assert.equal((await world.statusOf(id)).status, 'running')
 

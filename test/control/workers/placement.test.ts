@@ -10,7 +10,7 @@ import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../../src/control/workers/record-report.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
-import { placePending } from '../../../src/loops/place-pending.ts'
+import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
 import * as capacity from '../../../src/store/workers/capacity.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { reportOf } from '../../support/report.ts'
@@ -86,7 +86,7 @@ async function placeOn(worker: WorkerId, ids: readonly SandboxId[]): Promise<voi
 const countOn = async (worker: WorkerId): Promise<number> =>
   (await sql('SELECT id FROM runs WHERE worker_id = $1 AND ended_at IS NULL', [worker])).length
 
-test('however many placements run at the same time by snapshots of their own, a worker never gets more than it has', async () => {
+test('however many passes place runs at the same time, each by its own fleet snapshot, no worker gets more than its capacity', async () => {
   const worker = await join('contended', { vcpus: 7 })
   const ids = await Promise.all(Array.from({ length: 40 }, () => create()))
   await Promise.all([0, 10, 20, 30].map((from) => placeOn(worker, ids.slice(from, from + 10))))
@@ -99,7 +99,7 @@ test('however many placements run at the same time by snapshots of their own, a 
   assert.equal(await countOn(worker), 7, 'what was freed is given once')
 })
 
-test('a worker that is drained, removed or past its lease gets no run, whatever a snapshot says', async () => {
+test('a worker that is drained, removed or past its lease gets no run, even if the fleet snapshot still lists it', async () => {
   const drained = await join('drained', { vcpus: 10 })
   const removed = await join('removed', { vcpus: 10 })
   const silent = await join('silent', { vcpus: 10 })
@@ -108,7 +108,7 @@ test('a worker that is drained, removed or past its lease gets no run, whatever 
   await sql(`UPDATE workers SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, [silent])
   const id = await create()
   for (const worker of [drained, removed, silent]) await placeOn(worker, [id])
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await runOf(id)).worker_id, null)
   assert.equal((await getSandbox(control.deps, control.caller, { id })).status_reason, 'insufficient_capacity')
 })
@@ -117,7 +117,7 @@ test('among workers with enough capacity, one that holds the image is chosen, ho
   await join('other', { vcpus: 10, memory_mib: 1_000 })
   const holder = await join('holder', { vcpus: 10, images: ['registry.example/box:latest'] })
   const id = await create({ image: 'box' })
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await runOf(id)).worker_id, holder)
 })
 
@@ -125,21 +125,25 @@ test('with the policy `spread`, runs of equal size go to different workers', asy
   const workers = [await join('a', { vcpus: 10 }), await join('b', { vcpus: 10 }), await join('c', { vcpus: 10 })]
   await Promise.all(workers.map(() => create()))
   const settings = { ...control.deps.settings, placement: 'spread' } as const
-  await placePending({ ...control.deps, settings }).run(never)
+  await makePlacePendingLoop({ ...control.deps, settings }).run(never)
   assert.deepEqual(await Promise.all(workers.map(countOn)), [1, 1, 1])
 })
 
-test('waiting runs are placed, the oldest first, when capacity comes free; new runs are placed even by an old snapshot', async () => {
+test('waiting runs are placed, the oldest first, when capacity is freed; new runs are placed even by an old fleet snapshot', async () => {
   const worker = await join('full', { vcpus: 2 })
-  // Each look at this clock takes a while, so that the picture of the fleet costs too much to be read in every pass.
+  // Each reading of this clock advances it, so reading the fleet seems slow, and a pass reuses the earlier snapshot.
   let nowMs = 0
   const clock = { ...control.deps.clock, monotonicMs: () => (nowMs += 100) }
-  const loop = placePending({ ...control.deps, clock })
+  const loop = makePlacePendingLoop({ ...control.deps, clock })
   const [holder, first, second] = [await create(), await create({}, 2), await create({}, 2)]
   assert.equal(await loop.run(never), null)
   assert.equal((await runOf(holder)).worker_id, worker)
   const small = await create()
-  assert.notEqual(await loop.run(never), null, 'those that wait are looked at once the picture is read anew')
+  assert.notEqual(
+    await loop.run(never),
+    null,
+    'the loop runs again once it may read a new fleet snapshot, because runs still wait',
+  )
   assert.equal((await runOf(small)).worker_id, worker)
   for (const id of [holder, small])
     for (const event of ['stop_requested', 'worker_stopped'] as const)
@@ -152,7 +156,7 @@ test('waiting runs are placed, the oldest first, when capacity comes free; new r
 test('a waiting sandbox shows its position, what is missing and the largest free capacity; any other shows nothing', async () => {
   await join('small', { vcpus: 2 })
   const [running, first, second] = [await create(), await create({}, 3), await create({}, 4)]
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   assert.equal(await explainWaiting(control.deps, running), null)
   const told = await explainWaiting(control.deps, second)
   assert.deepEqual(told, {
@@ -166,7 +170,7 @@ test('a waiting sandbox shows its position, what is missing and the largest free
 
 test('waiting runs are counted only up to the limit', async () => {
   const ids = [await create({}, 64), await create({}, 64), await create({}, 64), await create({}, 64)]
-  await placePending(control.deps).run(never)
+  await makePlacePendingLoop(control.deps).run(never)
   const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => capacity.findWaiting(q, id, 2))))
   assert.deepEqual(
     found.map((run) => [run?.position ?? 0, run?.waiting]).toSorted(([one = 0], [other = 0]) => one - other),

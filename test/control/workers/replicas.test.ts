@@ -10,7 +10,7 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { keyFingerprint } from '../../../src/lib/seal.ts'
-import { pruneStreamTickets } from '../../../src/loops/prune.ts'
+import { makePruneStreamTicketsLoop } from '../../../src/loops/prune.ts'
 import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
@@ -33,9 +33,9 @@ type Process = {
   readonly replicas: Replicas
   readonly tickets: StreamTickets
   readonly own: StreamTicket[]
-  /** Shuts it down cleanly. */
+  /** Shuts the process down cleanly. */
   end(): Promise<void>
-  /** Ends it as a crash would, so that its rows stay. */
+  /** Ends the process as a crash does: its row stays in `replicas`. */
   crash(): Promise<void>
 }
 
@@ -46,7 +46,10 @@ afterEach(async () => {
   await control.deps.db.asSystem((q) => q.query({ text: 'DELETE FROM stream_tickets' }))
 })
 
-/** Clocks of different machines differ: by an hour here, the later process behind. */
+/**
+ * The time at which the clock of the latest process started. Each new clock starts an hour earlier, as clocks of
+ * machines differ.
+ */
 let startedAt = new Date('2026-11-21T12:00:00Z')
 async function start(url: string | null): Promise<Process> {
   const { db, uuids } = control.deps
@@ -97,7 +100,7 @@ async function start(url: string | null): Promise<Process> {
   return process
 }
 
-/** Lets time pass for some processes. The others are stopped: their clocks stand still. */
+/** Advances the clocks of these processes by `ms`. All others behave as if they were frozen. */
 async function live(ms: number, ...processes: readonly Process[]): Promise<void> {
   for (let passed = 0; passed < ms; passed += STEP_MS) {
     for (const { clock } of processes) {
@@ -116,7 +119,7 @@ function ticketOf(name: string): StreamTicket {
   return { ticket: name, kind: 'agent', run_id: asId<RunId>(control.deps.uuids.next()) }
 }
 
-/** Has a process wait for a stream as its relay does. */
+/** Makes a process wait for a stream of the worker: announces a ticket, as its relay does. */
 function leave(process: Process, name: string): StreamTicket {
   const ticket = ticketOf(name)
   process.own.push(ticket)
@@ -136,7 +139,7 @@ test('each process knows all live ones, in one order, however far their clocks d
   for (const { replicas } of [a, b, c]) assert.deepEqual([replicas.count, replicas.urls], [3, [A, B]])
 })
 
-test('a process that is stopped counts as gone after a while, and is back when it goes on', async () => {
+test('a frozen process counts as gone after a while, and counts as live again once it continues', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(REPLICA_GONE_MS - RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 2)
@@ -167,7 +170,7 @@ test('the row of a crashed process is removed in the end', async () => {
   assert.deepEqual(rows, [{ url: A }])
 })
 
-test('every process shows a ticket, with the URL of the process that waits, until it is used', async () => {
+test('every process shows a ticket to the worker, with the URL of the process that waits for the stream, until the ticket is used', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(RENEW_EVERY_MS, a, b)
   const { run_id } = { run_id: null, ...leave(a, 't1') }
@@ -181,9 +184,9 @@ test('every process shows a ticket, with the URL of the process that waits, unti
   await waitUntil(() => shown(b).length === 0)
 })
 
-test('a process that starts is known at once, and so are its tickets', async () => {
+test('a new process and its tickets are known to the others at once', async () => {
   const [a, b] = [await start(A), await start(B)]
-  await waitUntil(() => a.replicas.count === 2) // no clock has moved
+  await waitUntil(() => a.replicas.count === 2) // no clock has advanced, so a notification caused this
   assert.deepEqual(
     [a.replicas.urls, b.replicas.urls],
     [
@@ -195,7 +198,7 @@ test('a process that starts is known at once, and so are its tickets', async () 
   await waitUntil(() => shown(a).length === 1)
 })
 
-test('a ticket of a process that is not known yet is shown as soon as it is known', async () => {
+test('a ticket of a process that counts as gone is shown as soon as that process counts as live again', async () => {
   const [a, b] = [await start(A), await start(B)]
   await live(REPLICA_GONE_MS + RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 1)
@@ -217,7 +220,7 @@ test('no ticket leads to a process that is gone, and its rows are deleted', asyn
   assert.deepEqual(shown(b), [])
   assert.equal(await rowsLeft(), 1)
   const later = makeTestClock(new Date('2026-11-22T12:00:00Z'))
-  await pruneStreamTickets({ db: control.deps.db, clock: later }).run(new AbortController().signal)
+  await makePruneStreamTicketsLoop({ db: control.deps.db, clock: later }).run(new AbortController().signal)
   assert.equal(await rowsLeft(), 0)
 })
 
@@ -232,11 +235,11 @@ test('a process that is alone or has no URL writes no tickets', async () => {
   await waitUntil(async () => (await rowsLeft()) === 1)
 })
 
-test('a process with another sealing key is refused once one has been stored; the same key never is', async () => {
+test('once a process runs, a process with another sealing key is refused, and one with the same key is not', async () => {
   const { db } = control.deps
   const [first, second] = [keyFingerprint(systemRandom.bytes(32)), keyFingerprint(systemRandom.bytes(32))]
   await requireSameSealingKey(db, first)
-  await requireSameSealingKey(db, second) // nothing is sealed and no process runs
+  await requireSameSealingKey(db, second) // a new key is accepted as long as nothing is sealed and no process runs
   await requireSameSealingKey(db, second)
   await start(A)
   await assert.rejects(requireSameSealingKey(db, first), /SANDYARD_SECRET_KEY/)

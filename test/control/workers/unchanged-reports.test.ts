@@ -51,7 +51,9 @@ function send(credential = world.credential): Exchange {
   return { recorded: recorded.promise, answer, end: () => ending.abort() }
 }
 
-/** Applies an answer. Returns true if it contains nothing new. */
+/**
+ * Applies an answer as a worker does: the runs become as desired. Returns false if the answer contains something new.
+ */
 function learn({ generation, desired_runs, desired_version, volumes_version }: SyncAnswer): boolean {
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
   if (desired_runs !== null)
@@ -70,7 +72,7 @@ async function settle(): Promise<Exchange> {
   for (;;) {
     const first = send()
     await first.recorded
-    const second = send() // releases the first one
+    const second = send() // makes the control plane answer the first sync
     const isQuiet = learn(await first.answer)
     const third = send()
     learn(await second.answer)
@@ -94,7 +96,7 @@ async function query<Row extends Record<string, unknown>>(text: string): Promise
   return rows
 }
 
-test('an unchanged report prolongs the lease before the head of its answer comes, each time, and writes no more', async () => {
+test('each unchanged report prolongs the lease before the head of its answer is sent, and writes nothing else', async () => {
   let held = await settle()
   await query('UPDATE workers SET vcpus = 15 WHERE id = $1') // a report that is read in full would write 16
   for (let round = 0; round < 3; round++) {
@@ -104,14 +106,14 @@ test('an unchanged report prolongs the lease before the head of its answer comes
     const after = await readWorker()
     assert.deepEqual([after.report_seq, after.vcpus], [seq, 15])
     assert.ok(after.lease_expires_at > before.lease_expires_at)
-    assert.equal((await held.answer).generation, known.known_generation) // released by the later one
+    assert.equal((await held.answer).generation, known.known_generation) // the later sync released the held one
     held = next
   }
   held.end()
   await assert.rejects(held.answer)
 })
 
-test('a report is read whole once the lease is over, and when another incarnation has reported meanwhile', async () => {
+test('an unchanged report is processed in full if the lease is over, or if another incarnation has reported in the meantime', async () => {
   for (const change of [
     `UPDATE workers SET lease_expires_at = now() - interval '1 second', vcpus = 15 WHERE id = $1`,
     `UPDATE workers SET life = '00000000-0000-7000-8000-000000000001', vcpus = 15 WHERE id = $1`,
@@ -122,13 +124,13 @@ test('a report is read whole once the lease is over, and when another incarnatio
     await next.recorded
     const after = await readWorker()
     assert.deepEqual([after.report_seq, after.vcpus], [seq, 16])
-    await held.answer // released by the later one
+    await held.answer // the later sync released the held one
     next.end()
     await assert.rejects(next.answer)
   }
 })
 
-test('what the worker must hear is told while its unchanged report is held, and also when it changed unseen in between', async () => {
+test('a change for the worker answers its held sync, or the next sync if no sync was held when the change was made', async () => {
   let held = await settle()
   const sandbox = await world.create()
   const told = await held.answer
@@ -138,7 +140,8 @@ test('what the worker must hear is told while its unchanged report is held, and 
   assert.equal((await world.statusOf(sandbox.id)).status, 'running')
   held.end()
   await assert.rejects(held.answer)
-  // No sync of this worker is held that could be notified: the next one, which is unchanged, must find it in the database.
+  // No sync of the worker is held now, so the next sync must find the stop in the database, although its report is
+  // unchanged.
   await stopSandbox(world.control.deps, world.control.caller, { id: sandbox.id })
   const found = await send().answer
   assert.deepEqual(found.desired_runs?.map(({ desired_status }) => desired_status), ['stopped']) // prettier-ignore
@@ -154,5 +157,5 @@ test('an unchanged report of a removed worker is refused, and so is one with ano
   await assert.rejects(send('the-credential-of-somebody-else').recorded, /refused: 401/)
   await query('UPDATE workers SET removed_at = now() WHERE id = $1')
   await assert.rejects(send().recorded, /refused: 401/)
-  await held.answer // released by the one that was refused: this process knew its credential
+  await held.answer // the refused sync released this one, because the process had cached the worker's credential
 })

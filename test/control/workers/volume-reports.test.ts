@@ -20,7 +20,7 @@ after(() => world.close())
 
 let made = 0
 
-/** A volume whose home is the worker. */
+/** Creates a volume whose home is the worker. */
 async function placed(): Promise<VolumeId> {
   made += 1
   const { id } = await world.addVolume(`v-${String(made)}`)
@@ -51,7 +51,7 @@ async function accrualsOf(id: VolumeId): Promise<readonly Accrual[]> {
 
 const HOUR_MS = 3_600_000
 
-test('what a volume held is recorded by days, and an equal value extends the last interval', async () => {
+test('the used bytes of a volume are recorded as intervals within days, and an equal value extends the last interval', async () => {
   const id = await placed()
   const start = clock.now()
   const toMidnightMs = 24 * HOUR_MS - (start.getTime() % (24 * HOUR_MS))
@@ -138,7 +138,7 @@ test('a volume is counted until its deletion is requested, and its intervals out
   assert.deepEqual(await accrualsOf(id), atDeletion)
 })
 
-test('a deleted volume that was never reported is gone with the next report without news of volumes', async () => {
+test('a deleted volume that its worker never reported is gone after the worker’s next report, even if that lists no volumes', async () => {
   const { deps, caller } = world
   const id = await placed()
   await deleteVolume(deps, caller, id)
@@ -149,7 +149,7 @@ test('a deleted volume that was never reported is gone with the next report with
   await assert.rejects(getVolume(deps, caller, { id }), { code: 'volume_not_found' })
 })
 
-test('a worker is told to delete a deleted volume that came back, but none that is elsewhere and none that never existed', async () => {
+test('a worker that reports a deleted volume must delete it, but not a volume with another home or one that never existed', async () => {
   const { deps, caller } = world
   const back = await placed()
   await deleteVolume(deps, caller, back)
@@ -166,7 +166,7 @@ test('a worker is told to delete a deleted volume that came back, but none that 
   assert.equal((await getVolume(deps, caller, { id })).used_bytes, null, 'the report of another worker is ignored')
 })
 
-test('caps are sent when they changed, and not again to a worker that knows them', async () => {
+test('changed caps are sent to a worker once, and not again once it reports their version', async () => {
   const { deps, caller } = world
   const id = await placed()
   const first = await report([id, 1])

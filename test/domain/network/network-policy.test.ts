@@ -18,7 +18,7 @@ import { PLAIN_SPEC } from '../../support/spec.ts'
 
 const GATEWAY = '10.209.0.5'
 const HARD_DENY = ['10.209.0.0/16', '44.0.113.12/32', 'fd12::/16']
-const place = { gateway: cidr(GATEWAY), hardDeny: HARD_DENY.map(cidr) }
+const environment = { gateway: cidr(GATEWAY), hardDeny: HARD_DENY.map(cidr) }
 
 // prettier-ignore
 const ADDRESSES = [
@@ -37,18 +37,13 @@ const destination = fc.oneof(
   fc.constantFrom(...BLOCKS).map((block) => ({ cidr: block })),
   fc.constantFrom(...DESTINATION_GROUPS).map((group) => ({ group })),
 )
-const rule: fc.Arbitrary<Rule> = fc
-  .record({
-    direction: fc.constantFrom('egress' as const, 'ingress' as const, 'any' as const),
-    destination,
-    action,
-    ports: fc.array(range, { maxLength: 2 }),
-    protocols: fc.subarray([...PROTOCOLS]),
-  })
-  .map((made) => {
-    const withPorts = made.protocols.filter((protocol) => protocol === 'tcp' || protocol === 'udp')
-    return { ...made, protocols: made.ports.length > 0 ? withPorts : made.protocols }
-  })
+const rule: fc.Arbitrary<Rule> = fc.record({
+  direction: fc.constantFrom('egress' as const, 'ingress' as const, 'any' as const),
+  destination,
+  action,
+  ports: fc.array(range, { maxLength: 2 }),
+  protocols: fc.subarray([...PROTOCOLS]),
+})
 const policy: fc.Arbitrary<NetworkPolicy> = fc.record({
   default_egress: action,
   default_ingress: action,
@@ -58,21 +53,24 @@ const packet: fc.Arbitrary<Packet> = fc
   .record({ peer: fc.constantFrom(...ADDRESSES).map(cidr), protocol: fc.constantFrom(...PROTOCOLS), port })
   .map((made) => ({ ...made, port: made.protocol === 'tcp' || made.protocol === 'udp' ? made.port : null }))
 
-test('a compiled policy decides every packet as the rules do one by one', () => {
+test('a compiled policy decides about every packet like an evaluation of its rules one by one', () => {
   fc.assert(
     fc.property(policy, packet, fc.constantFrom('egress', 'ingress'), (given, seen, direction) => {
-      assert.equal(decidePacket(compilePolicy(given, place)[direction], seen), readOneByOne(given, seen, direction))
+      assert.equal(
+        decidePacket(compilePolicy(given, environment)[direction], seen),
+        readOneByOne(given, seen, direction),
+      )
     }),
     { numRuns: 3_000 },
   )
 })
 
-test('no policy reaches what the operator denies, nor the gateway but for DNS', () => {
+test('no policy allows what the operator denies, and of the gateway only DNS', () => {
   fc.assert(
     fc.property(policy, packet, (given, seen) => {
-      const isGateway = contains(place.gateway, seen.peer)
-      fc.pre(isGateway ? seen.port !== 53 : place.hardDeny.some((block) => contains(block, seen.peer)))
-      assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
+      const isGateway = contains(environment.gateway, seen.peer)
+      fc.pre(isGateway ? seen.port !== 53 : environment.hardDeny.some((block) => contains(block, seen.peer)))
+      assert.equal(decidePacket(compilePolicy(given, environment).egress, seen), 'deny')
     }),
   )
 })
@@ -84,15 +82,15 @@ test('no policy allows a metadata address without naming it', () => {
         METADATA_CIDRS.some((address) => contains(address, seen.peer)) &&
           !given.rules.some(({ destination: d }) => names(d)),
       )
-      assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
+      assert.equal(decidePacket(compilePolicy(given, environment).egress, seen), 'deny')
     }),
   )
 })
 
-test('every address is in one group at most, and in none besides public when it is special', () => {
+test('every address is in at most one group, and no special address is in the group `public`', () => {
   const isIn = (address: string, group: (typeof DESTINATION_GROUPS)[number]): boolean => {
     const { egress } = compilePolicy(networkWith([{ destination: { group }, ports: [] }]).policy, {
-      ...place,
+      ...environment,
       hardDeny: [],
     })
     return decidePacket(egress, { peer: cidr(address), protocol: 'tcp', port: 53 }) === 'allow'
@@ -105,26 +103,26 @@ test('every address is in one group at most, and in none besides public when it 
   }
 })
 
-test('without a policy, public addresses and DNS are open and all else is closed, both ways', () => {
-  const { egress, ingress } = compilePolicy(null, place)
-  assert.deepEqual(compilePolicy(DEFAULT_POLICY, place), { egress, ingress })
+test('without a policy, egress to public addresses and DNS is allowed, and all other traffic is denied in both directions', () => {
+  const { egress, ingress } = compilePolicy(null, environment)
+  assert.deepEqual(compilePolicy(DEFAULT_POLICY, environment), { egress, ingress })
   for (const address of ADDRESSES) {
     const peer = cidr(address)
-    const isHardDenied = place.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
+    const isHardDenied = environment.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
     const isOpen = !SPECIAL_CIDRS.some((block) => contains(block, peer)) && !isHardDenied
     assert.equal(decidePacket(egress, { peer, protocol: 'tcp', port: 443 }), isOpen ? 'allow' : 'deny', address)
     assert.equal(decidePacket(ingress, { peer, protocol: 'tcp', port: 443 }), 'deny')
   }
-  assert.equal(decidePacket(egress, { peer: place.gateway, protocol: 'udp', port: 53 }), 'allow')
+  assert.equal(decidePacket(egress, { peer: environment.gateway, protocol: 'udp', port: 53 }), 'allow')
 })
 
 test('a rule that names a domain is never compiled, and needs the ability to resolve it', () => {
   const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
-  assert.throws(() => compilePolicy(spec.policy, place), /names a domain/)
+  assert.throws(() => compilePolicy(spec.policy, environment), /names a domain/)
   assert.deepEqual(abilitiesOf(spec), ['network_policy', 'network_domains'])
 })
 
-test('a network needs exactly the abilities of its fields, and strict alone needs none', () => {
+test('a network spec needs exactly the abilities of its fields, and the field `strict` needs none', () => {
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, strict: true }), [])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, max_connections: 3 }), ['network_max_connections'])
@@ -134,10 +132,13 @@ function abilitiesOf(network: NetworkSpec): readonly string[] {
   return requiredAbilities({ ...PLAIN_SPEC, network }).map(({ ability }) => ability)
 }
 
-/** The rules in their simplest form, with addresses as text and groups as a list. */
+/**
+ * Decides about a packet by the first rule that matches, in the simplest way: with addresses as text and groups as a
+ * list.
+ */
 function readOneByOne(given: NetworkPolicy, seen: Packet, direction: 'egress' | 'ingress'): Action {
-  const isGateway = contains(place.gateway, seen.peer)
-  if (!isGateway && place.hardDeny.some((block) => contains(block, seen.peer))) return 'deny'
+  const isGateway = contains(environment.gateway, seen.peer)
+  if (!isGateway && environment.hardDeny.some((block) => contains(block, seen.peer))) return 'deny'
   if (direction === 'egress' && isGateway && !(seen.port === 53)) return 'deny'
   for (const candidate of given.rules) {
     if (candidate.direction !== 'any' && candidate.direction !== direction) continue

@@ -12,7 +12,9 @@ import {
 } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { transitionOfOutcome, type RunOutcome } from '../../../src/domain/sandboxes/run.ts'
 
-/** The table of the design, row by row: from (placed or not), what happens, to. Anything else does not apply. */
+/**
+ * The lifecycle as designed: status, whether a worker is assigned, event, next status. No other combination is allowed.
+ */
 const TABLE: readonly (readonly [SandboxStatus, 'placed' | 'waiting' | 'either', TransitionEvent, SandboxStatus])[] = [
   ['created', 'either', 'start_admitted', 'starting'],
   ['stopped', 'either', 'start_admitted', 'starting'],

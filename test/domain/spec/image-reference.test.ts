@@ -39,7 +39,7 @@ test('every usual way to write a reference has one canonical spelling', () => {
   for (const [text, canonical] of Object.entries(spellings)) assert.equal(canonicalReference(parsed(text)), canonical)
 })
 
-test('a reference without a host is in the default registry, which adds a folder only if it is the public hub', () => {
+test('a reference without a host is in the default registry, and gets the prefix `library/` only in the public hub', () => {
   assert.equal(canonicalReference(parsed('python', 'registry.example:5000')), 'registry.example:5000/python:latest')
 })
 
@@ -48,7 +48,7 @@ test('a digest decides what is pulled, even beside a tag', () => {
   assert.equal(manifestKey(parsed('a:1')), '1')
 })
 
-test('only registries on this machine are called by plain HTTP, and localhost without a port never', () => {
+test('plain HTTP is used only for registries on this machine, and never for `localhost` without a port', () => {
   assert.equal(registryUrl('127.0.0.1:5000'), 'http://127.0.0.1:5000')
   assert.equal(registryUrl('[::1]:5000'), 'http://[::1]:5000')
   assert.equal(registryUrl('registry.example:5000'), 'https://registry.example:5000')

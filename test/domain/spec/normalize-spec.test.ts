@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import { CreateSandboxInput } from '../../../src/contract/sandboxes/spec-input.ts'
 import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
 import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
-import { projectSpec, renderSpec } from '../../../src/domain/spec/project-spec.ts'
+import { projectSpec, renderSpecTexts } from '../../../src/domain/spec/project-spec.ts'
 import type { Refusal } from '../../../src/domain/refusal.ts'
 import type { NetworkPolicy, Rule } from '../../../src/domain/spec/spec.ts'
 import type { NetworkInput, SpecInput } from '../../../src/domain/spec/spec-input.ts'
@@ -38,7 +38,7 @@ test('a normalized specification sent again normalizes to itself', () => {
   )
 })
 
-test('the projection of any accepted specification fits our reply schema and the published one', () => {
+test('the projection of any accepted specification fits our reply schema and that of the published API document', () => {
   const ours = makeSchemaCompiler()(SandboxSpecReply, 'body')
   const published = publishedSchema('/components/schemas/SandboxSpecResponse')
   fc.assert(
@@ -55,7 +55,7 @@ test('the stored text of a specification is its JSON, and the text for replies i
   fc.assert(
     fc.property(specInputs, (input) => {
       const { spec } = normalized(input)
-      const { spec_json, projection_json } = renderSpec(spec)
+      const { spec_json, projection_json } = renderSpecTexts(spec)
       assert.deepEqual(JSON.parse(spec_json), JSON.parse(JSON.stringify(spec)))
       assert.equal(projection_json, JSON.stringify(projectSpec(spec)))
     }),
@@ -165,7 +165,7 @@ test('every refusal names the field, and its code is invalid_request unless the 
   }
 })
 
-test('each fault of a network rule is refused with the path of its field', () => {
+test('each invalid field of a network rule is refused with its path', () => {
   const fieldOf = (rule: Partial<Rule>): string => refused({ ...IMAGE, network: networkInput([{}, rule]) }).field
   for (const block of MALFORMED_ADDRESS_BLOCKS)
     assert.equal(fieldOf({ destination: { cidr: block } }), 'network.policy.rules[1].destination.cidr', block)
@@ -174,9 +174,14 @@ test('each fault of a network rule is refused with the path of its field', () =>
     { start: 3, end: 2 },
   ]
   assert.equal(fieldOf({ ports }), 'network.policy.rules[1].ports[1].end')
+  const one = [{ start: 1, end: 2 }]
+  assert.equal(fieldOf({ ports: one, protocols: ['icmpv4', 'icmpv6'] }), 'network.policy.rules[1].ports')
 })
 
-/** As the public client sends them: its presets, and rules that its builder and its command line make. */
+/**
+ * Policies as the public client sends them: its presets, and rules that its policy builder and its command line
+ * produce.
+ */
 const FROM_CLIENTS: readonly (readonly Partial<Rule>[])[] = [
   [],
   [DNS_RULE],
@@ -186,9 +191,11 @@ const FROM_CLIENTS: readonly (readonly Partial<Rule>[])[] = [
   [{ destination: { cidr: '192.168.0.0/16' }, direction: 'ingress' }],
   [{ destination: { domain: 'example.com' }, protocols: ['tcp', 'udp'], ports: [{ start: 8000, end: 9000 }] }],
   [{ ports: [{ start: 0, end: 65_535 }], protocols: ['tcp', 'udp'] }],
+  [{ ports: [{ start: 80, end: 80 }], protocols: ['tcp', 'icmpv4'] }],
+  [{ protocols: ['icmpv4', 'icmpv6'] }],
 ]
 
-test('the policies that real clients send are accepted', () => {
+test('the network policies that public clients send are accepted', () => {
   for (const rules of FROM_CLIENTS) normalized({ ...IMAGE, network: networkInput(rules, { default_ingress: 'allow' }) })
 })
 
@@ -196,7 +203,7 @@ function networkInput(rules: readonly Partial<Rule>[], policy: Partial<NetworkPo
   return { policy: networkWith(rules, policy).policy }
 }
 
-test("the next client's secret keys are mapped where they mean the same and refused by name where they mean more", () => {
+test('new field names of secrets in the next client version are mapped to ours if the meaning is the same, and refused by name if not', () => {
   const secret = {
     env_var: 'T',
     placeholder: '$T',

@@ -10,7 +10,7 @@ const asked = (mounts: readonly Mount[]): readonly string[] =>
     .filter(({ ability }) => ability !== 'network_off')
     .map(({ ability, field }) => `${ability}: ${field}`)
 
-test('a mount asks for no more than its kind, unless it sets what few drivers can do', () => {
+test('a mount needs only the ability of its kind, unless one of its options needs another', () => {
   assert.deepEqual(asked([named('v', '/a'), bind('x', '/b'), tmpfs('/c')]), [
     'tmpfs: mounts[2]',
     'named_mounts: mounts[0]',
@@ -22,7 +22,7 @@ test('a mount asks for no more than its kind, unless it sets what few drivers ca
   ])
 })
 
-test('a quota of a folder and the machine’s own owners are abilities that name their field', () => {
+test('a quota of a folder, and host owners in a mount, need abilities that are named with their field', () => {
   assert.deepEqual(asked([{ ...bind('x', '/b'), quota_mib: 5 }]), [
     'bind_mounts: mounts[0]',
     'bind_quota: mounts[0].quota_mib',

@@ -101,7 +101,8 @@ test('an amount is the exact price of the usage beyond the monthly allowances, r
         const beyond = quantity - BigInt(included ?? 0) * hours * perUnit
         billable += beyond > 0n ? beyond : 0n
       }
-      // |cents - exact| <= 1/2, and exactly one half only when rounded up: all over the common denominator.
+      // Asserts |cents - exact| <= 1/2, with equality only if it was rounded up. Both sides are multiplied by the
+      // denominator.
       const denominator = perUnit * 1_000_000n
       const difference = 2n * (cents * denominator - billable * BigInt(price))
       assert.ok(difference > -denominator && difference <= denominator)
@@ -142,7 +143,7 @@ test('a projection is never below the total, and equals it if the period is over
   )
 })
 
-test('a quotient for display is exact to the precision of doubles, however large the sum', () => {
+test('a quotient for display has the precision of a double, however large numerator and denominator are', () => {
   fc.assert(
     fc.property(
       fc.bigInt({ min: 0n, max: 10n ** 30n }),

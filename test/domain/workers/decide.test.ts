@@ -6,7 +6,7 @@ import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
 
 const PHASES = ['starting', 'running', 'stopping', 'ended'] as const
 const run = (n: number): RunId => asId<RunId>(`run-${String(n)}`)
-/** Two runs of each sandbox, so that one waits for the other. */
+/** The sandbox of run `n`. Runs 0 and 1, 2 and 3, … share a sandbox, so that one run must wait for the other. */
 const sandbox = (n: number): SandboxId => asId<SandboxId>(`sandbox-${String(n >> 1)}`)
 
 const someHeld = fc
@@ -58,7 +58,7 @@ test('two runs of one sandbox never run at once', () => {
   )
 })
 
-test('a worker whose steps may fail or be lost still holds in the end what is desired', () => {
+test('a worker whose steps may fail or be lost still reaches the desired state in the end', () => {
   fc.assert(
     fc.property(someWanted, someHeld, fc.array(fc.boolean(), { maxLength: 60 }), (wanted, start, luck) => {
       let held: readonly HeldRun[] = start
@@ -77,7 +77,7 @@ test('a worker whose steps may fail or be lost still holds in the end what is de
       for (const want of wanted.filter(({ desired_status: desired }) => desired === 'stopped')) {
         assert.ok(
           held.every((one) => one.run_id !== want.run_id || one.phase === 'ended'),
-          'a stop that was cut short goes on',
+          'a stop that was interrupted is requested again',
         )
       }
     }),

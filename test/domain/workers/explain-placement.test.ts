@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import { asId, type OrgId, type WorkerId } from '../../../src/domain/ids.ts'
 import type { PlacementRequest, PlacementWorker } from '../../../src/domain/workers/placement.ts'
 import { explainPlacement } from '../../../src/domain/workers/explain-placement.ts'
 import { makeCapacityIndex } from '../../../src/domain/workers/capacity-index.ts'
@@ -9,6 +9,7 @@ import { makeCapacityIndex } from '../../../src/domain/workers/capacity-index.ts
 const [here, there] = [asId<WorkerId>('here'), asId<WorkerId>('there')]
 const WORKER: PlacementWorker = {
   id: here,
+  org_ids: null,
   free_vcpus: 4,
   free_memory_mib: 4_096,
   abilities: ['patches'],
@@ -16,6 +17,7 @@ const WORKER: PlacementWorker = {
   images: [],
 }
 const REQUEST: PlacementRequest = {
+  org_id: asId<OrgId>('o1'),
   vcpus: 1,
   memory_mib: 256,
   abilities: [],
@@ -24,12 +26,12 @@ const REQUEST: PlacementRequest = {
   image: null,
 }
 
-/** Kinds and names of what is missing. */
+/** The kind and name of each thing that a request misses on these workers. */
 function lacks(request: Partial<PlacementRequest>, workers: readonly PlacementWorker[]): readonly string[] {
   return explainPlacement({ ...REQUEST, ...request }, workers).missing.map(({ kind, name }) => `${kind} ${name}`)
 }
 
-test('each amount that no worker has is named with what was asked and what the closest worker has', () => {
+test('each resource that no worker has enough of is named, with the requested amount and that of the closest worker', () => {
   const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 1, free_memory_mib: 8_192 }]
   const told = explainPlacement({ ...REQUEST, vcpus: 8, memory_mib: 6_000 }, workers)
   assert.deepEqual(told.largest_free, { vcpus: 4, memory_mib: 4_096 })
@@ -42,7 +44,7 @@ test('each amount that no worker has is named with what was asked and what the c
   )
 })
 
-test('what no worker can do is named, and free capacity only of those that could run it', () => {
+test('abilities that no worker has are named, and free capacity counts only workers that could run the sandbox', () => {
   const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 0, abilities: ['patches', 'secrets'] }]
   assert.deepEqual(lacks({ abilities: ['metrics'] }, workers), ['ability metrics'])
   assert.deepEqual(lacks({ abilities: ['secrets'] }, workers), ['resource vcpus'])
@@ -55,7 +57,7 @@ test('what no worker can do is named, and free capacity only of those that could
   ])
 })
 
-test('without any worker that gets runs, a worker is missing, and the largest free capacity is none', () => {
+test('if no worker accepts runs, a worker is missing and there is no free capacity', () => {
   const told = explainPlacement({ ...REQUEST, abilities: ['patches'] }, [])
   assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0 })
   assert.deepEqual(told.missing.map(({ kind }) => kind), ['worker']) // prettier-ignore
@@ -66,6 +68,7 @@ test('something is missing exactly when the request can’t be placed', () => {
   const workers = fc.array(
     fc.record({
       id: fc.constantFrom(here, there),
+      org_ids: fc.constant(null),
       free_vcpus: fc.integer({ min: -1, max: 3 }),
       free_memory_mib: fc.integer({ min: -10, max: 600 }),
       abilities,
@@ -75,6 +78,7 @@ test('something is missing exactly when the request can’t be placed', () => {
     { maxLength: 2 },
   )
   const request = fc.record({
+    org_id: fc.constant(asId<OrgId>('o1')),
     vcpus: fc.integer({ min: 1, max: 3 }),
     memory_mib: fc.integer({ min: 16, max: 600 }),
     abilities,

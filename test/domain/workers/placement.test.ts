@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import { asId, type OrgId, type WorkerId } from '../../../src/domain/ids.ts'
 import {
   canReachVolumes,
   hasConflictingHomes,
@@ -10,12 +10,13 @@ import {
   type PlacementRequest,
   type PlacementWorker,
 } from '../../../src/domain/workers/placement.ts'
+import { mayServeOrg } from '../../../src/domain/workers/worker-bounds.ts'
 import { makeCapacityIndex } from '../../../src/domain/workers/capacity-index.ts'
 import { memoryLevel } from '../../../src/domain/workers/capacity-buckets.ts'
 
 type Request = PlacementRequest & { readonly id: number }
 
-/** Places requests on a fleet in their order. */
+/** Places requests on these workers in order. */
 function place(requests: readonly Request[], workers: readonly PlacementWorker[], how: PlacementPolicy) {
   const pool = makeCapacityIndex(workers, how)
   const all = requests.map((request) => ({ id: request.id, worker_id: pool.allocate(request) }))
@@ -26,11 +27,13 @@ function place(requests: readonly Request[], workers: readonly PlacementWorker[]
 }
 
 const ids = ['w1', 'w2', 'w3'].map((id) => asId<WorkerId>(id))
+const orgs = ['o1', 'o2'].map((id) => asId<OrgId>(id))
 const abilities = fc.subarray(['a', 'b', 'c'])
 const policy = fc.constantFrom(...PLACEMENT_POLICIES)
 const aWorker = (id: WorkerId): fc.Arbitrary<PlacementWorker> =>
   fc.record({
     id: fc.constant(id),
+    org_ids: fc.option(fc.subarray(orgs)),
     free_vcpus: fc.integer({ min: -2, max: 8 }),
     free_memory_mib: fc.integer({ min: -100, max: 1_000 }),
     abilities,
@@ -41,6 +44,7 @@ const workers = fc.tuple(...ids.map(aWorker)).map((all): readonly PlacementWorke
 const requests: fc.Arbitrary<readonly Request[]> = fc
   .array(
     fc.record({
+      org_id: fc.constantFrom(...orgs, asId<OrgId>('o3')),
       vcpus: fc.integer({ min: 1, max: 4 }),
       memory_mib: fc.integer({ min: 16, max: 600 }),
       abilities,
@@ -52,7 +56,7 @@ const requests: fc.Arbitrary<readonly Request[]> = fc
   )
   .map((all) => all.map((request, id) => ({ ...request, id })))
 
-test('a worker never gets more than it has, what it can’t enforce, or what has its home elsewhere', () => {
+test('a worker never gets requests beyond its capacity, with abilities that it lacks, with another home, or of an organization that it may not serve', () => {
   fc.assert(
     fc.property(requests, workers, policy, (wanted, offers, how) => {
       const { placed } = place(wanted, offers, how)
@@ -62,6 +66,7 @@ test('a worker never gets more than it has, what it can’t enforce, or what has
         assert.ok(given.reduce((sum, { vcpus }) => sum + vcpus, 0) <= worker.free_vcpus)
         assert.ok(given.reduce((sum, { memory_mib }) => sum + memory_mib, 0) <= worker.free_memory_mib)
         for (const request of given) {
+          assert.ok(mayServeOrg(worker, request.org_id))
           assert.ok(request.abilities.every((ability) => worker.abilities.includes(ability)))
           assert.ok(request.home_worker_id === null || request.home_worker_id === worker.id)
           assert.ok(!hasConflictingHomes(request))
@@ -76,7 +81,7 @@ test('a worker never gets more than it has, what it can’t enforce, or what has
   )
 })
 
-test('each request is placed or waits, once, and none waits for which capacity is left at the end', () => {
+test('each request is either placed or waits, and none waits that would still fit at the end', () => {
   fc.assert(
     fc.property(requests, workers, policy, (wanted, offers, how) => {
       const { placed, waiting } = place(wanted, offers, how)
@@ -96,10 +101,14 @@ test('each request is placed or waits, once, and none waits for which capacity i
   )
 })
 
-/** The naive rule: for each request all workers that can run it, and of these the preferred ones. */
+/**
+ * The workers on which a naive implementation would place a request: of all that can run it, those that hold its image,
+ * if any.
+ */
 function candidates(request: Request, left: readonly PlacementWorker[]): readonly PlacementWorker[] {
   const able = left.filter(
     (worker) =>
+      mayServeOrg(worker, request.org_id) &&
       !hasConflictingHomes(request) &&
       (request.home_worker_id ?? worker.id) === worker.id &&
       worker.free_vcpus >= request.vcpus &&
@@ -117,7 +126,7 @@ function preferred(able: readonly PlacementWorker[], how: PlacementPolicy): read
   return able.filter((_, index) => levels[index] === wanted)
 }
 
-/** Follows a placement step by step and says where it deviated from the rule. */
+/** Places requests, and asserts that each placement is one that the naive implementation could have chosen. */
 function check(wanted: readonly Request[], offers: readonly PlacementWorker[], how: PlacementPolicy): void {
   const { placed } = place(wanted, offers, how)
   const workerOf = new Map(placed.map(({ id, worker_id }) => [id, worker_id]))
@@ -125,11 +134,11 @@ function check(wanted: readonly Request[], offers: readonly PlacementWorker[], h
   for (const request of wanted) {
     const worker_id = workerOf.get(request.id)
     const able = candidates(request, left)
-    if (worker_id === undefined) assert.deepEqual(able, [], `request ${String(request.id)} waits and has room`)
+    if (worker_id === undefined) assert.deepEqual(able, [], `request ${String(request.id)} waits although it fits`)
     else
       assert.ok(
         preferred(able, how).some(({ id }) => id === worker_id),
-        `request ${String(request.id)} is elsewhere`,
+        `request ${String(request.id)} is on a worker that the naive rule does not choose`,
       )
     left = left.map((worker) =>
       worker.id === worker_id
@@ -153,12 +162,20 @@ test('a large fleet, with images that many and few workers hold, is placed by th
   fc.assert(fc.property(requests, fleet, policy, check), { numRuns: 50 })
 })
 
-const offer = { free_vcpus: 8, abilities: [], storage: null, images: [] }
-const request = { vcpus: 1, memory_mib: 256, abilities: [], home_worker_id: null, volumes: null, image: null }
+const offer = { org_ids: null, free_vcpus: 8, abilities: [], storage: null, images: [] }
+const request = {
+  org_id: asId<OrgId>('o1'),
+  vcpus: 1,
+  memory_mib: 256,
+  abilities: [],
+  home_worker_id: null,
+  volumes: null,
+  image: null,
+}
 const roomsOf = (memory: readonly number[]): readonly PlacementWorker[] =>
   ids.map((id, index) => ({ ...offer, id, free_memory_mib: memory[index] ?? 0 }))
 
-test('packing chooses the fullest worker that fits, spreading the emptiest', () => {
+test('`pack` chooses the fullest worker that fits, and `spread` the emptiest', () => {
   const offers = roomsOf([900, 300, 600])
   assert.deepEqual(place([{ ...request, id: 0 }], offers, 'pack').placed, [{ id: 0, worker_id: 'w2' }])
   assert.deepEqual(place([{ ...request, id: 0 }], offers, 'spread').placed, [{ id: 0, worker_id: 'w1' }])

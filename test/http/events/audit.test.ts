@@ -4,14 +4,15 @@ import { after, before, test } from 'node:test'
 import { WebSocket } from 'ws'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
 import { addMember, changeMemberRole, removeMember } from '../../../src/control/orgs/members.ts'
+import { allowNetworkRange, disallowNetworkRange } from '../../../src/control/orgs/network-ranges.ts'
 import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { setPlan } from '../../../src/control/orgs/plans.ts'
 import { setQuota } from '../../../src/control/orgs/quotas.ts'
 import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
-import { enforceHardLimits } from '../../../src/loops/enforce-hard-limits.ts'
-import { reapVolumes } from '../../../src/loops/reap-volumes.ts'
+import { makeEnforceHardLimitsLoop } from '../../../src/loops/enforce-hard-limits.ts'
+import { makeReapVolumesLoop } from '../../../src/loops/reap-volumes.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {
   EXAMPLE_REQUESTS,
@@ -28,7 +29,7 @@ import type { WorkerWorld } from '../../support/worker-world.ts'
 
 // The guarantees of the audit: every change records an event with its actor, and reads record none.
 
-/** Types of events that nothing in these tests records. The list must stay empty. */
+/** Event types that no operation, loop or worker in these tests records. The list must stay empty. */
 const NEVER_SEEN: readonly EventType[] = []
 
 type Seen = {
@@ -75,10 +76,10 @@ for (const id of keyed) {
   })
 }
 
-test('operators, loops and workers record events too: something records every type of the catalogue', async () => {
+test('together, operations, operators, loops and workers record every event type of the catalogue', async () => {
   const { deps } = world.control
   const signal = new AbortController().signal
-  const { id } = await createOrg(deps, { name: 'audited', slug: 'audited', owner: 'o@example.org', plan: null })
+  const { id } = await createOrg(deps, { name: 'audited', slug: 'audited', owner: 'o@example.org', plan: 'unlimited' })
   const acting = { org_id: asId<OrgId>(id), actor: OPERATOR_ACTOR }
   await addMember(deps, acting, { email: 'm@example.org', display_name: null, role: 'member' })
   await changeMemberRole(deps, acting, { email: 'm@example.org', role: 'admin' })
@@ -87,16 +88,18 @@ test('operators, loops and workers record events too: something records every ty
   await changeOrgPlan(deps, acting, 'walled')
   await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 0 }, prices: null })
   await setQuota(deps, acting, { limit: 'max_sandboxes', value: 10 })
+  await allowNetworkRange(deps, acting, 'metadata')
+  await disallowNetworkRange(deps, acting, 'metadata')
   await suspendOrg(deps, acting, 'unpaid')
   await resumeOrg(deps, acting)
   await leaveRunsOf(acting.org_id)
-  await enforceHardLimits(deps).run(signal)
+  await makeEnforceHardLimitsLoop(deps).run(signal)
   const ended = await world.create({ image: 'registry.example/fails:1' })
   await waitUntil(async () => (await world.statusOf(ended.id)).status === 'failed')
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
   await waitUntil(async () => (await typesOf(waiting.id)).has('sandbox_waiting'))
   await waitUntil(async () => {
-    await reapVolumes(deps).run(signal)
+    await makeReapVolumesLoop(deps).run(signal)
     return (await allEvents()).some(({ event_type }) => event_type === 'volume_deleted')
   })
   const left = new Set((await allEvents()).map(({ event_type }) => event_type))
@@ -153,7 +156,7 @@ async function typesOf(sandbox: string): Promise<ReadonlySet<EventType>> {
   )
 }
 
-/** Inserts a run of an hour, which exceeds a plan with no included hours. */
+/** Inserts a run that started a second ago, which exceeds a plan without included hours. */
 async function leaveRunsOf(org: OrgId): Promise<void> {
   await world.control.deps.db.asSystem((q) =>
     q.query({

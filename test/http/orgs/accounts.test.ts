@@ -6,7 +6,7 @@ import { addMember } from '../../../src/control/orgs/members.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
-import { callWith } from '../../../src/http/handlers/handler.ts'
+import { callWith } from '../../../src/http/requests/call-use-case.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addKey } from '../../support/orgs.ts'
@@ -38,7 +38,7 @@ after(async () => {
 
 type Asking = { readonly key?: string; readonly id?: string; readonly query?: string; readonly body?: object }
 
-/** Asks for an operation and asserts that the contract allows the reply. */
+/** Calls an operation, and asserts that our schemas and the published API document allow the reply. */
 async function ask(operation: OperationId, { key = admin, id = '', query = '', body }: Asking = {}) {
   const { method, path } = OPERATIONS[operation]
   const reply = await app.inject({
@@ -80,7 +80,7 @@ test('a key without scopes and expiry can do everything, never expires, and can 
   assert.equal((await ask('revoke_api_key', { key, id })).status, 401)
 })
 
-test('an expired key is 401 for every operation from its last moment on, though it was used just before', async () => {
+test('every operation answers a key with 401 from the moment when it expires, even if it was used just before', async () => {
   const expires_at = new Date(clock.now().getTime() + 100)
   const key = await addKey(control.deps, control.caller.org_id, { expires_at })
   assert.equal((await ask('list_sandboxes', { key })).status, 200)

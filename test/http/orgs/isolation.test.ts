@@ -16,16 +16,19 @@ import {
   type ExampleObjects,
 } from '../../support/every-operation.ts'
 import { operationIds } from '../../support/contract.ts'
+import { attack } from '../../support/security-attack.ts'
 import { send, type ProblemReply } from '../../support/send.ts'
 import type { WorkerWorld } from '../../support/worker-world.ts'
 
-// Sends every operation as callers that must not be served. The requested objects belong to another organization.
+// Every operation is sent by callers that must be refused. The requested objects belong to another organization.
 
-/** Operations that these tests leave out. The list must stay empty. */
+/** Operations that these tests don't send. The list must stay empty. */
 const NOT_COVERED: readonly KeyedOperation[] = []
 
 const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
 const covered = keyed.filter((id) => !NOT_COVERED.includes(id))
+
+const FACTS = { target: 'neighbours', attacker: 'another organization', finding: null } as const
 
 let world: WorkerWorld
 let owner: Caller
@@ -46,21 +49,29 @@ test('no operation is left out', () => {
   assert.deepEqual(NOT_COVERED, [])
 })
 
-test('every operation refuses a missing, an unknown, an expired and a revoked key alike', async () => {
-  const keys = [
-    null,
-    'msb_live_made_up',
-    await createUnusableKey(world, owner.org_id, 'expired'),
-    await createUnusableKey(world, owner.org_id, 'revoked'),
-  ]
-  const before = await rowsOf(owner)
-  for (const id of covered)
-    for (const key of keys) {
-      const { status, code, message } = await ask(id, key)
-      assert.deepEqual([id, status, code, message], [id, 401, 'invalid_api_key', 'unauthorized'])
+attack(
+  'uses every operation with no key, or an unknown, an expired or a revoked one',
+  { ...FACTS, attacker: 'a client without a valid key' },
+  async () => {
+    const keys = [
+      null,
+      'msb_live_made_up',
+      await createUnusableKey(world, owner.org_id, 'expired'),
+      await createUnusableKey(world, owner.org_id, 'revoked'),
+    ]
+    const before = await rowsOf(owner)
+    for (const id of covered)
+      for (const key of keys) {
+        const { status, code, message } = await ask(id, key)
+        assert.deepEqual([id, status, code, message], [id, 401, 'invalid_api_key', 'unauthorized'])
+      }
+    assert.deepEqual(await rowsOf(owner), before)
+    return {
+      tries: covered.length * keys.length,
+      outcome: `each of ${String(covered.length)} operations answered 401 and changed nothing`,
     }
-  assert.deepEqual(await rowsOf(owner), before)
-})
+  },
+)
 
 test('every operation refuses a key without its scope, names the scope, and does nothing', async () => {
   const held: Readonly<Record<'write' | 'admin', readonly Scope[]>> = { write: ['read'], admin: ['read', 'write'] }
@@ -79,7 +90,7 @@ test('every operation refuses a key without its scope, names the scope, and does
   assert.deepEqual({ ...after, api_keys: [] }, { ...before, api_keys: [] })
 })
 
-test('another organization’s objects are 404 by name and id, and in no list', async () => {
+attack('reads or changes the objects of another organization by every operation', FACTS, async () => {
   const before = await rowsOf(owner)
   for (const id of covered) {
     const { status, text, code } = await ask(id, strangersKey)
@@ -90,6 +101,10 @@ test('another organization’s objects are 404 by name and id, and in no list', 
       assert.ok(!text.includes(secret), `${id} shows ${secret}`)
   }
   assert.deepEqual(await rowsOf(owner), before)
+  return {
+    tries: covered.length,
+    outcome: `no reply of ${String(covered.length)} operations showed a name or id, and no row changed`,
+  }
 })
 
 test('routes without a key show nothing of any organization', async () => {
@@ -116,7 +131,7 @@ test('a query that forgets its filter sees one organization, in every table that
     }
 })
 
-test('the key of the other organization still works, so no refusal was about the key', async () => {
+test('the stranger’s key still works for its own organization, so no refusal was about the key', async () => {
   assert.equal((await authenticate(world.control.deps, strangersKey))?.org_id, stranger.org_id)
 })
 
@@ -150,10 +165,10 @@ async function tablesOfTenants(): Promise<readonly string[]> {
   return rows.map(({ name }) => name)
 }
 
-/** Columns that change by themselves. */
+/** Columns that change without a request about the row. */
 const MOVING: ReadonlySet<string> = new Set(['last_used_at', 'used_bytes', 'accrued_until'])
 
-/** Every row of an organization, without the last use of keys and the reported sizes of volumes. */
+/** Every row of an organization by table, without the columns in `MOVING`. */
 async function rowsOf({ org_id }: Caller): Promise<Readonly<Record<string, readonly unknown[]>>> {
   const found: Record<string, readonly unknown[]> = {}
   for (const table of await tablesOfTenants()) {

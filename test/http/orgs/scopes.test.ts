@@ -10,7 +10,7 @@ import { assertReplyMatchesContract, operationIds } from '../../support/contract
 import { makeHttpWorld, SANDBOX_ID } from '../../support/http-world.ts'
 import { exampleRequest } from '../../support/example-requests.ts'
 
-/** Keys of this world are the names of the scopes that they have. */
+/** The caller of a key. Each key of these tests is the name of its only scope. */
 function withScope(key: string): Caller | null {
   const scope = SCOPES.find((one) => one === key)
   if (scope === undefined) return null
@@ -46,7 +46,7 @@ test('every operation is refused to a key without its scope, by the scope’s na
   assert.deepEqual(
     changing.filter((id) => !refused.has(id)),
     [],
-    'a key that may only read could change something by these',
+    'a key with the scope `read` could change something by these operations',
   )
 })
 
@@ -67,7 +67,7 @@ test('the command channel is opened by a key that may write and refused to one t
   const url = (await app.listen({ host: '127.0.0.1', port: 0 })).replace('http:', 'ws:')
   const dial = (scope: Scope): WebSocket =>
     new WebSocket(`${url}/v1/sandboxes/${SANDBOX_ID}/agent`, { headers: { authorization: `Bearer ${scope}` } })
-  const signal = AbortSignal.timeout(5_000)
+  const signal = AbortSignal.timeout(60_000)
   const refused = dial('read')
   refused.on('error', () => refused.terminate())
   const [, response] = await once(refused, 'unexpected-response', { signal })

@@ -32,7 +32,7 @@ function ask(
   return send(world.url, { id, key, asking: { ...asking, headers: { ...asking.headers, ...headers } } })
 }
 
-test('every reply of one object has an ETag, no list has one, and a client that has the object gets 304', async () => {
+test('every reply with one object has an ETag, no list has one, and a client that sends the current ETag gets 304', async () => {
   for (const id of keyed.filter((one) => OPERATIONS[one].method === 'GET' && OPERATIONS[one].reply.kind === 'json')) {
     const asking = EXAMPLE_REQUESTS[id].ask(await createExampleObjects(world, caller))
     const first = await ask(id, asking)
@@ -71,7 +71,7 @@ test('a change with If-Match gets 412 if the object has changed, and is done if 
   }
 })
 
-test('If-Match on an operation that does not check it is refused, and so is a malformed one', async () => {
+test('If-Match is refused if it is malformed, and on every operation that does not support it', async () => {
   const things = await createExampleObjects(world, caller)
   for (const id of keyed) {
     const { method, reply } = OPERATIONS[id]

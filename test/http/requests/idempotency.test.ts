@@ -8,11 +8,11 @@ import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
-import { callWith, type CallUseCase } from '../../../src/http/handlers/handler.ts'
+import { callWith, type CallUseCase } from '../../../src/http/requests/call-use-case.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
-import { pruneIdempotencyKeys } from '../../../src/loops/prune.ts'
+import { makePruneIdempotencyKeysLoop } from '../../../src/loops/prune.ts'
 import type { Database, Statement } from '../../../src/store/postgres/database.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import type { Operation } from '../../../src/contract/operation.ts'
@@ -57,7 +57,7 @@ async function count(table: string): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-/** The objects of a request, with the file that some operations need. */
+/** Creates the objects that the example requests name, with a file in the volume. */
 async function prepare(): Promise<ExampleObjects> {
   const things = await createExampleObjects(world, caller)
   const asking = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
@@ -81,7 +81,7 @@ test('every POST that is repeated with its key gets the stored reply and records
   }
 })
 
-test('a POST whose server died before it stored the reply is not executed again, and the retry replies with what was done', async () => {
+test('a POST whose server died before it stored the reply is not executed again, and the retry gets a reply with the result', async () => {
   const dying = await makeDyingServer()
   try {
     for (const id of posts) {
@@ -106,7 +106,7 @@ test('a POST whose server died before it stored the reply is not executed again,
   }
 })
 
-test('a POST whose server died before it did anything is served by the retry, if that is certain', async () => {
+test('a POST whose server certainly died before it did anything is carried out by the retry', async () => {
   for (const id of posts) {
     const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
     const idempotencyKey = newKey()
@@ -123,7 +123,7 @@ test('a POST whose server died before it did anything is served by the retry, if
   }
 })
 
-test('a start that was done before its server died is not done again once the run is over, nor is a stop of a later run', async () => {
+test('a retried start whose run has ended opens no second run, and a retried stop does not stop a later run', async () => {
   const dying = await makeDyingServer()
   const { idle } = await prepare()
   const asking = { params: { sandbox_id: idle.id } }
@@ -175,7 +175,7 @@ test('a create that was refused by the organization’s queue after it was done 
   assert.deepEqual([retried.status, await count('sandboxes')], [200, before + 1])
 })
 
-test('an attempt whose claim was lost does nothing any more', async () => {
+test('an attempt whose claim another attempt has taken over writes nothing any more', async () => {
   const { deps } = world.control
   const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
   const first = await claimIdempotencyKey(deps, caller, request)
@@ -246,7 +246,7 @@ test('a reply and a note that were sealed with a lost key give idempotency_reply
   assert.deepEqual([other.status, other.code], [409, 'idempotency_key_reused'])
   assert.equal(await count('volumes'), before + 2)
   assert.equal(warnings.length, 1)
-  // A server that has the key can still read both.
+  // A server with the old sealing key can still read the reply and the note.
   assert.equal((await ask('create_volume', asking, replied)).status, 200)
   assert.equal((await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted)).status, 200)
 })
@@ -258,14 +258,17 @@ test('an expired key counts as a new one, and the loop deletes it', async () => 
   await deps.db.asSystem((q) => q.query({ text: `UPDATE idempotency SET expires_at = now() - interval '1 second'` }))
   const second = await ask('create_volume', { body: { name: 'next-of-a-day' } }, idempotencyKey)
   assert.deepEqual([first.status, second.status], [200, 200])
-  await pruneIdempotencyKeys(deps).run(new AbortController().signal)
+  await makePruneIdempotencyKeysLoop(deps).run(new AbortController().signal)
   assert.equal(await count('idempotency'), 1)
 })
 
-/** A server that dies before it stores the reply, either before or after it carries out the request. */
+/**
+ * Starts a server that claims idempotency keys and then behaves as if it died before it stored the reply. It has
+ * carried out the request by then, unless `doesNothing`.
+ */
 async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
   const made = makeControlDeps(world.control.deps)
-  // A dead process renews no claim.
+  // A dead process doesn't renew its claims.
   const deps = {
     ...made,
     idempotencyClaims: { ...made.idempotencyClaims, keepRenewed: () => () => undefined },
@@ -301,7 +304,7 @@ async function endClaims(): Promise<void> {
   )
 }
 
-/** Events by callers: loops and workers go on meanwhile. */
+/** Counts the events that API keys caused. Loops and workers record others in the meantime. */
 async function countTold(): Promise<number> {
   const { rows } = await world.control.deps.db.asSystem((q) =>
     q.query<{ readonly count: number }>({
@@ -330,7 +333,7 @@ test('a key that is reused with another body, query, path or If-Match is refused
   assert.equal(await count('sandboxes'), before)
 })
 
-test('a refusal is stored too: the retry is refused even if it could be served now', async () => {
+test('a refusal is stored too: the retry gets it even if the request would succeed now', async () => {
   const idempotencyKey = newKey()
   const taken = { name: 'taken', image: 'registry.example/box:1' }
   const holder = await ask('create_sandbox', { body: taken }, newKey())
@@ -346,7 +349,7 @@ test('a refusal is stored too: the retry is refused even if it could be served n
   assert.equal(again.headers.get('idempotency-replayed'), 'true')
 })
 
-test('a key is separate for each organization', async () => {
+test('two organizations can use the same idempotency key without affecting each other', async () => {
   const stranger = await addOrg(world.control.deps, 'with-keys')
   const strangersKey = await addKey(world.control.deps, stranger.org_id)
   const idempotencyKey = newKey()

@@ -26,7 +26,7 @@ const NO_RATES = {
 }
 const WIDE: RequestLimitSettings = { rates: NO_RATES, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 256 }
 
-/** Two organizations, the first with two keys. */
+/** The callers of three keys: two of a first organization, and one of a second. */
 const CALLERS: ReadonlyMap<string, Caller> = new Map(
   [
     ['one-a', 'a', '1'],
@@ -97,7 +97,7 @@ test('a key may send its burst at once and then its rate; every reply says what 
   )
 })
 
-test('all keys of an organization share its rate, refusals of all operations say so, and other organizations are not affected', async (t) => {
+test('all keys of an organization share its rate, every operation is refused beyond it, and other organizations are not affected', async (t) => {
   const { get } = await listen(t, { rates: { ...NO_RATES, org: { perSec: 1, burst: 2 } } })
   assert.deepEqual([(await get('one-a')).status, (await get('one-b', '/v1/nothing')).status], [200, 404])
   const { status, refusal } = await get('one-b', '/v1/me/org')
@@ -116,7 +116,8 @@ test('a large body counts as many requests', async (t) => {
   const body = JSON.stringify({ image: 'registry.example/box:1', env: [{ key: 'A', value: 'a'.repeat(100_000) }] })
   const headers = { authorization: 'Bearer one-a', 'content-type': 'application/json' }
   assert.equal((await fetch(`${url}/v1/sandboxes`, { method: 'POST', headers, body })).status, 200)
-  assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2') // 1 and 6 for the body, 1 for this one
+  // The create cost 1 and its body 6, and this request costs 1.
+  assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2')
 })
 
 test('an organization’s concurrent requests are limited, and a permit is free again once its reply is sent', async (t) => {
@@ -156,7 +157,7 @@ test('a client that disconnects while its key is looked up keeps no permit', asy
   leaving.socket.write(`GET /v1/me/org HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\n\r\n`)
   await waitUntil(() => isAsked)
   leaving.socket.destroy()
-  await get('two') // after this reply, the server has noticed the earlier disconnect
+  await get('two') // by the time of this reply, the server has noticed the disconnect
   lookUp.resolve()
   await get('two')
   assert.equal((await get('one-b')).status, 200)
@@ -189,7 +190,7 @@ test('the bytes of an organization’s bodies are limited, and an aborted upload
   await waitUntil(async () => (await ask('one-a')).status === 400)
 })
 
-test('large bodies of one organization queue together, whichever keys they come with', async (t) => {
+test('large bodies of one organization wait in one queue, even if they come with different keys', async (t) => {
   const order: OrgId[] = []
   const createSandbox: UseCases['createSandbox'] = ({ org_id }) => {
     order.push(org_id)
@@ -231,7 +232,8 @@ test('an address that guesses keys is refused without a look-up after a while, a
   assert.equal(lookUps, 5)
   await waitUntil(async () => {
     assert.equal((await get(made.key, '/v1/me/org')).status, 200)
-    return lookUps > 5 // the key was looked up again: its cache entry is valid for a second
+    // A sixth look-up means that the known key was looked up again, because its cache entry is valid for only a second.
+    return lookUps > 5
   })
   clock.advance(1_000)
   assert.equal((await get('another guess', '/v1/me/org')).status, 401)

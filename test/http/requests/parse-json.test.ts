@@ -14,7 +14,7 @@ test('no JSON text without a double key, __proto__ or deep nesting is refused, h
   )
 })
 
-test('a key that is twice in one object is found whatever is between and around, and one in two objects is accepted', () => {
+test('a key that occurs twice in one object is found wherever it is, and a key that occurs once in each of two objects is accepted', () => {
   fc.assert(
     fc.property(fc.string(), fc.json({ maxDepth: 3 }), (key, between) => {
       if (key === '__proto__' || between.includes('__proto__')) return
@@ -31,7 +31,7 @@ test('nesting up to the limit is accepted and one level more is not', () => {
   assert.equal(findBadStructure(nested(DEPTH_MAX + 1))?.field, 'body')
 })
 
-test('text that is not JSON causes no error here', () => {
+test('the check of the structure throws for no text, even if it is not JSON', () => {
   fc.assert(fc.property(fc.string(), (text) => void findBadStructure(text)))
   for (const text of ['"', '"\\', '{"', '{"a', '{"\\u12":', ']]]', '{"a\\x":1,"a\\x":1}']) findBadStructure(text)
 })

@@ -35,7 +35,7 @@ test('a wait ends as soon as the sandbox has one of the statuses, whatever chang
     assert.equal(JSON.parse(text).status, 'running')
     assertReplyMatchesContract('wait_for_sandbox', 200, JSON.parse(text))
   }
-  const over = wait(idle.id, { timeout: '60' }) // for the end, where nothing is said
+  const over = wait(idle.id, { timeout: '60' }) // without `for`, a wait is for the end of the run
   await waitUntil(() => waiting() === 1)
   await change('stop_sandbox', idle.id)
   assert.equal(JSON.parse((await over).text).status, 'stopped')
@@ -94,7 +94,7 @@ test('a client that disconnects frees its wait at once', async () => {
   await waitUntil(() => waiting() === 0)
 })
 
-test('a wait is answered whole, and its connection then serves the request behind it', async () => {
+test('a wait gets one complete reply, and its connection then serves the next pipelined request', async () => {
   const { idle } = await things()
   const { hostname, port } = new URL(world.url)
   let received = ''

@@ -31,7 +31,7 @@ async function ask(request: Ask, options?: WorldOptions) {
   }
 }
 
-/** Asserts a refusal of an operation and gives its details. */
+/** Sends a request and asserts that it is refused with a status and code. Resolves with the error. */
 async function refusal(operation: OperationId, request: Ask, [status, code]: readonly [number, string]) {
   const reply = await ask(request)
   assert.deepEqual([reply.status, reply.json().error?.code], [status, code], reply.text)
@@ -66,7 +66,7 @@ test('every operation that needs a key answers 401, and nothing else, without a 
   }
 })
 
-test('a create body that the public client was seen to send is never refused for its shape', async () => {
+test('no recorded create body of the public client is refused for its shape', async () => {
   for (const { name, body } of capturedBodies()) {
     const reply = await ask({ method: 'POST', url: '/v1/sandboxes?start=true&wait_for=running&wait_timeout=90', body })
     assert.equal(reply.status, 200, `${name}: ${reply.text}`)
@@ -94,7 +94,7 @@ test('an unknown field is refused with its path, at any depth', async () => {
   }
 })
 
-test('a wrong value is refused with its path, what was seen, and what would be accepted', async () => {
+test('an invalid value is refused with its path, the value, and what would be accepted', async () => {
   const cases: readonly (readonly [unknown, string, string, string])[] = [
     [{ ...IMAGE, resources: { vcpus: '2' } }, 'resources.vcpus', '"2"', 'a whole number'],
     [{ ...IMAGE, resources: { vcpus: -1 } }, 'resources.vcpus', '-1', 'at least 0'],
@@ -139,7 +139,7 @@ test('no refusal repeats a value that may be a secret', async () => {
   }
 })
 
-test('what JSON.parse would silently drop or change is refused: double keys, __proto__, deep nesting, NUL, half characters, bad UTF-8', async () => {
+test('input that JSON.parse or PostgreSQL would change or reject is refused: double keys, __proto__, deep nesting, NUL, lone surrogates, bad UTF-8', async () => {
   const cases: readonly (readonly [string | Buffer, string])[] = [
     ['{"image":"a","image":"b"}', 'image'],
     ['{"image":"a","im\\u0061ge":"b"}', 'image'],
@@ -259,7 +259,7 @@ test('a route without a body takes none, an empty one and {}, and refuses anythi
   assert.deepEqual(details, { field: 'force', seen: 'an unknown field', accepted: 'no fields' })
 })
 
-test('a rename checks the new name and slug, and leaves alone what is absent or null', async () => {
+test('a rename checks the new name and slug, and a field that is absent or null stays unchanged', async () => {
   for (const body of [{ slug: 'Ä' }, { slug: 'a--b' }, { name: '' }, { name: 'x'.repeat(129) }]) {
     await refusal('update_sandbox', { method: 'PATCH', url: BY_ID, body }, [400, 'invalid_request'])
   }
@@ -287,7 +287,7 @@ test('bodies of another type, charset or encoding are 415, and bodies above the 
   await refusal('create_sandbox', { method: 'POST', url, body: large }, [413, 'payload_too_large'])
 })
 
-test('an unknown path is 404 and a wrong method 405 with Allow; below /v1 only callers with a key are told', async () => {
+test('an unknown path is 404 and a wrong method 405 with Allow; below /v1, callers without a key get 401 instead', async () => {
   const unknown = await ask({ url: '/v1/nothing' })
   assert.deepEqual([unknown.status, unknown.json().error.code], [404, 'not_found'])
   const wrong = await ask({ method: 'PUT', url: BY_ID })

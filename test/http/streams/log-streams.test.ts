@@ -22,7 +22,7 @@ import { PLAIN_SPEC } from '../../support/spec.ts'
 import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
-// Logs on their whole way from a worker's disk to the reader.
+// Logs are read over HTTP from a control plane, which streams them from a worker's disk.
 
 let world: WorkerWorld
 let logs: SandboxLogs
@@ -56,7 +56,10 @@ function make(whose: Caller, { start }: { readonly start: boolean }): Promise<Sa
   return createSandbox(world.control.deps, whose, { ...asked, start, signal: AbortSignal.timeout(60_000) })
 }
 
-/** A sandbox that runs and logs; its workload's standard output and error. */
+/**
+ * Starts a sandbox. Resolves with it, and with streams that write to the log as its workload's standard output and
+ * error.
+ */
 async function runOne(): Promise<{ readonly box: Sandbox; readonly out: LogStream; readonly err: LogStream }> {
   const box = await world.create()
   await untilStatus(box, 'running')
@@ -106,12 +109,13 @@ test('a stream that is resumed from any of its lines repeats none and misses non
 })
 
 test('a stream ends without an error when its time is over, and the next one resumes after it', async () => {
+  const [STREAMS, LINES_MAX] = [2, 1_000]
   const { box, out } = await runOne()
-  const written = Array.from({ length: 30 }, (_, count) => `line ${String(count)}\n`)
+  const written: string[] = []
   const seen: LogEvent[] = []
   let ends = 0
-  const reading = async (): Promise<void> => {
-    while (seen.length < written.length) {
+  const read = async (): Promise<void> => {
+    while (ends < STREAMS || seen.length < written.length) {
       const last = seen.at(-1)
       const headers = last === undefined ? {} : { 'last-event-id': last.id }
       const { lines, hasEnded } = await readLog(urlOf(box, '?follow_timeout=1'), key, { headers })
@@ -120,14 +124,16 @@ test('a stream ends without an error when its time is over, and the next one res
       ends += 1
     }
   }
-  const done = reading()
-  for (const text of written) {
-    out.write(Buffer.from(text))
-    await systemClock.sleep(80)
+  const write = async (): Promise<void> => {
+    while (ends < STREAMS && written.length < LINES_MAX) {
+      const text = `line ${String(written.length)}\n`
+      written.push(text)
+      out.write(Buffer.from(text))
+      await systemClock.sleep(80)
+    }
   }
-  await done
+  await Promise.all([read(), write()])
   assert.deepEqual(seen.map(({ text }) => text), written) // prettier-ignore
-  assert.ok(ends > 1, 'one stream saw all of it')
 })
 
 test('sources, instants and a tail each filter, alone and together', async () => {
@@ -157,7 +163,8 @@ test('sources, instants and a tail each filter, alone and together', async () =>
     assert.deepEqual(lines, expected, query)
     assert.equal(hasEnded, true)
   }
-  const bounded = await readLog(urlOf(box, `?until=${until}`), key) // follows, but nothing more can come
+  // The stream follows the log, but ends at once because `until` is in the past.
+  const bounded = await readLog(urlOf(box, `?until=${until}`), key)
   assert.deepEqual(bounded, { lines: program.filter(({ ts }) => ts < until), hasEnded: true })
 })
 
@@ -186,7 +193,7 @@ test('a sandbox that is being started is followed to its end, whatever that is',
   assert.equal((await world.statusOf(box.id)).status, 'failed')
 })
 
-test('a worker that does not know a run yet, or no longer, is asked again while the run is open', async () => {
+test('if the worker doesn’t know a run, its log is requested again as long as the run is open', async () => {
   const { box, out } = await runOne()
   out.write(Buffer.from('one\n'))
   let asked = 0
@@ -197,7 +204,7 @@ test('a worker that does not know a run yet, or no longer, is asked again while 
   await stop(box)
   assert.equal(await ended, 'end')
   assert.deepEqual(texts(lines), ['stdout one\n'])
-  assert.ok(asked > 3) // the last time once the run is over
+  assert.ok(asked > 3) // the worker was asked again and again, and a last time when the run was over
 })
 
 async function* nothing(): AsyncGenerator<LogEntry> {
@@ -236,7 +243,7 @@ test('revoking a key ends its streams, and a suspended organization may still re
   assert.equal((await openEvents(urlOf(theirs), key)).status, 404)
 })
 
-test('open streams are limited for each organization and in all, and each releases its permit however it ends', async () => {
+test('open log streams are limited for each organization and in total, and each releases its permit however it ends', async () => {
   const { deps, caller } = world.control
   const { logStreamLimit } = deps
   await waitUntil(() => logStreamLimit.permitsInUse === 0)
@@ -271,7 +278,7 @@ test('open streams are limited for each organization and in all, and each releas
   await waitUntil(() => logStreamLimit.permitsInUse === 0)
 })
 
-test('a client that does not read slows down everything up to the worker’s disk', async () => {
+test('while a client does not read, the server, the worker and its reads from disk pause', async () => {
   const { box } = await runOne()
   const text = 'x'.repeat(16 * 1024)
   let made = 0

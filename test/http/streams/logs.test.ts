@@ -46,7 +46,7 @@ const only = (...batches: readonly LogBatch[]): Source =>
     yield* batches
   }
 
-/** A log without entries, which ends when its reader leaves. */
+/** A log without entries, which can be followed until the reader disconnects. */
 const silent: Source = async function* ({ signal }) {
   if (!signal.aborted) await once(signal, 'abort')
   yield* []
@@ -98,7 +98,7 @@ test('absent parameters have their defaults, and all others reach the use case',
   )
 })
 
-test('a bad parameter is refused before anything is read, by its name, with what would be accepted', async (t) => {
+test('an invalid parameter is refused by name, with what would be accepted, before the log is read', async (t) => {
   const { url, asked } = await serve(t, only())
   const cases: readonly (readonly [string, string, RegExp])[] = [
     ['?sources=stdout,stdin', 'query.sources', /"stdin"; accepted: stdout, stderr, output, system/],
@@ -167,7 +167,7 @@ test('a client that does not read slows the log down instead of filling memory, 
   assert.ok(arrived > total * text.length)
 })
 
-test('a client that disconnects is noticed, and nothing is read for it any more', async (t) => {
+test('when a client disconnects, the server stops reading the log for it', async (t) => {
   const { url, asked } = await serve(t, silent)
   const leaving = new AbortController()
   await openEvents(url, KEY, { signal: leaving.signal })

@@ -1,14 +1,13 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { request } from 'node:http'
+import { request, type ClientRequest } from 'node:http'
 import { connect } from 'node:net'
 import { Readable } from 'node:stream'
 import { test, type TestContext } from 'node:test'
 import { Problem } from '../../../src/domain/problem.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
-import { systemClock } from '../../../src/lib/clock.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../../support/http-world.ts'
-import { waitUntil } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const CONTENT = `/v1/volumes/${SANDBOX_ID}/files/content`
 const headers = { ...asCaller, 'x-msb-file-path': 'YQ' }
@@ -111,63 +110,71 @@ test('a client that disconnects in the middle of an upload ends it with an error
 })
 
 test('a large body that nobody reads yet waits without filling memory', async (t) => {
+  const PARTS = 100
   const { promise: taking, resolve: take } = Promise.withResolvers<void>()
+  let received = 0
   const { port } = await listen(t, {
     useCases: {
       writeVolumeFile: async (_caller, { content }) => {
         await taking
-        for await (const _ of content);
+        const pieces: AsyncIterable<Buffer> = content
+        for await (const piece of pieces) received += piece.length
       },
     },
   })
   const upload = request({ port, path: CONTENT, method: 'PUT', headers })
   const part = Buffer.alloc(MIB)
   let sent = 0
-  while (sent < 100 && upload.write(part)) sent++
-  for (let waited = 0; waited < 10; waited++) {
-    const drained = await Promise.race([
-      once(upload, 'drain').then(() => true),
-      systemClock.sleep(100).then(() => false),
-    ])
-    if (!drained) break
-    while (sent < 100 && upload.write(part)) sent++
+  const fill = (): void => {
+    let hasRoom = true
+    for (; hasRoom && sent < PARTS; sent++) hasRoom = upload.write(part)
+    if (sent === PARTS) upload.end()
   }
-  assert.ok(sent < 50, `${String(sent)} MiB were taken while nobody read`)
+  upload.on('drain', fill)
+  fill()
+  await waitUntilUnchanged(() => sent)
+  assert.ok(sent < PARTS / 2, `${String(sent)} MiB were taken while nobody read`)
   take()
-  upload.end()
   const [reply] = await once(upload, 'response')
-  assert.equal(reply.statusCode, 200)
+  assert.deepEqual([reply.statusCode, received], [200, PARTS * MIB])
   reply.resume()
 })
 
 test('an upload that moves may take longer than the request timeout; a JSON body may not', async (t) => {
   const settings = { ...DEFAULT_SERVER_SETTINGS, requestTimeoutMs: 400 }
+  const begun = Promise.withResolvers<void>()
   const useCases: WorldOptions['useCases'] = {
-    writeVolumeFile: async (_caller, { content }) => void (await textOf(content)),
+    writeVolumeFile: async (_caller, { content }) => {
+      begun.resolve()
+      await textOf(content)
+    },
   }
   const { port } = await listen(t, { server: { settings }, useCases })
-  const slowly = async (path: string, more: Record<string, string>): Promise<number> => {
-    const upload = request({ port, path, method: path === CONTENT ? 'PUT' : 'POST', headers: { ...headers, ...more } })
-    const status = Promise.withResolvers<number>()
+  const begin = (method: string, path: string): { readonly upload: ClientRequest; status(): number | null } => {
+    let status: number | null = null
+    const upload = request({ port, path, method, headers: { ...headers, 'content-type': 'application/json' } })
     upload.once('response', (response) => {
       response.resume()
-      status.resolve(response.statusCode ?? 0)
+      status = response.statusCode ?? 0
     })
-    upload.on('error', () => status.resolve(0))
+    upload.on('error', () => {
+      status ??= 0
+    })
     upload.write('{')
-    for (let part = 0; part < 15 && !upload.destroyed; part++) {
-      await systemClock.sleep(100)
-      if (!upload.destroyed) upload.write(' ')
-    }
-    if (!upload.destroyed) upload.end('}')
-    return status.promise
+    return { upload, status: () => status }
   }
-  const [file, json] = await Promise.all([
-    slowly(CONTENT, {}),
-    slowly('/v1/sandboxes', { 'content-type': 'application/json' }),
-  ])
-  assert.equal(file, 200)
-  assert.notEqual(json, 200)
+  const file = begin('PUT', CONTENT)
+  await begun.promise
+  const json = begin('POST', '/v1/sandboxes')
+  // The file began first. When the JSON body has exceeded the timeout, the file has exceeded it too.
+  await waitUntil(() => {
+    for (const { upload } of [file, json]) if (!upload.destroyed) upload.write(' ')
+    return json.status() !== null
+  })
+  file.upload.end('}')
+  await waitUntil(() => file.status() !== null)
+  assert.equal(file.status(), 200)
+  assert.notEqual(json.status(), 200)
 })
 
 test('a refusal that comes before the end of the body reaches the client', async (t) => {

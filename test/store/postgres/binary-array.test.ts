@@ -28,7 +28,7 @@ async function readBack(type: string, array: Buffer): Promise<readonly unknown[]
 }
 
 const list = <Value>(value: fc.Arbitrary<Value>) => fc.array(fc.option(value), { maxLength: 20 })
-/** Texts that PostgreSQL can store: no NUL, no lone surrogate. */
+/** Texts that PostgreSQL can store, which excludes NUL and lone surrogates. */
 const aText = fc.string({ unit: 'grapheme' }).map((text) => text.replaceAll('\0', ''))
 const anInstant = fc.date({
   min: new Date('0001-01-01T00:00:00Z'),

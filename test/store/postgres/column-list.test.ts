@@ -40,7 +40,7 @@ const row = (count: number, name: string | null): Row => ({
   is_on: count % 2 === 0,
 })
 
-test('a statement gets the rows back by name and in order, whatever their number and that of the first parameter', async () => {
+test('a statement reads the rows by column name and in order, whatever their number and the number of the first parameter', async () => {
   for (const rows of [[], [row(1, null)], [row(1, 'a'), row(2, null), row(3, 'ü')]])
     for (const hidesCount of [false, true]) {
       const text = `SELECT ${ROWS.names} FROM ${ROWS.unnest({ alias: 'r', first: 2, hidesCount })} WHERE r.count < $1::integer`

@@ -102,7 +102,7 @@ describe('the database', () => {
       let order = opposite
       return db.transaction('system', async (tx) => {
         const [first, second] = order
-        order = ['one', 'two'] // from the second run on both use the same order, so that there is only one deadlock
+        order = ['one', 'two'] // when retried, both transactions use this order, so that they don't deadlock again
         runs++
         await tx.query({ text: 'update notes set org = org where text = $1', values: [first] })
         await gate.pass()
@@ -115,12 +115,12 @@ describe('the database', () => {
       })
     }
     await Promise.all([swap('one', 'two'), swap('two', 'one')])
-    // The server checks each side for deadlocks on its own, so that it may abort both.
+    // Each session checks for deadlocks by itself, so PostgreSQL may abort both transactions.
     assert.ok(victims === 1 || victims === 2)
     assert.equal(runs, 2 + victims)
   })
 
-  test('a handle is refused after its function has ended, because its connection may serve another caller', async () => {
+  test('a query handle is refused after its function has ended, because its connection may serve another caller', async () => {
     const leaked = await db.asOrg(ALPHA, async (q) => Promise.resolve({ q }))
     await assert.rejects(leaked.q.query({ text: 'select 1' }), /released/)
   })
@@ -140,7 +140,7 @@ describe('the database', () => {
     const cut = db.asOrg(ALPHA, async (q) => {
       const { rows } = await q.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })
       await Promise.all([
-        q.query({ text: 'select pg_sleep(5)' }),
+        q.query({ text: 'select pg_sleep(60)' }),
         onServer(home.adminUrl, (admin) => admin.query('select pg_terminate_backend($1)', [rows[0]?.pid])),
       ])
     })
@@ -153,10 +153,10 @@ describe('the database', () => {
       connectionString: home.url,
       tenantPoolSize: 1,
       systemPoolSize: 1,
-      statementTimeoutMs: 50,
+      statementTimeoutMs: 1_000, // the statements of opening must stay below it on a busy machine
       log,
     })
-    await assert.rejects(hurried.asSystem((q) => q.query({ text: 'select pg_sleep(5)' })), isUnavailable) // prettier-ignore
+    await assert.rejects(hurried.asSystem((q) => q.query({ text: 'select pg_sleep(60)' })), isUnavailable) // prettier-ignore
     await hurried.close()
   })
 

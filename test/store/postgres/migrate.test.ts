@@ -83,7 +83,7 @@ describe('migrations', () => {
     await assert.rejects(holdIt, isRefused)
   })
 
-  test('while a process uses the schema, an additive migration runs and a breaking one is refused; later both run', async () => {
+  test('while a process uses the schema, an additive migration runs and a breaking one is refused; without one, both run', async () => {
     await migrate(home.url, dir, log)
     const hold = await holdIt()
     await write('0004_more', 'create table more ();')
@@ -140,14 +140,14 @@ describe('migrations', () => {
     assert.equal(hold.isHeld, false)
   })
 
-  test('a database of a release without breaking migrations gets their column', async () => {
+  test('a database of a release that did not know breaking migrations gets the column `breaking`', async () => {
     await migrate(home.url, dir, log)
     await onServer(home.adminUrl, (admin) => admin.query('alter table sandyard_migrations drop column breaking'))
     await write('0004_split', '-- breaking: notes become two tables\nselect 1;')
     assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0004_split'])
   })
 
-  test('a superuser is refused before anything changes', async () => {
+  test('a superuser is refused before the schema changes', async () => {
     await assert.rejects(migrate(home.adminUrl, dir, log), UnsuitableDatabase)
     await onServer(home.adminUrl, async (admin) => {
       const { rows } = await admin.query<{ found: string | null }>(

@@ -5,6 +5,7 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { makeEmptyDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
+import { waitUntil } from '../../support/wait.ts'
 
 describe('notifications', () => {
   let home: TestDatabase
@@ -23,7 +24,7 @@ describe('notifications', () => {
     const heard = hear(other, 'sandboxes')
     notifications.publish(['sandboxes'])
     await heard.atLeast(1)
-    assert.equal(notified, 2) // its own notification is not received again
+    assert.equal(notified, 2) // PostgreSQL delivers the process's own NOTIFY too, which is ignored
     leave()
     notifications.publish(['sandboxes'])
     assert.equal(notified, 2)
@@ -50,7 +51,7 @@ describe('notifications', () => {
     await payloads.close()
   })
 
-  test('more topics than a notification holds notifications everybody', async () => {
+  test('if the topics don’t fit in one NOTIFY, all subscribers are notified', async () => {
     await using notifications = await open(home)
     await using other = await open(home)
     const bystander = hear(other, 'bystander')
@@ -58,14 +59,14 @@ describe('notifications', () => {
     await bystander.atLeast(1)
   })
 
-  test('a payload that can’t be parsed notifies everybody', async () => {
+  test('a payload that can’t be parsed notifies all subscribers', async () => {
     await using notifications = await open(home)
     const heard = hear(notifications, 'x')
     await onServer(home.adminUrl, (admin) => admin.query(`notify sandyard_wake, '{not json'`))
     await heard.atLeast(1)
   })
 
-  test('a lost connection is opened again, notifies everybody, and sends what was published meanwhile', async () => {
+  test('a lost connection is opened again, all subscribers are notified, and what was published in the meantime is sent', async () => {
     await using notifications = await open(home)
     await using other = await open(home)
     const bystander = hear(other, 'bystander')
@@ -117,7 +118,7 @@ describe('notifications', () => {
     const first = hear(other, 'first')
     notifications.publish(['first'])
     await first.atLeast(1)
-    notifications.publish(['farewell']) // within the window of the first, so that it is not sent yet
+    notifications.publish(['farewell']) // within the window of the first publication, so it is not sent yet
     await notifications[Symbol.asyncDispose]()
     await heard.atLeast(1)
   })
@@ -127,15 +128,18 @@ function open(home: TestDatabase, windowMs = 5): Promise<Notifications> {
   return openNotifications({ connectionString: home.url, clock: systemClock, log: makeLog('silent'), windowMs })
 }
 
-/** Counts the notifications of a topic; `atLeast` waits for them, 5 s at most. */
+/** Counts the notifications of a topic; `atLeast` waits for them. */
 function hear(notifications: Notifications, topic: string): { count(): number; atLeast(count: number): Promise<void> } {
   let heard = 0
-  const limit = AbortSignal.timeout(5_000)
   notifications.subscribe(topic, () => void heard++)
   return {
     count: () => heard,
     async atLeast(count) {
-      while (heard < count) await systemClock.sleep(2, limit)
+      await waitUntil(
+        () => heard >= count,
+        60_000,
+        () => `${String(heard)} of ${String(count)} notifications`,
+      )
     },
   }
 }

@@ -13,6 +13,8 @@ import { waitUntil } from '../../support/wait.ts'
 
 const ORG = asId<OrgId>('00000000-0000-7000-8000-00000000000a')
 const STATEMENT_MS = 1_000
+/** How long a busy machine may need to serve statements again. */
+const RETURN_LIMIT_MS = 30_000
 
 describe('the database during outages', () => {
   let external: ExternalPostgres
@@ -32,6 +34,19 @@ describe('the database during outages', () => {
 
   const ask = (): Promise<unknown> => db.asOrg(ORG, (q) => q.query({ text: 'select 1' }))
   const answers = (): Promise<boolean> => ask().then(() => true, () => false) // prettier-ignore
+  /**
+   * Asks so many times, and resolves with whether all were refused at once: before the event loop turned, so without any
+   * wait for a connection or a timer.
+   */
+  async function areRefusedAtOnce(times: number): Promise<boolean> {
+    let hasTurned = false
+    const turn = setImmediate(() => {
+      hasTurned = true
+    })
+    const outcomes = await Promise.allSettled(Array.from({ length: times }, ask))
+    clearImmediate(turn)
+    return !hasTurned && outcomes.every((one) => one.status === 'rejected' && isUnavailable(one.reason))
+  }
   function open(): Promise<Database> {
     return openDatabase({
       connectionString: external.url.replace(String(external.port), String(proxy.port)),
@@ -45,13 +60,10 @@ describe('the database during outages', () => {
   test('while the server is gone, statements are refused at once; once it is back, they are served without help', async () => {
     await ask()
     await external.end('SIGKILL')
-    await waitUntil(async () => !(await answers()))
-    const fromMs = systemClock.monotonicMs()
-    const refused = await Promise.allSettled(Array.from({ length: 10_000 }, ask))
-    assert.ok(refused.every((one) => one.status === 'rejected' && isUnavailable(one.reason)))
-    assert.ok(systemClock.monotonicMs() - fromMs < 3_000, 'a refusal waited for a connection')
+    await waitUntil(() => areRefusedAtOnce(1))
+    assert.ok(await areRefusedAtOnce(10_000), 'a refusal waited')
     await external.start()
-    await waitUntil(answers, 5_000)
+    await waitUntil(answers, RETURN_LIMIT_MS)
   })
 
   test('if the network drops everything, the current statement rejects, and later ones are refused at once', async () => {
@@ -59,12 +71,10 @@ describe('the database during outages', () => {
     proxy.setMode('swallow')
     await assert.rejects(ask(), isUnavailable)
     await assert.rejects(Promise.all(Array.from({ length: 20 }, ask)), isUnavailable)
-    const fromMs = systemClock.monotonicMs()
-    await assert.rejects(ask(), isUnavailable)
-    assert.ok(systemClock.monotonicMs() - fromMs < 1_000, 'what is known to be away was waited for')
+    assert.ok(await areRefusedAtOnce(1), 'a refusal waited although the outage is known')
     proxy.setMode('pass')
     proxy.resetAll()
-    await waitUntil(answers)
+    await waitUntil(answers, RETURN_LIMIT_MS)
   })
 
   test('a server that accepts no new connections is no outage: requests share the existing ones', async () => {
@@ -81,27 +91,41 @@ describe('the database during outages', () => {
     const other = await open()
     await other.asOrg(ORG, (q) => q.query({ text: 'select 1' }))
     proxy.setMode('swallow')
+    // Time is what this tests: TCP itself would give up the server after 15 minutes, and closing takes one second.
     const fromMs = systemClock.monotonicMs()
     await other.close()
-    assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
+    assert.ok(systemClock.monotonicMs() - fromMs < 60_000)
     proxy.setMode('pass')
     proxy.resetAll()
-    await waitUntil(answers)
+    await waitUntil(answers, RETURN_LIMIT_MS)
   })
 
   test('callers beyond the limit are refused, and those that wait get connections in order', async () => {
     const WAITING_LIMIT = 4_096
     const TAKEN = 4
-    const held = Promise.withResolvers<void>()
-    const holders = Array.from({ length: TAKEN }, () => db.asOrg(ORG, () => held.promise))
-    await Promise.race([Promise.all(holders), systemClock.sleep(500)])
-    const asked = Promise.allSettled(Array.from({ length: WAITING_LIMIT + 100 }, ask))
-    await systemClock.sleep(100)
-    held.resolve()
-    await Promise.all(holders)
-    const outcomes = await asked
-    assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, WAITING_LIMIT)
-    assert.ok(outcomes.every((one) => one.status === 'fulfilled' || isUnavailable(one.reason)))
+    const mayEnd = Promise.withResolvers<void>()
+    let held = 0
+    const holders = Array.from({ length: TAKEN }, () =>
+      db.asOrg(ORG, () => {
+        held += 1
+        return mayEnd.promise
+      }),
+    )
+    await waitUntil(
+      () => held === TAKEN,
+      RETURN_LIMIT_MS,
+      () => `${String(held)} of ${String(TAKEN)} connections are held`,
+    )
+    const served: number[] = []
+    const asked = Array.from({ length: WAITING_LIMIT + 100 }, (_, nth) =>
+      db.asOrg(ORG, () => Promise.resolve(served.push(nth))),
+    )
+    const outcomes = Promise.allSettled(asked)
+    for (const beyond of asked.slice(WAITING_LIMIT)) await assert.rejects(beyond, isUnavailable)
+    assert.equal(served.length, 0)
+    mayEnd.resolve()
+    await Promise.all([...holders, outcomes])
+    assert.deepEqual(served, Array.from({ length: WAITING_LIMIT }, (_, nth) => nth)) // prettier-ignore
   })
 
   test('a statement waits for a lock no longer than a caller for a connection, and a lock is no outage', async () => {

@@ -18,7 +18,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** The sizes of a volume, each until the next change, in whole days from a start; the last one lasts until now. */
+/** The sizes of a volume over time. Each lasts for `afterMs`, except for the last one, which lasts until now. */
 type Held = {
   readonly volume: number
   readonly changes: readonly { readonly afterMs: number; readonly bytes: number }[]
@@ -46,7 +46,10 @@ type Interval = {
   readonly used_bytes: number
 }
 
-/** Writes a history as intervals cut at midnight and returns what was held. Volume 2 is deleted, so that nothing is added to it. */
+/**
+ * Writes a history into the database as intervals that are split at midnight. Resolves with the intervals. Volume 2 is
+ * deleted, so its last size does not continue until now.
+ */
 async function lay(history: readonly Held[]): Promise<readonly Interval[]> {
   const { deps, caller } = control
   const accrued: Interval[] = []
@@ -106,7 +109,7 @@ async function read(range: TimeRange): Promise<readonly storageUsage.VolumeDay[]
   return control.deps.db.asOrg(org_id, (q) => storageUsage.volumeDays(q, { org_id, range, now: NOW }, LIMIT))
 }
 
-test('the usage of each volume and day is the exact sum of what it held, in any range and for deleted volumes too', async () => {
+test('the usage of each volume and day is the exact sum of its intervals, in any range and for deleted volumes too', async () => {
   await fc.assert(
     fc.asyncProperty(histories, instants, instants, async (history, one, other) => {
       const intervals = await lay(history)

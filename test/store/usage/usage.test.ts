@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import { DAY_MS, dayOf, startOfMonth, startOfNextMonth, type TimeRange } from '../../../src/domain/usage/metering.ts'
-import { rollUpUsage } from '../../../src/loops/roll-up-usage.ts'
+import { makeRollUpUsageLoop } from '../../../src/loops/roll-up-usage.ts'
 import * as rollUps from '../../../src/store/usage/roll-up.ts'
 import * as usage from '../../../src/store/usage/usage.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -79,22 +79,22 @@ async function lay(
     drawn.map(({ sandbox, ...run }) => ({ ...run, sandbox_id: sandboxes[sandbox] ?? assert.fail('no such sandbox') }))
   await deps.db.asSystem(clearLedger)
   await insertRuns(control, caller.org_id, named(ledger.rolledUp))
-  await rollUpUsage({ db: deps.db, clock: { ...deps.clock, now: () => NOW } }).run(never)
+  await makeRollUpUsageLoop({ db: deps.db, clock: { ...deps.clock, now: () => NOW } }).run(never)
   await insertRuns(control, caller.org_id, named([...ledger.ended, ...ledger.open]))
   return named([...ledger.rolledUp, ...ledger.ended, ...ledger.open])
 }
 
-/** For every day with usage: `sandbox day` mapped to `vcpu memory disk`. */
-type Picture = ReadonlyMap<string, string>
+/** The usage by sandbox and day: from `<sandbox> <day>` to `<vcpu> <memory> <disk>`. */
+type UsageByDay = ReadonlyMap<string, string>
 
-function pictureOf(rows: readonly usage.SandboxDay[]): Picture {
+function usageByDay(rows: readonly usage.SandboxDay[]): UsageByDay {
   return new Map(
     rows.map((row) => [`${row.sandbox_id} ${row.day}`, `${row.vcpu_ms} ${row.memory_mib_ms} ${row.disk_mib_ms}`]),
   )
 }
 
-/** The same, computed from the runs alone. */
-function expectedOf(ledger: readonly LedgerRun[], { since, until }: TimeRange): Picture {
+/** The expected usage in a range, computed from the runs alone. */
+function expectedOf(ledger: readonly LedgerRun[], { since, until }: TimeRange): UsageByDay {
   const sums = new Map<string, readonly [bigint, bigint, bigint]>()
   for (const { sandbox_id, vcpus, memory_mib, disk_mib, started_at, ended_at } of ledger) {
     if (started_at === null) continue
@@ -130,7 +130,7 @@ test('the usage of each sandbox and day is the exact sum of its runs in any rang
       const ledger = await lay(drawn)
       for (const range of drawnRanges) {
         const rows = await read(range)
-        assert.deepEqual(pictureOf(rows), expectedOf(ledger, range), JSON.stringify(range))
+        assert.deepEqual(usageByDay(rows), expectedOf(ledger, range), JSON.stringify(range))
         const days = await deps.db.asOrg(org_id, (q) => usage.orgDays(q, { org_id, range, now: NOW }))
         for (const { day, ...amounts } of days)
           assert.deepEqual(Object.values(amounts), sumOf(rows.filter((row) => row.day === day)), day)
@@ -184,7 +184,7 @@ test('a run is rolled up once, however many passes run at the same time; another
   })
   await insertRuns(control, caller.org_id, ledger)
   const range = { since: new Date('2028-02-01T00:00:00Z'), until: new Date('2028-04-01T00:00:00Z') }
-  const before = pictureOf(await read(range))
+  const before = usageByDay(await read(range))
   const counts = await Promise.all(
     Array.from({ length: 12 }, () => deps.db.transaction('system', (tx) => rollUps.rollUp(tx, NOW, 70))),
   )
@@ -193,10 +193,10 @@ test('a run is rolled up once, however many passes run at the same time; another
     400,
   )
   assert.equal(await deps.db.transaction('system', (tx) => rollUps.rollUp(tx, NOW, 70)), 0)
-  assert.deepEqual(pictureOf(await read(range)), before)
+  assert.deepEqual(usageByDay(await read(range)), before)
 })
 
-test('readers during a roll-up see each run exactly once', async () => {
+test('a reader during a roll-up counts each run exactly once', async () => {
   const { deps, caller } = control
   await deps.db.asSystem(clearLedger)
   const at = Date.parse('2028-02-29T12:00:00Z')
@@ -216,7 +216,7 @@ test('readers during a roll-up see each run exactly once', async () => {
   const expected = expectedOf(ledger, range)
   let isDone = false
   const reading = (async () => {
-    while (!isDone) assert.deepEqual(pictureOf(await read(range)), expected)
+    while (!isDone) assert.deepEqual(usageByDay(await read(range)), expected)
   })()
   while ((await deps.db.transaction('system', (tx) => rollUps.rollUp(tx, NOW, 20))) > 0);
   isDone = true

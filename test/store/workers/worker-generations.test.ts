@@ -14,8 +14,8 @@ import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeVolumeWorld, type VolumeWorld } from '../../support/volume-world.ts'
 
-// A worker that knows its current generation gets no new answer. Therefore every change of its answer must raise the
-// number in the same transaction. Other changes should not raise it, because each raise costs one answer.
+// A worker that reports its current generation gets no new answer. Therefore every change that alters its answer must
+// raise its generation in the same transaction. Other changes should not raise it, because each raise costs one answer.
 
 let world: VolumeWorld
 let worker: WorkerId
@@ -39,7 +39,7 @@ async function rowsOf<Row extends object>(text: string, values: readonly unknown
   return rows
 }
 
-/** The worker's report: its run is in `phase`, and it stores the writable layer. */
+/** A report of the worker: its run is in `phase`, and it stores the disk of the sandbox. */
 async function makeReport() {
   const stored = await rowsOf<{ id: SandboxId }>('SELECT id FROM sandboxes', [])
   const runs = await rowsOf<{ run_id: RunId; sandbox_id: SandboxId }>(
@@ -100,13 +100,13 @@ const createAndPlace = async (): Promise<void> => {
 /** The changes in the order of a sandbox's lifecycle. Each one continues from the state after the previous one. */
 const CASES: readonly Case[] = [
   {
-    what: 'a volume without a home is made',
+    what: 'a volume without a home worker is created',
     act: async () => (volume = (await world.addVolume('data', 1)).id),
     isNews: false,
   },
-  { what: 'a run is placed, and its volume gets its home there', act: createAndPlace, isNews: true },
-  { what: 'a worker says that the run starts', act: () => ((phase = 'starting'), report()), isNews: false },
-  { what: 'a worker says that the run goes', act: () => ((phase = 'running'), report()), isNews: false },
+  { what: 'a run is placed on the worker, which becomes the home of its volume', act: createAndPlace, isNews: true },
+  { what: 'a worker reports that the run is starting', act: () => ((phase = 'starting'), report()), isNews: false },
+  { what: 'a worker reports that the run is running', act: () => ((phase = 'running'), report()), isNews: false },
   {
     what: 'a sandbox is renamed',
     act: () => renameSandbox(world.deps, world.caller, { id: sandbox.id }, { name: 'other' }),
@@ -123,7 +123,7 @@ const CASES: readonly Case[] = [
     isNews: false,
   },
   {
-    what: 'a worker says what its volumes use',
+    what: 'a worker reports the sizes of its volumes',
     act: () => ((volumes = [usedBytes(100)]), report()),
     isNews: false,
   },
@@ -133,12 +133,12 @@ const CASES: readonly Case[] = [
     isNews: true,
   },
   {
-    what: 'the storage limit of an organization is taken away',
+    what: 'the storage limit of an organization is removed',
     act: () => setQuota(world.deps, world.caller, { limit: 'max_total_storage_gib', value: null }),
     isNews: true,
   },
   {
-    what: 'the plan of an organization gets other limits',
+    what: 'the limits of an organization’s plan change',
     act: async () => {
       await rowsOf(`UPDATE orgs SET quota_overrides = '{}'`, [])
       const from = await generationOf(worker)
@@ -150,18 +150,18 @@ const CASES: readonly Case[] = [
   { what: 'a run is asked to stop', act: () => world.stop(sandbox), isNews: true },
   { what: 'a run ends', act: endRun, isNews: true },
   {
-    what: 'a stopped sandbox is deleted, whose layer the worker stores',
+    what: 'a stopped sandbox is deleted whose writable layer the worker stores',
     act: () => deleteSandbox(world.deps, world.caller, { id: sandbox.id }),
     isNews: true,
   },
   { what: 'a volume is deleted', act: () => deleteVolume(world.deps, world.caller, volume), isNews: true },
   {
-    what: 'a worker says that a deleted volume is gone',
+    what: 'a worker reports that a deleted volume is gone',
     act: () => ((volumes = []), report()),
     isNews: true,
   },
   {
-    what: 'a volume gets another home, as when its worker is removed by force',
+    what: 'a volume loses its home worker, as when that worker is removed by force',
     act: async () => {
       const { id } = await world.addVolume('other')
       await rowsOf('UPDATE volumes SET home_worker_id = $2 WHERE id = $1', [id, worker])
@@ -187,7 +187,7 @@ test('every change that alters a worker’s answer raises its generation, and no
   }
 })
 
-test('a stranger’s query sees no generation, and its change of a volume raises one all the same', async () => {
+test('queries of an organization see no generations, and a change that it makes to a volume raises one all the same', async () => {
   const { org_id } = world.caller
   const { id } = await world.addVolume('seen')
   await rowsOf('UPDATE volumes SET home_worker_id = $2 WHERE id = $1', [id, worker])

@@ -14,7 +14,7 @@ import { makeProgram, type ProgramProcess } from '../program.ts'
 import { whyNoServer } from '../server.ts'
 import { waitUntil } from '../wait.ts'
 
-/** A cloud of several processes over a PostgreSQL that syncs to disk. */
+/** Several server and worker processes on a PostgreSQL that syncs to disk. */
 export type SoakCluster = {
   /** The URLs of the server processes. */
   readonly urls: readonly string[]
@@ -22,13 +22,13 @@ export type SoakCluster = {
   /** Whether the workers run real sandboxes, and the reason if not. */
   readonly areReal: boolean
   readonly why: string
-  /** The processes that no fault hits. */
+  /** The processes into which no fault is injected. */
   readonly steady: readonly { readonly name: string; readonly program: Pick<ProgramProcess, 'pid'> }[]
-  /** The faults. Each resolves when it is over. */
+  /** The faults. `inject` resolves when the fault is over. */
   readonly faults: readonly { readonly name: string; readonly inject: () => Promise<void> }[]
   /** Waits until no run is open. */
   settle(): Promise<void>
-  /** Stops the workers. Resolves with what they left on the machine. */
+  /** Stops the workers. Resolves with what they left behind on the machine. */
   leftovers(): Promise<readonly string[]>
   output(): string
 } & AsyncDisposable
@@ -144,7 +144,7 @@ export async function openSoakCluster(): Promise<SoakCluster> {
   }
 }
 
-/** Queries the database as the superuser, whom row-level security doesn’t bind. */
+/** The URL of a database for the superuser, to whom row-level security doesn't apply. */
 function asSuperuser(database: { readonly connectionString: string; readonly adminConnectionString: string }): string {
   const url = new URL(database.adminConnectionString)
   url.pathname = new URL(database.connectionString).pathname

@@ -9,7 +9,7 @@ export type MemoryWatch = {
   trend(): { readonly earlierMib: number; readonly laterMib: number; readonly samples: number }
 }
 
-/** Watches the memory of a process that runs during the whole soak. */
+/** Starts sampling the memory of a process that runs during the whole soak. */
 export function watchMemory(name: string, program: Pick<ProgramProcess, 'pid'>): MemoryWatch {
   const samples: number[] = []
   return {

@@ -8,17 +8,18 @@ import type { SoakTally } from './tally.ts'
 /** Sends requests of a soak to any of the server processes, any of which may be down. */
 export type SoakClient = {
   /**
-   * Sends a request to one of the processes. Resolves with null when there is no answer, or one that leaves open what was done
-   * because something is down. Asserts that the contract allows every other answer.
+   * Sends a request to one of the server processes. Resolves with null if there is no answer, or if the answer leaves
+   * open whether the request was carried out. Asserts that every other answer fits our schemas and the published API
+   * document.
    */
   tryRequest(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply | null>
-  /** Repeats a request until there is an answer. The request must be safe to repeat. Rejects after `REPLY_TIMEOUT_MS`. */
+  /** Repeats a request, which must be safe to repeat, until there is an answer. Rejects after 90 s. */
   requestUntilAnswered(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply>
   readonly urls: readonly string[]
   readonly key: string
 }
 
-/** Longer than any fault of a soak with its recovery. */
+/** How long a request is repeated: longer than any fault of a soak, including the recovery from it. */
 const PATIENCE_MS = 90_000
 const PAUSE_MS = 100
 

@@ -22,7 +22,7 @@ export const COUNTER_NAMES = [
 ] as const
 type Counted = (typeof COUNTER_NAMES)[number]
 
-/** The most breaches that are kept. The first ones tell the cause. */
+/** The maximum number of breaches that are kept. The first ones show the cause. */
 const BREACHES_KEPT = 20
 
 /** Makes an empty tally. */

@@ -1,4 +1,6 @@
-/** The clients of a soak. Each runs until the signal, waits patiently for what is down, and checks what it gets. */
+/**
+ * The clients of a soak. Each runs until the signal, repeats requests while processes are down, and checks the replies.
+ */
 import { connect } from 'node:net'
 import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-protocol.ts'
 import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
@@ -17,7 +19,7 @@ export type SoakDeps = {
 }
 
 const SIZE = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
-/** How often a start is repeated that failed because its worker died. */
+/** The maximum number of attempts to start a sandbox whose starts fail because workers die. */
 const STARTS_MOST = 8
 
 /** Creates, starts, uses, stops and deletes sandboxes, and checks that each happens exactly once. */
@@ -31,7 +33,10 @@ export async function runSandboxLifecycles(deps: SoakDeps): Promise<void> {
   }
 }
 
-/** Creates one sandbox with an idempotency key, however often the request is repeated. */
+/**
+ * Creates one sandbox. Repeats the request with the same idempotency key, and checks that every reply is about that
+ * sandbox.
+ */
 async function createOnce({ client, tally }: SoakDeps, name: string, n: number): Promise<string> {
   const asking = {
     query: { start: 'true', wait_for: 'running', wait_timeout: '20' },
@@ -52,7 +57,7 @@ async function statusOf({ client }: SoakDeps, id: string): Promise<string> {
   return status === 404 ? 'gone' : String(JSON.parse(text).status)
 }
 
-/** Runs a command in it. A broken channel means that a process died, and says nothing about the sandbox. */
+/** Runs a command in a sandbox. A broken channel only means that a process died, so the command is tried again. */
 async function useIt(deps: SoakDeps, id: string): Promise<void> {
   const { client, tally, signal } = deps
   for (let starts = 0; starts < STARTS_MOST && !signal.aborted;) {
@@ -86,7 +91,7 @@ async function saidBy(server: { readonly url: string; readonly key: string }, id
     channel.socket.terminate()
     return text
   } catch {
-    return null // the upgrade was refused or the connection broke: asked again
+    return null // the upgrade was refused or the connection broke, so the caller tries again
   }
 }
 
@@ -101,7 +106,7 @@ async function endIt(deps: SoakDeps, id: string, name: string): Promise<void> {
   if (after.status !== 404) tally.breach(`${name} was deleted and is ${after.text}`)
 }
 
-/** Reads pages, usage and quotas, as a dashboard does. */
+/** Reads list pages, usage and quotas again and again, as a dashboard does. */
 export async function readListPages({ client, tally, signal }: SoakDeps): Promise<void> {
   while (!signal.aborted) {
     for (const query of [{ limit: '20' }, { labels: '{"soak":"1"}' }, { labels: '{"soak":"1","none":"x"}' }])
@@ -132,10 +137,10 @@ export async function rotateKeys({ client, tally, signal }: SoakDeps): Promise<v
   }
 }
 
-/** Longer than any process caches a key (docs/replicas.md). */
+/** How long a revoked key may still work: longer than any process caches a key (docs/replicas.md). */
 const KEY_MEMORY_MS = 5_000
 
-/** Writes files into the volume of the organization and reads them back. Nobody else writes them. */
+/** Writes files into the organization's default volume and reads them back. Nothing else writes these files. */
 export async function rewriteFiles({ client, tally, signal }: SoakDeps): Promise<void> {
   const volume = await client.requestUntilAnswered('get_default_volume')
   const params = { id: String(JSON.parse(volume.text).id) }
@@ -155,7 +160,7 @@ export async function rewriteFiles({ client, tally, signal }: SoakDeps): Promise
 const FILES = 10
 const FILE_BYTES = 32 * 1024
 
-/** Opens connections that send nothing, half a request or nonsense, and keeps them open. */
+/** Opens connections that send nothing, half a request or invalid bytes, and keeps them open. */
 export async function sendHostileTraffic({ client, tally, signal }: SoakDeps): Promise<void> {
   const nonsense = [
     '',

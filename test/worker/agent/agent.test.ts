@@ -73,7 +73,7 @@ async function waitForStatus(id: SandboxId, status: string): Promise<{ readonly 
   })
 }
 
-/** Starts another sandbox, so that a faulty worker has time to do the wrong thing. */
+/** Runs another sandbox to its end, so that a wrong reaction of the worker would show by then. */
 async function runAnother(): Promise<void> {
   await waitForStatus((await world.create()).id, 'running')
 }
@@ -196,7 +196,7 @@ test('a worker continues while the control plane is unreachable, and later repor
   assert.deepEqual(heldOf(other), ['running'])
 })
 
-test('a worker that can’t sync destroys its runs before its lease is over, counted from the report that prolonged it', async () => {
+test('a worker that can’t sync destroys its runs before its lease ends, counted from the last report that prolonged the lease', async () => {
   const clock = makeTestClock()
   const real = world.connect()
   let isCut = false
@@ -206,7 +206,7 @@ test('a worker that can’t sync destroys its runs before its lease is over, cou
     async sync(request, signal) {
       if (isCut) throw new Error('cut off')
       const answer = await real.sync(request, signal)
-      await new Promise<void>((resolve) => held.push(resolve)) // the answer is on its way
+      await new Promise<void>((resolve) => held.push(resolve)) // delays the answer until `release`
       return answer
     },
   }
@@ -220,7 +220,7 @@ test('a worker that can’t sync destroys its runs before its lease is over, cou
   await waitUntil(async () => release() || (await world.statusOf(id)).status === 'running')
   isCut = true
   clock.advance(RENEW_DEADLINE_MS - 2_000)
-  release() // an answer that arrives late says nothing of the time since its report
+  release() // a delayed answer extends the deadline from the time of its report, not from its arrival
   clock.advance(1_000)
   await waitUntil(() => clock.sleepers > 0)
   assert.deepEqual(heldOf(id), ['running'])
@@ -240,7 +240,7 @@ test('an answer that arrives after the answer to a later report changes nothing'
     async sync(request, signal): Promise<SyncAnswer> {
       const answer = await real.sync(request, signal)
       if (late !== null || answer.desired_runs?.length !== 0) return answer
-      late = request // the answer that wants nothing arrives long after those that want a run
+      late = request // delays this answer, which has no desired runs, until after answers that have one
       await letGo
       return answer
     },
@@ -260,7 +260,7 @@ test('an answer that arrives after the answer to a later report changes nothing'
   await waitUntil(() => late !== null)
   const { id } = await world.create()
   await waitUntil(() => {
-    news() // the stuck sync counts as the held one: only news are sent beside it
+    news() // while one sync is unanswered, the worker sends another one only for a change
     return heldOf(id).includes('running')
   })
   resolve()
@@ -284,7 +284,7 @@ test('a sync without an answer does not prevent the report of changes', async ()
     },
   })
   await waitUntil(() => !isFirst)
-  const stray = makeDesiredRun() // news, and nothing that the control plane wants
+  const stray = makeDesiredRun() // a change to report: a run that the control plane does not desire
   await openDriver().start(stray, never)
   const fromMs = systemClock.monotonicMs()
   await runAnother()
@@ -308,7 +308,7 @@ test('a report that arrives after a later one changes nothing', async () => {
   assert.deepEqual({ wanted, discard, streams }, { wanted: null, discard: [], streams: [] })
   assert.equal((await world.statusOf(id)).status, 'running')
   await report(3, [])
-  assert.equal((await world.statusOf(id)).last_failure_message, 'the worker no longer holds this run')
+  assert.equal((await world.statusOf(id)).last_failure_message, 'the worker no longer has this run')
 })
 
 test('a disk is discarded only after its run was removed', async () => {

@@ -18,7 +18,7 @@ afterEach(() => {
   }
 })
 
-/** A server process as a worker sees it. */
+/** A fake server process that counts the syncs of a worker. */
 type Peer = { readonly url: string; readonly server: Server; readonly syncs: number }
 
 async function listen(answer: RequestListener): Promise<Peer> {

@@ -10,7 +10,7 @@ import { waitUntil } from '../../support/wait.ts'
 
 const log = makeLog('silent')
 
-/** A fence whose `destroy` leaves as many runs as the test says, and its end. */
+/** Makes a fence. Its `destroy` reports `state.left` runs as still alive. `pass` lets the fence check once. */
 function makeWorld() {
   const clock = makeTestClock()
   const renewDeadline = makeRenewDeadline(clock)
@@ -29,7 +29,7 @@ function makeWorld() {
   return { clock, renewDeadline, fence, over, state, kept, pass }
 }
 
-test('the fence is active from the renew deadline until no run is left, also when an answer comes in between', async () => {
+test('the fence is active from the renew deadline until no run is left, even if a sync is answered in the meantime', async () => {
   const { clock, renewDeadline, fence, over, state, kept, pass } = makeWorld()
   await pass()
   assert.deepEqual([fence.isActive(), state.destroyed], [false, 0])
@@ -49,7 +49,7 @@ test('the fence is active from the renew deadline until no run is left, also whe
   await kept
 })
 
-test('a removed worker destroys all its runs, whatever its renew deadline, and ends with the reason; no other refusal has that effect', async () => {
+test('a removed worker destroys all its runs, whatever its renew deadline, and ends with the reason; any other refusal destroys nothing', async () => {
   const { fence, state, kept, pass } = makeWorld()
   fence.noteFailure(new Error('401'))
   await pass()

@@ -13,7 +13,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-test('each incarnation has a greater UUID than the one before, even in the same moment and if the clock went back', async () => {
+test('each incarnation has a greater UUID than the one before, even in the same millisecond and after the clock was set back', async () => {
   const path = join(folder, 'life.json')
   const lives: string[] = []
   for (const at of ['2026-11-22T12:00:00Z', '2026-11-22T12:00:00Z', '2026-11-22T11:00:00Z', '2026-11-22T13:00:00Z'])

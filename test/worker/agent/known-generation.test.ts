@@ -18,10 +18,10 @@ test('the next report does not use the generation from the answer to a report wi
   const memory = fresh()
   knownGeneration(memory, { content: 'a', seq: 1, nowMs: NOW })
   knownGeneration(memory, { content: 'b', seq: 2, nowMs: NOW })
-  noteGeneration(memory, 1, 7) // it was held until the second report released it
+  noteGeneration(memory, 1, 7) // the answer to the first report, which was held until the second one arrived
   assert.equal(knownGeneration(memory, { content: 'b', seq: 3, nowMs: NOW }), null)
   noteGeneration(memory, 2, 8)
-  noteGeneration(memory, 3, null) // it brought something new
+  noteGeneration(memory, 3, null) // an answer with something new has no generation
   assert.equal(knownGeneration(memory, { content: 'b', seq: 4, nowMs: NOW }), null)
 })
 

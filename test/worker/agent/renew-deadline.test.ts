@@ -12,7 +12,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-test('a worker fences itself while a third of the lease is left for that', () => {
+test('the renew deadline comes when a third of the lease is left, in which the worker destroys its runs', () => {
   assert.ok(WORKER_LEASE_MS - RENEW_DEADLINE_MS >= WORKER_LEASE_MS / 3)
 })
 
@@ -29,7 +29,7 @@ test('the deadline is a fixed time after the last answered message was sent, wha
   assert.equal(deadline.hasPassed(), true)
 })
 
-test('a later incarnation has the same deadline, which has passed if nothing was written since this boot', async () => {
+test('a later incarnation inherits the deadline, and one that was written before this boot has passed', async () => {
   const file = join(folder, 'lease.json')
   const first = await openRenewDeadline(file)
   assert.equal(first.hasPassed(), true)

@@ -18,7 +18,7 @@ import type { MessageType } from '../../../src/worker/channel/messages.ts'
 
 const hex = (text: string): Buffer => Buffer.from(text.replaceAll(/\s/g, ''), 'hex')
 
-/** Frames captured from the real client, version 0.6.18. */
+/** Frames that the public client 0.6.18 sent or accepted. */
 const CAPTURED: readonly {
   readonly type: MessageType
   readonly id: number

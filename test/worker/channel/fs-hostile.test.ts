@@ -7,7 +7,7 @@ import { FileFailure } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestFiles } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestProcess } from '../../../src/worker/channel/guest.ts'
 
-// The process that serves files runs in the sandbox, whose owner may have replaced it.
+// The helper process that serves files runs in the sandbox, so the sandbox's owner may replace it by a hostile one.
 
 /** A helper process whose replies the test writes. It ends when it is killed. */
 function makeLiar(): { readonly process: GuestProcess; readonly says: PassThrough } {
@@ -38,7 +38,7 @@ function reply(id: number, status: number, body: Buffer): Buffer {
   return Buffer.concat([head, body])
 }
 
-/** Requests with every kind of reply. */
+/** One request for each kind of reply. */
 const QUESTIONS: readonly ((files: GuestFiles) => Promise<unknown>)[] = [
   (files) => files.stat('/', { follow: true }),
   (files) => files.realPath('/'),
@@ -87,7 +87,7 @@ test('whatever the helper sends, every request ends with a reply or a FileFailur
   )
 })
 
-test('an unexpected reply, or one longer than the request allows, ends the helper before it is kept', async () => {
+test('an unexpected reply, or one that is longer than the request allows, ends the helper before the reply is stored', async () => {
   for (const head of [
     reply(0, 0, Buffer.alloc(37)),
     reply(0, 1, Buffer.alloc(5000)),

@@ -18,12 +18,12 @@ type World = {
   readonly guest: Guest
   /** The processes that serve files, the latest last. */
   readonly helpers: GuestProcess[]
-  /** How many pieces of files were requested. */
+  /** The number of pieces of files that were requested from the helpers. */
   readonly piecesAsked: () => number
   readonly connect: (onData?: (data: Buffer) => void) => FsClient
 }
 
-/** A guest on this machine whose helper processes are known, and a folder. */
+/** Makes a temporary folder, and a guest on this machine that records its helper processes. */
 function begin(t: TestContext): World {
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-fs-'))
   const helpers: GuestProcess[] = []
@@ -94,7 +94,7 @@ test('a client that disconnects before its process has started leaves no process
   assert.ok(helpers.every(({ pid }) => !isAlive(pid)))
 })
 
-test('handles are one client’s own, start at 1 and are at most 1024', async (t) => {
+test('each client has its own handles, numbered from 1, of which at most 1024 are open', async (t) => {
   const { connect } = begin(t)
   const client = connect()
   for (let batch = 0; batch < 8; batch++) {
@@ -115,7 +115,7 @@ test('handles are one client’s own, start at 1 and are at most 1024', async (t
   assert.equal(await connect().refusal('FStat', { handle: 6 }), 'fstat: invalid handle: 6')
 })
 
-test('file sessions count among the client’s sessions, and an id with a session is refused another', async (t) => {
+test('file sessions count towards the client’s limit of sessions, and a request with the id of an open session is refused', async (t) => {
   const { dir, guest } = begin(t)
   const client = connectFiles(guest, { limits: { sessions: 2 } })
   t.after(() => client.agent.hangUp())

@@ -22,7 +22,7 @@ import { runCommand } from '../../../src/lib/run-command.ts'
 
 const MIB = 1024 * 1024
 
-/** A client for files of this machine, and a folder for it. */
+/** Connects a client that can read and write this machine's files, and makes a temporary folder for it. */
 function begin(t: TestContext): { readonly client: FsClient; readonly dir: string } {
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-fs-'))
   const client = connectFiles(makeLocalGuest())

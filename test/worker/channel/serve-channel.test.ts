@@ -205,7 +205,8 @@ test('a process that is being started is killed when its client disconnects', as
   const gone = client.hangUp()
   proceed()
   await gone
-  // The shell creates the file before it writes to it, so an empty file means that the shell was killed in between.
+  // The shell creates the file before it writes its pid, so the file is empty if the shell was killed between the two
+  // steps.
   const pid = existsSync(pidFile) ? readFileSync(pidFile, 'utf8').trim() : ''
   if (pid !== '') assert.equal(isAlive(Number(pid)), false)
   rmSync(folder, { recursive: true })

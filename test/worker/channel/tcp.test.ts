@@ -25,7 +25,10 @@ const MIB = 1024 * 1024
 const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/tcp.pl')
 const LIMIT_MS = 60_000
 
-/** A guest that connects as the driver of containers does, but on this machine. */
+/**
+ * Makes a guest that opens connections on this machine by the helper script `tcp.pl`, which the `oci` driver runs in
+ * sandboxes.
+ */
 function makeScriptGuest(): Guest {
   const local = makeLocalGuest()
   const request = { cmd: 'perl', env: ['LC_ALL=C'], cwd: null, user: null, tty: null, rlimits: [] }
@@ -36,7 +39,7 @@ function makeScriptGuest(): Guest {
   }
 }
 
-/** How many processes of the script this test has. */
+/** The number of child processes that run the helper script. */
 function carriers(): number {
   return readdirSync('/proc').filter((pid) => {
     if (!/^\d+$/.test(pid)) return false
@@ -55,13 +58,13 @@ async function readAll(socket: Socket): Promise<Buffer> {
   return Buffer.concat(pieces)
 }
 
-/** More than all buffers between a client and the other end hold. */
+/** More bytes than all buffers between the two ends of a connection can hold. */
 const FLOOD_BYTES = 64 * MIB
 
-/** Waits until no more of the written data is taken, and checks that some of it is left. */
+/** Waits until a stream to which a flood was written no longer drains, and asserts that some data is left in it. */
 async function waitUntilBlocked(stream: Duplex): Promise<void> {
   await waitUntilUnchanged(() => FLOOD_BYTES + MIB - stream.writableLength)
-  assert.ok(stream.writableLength > 0, 'all was taken')
+  assert.ok(stream.writableLength > 0, 'all data was sent')
 }
 
 const GUESTS: readonly (readonly [name: string, make: () => Guest])[] = [
@@ -139,7 +142,7 @@ for (const [name, makeGuest] of GUESTS) {
       const pieces = Array.from({ length: 20 }, () => randomBytes(MIB))
       for (const piece of pieces) tcp.send(piece)
       tcp.end()
-      // More than the limit for waiting input, so the rest stays with the client.
+      // This is more than the limit for pending input, so the rest stays with the client.
       const connectNow = await waitUntil(() => proceed ?? undefined)
       await waitUntil(() => client.stream.writableLength < 13 * MIB, LIMIT_MS)
       for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
@@ -338,7 +341,7 @@ for (const [name, makeGuest] of GUESTS) {
 type Stream = {
   readonly tcp: ReturnType<typeof openTcp>
   readonly socket: Socket
-  /** All data that the other end received. */
+  /** Resolves with all data that the server received. */
   readonly got: Promise<Buffer>
   readonly sent: Buffer[]
   readonly answered: Buffer[]
@@ -464,7 +467,7 @@ test('whatever a sandbox runs in place of the process that carries a connection,
   await client.hangUp()
 })
 
-test('a connection whose reader comes late ends, even if the sandbox sends more than it announced', async (t) => {
+test('a connection ends even if its reader starts late and the sandbox sends more bytes than it announced', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-tcp-'))
   t.after(() => {
     rmSync(folder, { recursive: true })
@@ -474,11 +477,11 @@ test('a connection whose reader comes late ends, even if the sandbox sends more 
   t.after(() => {
     launcher.close()
   })
-  const bytes = 65_536 // all that is read ahead of a reader
+  const bytes = 65_536 // the number of bytes that a stream reads ahead
   const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; read go; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const start = async (): Promise<GuestProcess> => {
-    const carrier = await startExecOnPipes({ fifoPool, launcher }, ['sh', '-c', script])
+    const carrier = await startExecOnPipes({ fifoPool, launcher, commandCgroups: [] }, ['sh', '-c', script])
     void carrier.ended.then(({ code }) => {
       resolve(code ?? -1)
     })

@@ -5,7 +5,7 @@ import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
 import { describeConformance } from './conformance.ts'
 
-/** A driver that really runs sandboxes, with what its tests need of the machine. */
+/** A driver that runs real sandboxes, and access to the machine for its tests. */
 type RealFixture = {
   open(): Promise<Driver>
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
@@ -15,7 +15,7 @@ type RealFixture = {
 
 type RealSubject = {
   readonly name: string
-  /** Why it can't run here; null when it can. */
+  /** Why the driver can't run on this machine. Null if it can. */
   readonly whyNot: string | null
   readonly make: () => Promise<RealFixture>
 }

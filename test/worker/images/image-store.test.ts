@@ -128,7 +128,7 @@ test('a store in a folder that overlay options cannot name is refused at once', 
 })
 
 test(
-  'a worker killed while unpacking leaves no incomplete layer, and the next one cleans up and pulls',
+  'a worker that is killed while it unpacks leaves no incomplete layer, and the next worker cleans up and pulls again',
   { skip: NEEDS_ROOT },
   async (t) => {
     const registry = await startRegistry()

@@ -210,7 +210,7 @@ test('a redirect of a blob to another host does not carry the credential there',
   await store.resolve(`${registry.address}/a:1`, wanted({ auth: AUTH }))
   assert.deepEqual(mirror.authorizations, [''])
   registry.push('b', '1', await makeTestImage({ layers: [[{ path: 'b' }]] }))
-  registry.inject({ kind: 'redirect', to: 'http://registry.example' }, 1)
+  registry.inject({ kind: 'redirect', to: 'http://registry.example' }, 3)
   await assert.rejects(store.resolve(`${registry.address}/b:1`, wanted({ auth: AUTH })), {
     reason: 'registry',
     message: /not allowed/,

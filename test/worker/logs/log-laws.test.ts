@@ -6,7 +6,7 @@ import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { makeTestLogs, readAll } from '../../support/logs.ts'
 
 const BOX = asId<SandboxId>('box')
-/** So small that rotation deletes something all the time. */
+/** A limit so small that rotation often deletes files. */
 const LIMITS = { sandboxBytes: 4_096 }
 
 const anyStep = oneof(

@@ -125,7 +125,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await assert.rejects(following, /I leave/)
   })
 
-  test('continues for a slow reader at the oldest entry that is left', async () => {
+  test('continues at its oldest remaining entry for a reader whose next entry was deleted', async () => {
     await remove()
     ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: 64 * 1024 } }))
     write(logs, 'stdout', 'early\n')
@@ -155,7 +155,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal(keptBytes + lostBytes, sentBytes)
   })
 
-  test('that cannot be written fails nobody, and reports the loss once it can', async () => {
+  test('that cannot be written causes no errors, and reports the loss once it can be written again', async () => {
     logs.writerOf(BOX).system('before')
     await readAll(logs, BOX)
     await logs.close()
@@ -179,14 +179,14 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal(existsSync(join(dir, BOX)), false)
   })
 
-  test('whose files somebody deleted starts again', async () => {
+  test('whose files were deleted by someone else starts again', async () => {
     const clock = makeTestClock(systemClock.now())
     const { logs: aging } = await makeTestLogs({ dir, clock })
     const writer = aging.writerOf(BOX)
     writer.openRun()
     writer.system('before')
     await readAll(aging, BOX)
-    // Idle files are closed after a while, and opened again by name.
+    // The store closes files that are idle for a while, and opens them again by name.
     const openFiles = (): number =>
       readdirSync('/proc/self/fd').filter((fd) => linkOf(fd).startsWith(join(dir, BOX))).length
     assert.equal(openFiles(), 1)
@@ -209,7 +209,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     worker.kill('SIGKILL')
     await once(worker, 'exit')
     const [last = ''] = readdirSync(join(dir, BOX)).toSorted().slice(-1)
-    appendFileSync(join(dir, BOX, last), '{"s":"o","t":17637') // as a write is cut short
+    appendFileSync(join(dir, BOX, last), '{"s":"o","t":17637') // as if the last write had been interrupted
     const { logs: next } = await makeTestLogs({ dir })
     const kept = await readAll(next, BOX)
     assert.ok(kept.length >= 1_000, String(kept.length))
@@ -254,7 +254,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 })
 
-/** What a descriptor of this process refers to; it may be closed meanwhile. */
+/** The target of a descriptor of this process. Empty if the descriptor has been closed. */
 function linkOf(fd: string): string {
   const path = join('/proc/self/fd', fd)
   return lstatSync(path, { throwIfNoEntry: false }) === undefined ? '' : readlinkSync(path)

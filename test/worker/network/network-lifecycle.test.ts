@@ -7,7 +7,7 @@ import { openSandboxNetworks, removeInstallationNetworks } from '../../../src/wo
 import { probeNetwork } from '../../../src/worker/network/probe-network.ts'
 import { asId, type RunId } from '../../../src/domain/ids.ts'
 import { askUntil, ip, makeOutsideWorld, OUTSIDE, startProber, type Prober } from '../../support/network-world.ts'
-import { attachInmate, DEFAULT_NETWORK, networksOptions } from '../../support/networks.ts'
+import { NO_DENIALS, attachInmate, DEFAULT_NETWORK, networksOptions } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 
 if (isInOwnNetwork(import.meta.filename)) {
@@ -28,7 +28,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.deepEqual(await traces(), untouched)
     })
 
-    test('after the last detach and close the machine is as it was before', async () => {
+    test('once the last run is detached and the networks are closed, nothing is left on the machine', async () => {
       const untouched = await traces()
       await using options = await networksOptions({ prewarmCount: 3 })
       const networks = await openSandboxNetworks(options)
@@ -49,8 +49,8 @@ if (isInOwnNetwork(import.meta.filename)) {
       await using options = await networksOptions({ prewarmCount: 2 })
       const first = await openSandboxNetworks(options)
       const run = asId<RunId>('adopted')
-      const network = await first.attach(run, DEFAULT_NETWORK)
-      const off = await first.attach(asId<RunId>('adopted-off'), { ...DEFAULT_NETWORK, enabled: false })
+      const network = await first.attach(run, DEFAULT_NETWORK, NO_DENIALS)
+      const off = await first.attach(asId<RunId>('adopted-off'), { ...DEFAULT_NETWORK, enabled: false }, NO_DENIALS)
       const prober = startProber(network.netnsPath)
       assert.equal(await prober.ask({ kind: 'tcp', host: OUTSIDE.public, port: 80, hold: true }), 'connected')
       await first.close()
@@ -62,7 +62,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const second = await openSandboxNetworks(options)
       assert.deepEqual((await second.list()).toSorted(), ['adopted', 'adopted-off'])
       assert.equal(await prober.ask({ kind: 'echo' }), 'echoed')
-      assert.deepEqual(await second.attach(run, DEFAULT_NETWORK), network)
+      assert.deepEqual(await second.attach(run, DEFAULT_NETWORK, NO_DENIALS), network)
       assert.equal(await prober.ask({ kind: 'echo' }), 'echoed')
       await using other = await attachInmate(second, 'other', DEFAULT_NETWORK)
       assert.notEqual(other.network.ipv4, network.ipv4)
@@ -78,7 +78,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await using options = await networksOptions()
       const networks = await openSandboxNetworks(options)
       const run = asId<RunId>('robbed')
-      const network = await networks.attach(run, DEFAULT_NETWORK)
+      const network = await networks.attach(run, DEFAULT_NETWORK, NO_DENIALS)
       await ip([`netns del ${network.netnsPath.slice('/run/netns/'.length)}`])
       assert.deepEqual(await networks.list(), [])
       await using again = await attachInmate(networks, run, DEFAULT_NETWORK)
@@ -149,10 +149,10 @@ if (isInOwnNetwork(import.meta.filename)) {
       await using small = await networksOptions({ addressPool: '10.222.0.0/28', prewarmCount: 0 })
       const networks = await openSandboxNetworks(small)
       const runs = ['a', 'b', 'c'].map((name) => asId<RunId>(name))
-      await Promise.all(runs.map((run) => networks.attach(run, DEFAULT_NETWORK)))
-      await assert.rejects(networks.attach(asId<RunId>('d'), DEFAULT_NETWORK), /used up/)
+      await Promise.all(runs.map((run) => networks.attach(run, DEFAULT_NETWORK, NO_DENIALS)))
+      await assert.rejects(networks.attach(asId<RunId>('d'), DEFAULT_NETWORK, NO_DENIALS), /is exhausted/)
       await networks.detach(asId<RunId>('b'))
-      await networks.attach(asId<RunId>('d'), DEFAULT_NETWORK)
+      await networks.attach(asId<RunId>('d'), DEFAULT_NETWORK, NO_DENIALS)
       assert.deepEqual((await networks.list()).toSorted(), ['a', 'c', 'd'])
       await networks.close()
       await removeInstallationNetworks(small)
@@ -162,7 +162,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const untouched = await traces()
       await using lost = await networksOptions()
       const before = await openSandboxNetworks(lost)
-      await before.attach(asId<RunId>('lost'), DEFAULT_NETWORK)
+      await before.attach(asId<RunId>('lost'), DEFAULT_NETWORK, NO_DENIALS)
       await before.close()
       await using options = await networksOptions()
       const networks = await openSandboxNetworks(options)
@@ -175,7 +175,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const untouched = await traces()
       await using options = await networksOptions()
       const networks = await openSandboxNetworks(options)
-      await networks.attach(asId<RunId>('left'), DEFAULT_NETWORK)
+      await networks.attach(asId<RunId>('left'), DEFAULT_NETWORK, NO_DENIALS)
       await networks.close()
       assert.notDeepEqual(await traces(), untouched)
       await removeInstallationNetworks(options)

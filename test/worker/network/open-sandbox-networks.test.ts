@@ -12,13 +12,27 @@ import {
   startProber,
   type Prober,
 } from '../../support/network-world.ts'
-import { attachInmate, DEFAULT_NETWORK, DNS_RULE, networksOptions, networkWith } from '../../support/networks.ts'
+import {
+  NO_DENIALS,
+  attachInmate,
+  DEFAULT_NETWORK,
+  DNS_RULE,
+  networksOptions,
+  networkWith,
+} from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
+import { attack } from '../../support/security-attack.ts'
 
 const CONTROL_PLANE_PORT = 7070
 const REFUSED = 'EHOSTUNREACH'
 /** A DNS query (RFC 1035) for the address of a.example.com. */
 const QUERY_HEX = '1234010000010000000000000161076578616d706c6503636f6d0000010001'
+
+const FACTS = {
+  target: 'network',
+  attacker: 'root in a sandbox whose policy allows everything',
+  finding: null,
+} as const
 
 if (isInOwnNetwork(import.meta.filename)) {
   describe('the network of a sandbox', () => {
@@ -67,7 +81,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.doesNotMatch(await world.ask({ kind: 'received' }), /multicast|private/)
     })
 
-    test('no policy opens a port of the host, neither at its addresses nor as a published port', async () => {
+    attack('opens a port of the host, at its addresses or as a published port', FACTS, async () => {
       await using inmate = await attachInmate(networks, 'host', networkWith([], { default_egress: 'allow' }))
       await runCommand('nft', ['-f', '-'], { timeoutMs: 5_000, input: PUBLISHED_PORT })
       const uplink = '10.209.0.1'
@@ -86,9 +100,10 @@ if (isInOwnNetwork(import.meta.filename)) {
         "its loopback is the sandbox's own",
       )
       assert.equal(await host.ask({ kind: 'tcp', host: OUTSIDE.hostPublic, port: CONTROL_PLANE_PORT }), 'connected')
+      return { tries: results.length, outcome: `none of ${String(results.length)} connections was accepted` }
     })
 
-    test('no policy opens another sandbox, its gateway, or an address that the operator denies', async () => {
+    attack('opens another sandbox, its gateway, or an address that the operator denies', FACTS, async () => {
       const open = networkWith([{ destination: { cidr: '0.0.0.0/0' } }, { destination: { cidr: OUTSIDE.hardDenied } }])
       await using one = await attachInmate(networks, 'neighbour-1', open)
       await using other = await attachInmate(networks, 'neighbour-2', open)
@@ -97,6 +112,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await one.tcp(other.network.resolvers[0] ?? '', 53), REFUSED)
       assert.equal(await one.tcp(OUTSIDE.hardDenied), REFUSED)
       assert.equal(await one.tcp(OUTSIDE.private), 'connected')
+      return { tries: 3, outcome: 'each connection was refused; one that the policy allows was accepted' }
     })
 
     test('the metadata address opens only to a rule that names it', async () => {
@@ -187,7 +203,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       )
     })
 
-    test('a packet with the source address of another is dropped', async () => {
+    attack('sends packets with the source address of another sandbox', FACTS, async () => {
       await using inmate = await attachInmate(networks, 'spoofer', DEFAULT_NETWORK)
       await ip(['addr add 10.209.9.9/32 dev eth0'], inmate.network.netnsPath.split('/').at(-1))
       const ask = { kind: 'udp', host: OUTSIDE.public, port: 80 } as const
@@ -196,9 +212,10 @@ if (isInOwnNetwork(import.meta.filename)) {
       const received = await world.ask({ kind: 'received' })
       assert.match(received, /honest/)
       assert.doesNotMatch(received, /spoofed/)
+      return { tries: 1, outcome: 'the packet was dropped; an honest one arrived' }
     })
 
-    test('IPv6 does not leave a sandbox, even for one that gives itself an address', async () => {
+    attack('leaves the sandbox over IPv6 with an address of its own choice', FACTS, async () => {
       await using inmate = await attachInmate(networks, 'six', networkWith([], { default_egress: 'allow' }))
       const namespace = inmate.network.netnsPath.split('/').at(-1) ?? ''
       const slot = namespace.split('-').at(-1) ?? ''
@@ -212,6 +229,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       } finally {
         await router.close()
       }
+      return { tries: 1, outcome: 'nothing arrived at the router' }
     })
 
     test('a network that is off has a loopback device and nothing else', async () => {
@@ -226,16 +244,16 @@ if (isInOwnNetwork(import.meta.filename)) {
       await using inmate = await attachInmate(networks, 'flows', DEFAULT_NETWORK)
       const hold = { kind: 'tcp', host: OUTSIDE.public, port: 80, hold: true } as const
       assert.equal(await inmate.prober.ask(hold), 'connected')
-      assert.deepEqual(await networks.attach(inmate.run, DEFAULT_NETWORK), inmate.network)
+      assert.deepEqual(await networks.attach(inmate.run, DEFAULT_NETWORK, NO_DENIALS), inmate.network)
       assert.equal(await inmate.prober.ask({ kind: 'echo' }), 'echoed')
-      await networks.attach(inmate.run, networkWith([{ destination: { group: 'public' } }]))
+      await networks.attach(inmate.run, networkWith([{ destination: { group: 'public' } }]), NO_DENIALS)
       assert.notEqual(
         await inmate.prober.ask({ kind: 'echo' }),
         'echoed',
         'also a connection that the new policy allows',
       )
       assert.equal(await inmate.tcp(OUTSIDE.public), 'connected')
-      await networks.attach(inmate.run, networkWith([{ destination: { cidr: OUTSIDE.otherPublic } }]))
+      await networks.attach(inmate.run, networkWith([{ destination: { cidr: OUTSIDE.otherPublic } }]), NO_DENIALS)
       assert.deepEqual(
         [await inmate.tcp(OUTSIDE.public), await inmate.tcp(OUTSIDE.otherPublic)],
         [REFUSED, 'connected'],
@@ -246,7 +264,7 @@ if (isInOwnNetwork(import.meta.filename)) {
   })
 }
 
-/** Publishes a port as a container engine does: an address of the host is translated to another one. */
+/** Rules with which a container engine publishes a port: they translate an address of the host to another address. */
 const PUBLISHED_PORT = `table ip engine {
   chain publish { type nat hook prerouting priority dstnat; tcp dport 7071 dnat to ${OUTSIDE.private}:80; }
 }`

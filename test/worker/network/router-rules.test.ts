@@ -12,7 +12,7 @@ test('a change that arrives as the last one completes is applied too', async () 
   let count = 0
   const run: CommandRunner['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
   const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
-  // Callers further up the promise chain see the result later, and then apply another change.
+  // The deeper the chain of promises, the later a caller sees the result and applies another change.
   const ask = (depth: number): Promise<void> => (depth === 0 ? rules.apply(['add table inet t']) : askAbove(depth))
   const askAbove = async (depth: number): Promise<void> => {
     await ask(depth - 1)

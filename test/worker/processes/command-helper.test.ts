@@ -7,7 +7,7 @@ import { CommandError } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-// A command that the helper runs must report the same as one that Node itself runs.
+// A command has the same result whether the helper process or Node itself runs it.
 
 const helper = makeCommandHelper(makeLog('silent'))
 const { run, attempt } = helper.commands
@@ -90,8 +90,8 @@ test('a command that takes too long is killed with everything that it started', 
   await waitUntil(() => commandLineOf(stdout.trim()) === '')
 })
 
-test('a command whose time is over before its start is reported is killed too', async () => {
-  const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to start than this command may take
+test('a command whose time limit passes before the helper has reported its start is killed too', async () => {
+  const fresh = makeCommandHelper(makeLog('silent')) // starting the helper takes longer than this command may take
   assert.equal((await fresh.commands.attempt('sleep', ['1000.25'], { timeoutMs: 1 })).code, null)
   fresh.close()
 })
@@ -106,7 +106,7 @@ test('at most 4 MiB of a command’s output are kept', async () => {
   assert.equal(stdout.length, 4 * 1024 * 1024)
 })
 
-/** Empty once the process has ended, reaped or not. */
+/** The command line of a process. Empty once the process has ended, reaped or not. */
 function commandLineOf(pid: string): string {
   const path = `/proc/${pid}/cmdline`
   return existsSync(path) ? readFileSync(path, 'utf8') : ''

@@ -18,7 +18,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** The processes that make system calls for this test. */
+/** The ids of the helper processes that make system calls for this test. */
 function callers(): readonly number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name) && isCaller(name))
@@ -73,7 +73,8 @@ test('while their processes are killed, networks are complete or refused, and ne
     isOver = true
   })
   await waitUntil(() => {
-    // Four more calls have started by now, and some of their processes are in the middle of them.
+    // Once four more calls have begun, some of the helper processes are in the middle of a call, so killing them is
+    // effective.
     const count = readdirSync('/run/netns').filter((name) => names.includes(name)).length
     if (count < seen + 4) return isOver
     seen = count

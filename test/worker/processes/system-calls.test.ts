@@ -39,7 +39,7 @@ for (const [by, commands] of [
     truncateSync(from, size)
     const file = await open(from, 'r+')
     for (const at of [0, 4095, 4096, 1_000_000, 5 * 1024 * 1024 - 1, size - 3]) await file.write('abc', at)
-    await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // written zeros are holes all the same
+    await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // zeros that are written count as a hole too
     await file.close()
     await commands.callSystem(['copy', from, to])
     assert.ok((await readFile(from)).equals(await readFile(to)))
@@ -73,7 +73,7 @@ test('of many calls at once, each gets its own result', async () => {
   )
 })
 
-test('after a failed network call, its process is back in the machine’s namespace', async (t) => {
+test('after a failed network call, the helper process is back in the machine’s network namespace', async (t) => {
   if (!isRoot) {
     t.skip('network namespaces need root')
     return
@@ -87,8 +87,7 @@ test('after a failed network call, its process is back in the machine’s namesp
   const own = readlinkSync('/proc/self/ns/net')
   const cable = ['/run/netns/no-such-router', 'v1', '198.18.0.1', '198.18.0.2', '30'] as const
   await assert.rejects(helper.commands.callSystem(['network', first, ...cable]), /no-such-router: No such file/)
-  // The same process creates the next namespace. If it were still in the first namespace, the new one
-  // would be created there.
+  // The same helper process creates the second namespace. The failed call must not have left it in the first one.
   await helper.commands.callSystem(['network', second])
   const ids = await Promise.all([first, second].map(async (path) => `net:[${String(statSync(path).ino)}]`))
   assert.equal(new Set([...ids, own]).size, 3)
@@ -139,7 +138,7 @@ test('a sandbox’s disk and root allow no device nodes, and its disk no set-use
   for (const point of points) mkdirSync(point, { recursive: true })
   await helper.commands.callSystem(['disk', image, join(base, 'disk'), '100000'])
   t.after(() => runCommand('umount', [join(base, 'disk')], LIMIT))
-  await helper.commands.callSystem(['root', base, 'index=off'])
+  await helper.commands.callSystem(['root', base, 'index=off', ''])
   t.after(() => runCommand('umount', [join(base, 'root')], LIMIT))
   const mounts = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n').map((line) => line.split(' '))
   assert.deepEqual(

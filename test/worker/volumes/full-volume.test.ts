@@ -75,7 +75,7 @@ async function fillUp(root: string): Promise<void> {
   await client.remove('/file', { isRecursive: false })
 }
 
-/** Random bytes of this number. */
+/** A stream of this many random bytes. */
 function bytes(sizeBytes: number): Readable {
   let left = sizeBytes
   return new Readable({

@@ -6,15 +6,15 @@ import { lstatSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.ts'
-import { contentFrom, makeVolumeFolder, namesBeneath, pictureOf, textOf, unfinishedIn } from './volume-folder.ts'
+import { contentFrom, makeVolumeFolder, namesBeneath, describeTree, textOf, unfinishedIn } from './volume-folder.ts'
 
 const ROUNDS = 100
-/** Slow operations are tried in one round out of this many. */
+/** Slow operations run only in every fourth round. */
 const ROUNDS_EACH = 4
 const SECRET = 'what lies outside'
 
 test(
-  'however fast a sandbox swaps folders, links and FIFOs, nothing outside is read or changed',
+  'however fast a sandbox swaps folders, links and FIFOs, no file request reads or changes anything outside of the volume',
   { timeout: 60_000 },
   async () => {
     await using volume = await makeVolumeFolder()
@@ -24,7 +24,7 @@ test(
     await writeFile(join(outside, 'secret'), SECRET)
     await writeFile(join(outside, 'folder/secret'), SECRET)
     await symlink('folder', join(outside, 'link'))
-    const before = pictureOf(outside)
+    const before = describeTree(outside)
     await using sandbox = await startSandbox(root, 'outside')
 
     const operations = {
@@ -60,7 +60,7 @@ test(
       }
     await sandbox[Symbol.asyncDispose]()
 
-    assert.equal(pictureOf(outside), before)
+    assert.equal(describeTree(outside), before)
     for (const name of namesBeneath(root))
       if (lstatSync(join(root, name)).isFile())
         assert.ok(!(await readFile(join(root, name), 'utf8')).includes(SECRET), `${name} holds what lies outside`)
@@ -69,7 +69,7 @@ test(
       assert.deepEqual(
         [seen.get(name)?.has('done'), (seen.get(name)?.size ?? 0) > 1],
         [true, true],
-        `${name} met no race`,
+        `${name} was never disturbed by a swap, or always`,
       )
   },
 )
@@ -87,7 +87,7 @@ async function startSandbox(root: string, outside: string): Promise<AsyncDisposa
   }
 }
 
-/** The result or the refusal of an operation. Rejects for a fault. */
+/** Resolves with the result or the refusal of an operation. Rejects for any other error. */
 async function outcomeOf(operation: () => Promise<unknown>): Promise<string> {
   try {
     return JSON.stringify(await operation()) ?? 'done'

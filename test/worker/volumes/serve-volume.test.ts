@@ -23,7 +23,7 @@ type World = {
   readonly open: () => Promise<Duplex>
   readonly streams: readonly Duplex[]
   readonly changes: () => number
-  /** Streams that are still being served. */
+  /** The number of streams that are still being served. */
   readonly served: () => number
 }
 
@@ -72,7 +72,7 @@ test('every operation does the same over a stream as on the folder, and leaves n
   assert.equal(world.streams.length, before, 'an invalid request opens no stream')
 })
 
-test('a client learns nothing about a fault except that it happened', async () => {
+test('a client learns of an unexpected error only that there was one', async () => {
   await using volume = await makeVolumeFolder()
   const fault = (): Promise<never> => Promise.reject(new Error(`EIO: ${volume.root}`))
   const world = serveAll({ ...volume.files, list: fault, read: fault, write: fault })
@@ -176,9 +176,9 @@ test('an idle stream is destroyed, but not while an operation is running', { tim
   const { promise: released, resolve: release } = Promise.withResolvers<void>()
   const world = serveAll({ ...volume.files, copy: () => released }, 50)
   const copying = world.client.copy('/file', '/copy')
-  await world.open() // nobody sends a request
+  await world.open() // an idle stream: no request is sent
   const stalled = world.client.write('/stalled', new PassThrough())
-  const reader = await world.client.read('/file') // nobody reads
+  const reader = await world.client.read('/file') // another idle stream: the content is not read
   await assert.rejects(stalled, /failed|ended/)
   await waitUntil(() => world.served() === 1)
   await assert.rejects(text(reader.content))

@@ -31,7 +31,7 @@ import {
   unfinishedIn,
 } from './volume-folder.ts'
 
-/** A file system on which creating thousands of folders is fast. */
+/** A folder in memory, where creating thousands of folders is fast. Undefined if this machine has none. */
 const inMemory = existsSync('/dev/shm') ? '/dev/shm' : undefined
 
 test('a file is listed, described and read as it was written, in folders created for it', async () => {
@@ -41,7 +41,7 @@ test('a file is listed, described and read as it was written, in folders created
   assert.equal(
     await textOf(files, 'a//./b/grüße.txt'),
     'hello',
-    'one leading slash or none, and empty steps are nothing',
+    'a path has one leading slash or none, and empty steps are ignored',
   )
   const [folder, ...others] = await files.list('/a')
   assert.deepEqual(others, [])
@@ -198,7 +198,7 @@ test('foreign owners, impossible times and names that are not UTF-8 don’t brea
     await writeFile(join(root, name), '')
     await chown(join(root, name), uid, uid)
   }
-  await utimes(join(root, 'a'), 15_000_000_000, 15_000_000_000) // the last year of ext4 is 2446
+  await utimes(join(root, 'a'), 15_000_000_000, 15_000_000_000) // the year 2445; ext4 can store times up to 2446
   await writeFile(Buffer.concat([Buffer.from(`${root}/`), Buffer.from([0x66, 0xff])]), '')
   const listed = await files.list('/')
   assert.deepEqual(
@@ -234,7 +234,7 @@ test('FIFOs, sockets and devices are hidden, never opened, and may be removed', 
   server.close()
 })
 
-test('a copied folder has the contents, owners, permissions, links, holes and names of any bytes of its source', async () => {
+test('a copy of a folder has the contents, owners, permissions, links, holes and names of the original, even names that are not UTF-8', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/from/deep/file', contentFrom('one'))

@@ -11,7 +11,7 @@ export const isRoot = process.getuid?.() === 0
 /** The id of the sandboxes' user 0. Without root, it must be the current user, because only root can change owners. */
 export const UID_SHIFT = isRoot ? 100_000 : (process.getuid?.() ?? 0)
 
-/** An empty volume folder. A test may put files next to it, to check that no operation reaches them. */
+/** A folder for a volume. A test may put files next to it, to check that no operation reaches them. */
 export type VolumeFolder = AsyncDisposable & {
   readonly dir: string
   readonly root: string
@@ -40,7 +40,7 @@ export async function textOf(files: VolumeFiles, path: string): Promise<string> 
   const pieces: AsyncIterable<Buffer> = content
   for await (const piece of pieces) chunks.push(piece)
   const whole = Buffer.concat(chunks)
-  if (whole.length !== sizeBytes) throw new Error(`${sizeBytes} bytes were told, ${whole.length} came`)
+  if (whole.length !== sizeBytes) throw new Error(`${sizeBytes} bytes were announced, ${whole.length} arrived`)
   return whole.toString('utf8')
 }
 
@@ -53,7 +53,7 @@ export function refusal(code: VolumeFileError['code']): (error: unknown) => bool
     if (!(error instanceof VolumeFileError)) throw error
     if (error.code !== code) throw new Error(`${error.code} (${error.message}) and not ${code}`)
     if (/\/proc|\/tmp|sandyard-volume-/.test(error.message))
-      throw new Error(`it tells a path of the host: ${error.message}`)
+      throw new Error(`the message contains a path of the host: ${error.message}`)
     return true
   }
 }
@@ -69,7 +69,7 @@ export function namesBeneath(folder: string): readonly string[] {
 }
 
 /** Everything in a tree as one text: names, kinds, owners, permissions, modification times and contents. */
-export function pictureOf(folder: string): string {
+export function describeTree(folder: string): string {
   const lines = ['', ...namesBeneath(folder)].map((name) => {
     const path = join(folder, name)
     const stats = lstatSync(path)

@@ -7,8 +7,9 @@ import { connect, type Socket } from 'node:net'
 const CONNECT_TIMEOUT_MS = 10_000
 
 /**
- * Connects to the relay of a virtual machine's agent. The socket carries the same agent protocol as a client's channel from the
- * first byte on. The relay itself sends the prologue and `core.ready` (relay.rs, 0.6.14).
+ * Connects to the relay of a virtual machine's agent. From its first byte on, the socket carries the same agent
+ * protocol as a client's channel. The worker need not add the prologue and `core.ready`, because the relay sends them
+ * (relay.rs, 0.6.14).
  */
 export async function connectAgent(path: string): Promise<Socket> {
   const socket = connect(path)

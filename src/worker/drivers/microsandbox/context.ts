@@ -1,8 +1,10 @@
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
+import type { OwnRanges } from '../../network/own-ranges.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
+import type { OfferedShare } from '../shared/machine.ts'
 import type { MicrosandboxInstallation } from './installation.ts'
 import type { StoredSandboxes } from './stored-sandboxes.ts'
 import type { MsbCli } from './msb-cli.ts'
@@ -14,11 +16,13 @@ import type { VmRunRecords } from './vm-records.ts'
 type MicrosandboxSettings = {
   /** The size of a sandbox's disk if its spec names no size. The disk is a sparse file. */
   readonly defaultDiskMib: number
-  /** The number that the stores of images and volumes add to the owner ids of files. */
+  /** The largest disk that a sandbox may get. */
+  readonly maxDiskMib: number
+  /** The number that the worker's image store and volume storage add to the owner ids of files. */
   readonly uidShift: number
-  /** How many virtual CPUs each real CPU counts as. */
-  readonly cpuOvercommit: number
-}
+  /** The most connections of a sandbox, even if its spec asks for more. */
+  readonly connectionsPerSandbox: number
+} & OfferedShare
 
 /** The dependencies and settings of the driver for microVMs. */
 export type MicrosandboxDriverInput = {
@@ -26,11 +30,13 @@ export type MicrosandboxDriverInput = {
   readonly dir: string
   readonly installation: MicrosandboxInstallation
   readonly images: ImageResolver
-  /** Lists the digests of the stored images that have a reference. */
+  /** Lists the digests of the images in the worker's image store that have a reference. */
   readonly imageDigests: () => Promise<readonly string[]>
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
+  /** The addresses that this machine denies to sandboxes. */
+  readonly ownRanges: OwnRanges
   readonly clock: Clock
   readonly log: Log
   readonly settings: MicrosandboxSettings

@@ -20,11 +20,12 @@ import { openVmImages } from './vm-images.ts'
 import { observeVm } from './vm-phase.ts'
 import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
 import { measureCapacity } from '../shared/machine.ts'
+import { isolationAbilities } from '../../../domain/isolation.ts'
 import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
 
 /**
- * Opens the driver that runs each sandbox in a microVM of the genuine microsandbox runtime. Adopts the runs that earlier
- * workers left in `dir`. Rejects when `dir` can't be used; the message tells the operator why.
+ * Opens the driver that runs each sandbox in a microVM of the genuine microsandbox runtime. Adopts the runs that
+ * earlier workers left in `dir`. Rejects when `dir` can't be used. The error message tells the operator the reason.
  */
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
@@ -41,13 +42,13 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     stop: (run, graceMs) => supervisor.stop(run, graceMs),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
-      await supervisor.assertNoRunOf(sandbox)
+      supervisor.assertNoRunOf(sandbox)
       if ((await storedSandboxes.read(sandbox)) === null) return
       await msb.remove(vmPaths(home, sandbox).name)
       await storedSandboxes.delete(sandbox)
     },
     async openChannel(run) {
-      const record = await records.read(run)
+      const record = records.read(run)
       const observed = record === null ? null : await observeVm(context, record, false)
       if (record === null || observed?.phase !== 'running') throw new Error(`run ${run} is not running`)
       return await connectAgent(vmPaths(home, record.sandbox_id).agentSocket)
@@ -65,9 +66,9 @@ function makeRunOperations(context: VmContext): RunOperations<VmRunRecord> {
   const heartbeats = makeGuestHeartbeats(clock)
   return {
     async newRecord(desired) {
-      // All runs of a sandbox share one virtual machine. The clean-up of a failed start would therefore end the other run.
-      const others = (await records.list()).filter((record) => record.sandbox_id === desired.sandbox_id)
-      if (others.some((record) => !record.is_released))
+      // All runs of a sandbox share one virtual machine. If this run started while another one is live, the clean-up of
+      // a failed start would end the other run.
+      if (records.listOf(desired.sandbox_id).some((record) => !record.is_released))
         throw new StartError('disk', 'another run of the sandbox still holds its disk')
       const { idle_timeout_secs } = desired.spec.lifecycle
       return { ...newRunRecord(desired, bootId), idle_timeout_secs }
@@ -108,7 +109,7 @@ async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
 /** Removes the mounts of sandboxes without a live run, and the images that no disk and no reference uses. */
 async function removeLeftovers(context: VmContext): Promise<void> {
   const { records, storedSandboxes, vmImages } = context
-  const live = (await records.list()).filter((record) => !record.is_released)
+  const live = records.list().filter((record) => !record.is_released)
   const mounted = new Set<string>(live.map((record) => record.sandbox_id))
   for (const sandbox of await listPinnedSandboxes(context)) {
     if (!mounted.has(sandbox)) await unpinMountSources(context, asId<SandboxId>(sandbox))
@@ -119,8 +120,8 @@ async function removeLeftovers(context: VmContext): Promise<void> {
 }
 
 /**
- * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run microVMs; the message lists
- * everything that is missing.
+ * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run microVMs. The error
+ * message lists everything that is missing.
  */
 async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
   const missing = await findMissingMicroVmRequirements()
@@ -129,9 +130,9 @@ async function probeVm({ dir, images, installation, settings }: VmContext): Prom
     report: {
       name: 'microsandbox',
       isolation: describeIsolation(installation.version),
-      abilities: MICROSANDBOX_ABILITIES,
+      abilities: [...MICROSANDBOX_ABILITIES, ...isolationAbilities('microvm')],
       images: await images.list(),
     },
-    capacity: await measureCapacity(dir, settings.cpuOvercommit),
+    capacity: await measureCapacity(dir, settings),
   }
 }

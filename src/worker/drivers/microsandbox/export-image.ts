@@ -26,8 +26,9 @@ type ExportImageInput = {
 }
 
 /**
- * Writes a stored image as an archive for `msb load`, and returns the archive's path. The store keeps unpacked layers for
- * overlayfs. This function mounts them as one overlay, so the archive has a single layer. May be repeated with another folder.
+ * Writes a stored image as an archive for `msb load`, and returns the archive's path. The store keeps unpacked layers
+ * for overlayfs. This function mounts them as one overlay, so the archive has a single layer. A repeated export needs
+ * another empty folder.
  */
 export async function exportImage(
   image: Image,
@@ -94,7 +95,8 @@ async function writeTar(
   { folder, uidShift, signal }: Pick<ExportImageInput, 'folder' | 'uidShift' | 'signal'>,
 ): Promise<void> {
   const map = join(folder, 'owners')
-  // GNU tar maps owners only by a list. The `x` is a placeholder for the name, which `--numeric-owner` ignores.
+  // GNU tar maps owner ids only by a list. The `x` is a placeholder for the owner's name, which `--numeric-owner`
+  // ignores.
   const lines = Array.from({ length: USERS }, (_, id) => `+${String(id + uidShift)} x:${String(id)}\n`)
   await writeFile(map, lines.join(''))
   const owners = ['--numeric-owner', `--owner-map=${map}`, `--group-map=${map}`]
@@ -116,7 +118,7 @@ function imageDocument({ config, digest }: Image, diffId: string): object {
       ...(cmd === null ? {} : { Cmd: cmd }),
       ...(workdir === null ? {} : { WorkingDir: workdir }),
       ...(user === null ? {} : { User: user }),
-      Labels: { 'sandyard.digest': digest }, // keeps two images with the same files distinct
+      Labels: { 'sandyard.digest': digest }, // two images with the same files thereby get different digests
     },
     rootfs: { type: 'layers', diff_ids: [`sha256:${diffId}`] },
   }

@@ -3,6 +3,7 @@ import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
+import { errorCodeOf } from '../../../lib/error-code.ts'
 
 /**
  * Reads guests' heartbeats to find idle guests. Each guest's agent writes a heartbeat once a second into a folder that the
@@ -10,7 +11,7 @@ import type { Clock } from '../../../lib/clock.ts'
  * runs (heartbeat.rs, 0.6.14). Idle times are kept in memory and start again when the worker restarts.
  */
 type GuestHeartbeats = {
-  /** Reads a run's heartbeat, and returns whether its last use is at least `timeoutSecs` ago. */
+  /** Reads a run's heartbeat, and returns whether the run's last use is at least `timeoutSecs` ago. */
   isIdle(run: RunId, runtimeFolder: string, timeoutSecs: number): Promise<boolean>
   forget(run: RunId): void
 }
@@ -43,8 +44,8 @@ const HEARTBEAT_LIMIT_BYTES = 4096
 type Beat = { readonly activity: number; readonly sessions: number }
 
 /**
- * Reads a heartbeat; null if there is none. The guest may create anything at the path, so symlinks, FIFOs and large files are
- * not read.
+ * Reads the heartbeat in a folder. Null if there is none. The guest may create any kind of file at the path, so
+ * symlinks, FIFOs and large files are not read.
  */
 async function readBeat(folder: string): Promise<Beat | null> {
   const text = await readSmallFile(join(folder, 'heartbeat.json'))
@@ -62,7 +63,7 @@ async function readSmallFile(path: string): Promise<string> {
     const { buffer, bytesRead } = await handle.read(Buffer.alloc(HEARTBEAT_LIMIT_BYTES), 0, HEARTBEAT_LIMIT_BYTES, 0)
     return buffer.toString('utf8', 0, bytesRead)
   } catch (error) {
-    if (error instanceof Error && 'code' in error) return '' // missing, a symlink or a socket: no heartbeat
+    if (errorCodeOf(error) !== null) return '' // missing, a symlink or a socket: no heartbeat
     throw error
   }
 }

@@ -4,6 +4,7 @@ import { open } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
+import { errorCodeOf, hasErrorCode } from '../../../lib/error-code.ts'
 import { findMissingPrograms } from '../shared/machine.ts'
 
 /** The genuine microsandbox runtime that npm installed. */
@@ -24,7 +25,7 @@ export function findInstallation(): MicrosandboxInstallation | null {
     const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string } // the format is npm's
     return existsSync(msb) ? { msb, version } : null
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'MODULE_NOT_FOUND') return null
+    if (hasErrorCode(error, 'MODULE_NOT_FOUND')) return null
     throw error
   }
 }
@@ -33,8 +34,8 @@ export function findInstallation(): MicrosandboxInstallation | null {
 const PROGRAMS = ['mount', 'umount', 'tar'] as const
 
 /**
- * The paths at which Linux distributions store CA certificates. The runtime (0.6.18) aborts without them, even if it needs no
- * registry.
+ * The paths at which Linux distributions store CA certificates. If none of these files exists, the runtime (0.6.18)
+ * aborts, even if it contacts no registry.
  */
 const CERTIFICATES = [
   '/etc/ssl/certs/ca-certificates.crt',
@@ -59,17 +60,17 @@ export async function findMissingMicroVmRequirements(): Promise<readonly string[
 }
 
 async function findKvmProblems(): Promise<readonly string[]> {
-  const lacks: string[] = []
+  const missing: string[] = []
   try {
     await (await open('/dev/kvm', 'r+')).close()
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : 'failed'
-    lacks.push(code === 'ENOENT' ? 'there is no /dev/kvm' : `/dev/kvm does not open (${code})`)
+    const code = errorCodeOf(error) ?? 'failed'
+    missing.push(code === 'ENOENT' ? 'there is no /dev/kvm' : `/dev/kvm does not open (${code})`)
   }
-  // On other architectures, only the device shows whether KVM works.
+  // On other architectures, only `/dev/kvm` shows whether KVM works.
   if (process.arch === 'x64' && !/^flags\s*:.*\b(?:vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8')))
-    lacks.push('the processor offers no virtualization (no vmx or svm in /proc/cpuinfo)')
-  return lacks
+    missing.push('the processor offers no virtualization (no vmx or svm in /proc/cpuinfo)')
+  return missing
 }
 
 /** The paths of one sandbox in the runtime's home (0.6.18). The tests compare them with the SDK's. */
@@ -116,8 +117,8 @@ export function assertHomeShortEnough(home: string): void {
 }
 
 /**
- * Returns the environment of every process of the runtime. It contains no variable of the worker's own environment. Such a
- * variable could point the runtime to a cloud, to other credentials or to another home.
+ * Returns the environment of every process of the runtime. It contains no variable of the worker's own environment,
+ * because some variables make the runtime use a cloud, other credentials or another home.
  */
 export function vmEnvironment(home: string): NodeJS.ProcessEnv {
   return {

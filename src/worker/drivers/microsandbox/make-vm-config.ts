@@ -1,6 +1,7 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Ability } from '../../../domain/abilities.ts'
-import type { Mount, Patch } from '../../../domain/spec/spec.ts'
+import type { Cidr } from '../../../domain/cidr.ts'
+import type { Mount, NetworkSpec, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../../start-error.ts'
 import { withInterpreter } from '../shared/desired-run.ts'
 import { makeVmNetwork } from './vm-network.ts'
@@ -27,20 +28,22 @@ export type VmConfigInput = {
   readonly sources: ReadonlyMap<number, string>
   /** The paths of the copied patch sources, by the patch's index in the spec. */
   readonly copies: ReadonlyMap<number, string>
-  /** The addresses of this machine, which no sandbox may reach. */
-  readonly hostAddresses: readonly string[]
-  /** Whether to create the working folder. */
+  /** The addresses that the sandbox may not reach, whatever its policy says: this machine's, and the operator's. */
+  readonly deniedAddresses: readonly Cidr[]
+  /** The most connections of a sandbox. The runtime's own default is lower: 256 (0.6). */
+  readonly connectionsPerSandbox: number
+  /** Whether to create the working folder, because the image doesn't contain it. */
   readonly makesWorkdir: boolean
 }
 
-/** The most virtual processors of a microVM. The runtime stores their number in one byte. */
+/** The maximum number of virtual processors of a microVM. The runtime stores that number in one byte. */
 const MAX_VCPUS = 255
-/** The value for no limit. If the field is absent, the runtime sets its own limit of 4 GiB. */
+/** The value of `quota_mib` for no limit. If that field is absent, the runtime sets a limit of 4 GiB. */
 const NO_QUOTA_MIB = 0xffff_ffff
 
 /**
- * Translates a spec into a microVM's configuration. Throws `StartError` of reason `config` if the runtime does not support a
- * value.
+ * Translates a spec into a microVM's configuration. Throws `StartError` of reason `config` if the runtime does not
+ * support a value of the spec.
  */
 export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
@@ -73,10 +76,15 @@ export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): 
         ? [{ type: 'mkdir', path: runtime.workdir, mode: null } as const]
         : []),
     ],
-    network: makeVmNetwork(spec.network, input.hostAddresses),
+    network: makeVmNetwork(withBound(spec.network, input.connectionsPerSandbox), input.deniedAddresses),
     init: spec.init === null ? null : { ...spec.init, env: Object.fromEntries(spec.init.env) },
     security_profile: spec.security_profile,
   }
+}
+
+function withBound(network: NetworkSpec, connections: number): NetworkSpec {
+  const { max_connections } = network
+  return { ...network, max_connections: max_connections === null ? null : Math.min(max_connections, connections) }
 }
 
 function makeVmMount(mount: Mount, source: string | undefined): VmMount {
@@ -95,7 +103,7 @@ function makeVmMount(mount: Mount, source: string | undefined): VmMount {
       } // prettier-ignore
     }
     case 'disk_image':
-      throw new StartError('mount', 'disk images are not offered here')
+      throw new StartError('mount', 'this worker does not support disk images')
   }
 }
 

@@ -3,10 +3,11 @@ import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../../domain/ids.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
+import { hasErrorCode } from '../../../lib/error-code.ts'
 import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../../mounts.ts'
 import { applyPatches } from '../shared/patches.ts'
-import { pinMounts, removePins } from '../shared/pin-mounts.ts'
+import { bindByMount, pinMounts, removePins } from '../shared/pin-mounts.ts'
 import { openRunVolumes } from '../shared/run-volumes.ts'
 import type { VmContext } from './context.ts'
 
@@ -31,11 +32,11 @@ export async function pinMountSources(
   const folder = join(mountsFolder(context), desired.sandbox_id)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const volumes = openRunVolumes(context.volumes, desired)
-  const spec = { ...desired.spec, mounts: indexed.map(({ mount }) => withoutReadonly(mount)) }
+  const storedShift = context.settings.uidShift
   const pinned = await pinMounts(
-    { ...context, commands: localCommands },
-    { ...desired, spec },
-    { volumes, folder: join(folder, 'pins') },
+    { volumes, storedShift, commands: localCommands },
+    indexed.map(({ mount }) => withoutReadonly(mount)),
+    { folder: join(folder, 'pins'), owner: storedShift, bind: bindByMount(localCommands) },
   )
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }
@@ -48,9 +49,7 @@ function withoutReadonly(mount: Mount): Mount {
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 
-/**
- * Removes a sandbox's pins, including pins of an interrupted start. It can't delete the content of a volume. May be repeated.
- */
+/** Removes a sandbox's pins, including pins of an interrupted start. The content of volumes stays. May be repeated. */
 export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
   const folder = join(mountsFolder(context), sandbox)
   if ((await lstatOrNull(folder)) === null) return
@@ -66,9 +65,9 @@ export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Prom
 }
 
 /**
- * Copies the sources of patches from the organization's host volume into `folder`. Returns the paths of the copies by the
- * patch's index. The runtime must not read the volume itself: a sandbox may change the volume, and the runtime would follow
- * symlinks to files of this machine. Rejects with `StartError` of reason `patch`.
+ * Copies the sources of patches from the organization's default volume into `folder`. Returns the paths of the copies
+ * by the patch's index. The runtime must not read the volume itself: a sandbox may change the volume, and the runtime
+ * would follow symlinks to files of this machine. Rejects with `StartError` of reason `patch`.
  */
 export async function copyPatchSources(
   context: MountContext,
@@ -112,8 +111,7 @@ async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lsta
   try {
     return await lstat(path)
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? error.code : null
-    if (code === 'ENOENT' || code === 'ENOTDIR') return null
+    if (hasErrorCode(error, 'ENOENT', 'ENOTDIR')) return null
     throw error
   }
 }

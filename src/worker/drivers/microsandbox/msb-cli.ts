@@ -21,7 +21,7 @@ export type MsbCli = {
 }
 
 const TIMEOUT_MS = 60_000
-/** How long an import may take. It writes the whole image again as a file system for the guest. */
+/** How long an import may take. An import writes the whole image again, as a file system for the guest. */
 const LOAD_TIMEOUT_MS = 900_000
 
 /** Creates the calls of an installation's program for the sandboxes in one home. */

@@ -4,7 +4,8 @@ import type { RunId } from '../../../domain/ids.ts'
 import type { SandboxLogs, LogStream, LogWriter } from '../../logs/logs.ts'
 import { open, readdir, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound, readJson, writeJsonAtomically } from '../../../lib/files.ts'
+import { hasErrorCode } from '../../../lib/error-code.ts'
+import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /** Copies the output that the runtime captured of all live runs into the sandboxes' logs. */
 export type OutputCaptures = {
@@ -72,18 +73,18 @@ type Position = { readonly inode: number; readonly offset: number }
 const BEGINNING: Position = { inode: 0, offset: 0 }
 
 const CAPTURED = 'exec.log'
-/** How long a line may wait before it is copied. It is short because a person may be watching the log. */
+/** How often the file is checked for new lines. The interval is short because a person may be watching the log. */
 const POLL_MS = 200
 const PIECE_BYTES = 256 * 1024
 /** The longest line that is copied. The runtime writes one line for each chunk of at most 4 MiB of output. */
 const LINE_LIMIT_BYTES = 32 * 1024 * 1024
-/** The most streams to keep in memory at the same time. */
+/** The maximum number of streams in memory at the same time. */
 const STREAMS_LIMIT = 64
 
 /**
- * Follows the output that the runtime captures: one JSON object `{t, s, d, id}` per line, in a file that is renamed when it is
- * full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, it copies from the oldest file on. It logs a failure
- * once and retries.
+ * Follows the output that the runtime captures. The runtime writes one JSON object `{t, s, d, id}` per line, and
+ * renames the file when it is full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, copying begins with
+ * the oldest file. A failure is logged once, and the copy is tried again.
  */
 export function followExecLog({ folder, positionFile, writer, clock, log }: ExecLogInput): ExecLogFollower {
   const closing = new AbortController()
@@ -145,7 +146,7 @@ async function copyFrom(folder: string, from: Position, onLine: (line: string) =
     const file = await openFile(name)
     if (file !== null && file.inode !== current.inode) older.push(file)
   }
-  const at = older.findIndex(({ inode }) => inode === from.inode) // -1: the file is gone, and all others are newer
+  const at = older.findIndex(({ inode }) => inode === from.inode) // -1: that file is deleted, all others are newer
   for (const { handle, inode } of older.slice(Math.max(at, 0)))
     await readLines(handle, inode === from.inode ? from.offset : 0, onLine)
   return { inode: current.inode, offset: await readLines(current.handle, 0, onLine) }
@@ -235,7 +236,7 @@ async function openOrNull(path: string): Promise<FileHandle | null> {
   try {
     return await open(path, 'r')
   } catch (error) {
-    if (isFileNotFound(error)) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }

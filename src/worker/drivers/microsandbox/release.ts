@@ -7,7 +7,7 @@ import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
 import { unpinMountSources } from './mount-sources.ts'
 import { SDK_CALL_MARK } from './sdk-client.ts'
-import { WORKLOAD_MARK } from './start-workload.ts'
+import { WATCHER_MARK } from './start-workload.ts'
 import { findProcesses, findVm, killProcesses } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
 
@@ -22,8 +22,8 @@ export async function stopVm(context: VmContext, record: VmRunRecord, graceMs: n
 }
 
 /**
- * Sends SIGTERM to the workload and waits at most `graceMs` for its end. Returns at once if there is no workload. Processes
- * that clients started get SIGTERM when the guest shuts down, as with the genuine service.
+ * Sends SIGTERM to the workload and waits at most `graceMs` for its end. Returns at once if there is no workload.
+ * Processes that clients started get SIGTERM only when the guest shuts down, as in microsandbox's own service.
  */
 async function stopWorkload({ clock, records }: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
   const { run_id, started } = record
@@ -44,8 +44,9 @@ async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started
 }
 
 /**
- * Shuts the virtual machine down and copies the rest of its output, which is complete only after the shutdown. Records the
- * outcome first, because a machine that is off no longer shows how its run ended. Implements `RunOperations.readLastOutput`.
+ * Shuts the virtual machine down and copies the rest of its output, which is complete only after the shutdown. Records
+ * the outcome before the shutdown, because a virtual machine that is off no longer shows how its run ended. Implements
+ * `RunOperations.readLastOutput`.
  */
 export async function readLastOutput(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<void> {
   await context.records.write({ ...record, outcome })
@@ -57,7 +58,7 @@ export async function readLastOutput(context: VmContext, record: VmRunRecord, ou
 /** Frees the mounts and files of a run whose virtual machine is off. Implements `RunOperations.release`. */
 export async function releaseRun(context: VmContext, { run_id, sandbox_id }: VmRunRecord): Promise<void> {
   const { clock, home, msb, storedSandboxes } = context
-  await killProcesses(await findProcesses([WORKLOAD_MARK, run_id]), clock)
+  await killProcesses(await findProcesses([WATCHER_MARK, run_id]), clock)
   if ((await storedSandboxes.read(sandbox_id)) === null) await msb.remove(vmPaths(home, sandbox_id).name)
   await unpinMountSources(context, sandbox_id)
   await rm(copiesFolder(context, run_id), { recursive: true, force: true })

@@ -1,6 +1,7 @@
 /**
- * The program that calls the SDK, in a separate process for each call. Nothing else loads the SDK. Therefore its native module
- * and its process-wide state (backend, home, database) stay out of the worker. A crash of the SDK fails only one start.
+ * The program that calls the SDK, in a separate process for each call. Nothing else loads the SDK, so the SDK's native
+ * module and process-wide state (backend, home, database) stay out of the worker. A crash of the SDK fails only one
+ * start.
  */
 import { text } from 'node:stream/consumers'
 import { applyVmConfig } from './apply-vm-config.ts'
@@ -26,7 +27,7 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
     }
   } catch (error) {
     if (error instanceof MicrosandboxError) return { kind: 'failed', code: error.code, message: error.message }
-    // If an error kind has no class in the binding, the message is `[Kind] text`. A failed boot is such a kind.
+    // If the SDK has no class for a kind of error, such as a failed boot, the message is `[Kind] text`.
     const words = /^\[(\w+)\] ([\s\S]*)$/.exec(error instanceof Error ? error.message : String(error))
     return { kind: 'failed', code: words?.[1] ?? 'unknown', message: words?.[2] ?? String(error) }
   }

@@ -7,19 +7,19 @@ import { vmEnvironment } from './installation.ts'
 import type { VmConfig } from './vm-config.ts'
 
 /**
- * An argument in the command line of each call, followed by the run's id. The next worker finds the calls of a dead worker by
- * this argument.
+ * An argument in the command line of each SDK process, followed by the run's id. The next worker finds the SDK
+ * processes of a dead worker by this argument.
  */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
 
 type SdkCall = {
   readonly home: string
   readonly request: SdkRequest
-  /** The id of the call's run, which becomes an argument of the process. */
+  /** The id of the run for which the SDK is called. It becomes an argument of the process. */
   readonly label: string
   /**
-   * An abort kills the process of the call. A virtual machine that the call was starting ends too, because the runtime watches
-   * its parent process.
+   * An abort kills the SDK process. A virtual machine that this process was starting ends too, because the runtime
+   * watches its parent process.
    */
   readonly signal: AbortSignal
 }
@@ -28,7 +28,7 @@ type SdkCall = {
  * How long a call may take. The SDK applies patches to the disk and then waits up to 180 s for the guest to answer (0.6.14).
  */
 const TIMEOUT_MS = 400_000
-/** How many characters of the process's error output are reported. */
+/** How many characters of the SDK process's error output are reported. */
 const WORDS_LIMIT = 500
 
 /**

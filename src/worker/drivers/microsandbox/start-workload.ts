@@ -32,7 +32,7 @@ export async function startWorkload(
   }
   const path = join(records.folderOf(run_id), 'workload.json')
   await writeJsonAtomically(path, order)
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'workload.ts'), WORKLOAD_MARK, path, run_id], {
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'workload.ts'), WATCHER_MARK, path, run_id], {
     detached: true,
     stdio: 'ignore',
     cwd: '/',
@@ -45,7 +45,7 @@ export async function startWorkload(
   return identifyProcess(pid)
 }
 
-/** The input of the program `workload.ts`. It is a JSON file, whose path is the argument after `WORKLOAD_MARK`. */
+/** The input of the program `workload.ts`. It is a JSON file, whose path is the argument after `WATCHER_MARK`. */
 export type WorkloadRequest = {
   readonly socket: string
   readonly end_file: string
@@ -55,5 +55,5 @@ export type WorkloadRequest = {
   readonly user: string | null
 }
 
-/** An argument in the watcher's command line that distinguishes it from every other process. */
-export const WORKLOAD_MARK = 'sandyard-microvm-workload'
+/** An argument in the watcher's command line that distinguishes watchers from all other processes. */
+export const WATCHER_MARK = 'sandyard-microvm-workload'

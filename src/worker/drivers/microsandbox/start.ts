@@ -3,12 +3,12 @@ import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
-import { assertScriptNames, diskSizeMib, resolveImage } from '../shared/desired-run.ts'
+import { assertScriptNames, diskSizeMib, requireDiskSize, resolveImage } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
 import type { VmContext } from './context.ts'
 import { toStartError } from './vm-failures.ts'
 import { skipExistingOutput } from './output-captures.ts'
-import { hostAddresses } from './vm-network.ts'
+import { addressesOf, deniedAddresses } from '../../../domain/network/operator-denials.ts'
 import { describeIsolation, vmPaths } from './installation.ts'
 import type { StoredSandbox } from './stored-sandboxes.ts'
 import { startWorkload } from './start-workload.ts'
@@ -36,13 +36,13 @@ export async function startVm(
   }
   signal.throwIfAborted()
   const [vm] = await findVm(paths.name)
-  if (vm === undefined) throw new StartError('runtime', 'the microVM ended as soon as it had started')
+  if (vm === undefined) throw new StartError('runtime', 'the microVM ended immediately after its start')
   const facts = {
     image_digest: stored.image.digest,
     isolation: describeIsolation(installation.version),
     disk_size_mib: String(stored.disk_size_mib),
   }
-  // If the worker dies before this record is complete, the next worker finds the processes by their command lines.
+  // If the worker dies before the record contains the processes, the next worker finds them by their command lines.
   const has_workload = desired.spec.runtime.cmd !== null
   const watcher = await startWorkload(context, desired, stored.image.config)
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
@@ -53,13 +53,15 @@ export async function startVm(
 
 /** Creates a sandbox's microVM with its disk, and starts it for the first time. */
 async function createVm(context: VmContext, desired: DesiredRun, signal: AbortSignal): Promise<StoredSandbox> {
-  const { home, storedSandboxes, images, vmImages, settings } = context
+  const { home, storedSandboxes, images, vmImages, settings, ownRanges } = context
   const { run_id, sandbox_id, spec } = desired
   const { workdir } = spec.runtime
   assertScriptNames(spec)
+  const sizeMib = diskSizeMib(desired, settings)
+  requireDiskSize(sizeMib, settings)
+  await settings.diskReserve.require('the sandbox got no disk')
   const log = context.logs.writerOf(sandbox_id)
   const image = await resolveImage({ images, log }, desired, { pinned: null, signal })
-  const sizeMib = diskSizeMib(desired, settings.defaultDiskMib)
   const isInVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
   const config = makeVmConfig(desired, {
     name: vmPaths(home, sandbox_id).name,
@@ -67,7 +69,11 @@ async function createVm(context: VmContext, desired: DesiredRun, signal: AbortSi
     diskSizeMib: sizeMib,
     sources: await pinMountSources(context, desired),
     copies: await copyPatchSources(context, desired, copiesFolder(context, run_id)),
-    hostAddresses: hostAddresses(),
+    deniedAddresses: [
+      ...addressesOf(ownRanges.addresses()),
+      ...deniedAddresses(desired.network_ranges, (name) => ownRanges.rangesOf(name)),
+    ],
+    connectionsPerSandbox: settings.connectionsPerSandbox,
     makesWorkdir: workdir !== null && !isInVolume && (await isFolderMissing(image.layers, workdir)),
   })
   await callSdkForRun(context, desired, { request: { kind: 'create', config }, signal })

@@ -5,8 +5,9 @@ import type { ImageConfig } from '../../images/image.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /**
- * A sandbox whose disk the runtime stores: it has started at least once. The disk is usable only with the image of the first
- * start. The sandbox therefore keeps that image even if the tag moves, and needs no registry credential again.
+ * A sandbox that has started at least once, so that the runtime stores its disk. The disk is usable only with the image
+ * of the first start. The sandbox therefore keeps that image even if the tag moves, and needs no registry credential
+ * again.
  */
 export type StoredSandbox = {
   readonly image: { readonly digest: string; readonly config: ImageConfig }

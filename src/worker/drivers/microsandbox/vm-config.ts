@@ -27,7 +27,7 @@ export type VmConfig = {
   readonly entrypoint: readonly string[] | null
   readonly cmd: readonly string[] | null
   readonly log_level: SandboxLogLevel | null
-  /** Null for the runtime's default interval, 0 for no samples. */
+  /** Null for the runtime's default interval, 0 to take no samples. */
   readonly metrics_sample_interval_ms: number | null
   readonly env: readonly { readonly key: string; readonly value: string }[]
   readonly labels: Readonly<Record<string, string>>

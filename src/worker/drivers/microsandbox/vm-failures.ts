@@ -44,8 +44,8 @@ const OWNER_MESSAGES: Readonly<Record<StartFailure, string>> = {
 }
 
 /**
- * Translates an SDK failure into a `StartError`. The SDK's message becomes the cause, for the log. The owner also sees that
- * message if it is about the spec and contains no path in `dir`, the driver's folder.
+ * Translates an SDK failure into a `StartError`. The SDK's message becomes the cause, for the log. The owner sees the
+ * SDK's message only if it is about the spec and contains no path in `dir`, the driver's folder.
  */
 export async function toStartError(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
   const stage = failed.code === 'BootStart' ? await readStage(paths) : null

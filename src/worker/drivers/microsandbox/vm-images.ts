@@ -9,14 +9,17 @@ import { unmountBelow } from '../../mounts.ts'
 import { exportImage } from './export-image.ts'
 import type { MsbCli } from './msb-cli.ts'
 
-/** Imports of the worker's stored images into the runtime's own image store. */
+/** Imports images from the worker's image store into the runtime's own image store. */
 export type VmImages = {
   /**
    * Imports an image unless the runtime has it already. Returns the image's reference in the runtime's store. Rejects with
    * `StartError` of reason `host`, or with the signal's reason.
    */
   importImage(image: Image, signal: AbortSignal): Promise<string>
-  /** Deletes the imported images whose digests are not in this set. The set must contain the images of all sandboxes' disks. */
+  /**
+   * Deletes the imported images whose digests are not in `digests`. The set must contain the image of each sandbox that
+   * has a disk.
+   */
   deleteExcept(digests: ReadonlySet<string>): Promise<void>
 }
 
@@ -29,7 +32,7 @@ type VmImagesInput = {
 
 const PREFIX = 'localhost/sandyard:'
 
-/** Opens the import of images. Deletes the unfinished imports of an earlier worker process. */
+/** Creates the importer of images. Deletes the unfinished imports of an earlier worker process. */
 export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput): Promise<VmImages> {
   const folder = join(dir, 'exports')
   await unmountBelow(folder, { clock, commands: localCommands }) // unmounts the layers of an interrupted export
@@ -54,7 +57,7 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
         return await flights.join(image.digest, (shared) => takeIn(image, shared), signal).result
       } catch (error) {
         signal.throwIfAborted()
-        throw new StartError('host', `image ${image.reference} could not be made ready for microVMs`, error)
+        throw new StartError('host', `image ${image.reference} could not be converted for microVMs`, error)
       }
     },
     async deleteExcept(digests) {
@@ -66,7 +69,10 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
   }
 }
 
-/** Returns the reference for an image's digest. A tag has at most 128 characters and contains no colon. */
+/**
+ * Returns the runtime's reference for an image with this digest. The digest becomes the tag, which must have at most
+ * 128 characters and no colon.
+ */
 function referenceOf(digest: string): string {
   return `${PREFIX}${digest.replace(':', '-')}`
 }

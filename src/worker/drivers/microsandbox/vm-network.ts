@@ -1,8 +1,7 @@
-import { contains, parseCidr } from '../../../domain/cidr.ts'
+import { contains, dropContained, formatCidr, parseCidr, type Cidr } from '../../../domain/cidr.ts'
 import { METADATA_CIDRS, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
 import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
-import { networkInterfaces } from 'node:os'
 
 /** A virtual machine's network, in the form that the SDK's builder accepts. */
 export type VmNetwork = {
@@ -12,12 +11,13 @@ export type VmNetwork = {
 }
 
 /**
- * Translates a spec's network. Returns null if the sandbox has no network. As with every driver, the operator's rules come
- * before the tenant's (decision 0007). They deny the machine's own addresses, loopback, and every port of the gateway except
- * DNS. A metadata address is reachable only if a rule names it. The runtime makes connections from a process on this machine.
- * Without these rules, a default of `allow` would reach the machine's own services.
+ * Translates a spec's network. Returns null if the sandbox has no network. As with every driver, the operator's rules
+ * come before the tenant's (decision 0007). They deny `denied`, loopback, and every port of the gateway except DNS.
+ * `denied` contains the machine's own addresses. A metadata address is reachable only if a rule names it. The runtime opens a sandbox's
+ * connections from a process on this machine. Without these rules, a policy whose default is `allow` would let the
+ * sandbox reach the machine's own services.
  */
-export function makeVmNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
+export function makeVmNetwork(spec: NetworkSpec, denied: readonly Cidr[]): VmNetwork | null {
   if (!spec.enabled) return null
   const policy = spec.policy ?? DEFAULT_POLICY
   return {
@@ -26,7 +26,7 @@ export function makeVmNetwork(spec: NetworkSpec, hostAddresses: readonly string[
     policy: {
       default_egress: policy.default_egress,
       default_ingress: policy.default_ingress,
-      rules: [...operatorRules(hostAddresses), ...metadataRules(policy), ...policy.rules],
+      rules: [...operatorRules(denied), ...metadataRules(policy), ...policy.rules],
     },
   }
 }
@@ -36,9 +36,9 @@ const NOT_DNS: Rule['ports'] = [
   { start: 54, end: 65_535 },
 ]
 
-function operatorRules(hostAddresses: readonly string[]): readonly Rule[] {
+function operatorRules(denied: readonly Cidr[]): readonly Rule[] {
   return [
-    ...hostAddresses.map((address) => denyEgress({ cidr: blockOf(address) })),
+    ...dropContained(denied).map((block) => denyEgress({ cidr: formatCidr(block) })),
     denyEgress({ group: 'loopback' }),
     { ...denyEgress({ group: 'host' }), protocols: ['tcp', 'udp'], ports: NOT_DNS },
     { ...denyEgress({ group: 'host' }), protocols: ['icmpv4', 'icmpv6'] },
@@ -46,19 +46,19 @@ function operatorRules(hostAddresses: readonly string[]): readonly Rule[] {
 }
 
 /**
- * Returns the policy's rules that name metadata addresses, followed by a rule that denies all metadata addresses. Therefore
- * `any`, a default of `allow` and wider blocks don't allow metadata addresses. A rule that denies `any` or a wider block
- * applies to them, too.
+ * Returns the policy's rules that name metadata addresses, followed by a rule that denies all metadata addresses. Allow
+ * rules for `any` or for wider blocks, and a default of `allow`, therefore don't allow metadata addresses. Deny rules
+ * for `any` or for wider blocks also deny them.
  */
 function metadataRules(policy: NetworkPolicy): readonly Rule[] {
-  const said = policy.rules.flatMap((rule): readonly Rule[] => {
+  const metadata = policy.rules.flatMap((rule): readonly Rule[] => {
     if (rule.direction === 'ingress') return []
     if (namesMetadata(rule.destination)) return [{ ...rule, direction: 'egress' }]
     return rule.action === 'deny' && coversMetadata(rule.destination)
       ? METADATA_BLOCKS.map((destination) => ({ ...rule, direction: 'egress', destination }))
       : []
   })
-  return [...said, denyEgress({ group: 'metadata' }), ...METADATA_BLOCKS.map(denyEgress)]
+  return [...metadata, denyEgress({ group: 'metadata' }), ...METADATA_BLOCKS.map(denyEgress)]
 }
 
 const METADATA_BLOCKS: readonly Destination[] = METADATA_ADDRESSES.map((address) => ({ cidr: blockOf(address) }))
@@ -82,12 +82,4 @@ function blockOf(address: string): string {
 
 function denyEgress(destination: Destination): Rule {
   return { direction: 'egress', destination, action: 'deny', ports: [], protocols: [] }
-}
-
-/** Returns the addresses of this machine except loopback. */
-export function hostAddresses(): readonly string[] {
-  return Object.values(networkInterfaces())
-    .flatMap((addresses) => addresses ?? [])
-    .filter(({ internal }) => !internal)
-    .map(({ address }) => address)
 }

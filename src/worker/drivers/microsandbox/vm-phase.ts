@@ -1,6 +1,6 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../../lib/files.ts'
+import { hasErrorCode } from '../../../lib/error-code.ts'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../../processes/process-identity.ts'
 import type { ObservedPhase } from '../shared/run-supervisor.ts'
@@ -15,7 +15,8 @@ export type VmEvidence = {
   readonly isBeingStarted: boolean
   readonly isVmAlive: boolean
   /**
-   * False once the workload's watcher process is gone. Then the relay has killed the workload, and no process reports its end.
+   * False once the workload's watcher process is gone. The relay has then killed the workload, and no process reports
+   * how the workload ended.
    */
   readonly isWatched: boolean
   readonly end: WorkloadEnd | null
@@ -78,7 +79,8 @@ export async function observeVm(
   const watcher = record.started?.watcher ?? null
   const hasWatcher = record.started?.has_workload === true
   const isWatcherAlive = hasWatcher && watcher !== null && isAlive(watcher)
-  // Read the file only after the check of the processes. A watcher that ended in between has written it by now.
+  // Read the end file only after the check of the processes. A watcher that the check found dead wrote its file before
+  // it ended.
   const end = await records.readEnd(record.run_id)
   const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested
   const paths = vmPaths(context.home, record.sandbox_id)
@@ -103,7 +105,7 @@ async function saysOutOfMemory(path: string): Promise<boolean> {
     const text = buffer.toString('latin1', 0, bytesRead)
     return /Out of memory: Killed process|oom-kill:/.test(text.slice(Math.max(0, text.lastIndexOf('Linux version '))))
   } catch (error) {
-    if (isFileNotFound(error)) return false
+    if (hasErrorCode(error, 'ENOENT')) return false
     throw error
   }
 }

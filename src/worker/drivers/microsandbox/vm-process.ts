@@ -15,8 +15,8 @@ export async function findProcesses(words: readonly string[]): Promise<readonly 
     if (!/^\d+$/.test(name)) continue
     const line = commandLineOf(Number(name))
     if (!words.every((word) => line.includes(word))) continue
-    const mark = identifyProcess(Number(name))
-    if (mark !== null) found.push(mark)
+    const process = identifyProcess(Number(name))
+    if (process !== null) found.push(process)
   }
   return found
 }
@@ -30,12 +30,12 @@ const KILL_TIMEOUT_MS = 20_000
 const KILL_POLL_MS = 10
 
 /** Kills processes and waits until all of them have ended. Rejects after 20 s. */
-export async function killProcesses(marks: readonly ProcessIdentity[], clock: Clock): Promise<void> {
+export async function killProcesses(processes: readonly ProcessIdentity[], clock: Clock): Promise<void> {
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
-  for (const mark of marks) if (isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')
-  for (const mark of marks) {
-    while (isAlive(mark)) {
-      if (clock.monotonicMs() > deadlineMs) throw new Error(`process ${String(mark.pid)} can't be killed`)
+  for (const process of processes) if (isAlive(process)) sendSignal(process.pid, 'SIGKILL')
+  for (const process of processes) {
+    while (isAlive(process)) {
+      if (clock.monotonicMs() > deadlineMs) throw new Error(`process ${String(process.pid)} can't be killed`)
       await clock.sleep(KILL_POLL_MS)
     }
   }

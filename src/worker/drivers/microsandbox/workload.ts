@@ -1,7 +1,8 @@
 /**
- * The watcher program: runs a sandbox's workload through the guest's agent and writes the workload's end to a file. It is a
- * separate process that outlives the worker. The relay kills a client's processes when the client disconnects, so the worker
- * itself must not be the client. It forwards SIGTERM to the workload.
+ * The watcher program: runs a sandbox's workload through the guest's agent and writes the workload's end to a file. It
+ * is a separate process that outlives the worker. The relay kills a client's processes when the client disconnects. The
+ * watcher is therefore the client, and not the worker, which may be restarted. The watcher forwards SIGTERM to the
+ * workload.
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -13,7 +14,8 @@ import type { WorkloadEnd } from './vm-records.ts'
 import type { WorkloadRequest } from './start-workload.ts'
 
 /**
- * The bytes that the relay sends before the first frame. They contain the range of correlation ids that this client may use.
+ * How many bytes microsandbox's relay sends before the first frame: the range of correlation ids that this connection may
+ * use. This program needs only the first id.
  */
 const PROLOGUE_BYTES = 8
 const SIGTERM = 15

@@ -1,3 +1,4 @@
+import type { OrgId } from '../../../domain/ids.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
@@ -14,14 +15,20 @@ export type Container = {
    */
   readonly initPid: number
   /**
-   * The host's path of the container's root: in `/proc` if the host sees the first process, and otherwise the root's mount
-   * point.
+   * The path of the container's root on the host. It is in `/proc` if the container's processes are host processes.
+   * With gVisor or a virtual machine, it is the root's mount point.
    */
   readonly rootPath: string
-  /** The host user who is user 0 of the container. */
+  /** The id of the host user that is user 0 in the container. */
   readonly uidShift: number
   /** The run's folder, which stores FIFOs and process files. Only root may enter it. */
   readonly runDir: string
+  readonly orgId: OrgId
+  /**
+   * The files by which the processes that serve the container's commands join its second cgroup: one for each hierarchy.
+   * The launcher writes to them.
+   */
+  readonly commandCgroups: readonly string[]
   readonly spec: SandboxSpec
   readonly image: ImageConfig
 }

@@ -1,45 +1,71 @@
 import type { Duplex } from 'node:stream'
+import type { IdRange } from '../../../domain/workers/id-range.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
+import { NO_DISK_RESERVE } from '../../disk-reserve.ts'
+import type { OfferedShare } from '../shared/machine.ts'
 import type { HostCommands } from '../../processes/system-calls.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { RunUsage } from './run/run-activity.ts'
 import type { OutputCaptures } from './run/output-captures.ts'
-import type { Cgroups } from './run/cgroup.ts'
+import type { Cgroups } from './run/cgroups.ts'
 import type { Container } from './container.ts'
 import type { SandboxDisks } from './disk/sandbox-disks.ts'
 import type { Launcher } from './run/launcher.ts'
-import type { HardLimits } from './run/rlimits.ts'
+import type { HardLimits } from './users/rlimits.ts'
 import type { LivenessCheck } from '../../processes/process-identity.ts'
 import type { OciRunRecords } from './run/run-records.ts'
 import type { Runtime } from './run/runtime.ts'
+import type { DiskThrottle, ParentLimits } from './run/sandbox-limits.ts'
+import type { MappedFolders } from './users/mapping-flaws.ts'
+import type { SandboxUsers } from './users/sandbox-users.ts'
 
 /** The driver's settings. */
 export type OciSettings = {
   /** The size of a sandbox's disk if its spec names no size. The disk is a sparse file. */
   readonly defaultDiskMib: number
-  /** How many disks of that size to keep formatted and mounted, ready for starts. */
-  readonly diskPool: number
-  /** The most processes and threads in a sandbox. */
+  /** The largest disk that a sandbox may get. */
+  readonly maxDiskMib: number
+  /** How many times the space for disks all disks together may promise. */
+  readonly diskOvercommit: number
+  /** How many disks of the default size, and how many user namespaces, to keep ready for later starts. */
+  readonly readyAhead: number
+  /** The maximum number of processes and threads in a sandbox of any size. */
   readonly pidsLimit: number
-  /** The host user who is user 0 of every sandbox. Images are unpacked with owners shifted by this number. */
+  /** How many processes and threads a sandbox may have for each GiB of its memory, in addition to a base. */
+  readonly pidsPerGib: number
+  /** The maximum number of processes and threads of all sandboxes. Null: three quarters of what the kernel allows. */
+  readonly allPidsLimit: number | null
+  /** How many commands, connections and file helpers of a sandbox may be open at once. */
+  readonly sessionsPerSandbox: number
+  /** The maximum rates at which each sandbox reads and writes its disk. */
+  readonly diskThrottle: DiskThrottle
+  /** The id on disk of the sandboxes' user 0. Layers, disks and volumes store every id shifted by this number. */
   readonly uidShift: number
-  /** How many virtual CPUs each real CPU counts as. */
-  readonly cpuOvercommit: number
+  /** The range of the host's ids from which each run gets its own. */
+  readonly uidRange: IdRange
   /** The path of a static init program on the host. */
   readonly initBinary: string
-}
+} & OfferedShare
 
 /** The default settings. */
-export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift'> = {
+export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift' | 'uidRange'> = {
   defaultDiskMib: 8192,
-  diskPool: 4,
-  pidsLimit: 2048,
+  maxDiskMib: 65_536,
+  diskOvercommit: 64,
+  readyAhead: 4,
+  pidsLimit: 32_768,
+  pidsPerGib: 1024,
+  allPidsLimit: null,
+  sessionsPerSandbox: 256,
+  diskThrottle: { bytesPerSec: null, iops: null },
   cpuOvercommit: 4,
+  hostReserveMib: null,
+  diskReserve: NO_DISK_RESERVE,
   initBinary: '/usr/bin/catatonit',
 }
 
@@ -55,13 +81,15 @@ export type OciDriverInput = {
   readonly clock: Clock
   readonly log: Log
   readonly random: Random
+  /** The folders of images and volumes, whose mounts show files with the ids of each run. */
+  readonly folders: MappedFolders
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
   /** Stores the workload's output and the log lines about a sandbox's starts and ends. */
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   /**
-   * Opens a channel that serves the agent protocol to one client. It reports when the client uses the sandbox, and logs the
-   * output of the client's processes.
+   * Opens a channel that serves the agent protocol to one client. The channel reports each use of the sandbox to `use`,
+   * and copies the output of the client's processes to `capture`.
    */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings
@@ -72,7 +100,10 @@ export type OciContext = OciDriverInput & {
   readonly records: OciRunRecords
   readonly captures: OutputCaptures
   readonly disks: SandboxDisks
+  readonly users: SandboxUsers
   readonly cgroups: Cgroups
+  /** The limits of all sandboxes together. */
+  readonly parentLimits: ParentLimits
   /** The folder in which root file systems are mounted. Every user of the host may enter its parent folders. */
   readonly mountDir: string
   readonly bootId: string

@@ -1,42 +1,49 @@
 import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
-import { makeMountDir, mountFolderOf } from '../../mounts.ts'
+import { folderHash, makeMountDir, mountFolderOf } from '../../mounts.ts'
 import type { Driver } from '../driver.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
-import { makeDiskPoolFiller, type DiskPoolFiller } from './disk/disk-pool-filler.ts'
 import { openSandboxDisks } from './disk/sandbox-disks.ts'
+import { makePoolFiller, type PoolFiller } from './pool-filler.ts'
 import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
-import { cgroupParentOf, openCgroups } from './run/cgroup.ts'
+import { cgroupParentOf } from './run/open-cgroups.ts'
+import { reclaimHostDevices } from './run/host-devices.ts'
 import { killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
+import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
 import { assertMachineUsable, probeMachine } from './run/probe.ts'
 import { releaseRun, removeMounts } from './run/release.ts'
-import { parseHardLimits } from './run/rlimits.ts'
+import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
 import { makeRunActivity, type RunActivity } from './run/run-activity.ts'
 import { observeRun } from './run/run-phase.ts'
 import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { startRun } from './run/start.ts'
+import { joinsUserNamespaces } from './run/runtime.ts'
 import { stopProcesses } from './run/stop-processes.ts'
+import { openSandboxUsers } from './users/sandbox-users.ts'
 
 /**
- * Opens the driver that runs sandboxes with an OCI runtime. Adopts the runs that earlier workers left in `dir`. Removes every
- * mount, network and cgroup of a run without a record. Rejects when the machine can't run sandboxes; the message tells the
- * operator why.
+ * Opens the driver that runs sandboxes with an OCI runtime. Adopts the runs that earlier workers left in `dir`. Removes
+ * every mount, network and cgroup of a run without a record. Rejects when the machine can't run sandboxes. The error
+ * message tells the operator the reason.
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   assertMachineUsable(input.settings.initBinary)
   const context = await openContext(input)
-  const { records, disks, captures, logs, clock, log } = context
-  const poolFiller = makeDiskPoolFiller(disks, { clock, log })
+  const { records, disks, users, captures, logs, clock, log } = context
+  const poolFiller = makePoolFiller([disks, users], { clock, log })
   const activity = makeRunActivity(clock, () => {
     supervisor.checkSoon()
   })
   const operations = makeRunOperations(context, { activity, poolFiller })
   await killOrphanedShims(context)
+  await reclaimHostDevices(log)
+  await limitAdoptedRuns(context)
   const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
   await removeUnrecordedRuns(context)
   poolFiller.fill()
@@ -49,11 +56,11 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     stop: (run, graceMs) => supervisor.stop(run, graceMs),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
-      await supervisor.assertNoRunOf(sandbox)
+      supervisor.assertNoRunOf(sandbox)
       await disks.delete(sandbox)
     },
     async openChannel(run) {
-      const record = await records.read(run)
+      const record = records.read(run)
       const container = record === null ? null : await containerOf(context, record)
       if (record === null || container === null) throw new Error(`run ${run} is not running`)
       const usage = {
@@ -71,20 +78,30 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       captures.close()
       await poolFiller.close()
       await disks.drainPool()
+      users.close()
       await removeIfUnused(context)
     },
   }
 }
 
-type RunServices = { readonly activity: RunActivity; readonly poolFiller: DiskPoolFiller }
+type RunServices = { readonly activity: RunActivity; readonly poolFiller: PoolFiller }
 
 function makeRunOperations(context: OciContext, { activity, poolFiller }: RunServices): RunOperations<OciRunRecord> {
-  const { captures, bootId } = context
+  const { captures, users, bootId } = context
   return {
-    newRecord: (desired) => Promise.resolve({ ...newRunRecord(desired, bootId), spec: desired.spec, image: null }),
+    async newRecord(desired) {
+      const { spec } = desired
+      const hasVolumes = spec.mounts.some(({ type }) => type === 'named' || type === 'bind')
+      const { range_first, uid_shift } = await users.assign(desired.run_id, { hasVolumes })
+      return { ...newRunRecord(desired, bootId), spec, image: null, ids: { range_first, uid_shift } }
+    },
     async start(desired, record, signal) {
-      await startRun(context, desired, { record, signal })
-      poolFiller.fillLater()
+      try {
+        await startRun(context, desired, { record, signal })
+      } finally {
+        users.closeNamespaces(desired.run_id)
+        poolFiller.fillLater() // a start that failed may have taken a disk too
+      }
     },
     async observe(record, isBeingStarted) {
       const phase = await observeRun(context, record, isBeingStarted)
@@ -111,48 +128,69 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
 }
 
 async function openContext(input: OciDriverInput): Promise<OciContext> {
-  const { dir, settings, random, commands, logs, clock, log } = input
+  const { dir, settings, runtime, random, commands, folders, logs, clock, log } = input
   const mountFolder = mountFolderOf(dir)
-  const [records, disks, cgroups, mountDir, bootId, limits] = await Promise.all([
+  const [records, disks, limited, mountDir, bootId, limits] = await Promise.all([
     openOciRunRecords(dir),
     openSandboxDisks({
       dir: `${dir}/disks`,
       defaultSizeMib: settings.defaultDiskMib,
-      poolSize: settings.diskPool,
+      poolSize: settings.readyAhead,
+      reserve: settings.diskReserve,
+      overcommit: settings.diskOvercommit,
       random,
       commands,
       mountPooled: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
       unmountPooled: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),
     }),
-    openCgroups(cgroupParentOf(dir)),
+    openLimitedCgroups(cgroupParentOf(dir), settings, log),
     makeMountDir(dir),
     readBootId(),
     readFile('/proc/self/limits', 'utf8'),
   ])
+  const hardLimits = sandboxHardLimits(parseHardLimits(limits))
+  const held = records
+    .list()
+    .flatMap(({ ids, is_released }) => (ids === undefined || is_released ? [] : [ids.range_first]))
+  const users = await openSandboxUsers({
+    range: settings.uidRange,
+    held,
+    startAt: parseInt(folderHash(dir), 16),
+    storedShift: settings.uidShift,
+    joinsNamespaces: joinsUserNamespaces(runtime.name),
+    hardLimits,
+    poolSize: settings.readyAhead,
+    folders,
+    scratch: join(dir, 'idmap-trial'),
+    commands,
+    log,
+  })
   return {
     ...input,
     records,
+    users,
     captures: makeOutputCaptures({ records, bootId, logs, clock, log }),
     disks,
-    cgroups,
+    ...limited,
     mountDir,
     bootId,
     isAlive: makeCachedLivenessCheck(clock),
     toolbox: await mountToolbox({ dir, mountDir }, log),
-    hardLimits: parseHardLimits(limits),
+    hardLimits,
   }
 }
 
 /** Returns the container of a running run, or null if the run is not running. */
 async function containerOf(context: OciContext, record: OciRunRecord): Promise<Container | null> {
-  const { run_id, started, image, spec } = record
-  // Don't use the cached check. The container's root is found by a process id, which may belong to a new process by now.
+  const { run_id, org_id, started, image, spec } = record
+  // The liveness check must not be cached here: the container's root is found by a process id, which may belong to a
+  // new process by now.
   const observed = await observeRun({ ...context, isAlive }, record, false)
   if (observed.phase !== 'running' || started === null || started.init === null || image === null) return null
   const { name, command } = started.runtime
   const initPid = started.init.pid
-  // With gVisor or a virtual machine, the host can't enter the root of the sandbox's processes. It reads the root that it
-  // mounted instead.
+  // With gVisor or a virtual machine, the host can't enter the root of the sandbox's processes. For these runtimes, use
+  // the path at which the host mounted the root.
   const hasHostRoot = name === 'crun' || name === 'runc'
   return {
     id: run_id,
@@ -162,6 +200,8 @@ async function containerOf(context: OciContext, record: OciRunRecord): Promise<C
     rootPath: hasHostRoot ? `/proc/${String(initPid)}/root` : rootfsPaths(context.mountDir, run_id).root,
     uidShift: started.uid_shift,
     runDir: context.records.folderOf(run_id),
+    orgId: org_id,
+    commandCgroups: await limitCommandsOf(context, record, name),
     spec,
     image,
   }

@@ -11,8 +11,8 @@ export const TOOLS_FOLDER = '/.msb/tools'
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /**
- * Returns the environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's. PATH starts
- * with the scripts' folder, and HOME is `home` unless spec or image sets it.
+ * Returns the environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's.
+ * PATH starts with `SCRIPTS_FOLDER`, and HOME is `home` unless the spec or the image sets HOME.
  */
 export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: string): readonly string[] {
   const variables = new Map<string, string>([

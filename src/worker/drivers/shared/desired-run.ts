@@ -1,4 +1,5 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../domain/ids.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { Image, ImageConfig, RegistryAuth } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
@@ -14,6 +15,8 @@ export interface ImageResolver {
   resolve(
     reference: string,
     options: {
+      /** The organization of the run. */
+      readonly org: OrgId
       readonly policy: PullPolicy
       readonly auth: RegistryAuth | null
       readonly signal: AbortSignal
@@ -25,12 +28,13 @@ export interface ImageResolver {
 }
 
 /**
- * Resolves the image of a run's spec, and writes its reference and digest to the sandbox's log. `pinned` is the image under the
- * sandbox's existing disk, which every restart uses again. If it is null, the spec's reference is resolved.
+ * Resolves the image of a run's spec, and writes its reference and digest to the sandbox's log. `pinned` is the image
+ * of the sandbox's existing disk, which every restart uses again. If `pinned` is null, the spec's reference is
+ * resolved.
  */
 export async function resolveImage(
   { images, log }: { readonly images: ImageResolver; readonly log: Pick<LogWriter, 'system'> },
-  { spec, registry_auth }: DesiredRun,
+  { org_id: org, spec, registry_auth }: DesiredRun,
   { pinned, signal }: { readonly pinned: Image | null; readonly signal: AbortSignal },
 ): Promise<Image> {
   let source: 'pulled' | 'stored' = 'stored'
@@ -38,19 +42,37 @@ export async function resolveImage(
     source = 'pulled'
   }
   const image =
-    pinned ?? (await images.resolve(spec.image, { policy: spec.pull_policy, auth: registry_auth, signal, onFetched }))
+    pinned ??
+    (await images.resolve(spec.image, { org, policy: spec.pull_policy, auth: registry_auth, signal, onFetched }))
   log.system(LIFECYCLE_LINES.image(image.reference, image.digest, source))
   return image
 }
 
-/** Returns the size of a run's disk in MiB: the spec's size, or the worker's default limited to the organization's maximum. */
-export function diskSizeMib({ spec, default_disk_max_mib }: DesiredRun, defaultDiskMib: number): number {
-  return spec.resources.disk_size_mib ?? Math.min(defaultDiskMib, default_disk_max_mib ?? Infinity)
+/** The worker's sizes of disks, in MiB. */
+export type DiskSizes = { readonly defaultDiskMib: number; readonly maxDiskMib: number }
+
+/**
+ * Returns the size of a run's disk in MiB: the spec's size, or the worker's default limited to the organization's and the
+ * worker's maximum.
+ */
+export function diskSizeMib({ spec, default_disk_max_mib }: DesiredRun, sizes: DiskSizes): number {
+  return (
+    spec.resources.disk_size_mib ?? Math.min(sizes.defaultDiskMib, sizes.maxDiskMib, default_disk_max_mib ?? Infinity)
+  )
+}
+
+/** Throws `StartError` if a new disk would exceed the worker's maximum. A disk that exists already stays usable. */
+export function requireDiskSize(sizeMib: number, { maxDiskMib }: DiskSizes): void {
+  if (sizeMib <= maxDiskMib) return
+  throw new StartError(
+    'disk',
+    `a disk of ${String(sizeMib)} MiB is larger than this worker allows: at most ${String(maxDiskMib)} MiB (SANDYARD_DISK_MAX_MIB)`,
+  )
 }
 
 /**
- * Returns the command whose end ends the run, or null if the sandbox only waits for commands. The image's own command never
- * runs by itself (decision 0006).
+ * Returns the workload's command line, whose end ends the run. Null if the sandbox only waits for commands. The image's
+ * own command never runs by itself (decision 0006).
  */
 export function workloadCommand({ runtime }: SandboxSpec, image: ImageConfig): readonly string[] | null {
   return runtime.cmd === null ? null : [...(runtime.entrypoint ?? image.entrypoint ?? []), ...runtime.cmd]

@@ -2,22 +2,23 @@ import { constants } from 'node:fs'
 import { chmod, lchown, open, readdir, readlink, rm, symlink, type FileHandle } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
 import type { Patch } from '../../../domain/spec/spec.ts'
+import { errorCodeOf } from '../../../lib/error-code.ts'
 import { StartError } from '../../start-error.ts'
 import { BlockedPathError, createFolders, putFile, putText, lstatOrNull, type RootTree } from './root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'
 import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from './resolve-in-root.ts'
 
-type HostVolume = Pick<RunVolumes, 'host'>
+type DefaultVolume = Pick<RunVolumes, 'default'>
 
-/** The most levels of nested folders that `copy_dir` accepts. */
+/** The maximum depth of nested folders that `copy_dir` accepts. */
 const MAX_DEPTH = 100
 
 /**
- * Applies a spec's patches, in order, beneath a sandbox's root. `copy_file` and `copy_dir` read from the organization's host
- * volume, which other sandboxes may change at the same time. Rejects with `StartError` of reason `patch`, whose message names
- * the patch and its path.
+ * Applies a spec's patches, in order, beneath a sandbox's root. `copy_file` and `copy_dir` read from the organization's
+ * default volume, which other sandboxes may change at the same time. Rejects with `StartError` of reason `patch`, whose
+ * message names the patch and its path.
  */
-export async function applyPatches(tree: RootTree, patches: readonly Patch[], volumes: HostVolume): Promise<void> {
+export async function applyPatches(tree: RootTree, patches: readonly Patch[], volumes: DefaultVolume): Promise<void> {
   for (const [index, patch] of patches.entries()) {
     try {
       await applyPatch(tree, patch, volumes)
@@ -27,7 +28,7 @@ export async function applyPatches(tree: RootTree, patches: readonly Patch[], vo
   }
 }
 
-async function applyPatch(tree: RootTree, patch: Patch, volumes: HostVolume): Promise<void> {
+async function applyPatch(tree: RootTree, patch: Patch, volumes: DefaultVolume): Promise<void> {
   switch (patch.type) {
     case 'text':
       await refuseExisting(tree, patch.path, patch.replace)
@@ -65,9 +66,9 @@ async function refuseExisting(tree: RootTree, path: string, replace: boolean): P
 async function copyFile(
   tree: RootTree,
   patch: Extract<Patch, { type: 'copy_file' }>,
-  volumes: HostVolume,
+  volumes: DefaultVolume,
 ): Promise<void> {
-  const source = await openInRoot(await volumes.host(), patch.src)
+  const source = await openInRoot(await volumes.default(), patch.src)
   try {
     const stat = await source.stat()
     if (!stat.isFile()) throw new BlockedPathError(`'${patch.src}' is not a file`)
@@ -83,9 +84,9 @@ async function copyFile(
 async function copyFolder(
   tree: RootTree,
   patch: Extract<Patch, { type: 'copy_dir' }>,
-  volumes: HostVolume,
+  volumes: DefaultVolume,
 ): Promise<void> {
-  const source = await openInRoot(await volumes.host(), patch.src)
+  const source = await openInRoot(await volumes.default(), patch.src)
   try {
     if (!(await source.stat()).isDirectory()) throw new BlockedPathError(`'${patch.src}' is not a folder`)
     await copyEntries(tree, source, { path: patch.dst, depth: 0 })
@@ -95,8 +96,8 @@ async function copyFolder(
 }
 
 /**
- * Copies a folder's entries. Opens each entry beneath the handle of its folder. Therefore a concurrent change of the volume
- * can't redirect the copy.
+ * Copies a folder's entries. Opens each entry relative to the open handle of its folder, so a concurrent change of the
+ * volume can't redirect the copy.
  */
 async function copyEntries(
   tree: RootTree,
@@ -179,6 +180,6 @@ function reasonOf(error: unknown, patch: Patch): string {
   if (error instanceof BlockedPathError) return error.message
   const where = 'path' in patch ? patch.path : 'src' in patch ? `${patch.src} to ${patch.dst}` : patch.link
   if (error instanceof PathInRootError) return `${error.message}`
-  const code = error instanceof Error && 'code' in error ? String(error.code) : 'failed'
+  const code = errorCodeOf(error) ?? 'failed'
   return `${code}: ${where}`
 }

@@ -1,11 +1,11 @@
 import { existsSync } from 'node:fs'
 import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
 import { openRoot } from '../../volumes/descriptors.ts'
 import { mount } from '../../mounts.ts'
+import type { HostCommands } from '../../processes/system-calls.ts'
 import { BlockedPathError } from './root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'
 import { withStartFailure } from '../../start-error.ts'
@@ -15,9 +15,9 @@ import { resolveBeneath, type VolumeRoot } from '../../volumes/resolve-beneath.t
 import { translateErrors } from '../../volumes/file-errors.ts'
 
 /**
- * A mount whose source no sandbox can replace. Sandboxes write to volumes, so a path in a volume may point elsewhere at any
- * time. The driver opens the source once and bind mounts it on a pin, a path that no sandbox can change. The runtime mounts the
- * pin.
+ * A mount whose source no sandbox can replace. Sandboxes write to volumes, so a path in a volume may point elsewhere at
+ * any time. The driver therefore opens the source once and bind mounts it on a pin, a path that no sandbox can change.
+ * The runtime then uses the pin as the mount's source.
  */
 export type PinnedMount =
   | { readonly spec: BindMount | NamedMount; readonly pin: string; readonly kind: 'folder' | 'file' }
@@ -27,25 +27,68 @@ export type PinnedMount =
    */
   | { readonly spec: TmpfsMount; readonly pin: string | null; readonly kind: 'folder' }
 
-/** Creates `folder` and pins every mount of a run there. Rejects with `StartError` of reason `mount`, which names the mount. */
+/** Bind mounts a path on a pin with mount flags as mount(8) names them. */
+type BindPin = (source: string, pin: string, flags: readonly string[]) => Promise<void>
+
+/** Returns bind mounts that show the owners of files as they are on disk. */
+export function bindByMount(commands: CommandRunner): BindPin {
+  return async (source, pin, flags) => {
+    await mount(commands, ['--no-canonicalize', '-o', ['bind', ...flags].join(','), source, pin])
+  }
+}
+
+/** Returns bind mounts that show the owners of files by the map of a user namespace. */
+export function bindIdmapped(commands: Pick<HostCommands, 'callSystem'>, mapPath: string): BindPin {
+  return async (source, pin, flags) => {
+    const set = sumOfFlags((flag) => flags.includes(flag))
+    const clear = sumOfFlags((flag) => !flags.includes(flag))
+    await commands.callSystem(['pin', source, pin, mapPath, String(set), String(clear)])
+  }
+}
+
+/** The mount flags by their numbers for mount_setattr(2). */
+const MOUNT_ATTRIBUTES = { ro: 1, nosuid: 2, nodev: 4, noexec: 8 } as const
+
+function sumOfFlags(isWanted: (flag: string) => boolean): number {
+  const wanted = Object.entries(MOUNT_ATTRIBUTES).filter(([flag]) => isWanted(flag))
+  return wanted.reduce((sum, [, number]) => sum + number, 0)
+}
+
+type PinDeps = {
+  readonly volumes: RunVolumes
+  /** The id on disk of the sandboxes' user 0, who owns new folders in volumes. */
+  readonly storedShift: number
+  readonly commands: CommandRunner
+}
+
+type Pins = {
+  /** The folder of the pins. It must not exist. */
+  readonly folder: string
+  /** The host's user who may enter the folder. */
+  readonly owner: number
+  readonly bind: BindPin
+}
+
+/** Creates the folder of pins and pins every mount there. Rejects with `StartError` of reason `mount`, which names the mount. */
 export async function pinMounts(
-  { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
-  { spec }: DesiredRun,
-  { volumes, folder }: { readonly volumes: RunVolumes; readonly folder: string },
+  deps: PinDeps,
+  mounts: readonly Mount[],
+  { folder, owner, bind }: Pins,
 ): Promise<readonly PinnedMount[]> {
-  if (spec.mounts.length === 0) return []
-  await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, settings.uidShift))
+  if (mounts.length === 0) return []
+  await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, owner))
   const pinned: PinnedMount[] = []
-  for (const [index, one] of spec.mounts.entries()) {
-    const target = { pin: join(folder, String(index)), hasOtherMounts: spec.mounts.length > 1 }
-    pinned.push(await withMountName(one, pinMount(one, target, { volumes, owner: settings.uidShift, commands })))
+  for (const [index, one] of mounts.entries()) {
+    const target = { pin: join(folder, String(index)), bind, hasOtherMounts: mounts.length > 1 }
+    pinned.push(await withMountName(one, pinMount(one, target, deps)))
   }
   return pinned
 }
 
 /**
- * Removes the pins in `folder` after they were unmounted. It can't delete the content of volumes. A pin is an empty folder or
- * file, and the kernel refuses to remove it (`EBUSY`) while something is mounted on it. Succeeds if the folder is missing.
+ * Removes the pins in `folder` after they were unmounted. A pin is an empty folder or file. If something is still
+ * mounted on it, the kernel refuses to remove it (`EBUSY`), so the content of volumes can't be deleted. Succeeds if the
+ * folder is missing.
  */
 export async function removePins(folder: string): Promise<void> {
   if (!existsSync(folder)) return
@@ -76,29 +119,28 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
   await chown(path, owner, owner)
 }
 
-type PinTarget = { readonly pin: string; readonly hasOtherMounts: boolean }
-type PinSource = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: CommandRunner }
+type BindTarget = { readonly pin: string; readonly bind: BindPin }
+type PinTarget = BindTarget & { readonly hasOtherMounts: boolean }
 
-async function pinMount(spec: Mount, { pin, hasOtherMounts }: PinTarget, source: PinSource): Promise<PinnedMount> {
-  const { volumes, owner, commands } = source
+async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<PinnedMount> {
+  const { pin } = target
+  const { volumes, storedShift, commands } = deps
   switch (spec.type) {
     case 'named':
-      return await pinVolume(spec, { pin, commands }, await volumes.named(spec.name))
+      return await pinVolume(spec, target, await volumes.named(spec.name))
     case 'bind':
-      return await withBindSource({ root: await volumes.host(), uidShift: owner }, spec.host, (held) =>
-        pinHeld(spec, { pin, commands }, held),
+      return await withBindSource({ root: await volumes.default(), uidShift: storedShift }, spec.host, (held) =>
+        pinHeld(spec, target, held),
       )
     case 'tmpfs':
-      if (!hasOtherMounts) return { spec, pin: null, kind: 'folder' }
+      if (!target.hasOtherMounts) return { spec, pin: null, kind: 'folder' }
       await mkdir(pin, { mode: 0o755 })
       await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
     case 'disk_image':
-      throw new BlockedPathError('disk images are not offered here')
+      throw new BlockedPathError('this worker does not support disk images')
   }
 }
-
-type BindTarget = { readonly pin: string; readonly commands: CommandRunner }
 
 async function pinVolume(spec: NamedMount, target: BindTarget, folder: string): Promise<PinnedMount> {
   const held = await openRoot(folder)
@@ -111,31 +153,29 @@ async function pinVolume(spec: NamedMount, target: BindTarget, folder: string): 
 
 async function pinHeld(
   spec: BindMount | NamedMount,
-  { pin, commands }: BindTarget,
+  { pin, bind }: BindTarget,
   held: FileHandle,
 ): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
-  const options = ['bind', ...mountFlagsOf(spec.options)].join(',')
-  // mount(8) gets this process's open descriptor. The path that was opened may point elsewhere by now.
-  const source = `/proc/${String(process.pid)}/fd/${String(held.fd)}`
-  await mount(commands, ['--no-canonicalize', '-o', options, source, pin])
+  // The source is this process's open descriptor, because the path that was opened may point elsewhere by now.
+  await bind(`/proc/${String(process.pid)}/fd/${String(held.fd)}`, pin, mountFlagsOf(spec.options))
   return { spec, pin, kind }
 }
 
 /**
  * Returns the mount flags of a volume. All flags are explicit, because a bind mount otherwise inherits the flags of the
- * volume's file system. Removing a flag needs CAP_SYS_ADMIN, which no process of a sandbox has. `nodev` is always set: a device
- * file in a volume must not give access to a device of the machine.
+ * volume's file system. No process of a sandbox can remove a flag, because that needs CAP_SYS_ADMIN. `nodev` is always
+ * set: a device file in a volume must not give access to a device of the machine.
  */
 export function mountFlagsOf({ readonly, noexec, nosuid }: MountOptions): readonly string[] {
   return [readonly ? 'ro' : 'rw', noexec ? 'noexec' : 'exec', nosuid ? 'nosuid' : 'suid', 'nodev']
 }
 
 /**
- * Opens the source of a bind mount on the organization's host volume and calls `use` with it. Creates a missing folder.
- * `resolveBeneath` resolves the path, so no symlink and no concurrent change leads out of the volume. Rejects with
- * `BlockedPathError`.
+ * Opens the source of a bind mount on the organization's default volume and calls `use` with it. Creates a missing
+ * folder. `resolveBeneath` resolves the path, so no symlink and no concurrent change leads out of the volume. Rejects
+ * with `BlockedPathError`.
  */
 async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
   const parsed = parseVolumePath(host)

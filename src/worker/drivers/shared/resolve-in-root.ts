@@ -1,31 +1,36 @@
 import { constants, closeSync, fstatSync, openSync, type Stats } from 'node:fs'
 import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
+import { hasErrorCode } from '../../../lib/error-code.ts'
 
 /**
- * A path in a sandbox's root, resolved as chroot(2) does and like `RESOLVE_IN_ROOT` of openat2(2). An absolute symlink starts
- * again at the root, and `..` at the root stays there. For paths in volumes, use `resolveBeneath`. It refuses both, like
- * `RESOLVE_BENEATH`.
+ * A path in a sandbox's root, resolved as chroot(2) does and like `RESOLVE_IN_ROOT` of openat2(2). An absolute symlink
+ * starts again at the root, and `..` at the root stays there. For paths in volumes, use `resolveBeneath`. It refuses
+ * absolute symlinks and `..` above the root, like `RESOLVE_BENEATH`.
  *
- * Each step opens one name beneath the handle of the previous step (`/proc/self/fd/N/name`) and follows no symlink. Therefore
- * no path leads out of the root even while the tree changes. The same is true for `/proc/<pid>/root`, where a comparison of
- * paths would not help.
+ * Each step opens one name beneath the handle of the previous step (`/proc/self/fd/N/name`) and follows no symlink.
+ * Therefore no path leads out of the root even while the tree changes. This also works if the root is
+ * `/proc/<pid>/root`, where a comparison of paths would not help.
  */
 type PathInRoot = {
   /**
-   * The path on the host. It may become wrong when the tree changes: read with `openInRoot` and write with `withParentFolder`.
+   * The path on the host. It may become wrong when the tree changes. To read or write safely, use `openInRoot` or
+   * `withParentFolder`.
    */
   readonly hostPath: string
-  /** The absolute path as seen from the root. No part of it that exists is a symlink. */
+  /** The absolute path as seen from the root. None of its existing parts is a symlink. */
   readonly guestPath: string
   readonly exists: boolean
 }
 
 /** Options for resolving a path. */
 export type ResolveOptions = {
-  /** Whether a symlink as the last part is followed. Default true. */
+  /** Whether to follow a symlink that is the last part of the path. Default true. */
   readonly followLast?: boolean
-  /** True for a root without processes and volumes. Its files never block, so they are opened synchronously. */
+  /**
+   * True for a root in which no process runs and no volume is mounted. Opening its files never blocks, so they are
+   * opened synchronously.
+   */
   readonly isFresh?: boolean
 }
 
@@ -45,8 +50,8 @@ const O_PATH = 0o10000000
 const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
 /**
- * Resolves a path of the sandbox in `root`. A missing path is allowed. A loop of symlinks and a file used as a folder are
- * errors.
+ * Resolves a path of the sandbox in `root`. The path need not exist. Rejects with `PathInRootError` for a loop of
+ * symlinks, and for a file used as a folder.
  */
 export async function resolveInRoot(
   root: string,
@@ -64,8 +69,8 @@ export async function resolveInRoot(
 export type MountsOverRoot = ReadonlyMap<string, string>
 
 /**
- * Resolves a path as the sandbox will see it once `covers` are mounted. At a covered path, it continues in the mount. The
- * result has no host path, because the path may cross file systems.
+ * Resolves a path as the sandbox will see it once `covers` are mounted. At a path that a mount covers, resolving
+ * continues in that mount. The result has no host path, because the parts of the path may be in different mounts.
  */
 export async function resolveUnderMounts(
   root: string,
@@ -183,9 +188,8 @@ async function openStep({ open }: Walk, path: string, guestPath: string): Promis
   try {
     return await open(path, STEP_FLAGS)
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? error.code : null
-    if (code === 'ENOENT') return null
-    if (code === 'ENOTDIR') throw new PathInRootError('ENOTDIR', guestPath)
+    if (hasErrorCode(error, 'ENOENT')) return null
+    if (hasErrorCode(error, 'ENOTDIR')) throw new PathInRootError('ENOTDIR', guestPath)
     throw error
   }
 }
@@ -199,8 +203,8 @@ function partsOf(path: string): string[] {
 }
 
 /**
- * Resolves `..` in the missing part of a path. A missing part contains no symlinks, so `..` removes the name before it. The
- * result never leaves the existing folder.
+ * Resolves `..` in the missing part of a path. A missing part contains no symlinks, so `..` removes the name before it.
+ * The result never leads above the folder in which the missing part begins.
  */
 function normalizeMissing(parts: readonly string[]): readonly string[] {
   const kept: string[] = []
@@ -211,18 +215,18 @@ function normalizeMissing(parts: readonly string[]): readonly string[] {
   return kept
 }
 
-/** An open file or folder on the way to a path. */
+/** One open step of a path: a folder on the way, or the file or folder at its end. */
 type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
 
 /** Opens one step of a path. Rejects with the kernel's error code. */
 type OpenStep = (path: string, flags: number) => Promise<HeldStep>
 
-/** Opens a step on another thread, because the file may block: for example, on a volume whose server is unreachable. */
+/** Opens a step on another thread, because opening may block, for example on a volume whose server is unreachable. */
 const openStepAsync: OpenStep = open
 
 /**
- * Opens a step on this thread, for files that the kernel has in memory. A step takes 4 us of processor time, against 45 us on
- * another thread. Each start opens about sixty steps (2026-11).
+ * Opens a step on this thread, for files that the kernel has in memory. A step takes 4 us of processor time; on another
+ * thread it would take 45 us. Each start of a sandbox opens about sixty steps (2026-11).
  */
 export const openStepSync: OpenStep = async (path, flags) => {
   const fd = await Promise.resolve(openSync(path, flags))

@@ -14,7 +14,7 @@ import {
 } from 'node:fs'
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { isFileNotFound } from '../../../lib/files.ts'
+import { hasErrorCode } from '../../../lib/error-code.ts'
 import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
@@ -28,7 +28,10 @@ export type RootTree = {
 
 const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
 
-/** A path can't be written because something else exists there. The message names the path as the sandbox's owner knows it. */
+/**
+ * The error for a path that can't be written because something else exists there. The message names the path as the
+ * sandbox's owner knows it.
+ */
 export class BlockedPathError extends OwnerVisibleError {}
 
 /** Creates a folder and its missing parents. An existing folder keeps its mode. Several calls may run at once. */
@@ -55,13 +58,13 @@ export async function createFolders(tree: RootTree, guestPath: string, mode = 0o
   })
 }
 
-/** Creates a folder. Returns false if it exists already: another call may have just created it. */
+/** Creates a folder. Returns false if it exists already, for example because a concurrent call has just created it. */
 async function makeFolder(path: string): Promise<boolean> {
   try {
     await mkdir(path)
     return true
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'EEXIST') return false
+    if (hasErrorCode(error, 'EEXIST')) return false
     throw error
   }
 }
@@ -110,7 +113,7 @@ export async function createFile(tree: RootTree, guestPath: string): Promise<voi
   })
 }
 
-/** Creates a file with this text, like `putFile`. */
+/** Creates a file with the given text. Otherwise behaves like `putFile`. */
 export async function putText(
   tree: RootTree,
   guestPath: string,
@@ -120,7 +123,7 @@ export async function putText(
   else await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
 }
 
-/** Does the same as `putText`, with synchronous file operations. See `openStepSync` in `resolve-in-root.ts`. */
+/** Like `putText`, but with synchronous file operations. See `openStepSync` in `resolve-in-root.ts`. */
 async function putTextAtOnce(
   tree: RootTree,
   guestPath: string,
@@ -153,7 +156,7 @@ export async function lstatOrNull(path: string): Promise<Awaited<ReturnType<type
   try {
     return await lstat(path)
   } catch (error) {
-    if (isFileNotFound(error)) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }

@@ -22,8 +22,8 @@ export type ObservedPhase =
  */
 export type RunOperations<Run extends RunRecord<unknown>> = {
   /**
-   * Creates the record of a new run. Rejects with `StartError` while another run holds a resource that this run needs. Then
-   * nothing is recorded, and the start may be repeated.
+   * Creates the record of a new run. While another run holds a resource that this run needs, rejects with `StartError`.
+   * In that case nothing is recorded, and the start may be repeated.
    */
   newRecord(desired: DesiredRun): Promise<Run>
   /**
@@ -41,7 +41,8 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
   /** Ends a run's processes: SIGTERM, then SIGKILL after `graceMs`. */
   stopProcesses(record: Run, graceMs: number): Promise<void>
   /**
-   * Reads the last output of a run that ended with `outcome`. The supervisor logs the end of the run only after this output.
+   * Reads the last output of a run that ended with `outcome`. The supervisor writes the end of the run to the sandbox's
+   * log only after this output.
    */
   readLastOutput(record: Run, outcome: RunOutcome): Promise<void>
   /** Kills the remaining processes of a run and frees all its resources except its record and its writable layer. */
@@ -54,9 +55,9 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
 
 /** Starts, watches and ends a driver's runs. It implements the methods of `Driver` that are the same for every driver. */
 type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 'watch'> & {
-  /** Rejects while a run of the sandbox is recorded. `Driver.discard` needs this check. */
-  assertNoRunOf(sandbox: SandboxId): Promise<void>
-  /** Checks the runs now instead of at the next poll. */
+  /** Throws while a run of the sandbox is recorded. `Driver.discard` needs this check. */
+  assertNoRunOf(sandbox: SandboxId): void
+  /** Checks the runs soon, without waiting for the next poll. */
   checkSoon(): void
   /** Stops watching and cancels the starts in flight. Runs keep running. */
   close(): Promise<void>
@@ -71,8 +72,9 @@ type RunSupervisorInput<Run extends RunRecord<unknown>> = {
 }
 
 /**
- * Opens the supervisor and adopts the runs of earlier worker processes. Live runs keep running, and ended runs are released.
- * Interrupted starts are undone and their records deleted; the control plane requests them again.
+ * Opens the supervisor and adopts the runs of earlier worker processes. Live runs keep running, and ended runs are
+ * released. Interrupted starts are undone and their records are deleted, so that the control plane requests these
+ * starts again.
  */
 export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   records,
@@ -86,7 +88,10 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     watch.checkSoon()
   })
 
-  /** Records a run's outcome and frees all its resources. May be repeated; the end is logged only once. */
+  /**
+   * Records a run's outcome and frees all its resources. May be repeated, and writes the run's end to the sandbox's log
+   * only once.
+   */
   const recordEnd = async (record: Run, outcome: RunOutcome): Promise<Run> => {
     await operations.readLastOutput(record, outcome)
     const ended: Run = { ...record, outcome }
@@ -107,29 +112,24 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   /** Releases a run if it has ended. Does nothing to a run that is starting, live or unknown. */
   const releaseEnded = async (run: RunId): Promise<void> => {
     await mutex.run(run, async () => {
-      const record = starts.has(run) ? null : await records.read(run)
+      const record = starts.has(run) ? null : records.read(run)
       if (record !== null) await releaseIfEnded(record)
     })
   }
 
-  const observe = async (listed: Run): Promise<ObservedRun | null> => {
-    // A start that ended after the records were listed has written a new record. The listed one is out of date: it looks like
-    // an interrupted start.
-    const isStale = listed.started === null && !starts.has(listed.run_id)
-    const record = isStale ? await records.read(listed.run_id) : listed
-    if (record === null) return null
+  const observe = async (record: Run): Promise<ObservedRun> => {
     const { run_id, sandbox_id, facts } = record
     const phase = await operations.observe(record, starts.has(run_id))
     const isIdle = phase.phase === 'running' && (await operations.isIdle(record))
     return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
   }
-  const list = async (): Promise<readonly ObservedRun[]> => {
-    const observed = await Promise.all((await records.list()).map(observe))
-    return observed.filter((run) => run !== null)
-  }
+  // Reads each record, and whether its start is in flight, at the same instant. If the start ended in between, it would
+  // look like an interrupted start.
+  const list = (): Promise<readonly ObservedRun[]> => Promise.all(records.list().map(observe))
 
   const adopt = async (record: Run): Promise<void> => {
-    // If an earlier process began to undo this start and was killed, the outcome is already `lost`.
+    // A start is interrupted if its record has no `started`. The outcome is already `lost` if an earlier process began
+    // to undo the start and was killed.
     if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
       await recordEnd(record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
       await records.delete(record.run_id)
@@ -142,13 +142,12 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 
   const start = async (desired: DesiredRun, signal: AbortSignal): Promise<void> => {
-    const known = await records.read(desired.run_id)
+    const known = records.read(desired.run_id)
     if (known !== null) {
       throwIfEnded(await operations.observe(known, false))
       return
     }
-    for (const other of await records.list())
-      if (other.sandbox_id === desired.sandbox_id && !other.is_released) await releaseEnded(other.run_id)
+    for (const other of records.listOf(desired.sandbox_id)) if (!other.is_released) await releaseEnded(other.run_id)
     const record = await operations.newRecord(desired)
     await records.write(record)
     logs.writerOf(record.sandbox_id).openRun()
@@ -172,7 +171,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   const stop = async (run: RunId, graceMs: number): Promise<Run | null> => {
     await starts.cancel(run)
     const stopped = await mutex.run(run, async () => {
-      const read = await records.read(run)
+      const read = records.read(run)
       const record = read === null ? null : await releaseIfEnded(read)
       if (record === null || record.is_released) return record
       const stopping: Run = { ...record, is_stop_requested: true }
@@ -186,7 +185,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     return stopped
   }
 
-  for (const record of await records.list()) await adopt(record)
+  for (const record of records.list()) await adopt(record)
   const watch = makeRunWatch({ list, releaseEnded, endsFolder: records.endsFolder, clock, log })
 
   return {
@@ -202,8 +201,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       watch.checkSoon()
     },
     watch: (onChange) => watch.subscribe(onChange),
-    async assertNoRunOf(sandbox) {
-      const held = (await records.list()).find((record) => record.sandbox_id === sandbox)
+    assertNoRunOf(sandbox) {
+      const [held] = records.listOf(sandbox)
       if (held !== undefined) throw new Error(`sandbox ${sandbox} has run ${held.run_id}: remove it first`)
     },
     checkSoon: () => {
@@ -216,7 +215,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 }
 
-/** Throws if a run has ended. If its start had failed, the error is the recorded one. */
+/** Throws if a run has ended. If the run's start had failed, throws the recorded failure. */
 function throwIfEnded(observed: ObservedPhase): void {
   if (observed.phase !== 'ended') return
   const { outcome } = observed

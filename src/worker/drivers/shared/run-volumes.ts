@@ -5,9 +5,10 @@ import { BlockedPathError } from './root-tree.ts'
 /** The volumes that a run may use. Each volume is opened once, on its first use. */
 export type RunVolumes = {
   /**
-   * Opens the organization's host volume and returns its folder. Rejects with `BlockedPathError` if the run has no host volume.
+   * Opens the organization's default volume and returns its folder. Rejects with `BlockedPathError` if the run doesn't
+   * have it.
    */
-  host(): Promise<string>
+  default(): Promise<string>
   /**
    * Opens the volume that the spec mounts by this name and returns its folder. Rejects with `BlockedPathError` if the run has
    * no volume of that name.
@@ -15,7 +16,9 @@ export type RunVolumes = {
   named(name: string): Promise<string>
 }
 
-/** Creates access to the volumes that the control plane listed for a desired run. Opens no volume yet. */
+/**
+ * Gives access to the volumes that the control plane listed for a desired run. Opens no volume before its first use.
+ */
 export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {
@@ -25,15 +28,15 @@ export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: De
     return await folder
   }
   return {
-    host: () =>
+    default: () =>
       open(
         desired.volumes.find((volume) => volume.kind === 'host'),
-        "the organization's default volume is not there",
+        "the organization's default volume does not exist",
       ),
     named: (name) =>
       open(
         desired.volumes.find((volume) => volume.kind === 'managed' && volume.name === name),
-        `the volume '${name}' is not there`,
+        `the volume '${name}' does not exist`,
       ),
   }
 }

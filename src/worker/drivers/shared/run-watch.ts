@@ -4,11 +4,11 @@ import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
-/** Watches for changes of runs that nobody requested: a sandbox that ends or becomes idle. */
+/** Watches for changes of runs that no method call causes: a sandbox ends by itself or becomes idle. */
 export type RunWatch = {
   /** Calls `onChange` after every change, until the returned function is called. */
   subscribe(onChange: () => void): () => void
-  /** Checks the runs now instead of at the next poll. */
+  /** Checks the runs soon, without waiting for the next poll. */
   checkSoon(): void
   close(): Promise<void>
 }
@@ -24,8 +24,8 @@ type RunWatchInput = {
 }
 
 /**
- * The poll interval. A new file in the ends folder reports most ends at once. Polling finds the runs whose reporting process
- * was killed.
+ * The poll interval. Most ends are noticed at once by a new file in `endsFolder`. Polling finds the runs for which the
+ * process that writes this file was killed.
  */
 const POLL_MS = 500
 
@@ -40,7 +40,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   const notify = (): void => {
     for (const onChange of subscribers) onChange()
   }
-  const look = async (): Promise<void> => {
+  const checkRuns = async (): Promise<void> => {
     const observed = await input.list()
     const signature = observed
       .map((run) => `${run.run_id} ${run.phase} ${run.is_idle_expired === true ? 'idle' : ''}`)
@@ -59,9 +59,9 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
     while (!closing.signal.aborted) {
       checkRequested = Promise.withResolvers<null>()
       try {
-        await look()
+        await checkRuns()
       } catch (error) {
-        input.log.error({ err: error }, 'looking at the runs failed')
+        input.log.error({ err: error }, 'checking the runs failed')
       }
       await Promise.race([checkRequested.promise, pause()])
     }
@@ -80,7 +80,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   }
   folder.on('change', checkSoon)
   folder.on('error', (error) => {
-    input.log.warn({ err: error }, 'watching the folder of ended runs failed; polling goes on')
+    input.log.warn({ err: error }, 'watching the folder of ended runs failed; polling continues')
   })
   const running = run()
   return {

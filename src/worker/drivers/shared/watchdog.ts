@@ -8,7 +8,7 @@ import type { Log } from '../../../lib/log.ts'
  * worker is stopped, stuck or dead. See `watchdog.pl`.
  */
 type Watchdog = {
-  /** Tells the watchdog that the worker ends. The watchdog exits at once if no sandbox runs, and otherwise keeps running. */
+  /** Tells the watchdog that the worker ends. The watchdog then exits once no sandbox is running. */
   close(): Promise<void>
 }
 
@@ -22,7 +22,7 @@ type WatchdogInput = {
 }
 
 const SCRIPT = join(import.meta.dirname, '../../perl/watchdog.pl')
-/** How long after its end the watchdog is started again. */
+/** How long after the watchdog has ended unexpectedly it is started again. */
 const RESTART_MS = 500
 /** How long a shutdown waits for the watchdog to exit. */
 const LEAVE_MS = 1_000
@@ -43,7 +43,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
       })
       child = begun
       begun.stdin.on('error', (error) => {
-        log.debug({ err: error }, 'writing to the watchdog failed') // `close` reports its end
+        log.debug({ err: error }, 'writing to the watchdog failed') // `close` reports the watchdog's end
       })
       begun.once('error', (error) => {
         log.error({ error }, 'the watchdog of this worker could not be started')
@@ -57,7 +57,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
   const keepRunning = async (): Promise<void> => {
     while (!closing.signal.aborted) {
       await runOnce()
-      if (!closing.signal.aborted) log.warn({}, 'the watchdog of this worker ended; it is started again')
+      if (!closing.signal.aborted) log.warn({}, 'the watchdog of this worker ended; it will be restarted')
       await interruptibleSleep(clock, RESTART_MS, closing.signal)
     }
   }

@@ -52,7 +52,7 @@ sub stat_path {
     $$reply .= packed(@stat);
 }
 
-# Encodes the result of stat.
+# Encodes the result of Perl's `stat` as files-client.ts expects it.
 sub packed {
     my (undef, undef, $mode, undef, $uid, $gid, undef, $size, $atime, $mtime) = @_;
     return pack 'NNNQ>q>q>', $mode, $uid, $gid, $size, $atime, $mtime;

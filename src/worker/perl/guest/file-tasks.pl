@@ -1,5 +1,5 @@
 # The file operations that may take long: copying a file, and removing a folder with all its contents. They run in
-# steps, so that operations of other sessions run in between. files.pl loads this file.
+# steps, so that operations of other sessions can run between two steps. files.pl loads this file.
 use strict;
 use warnings;
 no warnings 'newline'; # a file's name may end with one
@@ -52,8 +52,9 @@ sub copy_on {
     return 0;
 }
 
-# Starts a removal, which is a stack of open folders. Each has the path by which it is removed once it is empty. Except
-# for the first, the path starts at the open parent folder. Therefore no symlink that is created meanwhile is followed.
+# Starts a removal, which is a stack of open folders. Each folder has the path by which it is removed once it is empty.
+# Except for the first folder, that path starts at the handle of the parent folder. A symlink that is created meanwhile
+# is therefore not followed.
 sub begin_removal {
     my ($slot, $path) = unpack 'x5 N a*', $request;
     my @stack;

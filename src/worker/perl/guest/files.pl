@@ -4,11 +4,10 @@
 #
 # perl files.pl ARCHITECTURE     the architecture as Node names it: x64, arm64 or riscv64
 #
-# Requests arrive on standard input and replies go to standard output, in order. A message starts with its length
-# without these four bytes (u32) and the number of the request (u32). In a request, the operation (u8) and its fields
-# follow. In a reply, 0 and the result follow, or 1 and an error text. Numbers are big-endian.
-# src/worker/channel/guest-files.ts describes the operations, and files-client.ts implements the other side of this
-# format.
+# Requests arrive on standard input and replies go to standard output, in order. A message starts with the length of the
+# rest (u32) and the number of the request (u32). In a request, the operation (u8) and its fields follow. In a reply, 0
+# and the result follow, or 1 and an error text. Numbers are big-endian. src/worker/channel/guest-files.ts describes the
+# operations, and files-client.ts implements the worker's side of this format.
 #
 # This file reads requests and writes replies. file-paths.pl, open-files.pl and file-tasks.pl in the same folder
 # implement the operations.
@@ -74,7 +73,7 @@ sub read_exactly {
     return 1;
 }
 
-# Writes a buffer from a position to its end. Returns false when the kernel refuses.
+# Writes a buffer from a position to its end. Returns false when a write fails.
 sub write_all {
     my ($handle, $data, $from) = @_;
     while ($from < length $$data) {

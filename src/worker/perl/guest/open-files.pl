@@ -27,7 +27,7 @@ sub open_file {
     my ($slot, $wants, $has_mode, $mode, $path) = unpack 'x5 N C C N a*', $request;
     my ($read, $write, $append, $create, $truncate, $new) = map { $wants & 1 << $_ } 0 .. 5;
     my $writes = $write || $append;
-    # Contradictory options are refused, as in the real agent.
+    # Contradictory options are refused, as in microsandbox's own agent.
     my $is_odd = !$read && !$writes || !$writes && ($create || $truncate || $new) || $append && $truncate && !$new;
     fail_with('open', EINVAL) if $is_odd;
     my $flags = ($writes ? $read ? O_RDWR : O_WRONLY : O_RDONLY) | ($append ? O_APPEND : 0)

@@ -60,8 +60,8 @@ sub connect_one {
     return $! == 0;
 }
 
-# Forwards both directions until both have ended. It reads the next piece only after it has written the previous one, so
-# a slow reader at either end stops the writer at the other end.
+# Forwards data in both directions until both have ended. Each direction reads its next piece only after it has written
+# the previous one, so a slow reader at either end stops the writer at the other end.
 sub carry {
     my ($socket) = @_;
     set_nonblocking($_) for \*STDIN, \*STDOUT, $socket;
@@ -118,10 +118,10 @@ sub set_nonblocking {
     fcntl($handle, F_SETFL, fcntl($handle, F_GETFL, 0) | O_NONBLOCK) || fail('fcntl: ' . reason());
 }
 
-# Whether the last call failed only temporarily and has to be repeated.
+# Whether the last system call failed only temporarily and has to be repeated.
 sub is_later { return $! == EAGAIN || $! == EINTR }
 
-# The last error, in the form that clients of the agent protocol expect.
+# The error of the last system call, in the form that clients of the agent protocol expect.
 sub reason { return sprintf('%s (os error %d)', "$!", $! + 0) }
 
 sub say_line { syswrite(STDERR, "$_[0]\n") }

@@ -49,7 +49,7 @@ const GONE: VmEvidence = { ...ALIVE, isVmAlive: false }
 const lost = (message: string): ObservedPhase => ({ phase: 'ended', outcome: { kind: 'lost', message } })
 
 const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, ObservedPhase])[] = [
-  ['runs while its machine does', {}, ALIVE, { phase: 'running' }],
+  ['is running while its VM runs', {}, ALIVE, { phase: 'running' }],
   [
     'is starting while this worker starts it',
     { started: null },
@@ -57,13 +57,18 @@ const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, Obser
     { phase: 'starting' },
   ],
   [
-    'was cut short when nobody starts it',
+    'was interrupted during its start if no process is starting it',
     { started: null },
     GONE,
     lost('the worker ended while the sandbox was starting'),
   ],
-  ['is stopping until its machine is gone', { is_stop_requested: true }, ALIVE, { phase: 'stopping' }],
-  ['was stopped once it is', { is_stop_requested: true }, GONE, { phase: 'ended', outcome: { kind: 'stopped' } }],
+  ['is stopping until its VM is gone', { is_stop_requested: true }, ALIVE, { phase: 'stopping' }],
+  [
+    'was stopped once its VM is gone',
+    { is_stop_requested: true },
+    GONE,
+    { phase: 'ended', outcome: { kind: 'stopped' } },
+  ],
   [
     'was stopped, whatever code its workload then gave',
     { is_stop_requested: true },
@@ -95,7 +100,7 @@ const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, Obser
     lost('the workload could not be started: no such file'),
   ],
   [
-    'was switched off by its guest',
+    'ended because its guest shut down',
     {},
     { ...GONE, status: 'stopped' },
     { phase: 'ended', outcome: { kind: 'exited', code: 0 } },
@@ -108,13 +113,13 @@ const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, Obser
     lost('the virtual machine ended unexpectedly'),
   ],
   [
-    'goes on while the machine does though the agent hung up',
+    'continues while its VM does, even if the agent has disconnected',
     {},
     { ...ALIVE, end: { kind: 'lost' } },
     { phase: 'running' },
   ],
   [
-    'is lost with whoever waited for its workload',
+    'is lost if the process that waited for its workload is gone',
     {},
     { ...ALIVE, isWatched: false },
     lost('the process that waits for the workload was killed'),
@@ -134,7 +139,7 @@ for (const [sentence, record, evidence, phase] of CASES) {
   })
 }
 
-test("each of the SDK's errors becomes a kind of start failure, with a message that names no path of the machine", async () => {
+test('each error of the SDK becomes a start failure with a reason and a message that names no path of the machine', async () => {
   const kinds: Readonly<Record<string, StartFailure>> = {
     invalidConfig: 'config',
     imageNotFound: 'image',
@@ -173,7 +178,8 @@ test('a virtual machine that did not boot fails for the stage that the runtime s
     other: 'runtime',
   }
   for (const [stage, reason] of Object.entries(stages)) {
-    // As the genuine runtime writes it (boot_error.rs, 0.6.14): without virtualization it fails in no other phase.
+    // The format in which the genuine runtime writes a boot error (boot_error.rs, 0.6.14). Without virtualization a
+    // boot fails in no other phase.
     const written = { t: '2026-11-21T12:00:00Z', stage, errno: null, message: 'x' }
     writeFileSync(join(paths.logs, 'boot-error.json'), JSON.stringify(written, null, 2))
     assert.equal((await toStartError(failed, paths, dir)).reason, reason)

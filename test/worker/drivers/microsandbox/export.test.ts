@@ -37,7 +37,8 @@ describe('an image that is imported', { skip: process.getuid?.() === 0 ? false :
     linkSync(join(below, 'etc/kept'), join(below, 'etc/same'))
     symlinkSync('kept', join(below, 'etc/link'))
     writeFileSync(join(above, 'etc/changed'), 'new')
-    execFileSync('mknod', [join(above, 'etc/removed'), 'c', '0', '0']) // how an overlay marks a deleted file
+    // The device 0:0 is a whiteout, by which an overlay marks a deleted file.
+    execFileSync('mknod', [join(above, 'etc/removed'), 'c', '0', '0'])
     for (const layer of layers()) execFileSync('chown', ['-Rh', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, layer])
     chownSync(join(below, 'etc/kept'), UID_SHIFT + 1000, UID_SHIFT + 65_534)
     lchownSync(join(below, 'etc/link'), UID_SHIFT + 7, UID_SHIFT)
@@ -66,7 +67,7 @@ describe('an image that is imported', { skip: process.getuid?.() === 0 ? false :
     assert.match(document, /"Env":\["A=1"\],"Entrypoint":\["\/e"\],"WorkingDir":"\/w","User":"7"/)
   })
 
-  test('is cleaned up with its mount by the next worker when its import was cut short', async () => {
+  test('is removed, with its mount, by the next worker if the import was interrupted', async () => {
     const left = join(dir, 'driver', 'exports', 'image-x', 'merged')
     mkdirSync(left, { recursive: true })
     const [below = '', above = ''] = layers()
@@ -77,7 +78,7 @@ describe('an image that is imported', { skip: process.getuid?.() === 0 ? false :
     assert.equal(readFileSync(join(above, 'etc/changed'), 'utf8'), 'new')
   })
 
-  test('lacks a working folder only when no layer has it, or a symlink on the way', async () => {
+  test('lacks a working folder only if no layer has it and no part of the path is a symlink', async () => {
     const answers = await Promise.all(['/etc', '/etc/new', '/etc/link/x', '/srv/a', '/', '/a/../etc'].map((path) => isFolderMissing(layers(), path))) // prettier-ignore
     assert.deepEqual(answers, [false, true, false, true, false, false])
   })

@@ -9,7 +9,9 @@ import { waitUntil } from '../../../support/wait.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
-/** Guarantees of this driver that only a real guest can show, in addition to those of all drivers. */
+/**
+ * Tests of guarantees of this driver alone that need a real guest. The conformance suite tests those of all drivers.
+ */
 const whyNot = await whyNoMicroVms()
 const NEVER = new AbortController().signal
 const LONG_MS = 60_000

@@ -11,8 +11,8 @@ const GATEWAY = cidr('172.16.0.1')
 const HOST = '192.0.2.9'
 
 /**
- * Decides about an outgoing packet as the runtime does: by the first matching rule, and otherwise by the default
- * (policy/types.rs, 0.6.14).
+ * Decides about an outgoing packet as the microsandbox runtime does: by the first rule that matches, or else by the
+ * default action (policy/types.rs, 0.6.14).
  */
 function decide(policy: NetworkPolicy, address: string, protocol: Protocol, port: number | null): Action {
   const peer = cidr(address)
@@ -77,7 +77,7 @@ const PACKETS: readonly (readonly [Protocol, number | null])[] = [
 test('a policy allows and denies the same packets for a microVM as for a container', () => {
   for (const [name, one] of Object.entries(POLICIES)) {
     const spec = { ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }
-    const planned = makeVmNetwork(spec, [HOST])?.policy
+    const planned = makeVmNetwork(spec, [cidr(HOST)])?.policy
     const { egress } = compilePolicy(one, { gateway: GATEWAY, hardDeny: [cidr(HOST)] })
     assert.ok(planned)
     for (const address of ADDRESSES) {

@@ -10,7 +10,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { serveChannel } from '../../../../src/worker/channel/serve-channel.ts'
 import { followExecLog, skipExistingOutput } from '../../../../src/worker/drivers/microsandbox/output-captures.ts'
-import { WORKLOAD_MARK, type WorkloadRequest } from '../../../../src/worker/drivers/microsandbox/start-workload.ts'
+import { WATCHER_MARK, type WorkloadRequest } from '../../../../src/worker/drivers/microsandbox/start-workload.ts'
 import type { LogWriter } from '../../../../src/worker/logs/logs.ts'
 import { makeLocalGuest } from '../../../support/local-guest.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -19,7 +19,7 @@ let dir: string
 let server: Server
 before(async () => {
   dir = mkdtempSync(join(tmpdir(), 'sandyard-vm-out-'))
-  // Our own agent replaces the runtime's relay: both send the protocol from the prologue on.
+  // Our own agent acts as the runtime's relay. Both speak the same protocol, beginning with the prologue.
   server = createServer({ allowHalfOpen: true }, (socket) => {
     socket.on('error', () => socket.destroy())
     serveChannel(socket, makeLocalGuest(), {
@@ -40,7 +40,7 @@ after(() => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-/** Runs the program that waits for a workload, as the driver does. */
+/** Starts the process that runs a workload and records its end, as the driver does. */
 function runWorkload(
   name: string,
   command: readonly string[],
@@ -55,7 +55,7 @@ function runWorkload(
   }
   writeFileSync(join(dir, `${name}.json`), JSON.stringify(order))
   const program = join(import.meta.dirname, '../../../../src/worker/drivers/microsandbox/workload.ts')
-  const child = spawn(process.execPath, [program, WORKLOAD_MARK, join(dir, `${name}.json`)], { stdio: 'ignore' })
+  const child = spawn(process.execPath, [program, WATCHER_MARK, join(dir, `${name}.json`)], { stdio: 'ignore' })
   return {
     end: () => readOrUndefined(order.end_file),
     kill: () => child.kill('SIGTERM'),
@@ -157,7 +157,7 @@ test('output that was rotated before it was read is copied too, and nothing is c
   const positionFile = join(folder, 'absent', 'position')
   const follower = followExecLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
   await waitUntil(() => text('stdout') === 'one\ntwo\n')
-  // The file that was read last is gone, so all remaining files are newer.
+  // The file that was read last has been rotated away, so all remaining files are newer.
   writeFileSync(`${file}.2`, line('stdout', 'three\n'))
   writeFileSync(join(folder, 'between'), line('stdout', 'four\n'))
   renameSync(join(folder, 'between'), `${file}.1`)

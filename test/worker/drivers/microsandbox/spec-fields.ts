@@ -3,11 +3,12 @@ import type {
 } from '../../../../src/domain/spec/spec.ts' // prettier-ignore
 
 /**
- * A field with a value other than its default, and what the genuine SDK then makes of it, by the path in its own
- * configuration; or, for what its builder is not told, who sees to it.
+ * A test case for a field of the spec. It has a value other than the default, and the expected value at a path of the
+ * genuine SDK's configuration. For a field that the SDK doesn't get, `by` names the part of our code that handles the
+ * field.
  */
-export type Told<T> = { readonly value: T; readonly at: string; readonly is: unknown } | { readonly by: string }
-export type TableOf<T> = { readonly [K in keyof T]-?: Told<T[K]> }
+export type FieldCase<T> = { readonly value: T; readonly at: string; readonly is: unknown } | { readonly by: string }
+export type TableOf<T> = { readonly [K in keyof T]-?: FieldCase<T[K]> }
 
 export const RUNTIME: TableOf<RuntimeOptions> = {
   cmd: { value: ['serve', '--all'], at: 'runtime.cmd', is: ['serve', '--all'] },
@@ -25,11 +26,11 @@ export const RUNTIME: TableOf<RuntimeOptions> = {
 export const RESOURCES: TableOf<Resources> = {
   memory_mib: { value: 768, at: 'resources.memoryMib', is: 768 },
   vcpus: { value: 3, at: 'resources.cpus', is: 3 },
-  disk_size_mib: { by: 'PlanPlace.diskSizeMib, which start.ts takes from it' },
+  disk_size_mib: { by: '`VmConfigInput.diskSizeMib`, which start.ts computes' },
 }
 
 export const NETWORK: TableOf<NetworkSpec> = {
-  enabled: { by: 'the tests of a sandbox with and without a network' },
+  enabled: { by: 'the test of a sandbox with and without a network' },
   strict: { value: true, at: 'network.strict', is: true },
   max_connections: { value: 7, at: 'network.maxConnections', is: 7 },
   policy: {
@@ -60,12 +61,14 @@ export const NETWORK: TableOf<NetworkSpec> = {
 
 export const LIFECYCLE: TableOf<LifecyclePolicy> = {
   ephemeral: { by: 'the control plane, which deletes the sandbox' },
-  idle_timeout_secs: { by: 'heartbeat.ts, which reads what the guest says of its use' },
+  idle_timeout_secs: { by: 'guest-heartbeats.ts, which reads when the guest was last used' },
   max_duration_secs: { by: 'the control plane, which stops the run' },
 }
 
 export const SPEC: TableOf<SandboxSpec> = {
-  image: { by: 'PlanPlace.image: the image store resolves it, and the runtime gets it by its digest' },
+  image: {
+    by: '`VmConfigInput.image`: the image store resolves the reference, and the runtime gets the image by its digest',
+  },
   pull_policy: { by: 'the image store; the runtime itself never pulls' },
   resources: { by: 'RESOURCES' },
   runtime: { by: 'RUNTIME' },

@@ -21,12 +21,17 @@ import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
 /**
- * Tests of the driver that need no virtualization. The genuine runtime runs up to the first instruction of a guest. For the
- * adoption of runs, a process imitates a virtual machine of the runtime. The tests that need a guest are in
+ * Tests of the driver that need no virtualization. The genuine runtime runs up to the first instruction of a guest. For
+ * the adoption of runs, another process imitates the runtime's VM process. The tests that need a guest are in
  * ../microsandbox.test.ts.
  */
 const NEVER = new AbortController().signal
-const whyNot = process.getuid?.() !== 0 ? 'needs root' : findInstallation() === null ? 'npm left the runtime out' : null
+const whyNot =
+  process.getuid?.() !== 0
+    ? 'needs root'
+    : findInstallation() === null
+      ? 'the optional npm package microsandbox is not installed'
+      : null
 const canBoot = (await findMissingMicroVmRequirements()).length === 0
 const opensKvm = (await findMissingMicroVmRequirements()).every((lack) => !lack.includes('/dev/kvm'))
 
@@ -59,7 +64,10 @@ describe('a start of a microVM', { skip: whyNot ?? false }, () => {
   const secret = { key: 'TOKEN', value: 'kept-from-ps-9317' }
   let shownByProcesses: readonly string[] | null = null
 
-  /** Starts a run whose environment has the secret, and records what new processes show meanwhile. A failed boot takes 30 s. */
+  /**
+   * Starts a run whose environment has the secret. Records the command line and environment of every process that
+   * appears during the start. A failed boot takes 30 s.
+   */
   async function startObserved(driver: Driver, desired: DesiredRun): Promise<PromiseSettledResult<unknown>> {
     const earlier = new Set(processIds())
     const shown: string[] = []
@@ -155,7 +163,7 @@ describe('a start of a microVM', { skip: whyNot ?? false }, () => {
     assert.deepEqual(await second.listStored(), [])
   })
 
-  test('can be undone by a stop though the agent never answers', async () => {
+  test('can be undone by a stop even if the guest’s agent never answers', async () => {
     const desired = makeDesiredRun()
     await playVm(fixture, desired)
     const next = await open()
@@ -166,7 +174,7 @@ describe('a start of a microVM', { skip: whyNot ?? false }, () => {
     await next.discard(desired.sandbox_id)
   })
 
-  test('by a worker that died meanwhile is undone by the next one', async () => {
+  test('that was interrupted by the death of its worker is undone by the next worker', async () => {
     const desired = makeDesiredRun()
     const vm = await playVm(fixture, desired, { started: null })
     const next = await open()
@@ -214,7 +222,7 @@ async function playVm(
   return vm
 }
 
-/** What ps(1) shows of every process. */
+/** The ids of all processes. */
 function processIds(): readonly string[] {
   return readdirSync('/proc').filter((name) => /^\d+$/.test(name))
 }
@@ -227,6 +235,6 @@ function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch {
-    return '' // it ended meanwhile
+    return '' // the process has ended
   }
 }

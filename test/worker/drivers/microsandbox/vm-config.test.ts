@@ -17,6 +17,7 @@ import {
   MICROSANDBOX_ABILITIES,
   type VmConfigInput,
 } from '../../../../src/worker/drivers/microsandbox/make-vm-config.ts'
+import { cidr } from '../../../../src/domain/cidr.ts'
 import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/apply-vm-config.ts'
 import { callSdk, type SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
 import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-config.ts'
@@ -24,23 +25,24 @@ import { bind, named, tmpfs } from '../../../support/mounts.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
-const PLACE: VmConfigInput = {
+const CONFIG_INPUT: VmConfigInput = {
   name: 'sy-test',
   image: 'localhost/sandyard:x',
   diskSizeMib: 600,
   sources: new Map([[0, '/pins/0']]),
   copies: new Map([[0, '/copies/0']]),
-  hostAddresses: ['192.0.2.9'],
+  deniedAddresses: [cidr('192.0.2.9')],
+  connectionsPerSandbox: 4_096,
   makesWorkdir: false,
 }
 
 describe(
   'the configuration of a microVM',
-  { skip: findInstallation() === null ? 'npm left the runtime out' : false },
+  { skip: findInstallation() === null ? 'the optional npm package microsandbox is not installed' : false },
   () => {
     let home: string
     before(() => {
-      home = mkdtempSync(join(tmpdir(), 'sandyard-plan-'))
+      home = mkdtempSync(join(tmpdir(), 'sandyard-vm-config-'))
       process.env['MSB_HOME'] = home
     })
     after(() => {
@@ -54,38 +56,44 @@ describe(
     }
     // Calls the SDK in this process, because loading the SDK takes longer than all the tests. One test below calls it as the
     // driver does.
-    const build = async (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput> = {}): Promise<unknown> => {
+    const build = async (spec: Partial<SandboxSpec>, input: Partial<VmConfigInput> = {}): Promise<unknown> => {
       const { Sandbox } = await import('microsandbox')
-      return await applyVmConfig(Sandbox.builder('sy-test'), planOf(spec, place)).build()
+      return await applyVmConfig(Sandbox.builder('sy-test'), configOf(spec, input)).build()
     }
-    const planOf = (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput>): VmConfig =>
-      makeVmConfig(makeDesiredRun(spec), { ...PLACE, ...place })
+    const configOf = (spec: Partial<SandboxSpec>, input: Partial<VmConfigInput>): VmConfig =>
+      makeVmConfig(makeDesiredRun(spec), { ...CONFIG_INPUT, ...input })
 
-    const tellsEach = <T>(
+    const testEachField = <T>(
       what: string,
       table: TableOf<T>,
       specOf: (part: Partial<T>) => Partial<SandboxSpec>,
     ): void => {
       for (const name of Object.keys(table) as (keyof T & string)[]) {
-        // the keys of the table are the fields
-        const told = table[name]
-        if (!('at' in told)) continue
+        // the keys of the table are the names of the fields
+        const fieldCase = table[name]
+        if (!('at' in fieldCase)) continue
         test(`has ${what}${name} as the spec has it`, async () => {
           const before = await build(specOf({}))
-          const config = await build(specOf({ [name]: told.value } as Partial<T>)) // one field with its own value
-          assert.deepEqual(at(config, told.at), told.is)
-          assert.notDeepEqual(at(before, told.at), told.is, 'the value shows nothing: it is what the default gives')
+          const config = await build(specOf({ [name]: fieldCase.value } as Partial<T>)) // one field with its own value
+          assert.deepEqual(at(config, fieldCase.at), fieldCase.is)
+          assert.notDeepEqual(
+            at(before, fieldCase.at),
+            fieldCase.is,
+            'the test proves nothing, because the default gives the same value',
+          )
         })
       }
     }
     const { runtime, resources, network } = DEFAULT_SPEC_FOR_TESTS
-    tellsEach<SandboxSpec>('', SPEC, (part) => part)
-    tellsEach<RuntimeOptions>('runtime.', RUNTIME, (part) => ({ runtime: { ...runtime, ...part } }))
-    tellsEach<Resources>('resources.', RESOURCES, (part) => ({ resources: { ...resources, ...part } }))
-    tellsEach<NetworkSpec>('network.', NETWORK, (part) => ({ network: { ...network, enabled: true, ...part } }))
-    tellsEach<Folder>('mounts[].', FOLDER, (part) => ({ mounts: [{ ...bind('/f', '/data'), ...part }] }))
-    tellsEach<NamedFolder>('mounts[] of a volume: ', NAMED, (part) => ({ mounts: [{ ...named('v', '/d'), ...part }] }))
-    tellsEach<InMemory>('mounts[] in memory: ', TMPFS, (part) => ({ mounts: [{ ...tmpfs('/m'), ...part }] }))
+    testEachField<SandboxSpec>('', SPEC, (part) => part)
+    testEachField<RuntimeOptions>('runtime.', RUNTIME, (part) => ({ runtime: { ...runtime, ...part } }))
+    testEachField<Resources>('resources.', RESOURCES, (part) => ({ resources: { ...resources, ...part } }))
+    testEachField<NetworkSpec>('network.', NETWORK, (part) => ({ network: { ...network, enabled: true, ...part } }))
+    testEachField<Folder>('mounts[].', FOLDER, (part) => ({ mounts: [{ ...bind('/f', '/data'), ...part }] }))
+    testEachField<NamedFolder>('mounts[] of a volume: ', NAMED, (part) => ({
+      mounts: [{ ...named('v', '/d'), ...part }],
+    }))
+    testEachField<InMemory>('mounts[] in memory: ', TMPFS, (part) => ({ mounts: [{ ...tmpfs('/m'), ...part }] }))
 
     for (const [name, { patch, is }] of Object.entries(PATCHES)) {
       test(`has a patch of type ${name} completely`, async () => {
@@ -96,8 +104,8 @@ describe(
     test('has every option of a mount, and allows no device files in a volume', async () => {
       for (const [option, word] of Object.entries(OPTIONS)) {
         const options = at(await build({ mounts: [{ ...tmpfs('/m', { [option]: true }) }] }), 'mounts.0.options')
-        const said = Object.entries(options ?? {}).filter(([, value]) => value === true)
-        assert.deepEqual(said, [[word, true]])
+        const set = Object.entries(options ?? {}).filter(([, value]) => value === true)
+        assert.deepEqual(set, [[word, true]])
       }
       assert.equal(at(await build({ mounts: [named('v', '/d')] }), 'mounts.0.options.nodev'), true)
     })
@@ -129,16 +137,21 @@ describe(
     })
 
     test('is the same in the SDK’s process as in any other', async () => {
-      assert.deepEqual(await ask({ kind: 'build', config: planOf({}, {}) }), await build({}))
+      assert.deepEqual(await ask({ kind: 'build', config: configOf({}, {}) }), await build({}))
     })
 
     test('is made for this machine, whatever cloud the worker’s environment names', async () => {
-      const told = { MSB_BACKEND: 'cloud', MSB_API_URL: 'http://127.0.0.1:1', MSB_API_KEY: 'key', MSB_PROFILE: 'other' }
-      Object.assign(process.env, told)
+      const cloudEnv = {
+        MSB_BACKEND: 'cloud',
+        MSB_API_URL: 'http://127.0.0.1:1',
+        MSB_API_KEY: 'key',
+        MSB_PROFILE: 'other',
+      }
+      Object.assign(process.env, cloudEnv)
       try {
         await assert.rejects(ask({ kind: 'start', name: 'none' }), /sandboxNotFound/)
       } finally {
-        for (const name of Object.keys(told)) Reflect.deleteProperty(process.env, name)
+        for (const name of Object.keys(cloudEnv)) Reflect.deleteProperty(process.env, name)
       }
     })
 
@@ -149,11 +162,11 @@ describe(
   },
 )
 
-test('every field that the runtime does not get is handled elsewhere', () => {
+test('every field that the runtime does not get is handled by another part of the code', () => {
   const tables: readonly object[] = [SPEC, RUNTIME, RESOURCES, NETWORK, LIFECYCLE, FOLDER, NAMED, TMPFS]
   const all = tables.flatMap((table) => Object.entries(table))
   assert.deepEqual(
-    all.filter(([, told]) => !('at' in told) && told.by === ''),
+    all.filter(([, fieldCase]) => !('at' in fieldCase) && fieldCase.by === ''),
     [],
   )
 })
@@ -173,12 +186,12 @@ test('a mount that needs an absent ability is refused by the control plane and b
     ['disk_images'],
   )
   assert.throws(
-    () => makeVmConfig(desired, PLACE),
+    () => makeVmConfig(desired, CONFIG_INPUT),
     (error) => error instanceof StartError && error.reason === 'mount',
   )
 })
 
-/** The value at a path such as `a.0.b`; `-1` is the last of a list. */
+/** The value at a path such as `a.0.b`. In a list, `-1` is the last element. */
 function at(value: unknown, path: string): unknown {
   return path.split('.').reduce<unknown>((from, part) => {
     if (Array.isArray(from)) return from.at(Number(part))

@@ -53,7 +53,7 @@ function makeGuest(): { readonly guest: Guest; readonly end: () => void; readonl
 
 type World = { readonly clock: TestClock; activity: RunActivity; readonly told: { atMs: number; idle: RunId[] }[] }
 
-/** Creates the activity of one worker process. It records each moment at which runs become idle. */
+/** Makes the activity tracker of one worker process. It adds to `told` whenever runs become idle. */
 function live({ clock, told }: Omit<World, 'activity'>): RunActivity {
   const activity = makeRunActivity(clock, () => {
     told.push({ atMs: clock.monotonicMs(), idle: RUNS.filter((run) => activity.isIdle(run)) })
@@ -91,7 +91,9 @@ test('a run is reported idle exactly when its timeout is over: pings don’t cou
         lastMs.set(run, clock.monotonicMs())
         tellAt.set(run, held.has(run) ? null : clock.monotonicMs() + timeoutOf(run) * 1000)
       }
-      /** Visits each millisecond at which something is due, and the one before it. */
+      /**
+       * Advances the clock by `ms`, with a stop at each millisecond at which a run becomes idle and at the one before.
+       */
       const pass = async (ms: number): Promise<void> => {
         const endMs = clock.monotonicMs() + ms
         for (;;) {
@@ -178,7 +180,7 @@ test('a run is reported idle exactly when its timeout is over: pings don’t cou
   )
 })
 
-test('an untracked run is never idle, and a forgotten one is not reported any more', async () => {
+test('a run that is not tracked, or no longer tracked, is never reported as idle', async () => {
   const clock = makeTestClock()
   let told = 0
   const activity = makeRunActivity(clock, () => (told += 1))

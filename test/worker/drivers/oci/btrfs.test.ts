@@ -10,7 +10,10 @@ import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../..
 
 const NEVER = new AbortController().signal
 const ENOSYS = '38'
-/** Of the kernel's linux/btrfs.h, for a folder's descriptor and a structure of 4096 bytes that ends in a name. */
+/**
+ * Requests for ioctl(2), from linux/btrfs.h. Each takes a folder's descriptor and a structure of 4096 bytes that ends
+ * in a name.
+ */
 const SUBVOL_CREATE = 0x5000940e
 const SUBVOL_CREATE_V2 = 0x50009418
 const SNAP_CREATE_V2 = 0x50009417
@@ -24,7 +27,7 @@ let btrfs: ReturnType<typeof mountBtrfs> = null
 describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
   before(async () => {
     fixture = await makeOciFixture()
-    driver = await fixture.open({ diskPool: 0 })
+    driver = await fixture.open({ readyAhead: 0 })
     btrfs = mountBtrfs()
     if (btrfs !== null) {
       const folder = fixture.volumeFolder('v')
@@ -63,7 +66,7 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     assert.ok(!existsSync(join(fixture.volumeFolder('v'), 'sub')))
   })
 
-  test('would allow that user a subvolume without the filter', async (t) => {
+  test('would allow subvolumes to the sandbox’s user without the seccomp filter', async (t) => {
     if (isMissing(t)) return
     const shift = String(fixture.settings.uidShift)
     const folder = fixture.volumeFolder('v')
@@ -82,13 +85,13 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     assert.equal(await inside('cat /data/two'), 'shared\n')
   })
 
-  test('does not affect any other ioctl on devices and files', async () => {
+  test('leaves all other ioctl requests on devices and files alone', async () => {
     const pipe = 'pipe(F, G); syswrite(G, "abc"); my $n = pack("i", 0); ioctl(F, 0x541B, $n); print unpack("i", $n)'
     assert.equal((await fixture.exec(box.run_id, ['perl', '-e', pipe])).stdout, '3', 'FIONREAD')
     const window =
       'open(F, "+<", "/dev/ptmx") or die $!; my $w = pack("S4", 0 x 4); $! = 0; ioctl(F, 0x5413, $w); print $!+0'
     assert.equal((await fixture.exec(box.run_id, ['perl', '-e', window])).stdout, '0', 'TIOCGWINSZ')
-    // A magic number that differs in any one bit, or in all, passes to the file system, which knows no such request.
+    // A request with another magic number, by one bit or all, passes the filter, and the file system answers ENOTTY.
     const ENOTTY = '25'
     for (const magic of [...[0, 1, 2, 3, 4, 5, 6, 7].map((bit) => 0x94 ^ (1 << bit)), 0x6b, 0x00, 0xff])
       assert.equal(await ioctlOn('/data', (magic << 8) | 0xee, '"\\0" x 4096'), ENOTTY, magic.toString(16))
@@ -101,12 +104,12 @@ function isMissing(t: TestContext): boolean {
   return btrfs === null
 }
 
-/** The error number of a request on a folder. */
+/** Sends a request about a folder with ioctl(2) in the sandbox. Resolves with the error number; `0` means success. */
 async function ioctlOn(path: string, request: number, argument: string): Promise<string> {
   return (await fixture.exec(box.run_id, ['perl', '-e', script(path, request, argument)])).stdout
 }
 
-/** Makes the system call directly: Perl's own ioctl would truncate the request. */
+/** A Perl script that calls ioctl(2) through `syscall`, because Perl's own `ioctl` truncates the request to 32 bits. */
 function script(path: string, request: number, argument: string): string {
   const call = process.arch === 'x64' ? 16 : 29
   return `open(F, "<", "${path}") or sysopen(F, "${path}", 0x10000) or die $!; my $a = ${argument}; $a .= "\\0" x (4096 - length $a); $! = 0; syscall(${String(call)}, fileno(F), ${String(request)}, $a); print $!+0`

@@ -4,11 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import type { ImageConfig } from '../../../../src/worker/images/image.ts'
-import { openCgroups } from '../../../../src/worker/drivers/oci/run/cgroup.ts'
+import { openCgroups } from '../../../../src/worker/drivers/oci/run/open-cgroups.ts'
 import { sandboxEnvironment } from '../../../../src/worker/drivers/oci/environment.ts'
 import { workloadCommand } from '../../../../src/worker/drivers/shared/desired-run.ts'
 import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/probe.ts'
-import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/run/rlimits.ts'
+import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/users/rlimits.ts'
 import { findRuntime, hideHostFolders } from '../../../../src/worker/drivers/oci/run/runtime.ts'
 import { resolveUser } from '../../../../src/worker/drivers/oci/rootfs/users.ts'
 import { DEFAULT_SPEC_FOR_TESTS as spec } from '../../../support/spec.ts'
@@ -26,7 +26,7 @@ test("the spec's environment overrides the image's, and the scripts come first o
   assert.deepEqual(env.toSorted(), ['A=2', 'HOME=/home/x', 'PATH=/.msb/scripts:/image'])
 })
 
-test("the image's own command is never run alone, and a command of the spec follows the entrypoint", () => {
+test("without a command in the spec no workload runs, even if the image has one; the spec's command follows the entrypoint", () => {
   assert.equal(workloadCommand(spec, image), null)
   const withCmd = { ...spec, runtime: { ...spec.runtime, cmd: ['a', 'b'] } }
   assert.deepEqual(workloadCommand(withCmd, image), ['entry', 'a', 'b'])
@@ -70,7 +70,7 @@ test('rlimits are lowered to what the machine allows and never raised', () => {
   assert.deepEqual(clamped, ['nofile 50000 to 20000'])
 })
 
-test('a machine without any runtime is refused with the names that were searched', async () => {
+test('a machine without any OCI runtime is refused with the names of the programs that were searched', async () => {
   await assert.rejects(
     findRuntime({ name: null, searchPath: '/nonexistent', stateDir: '/nonexistent', initBinary: '/nonexistent' }),
     /kata-runtime, runsc, crun, runc/,
@@ -103,19 +103,30 @@ test('a message for an owner names no folder of the worker, and is otherwise unc
 
 test('on cgroup v2, the limits are set on the run’s cgroup, above the runtime’s', async () => {
   const mountPoint = mkdtempSync(join(tmpdir(), 'cgroup2-'))
-  writeFileSync(join(mountPoint, 'cgroup.controllers'), 'cpu memory pids')
-  const cgroups = await openCgroups('sandyard/x', mountPoint)
-  const run = join(mountPoint, 'sandyard/x/run')
-  mkdirSync(run)
+  writeFileSync(join(mountPoint, 'cgroup.controllers'), 'cpu io memory pids')
+  const parent = join(mountPoint, 'sandyard/x')
+  const run = join(parent, 'run')
+  mkdirSync(run, { recursive: true })
   writeFileSync(join(run, 'memory.swap.max'), 'max')
+  writeFileSync(join(run, 'io.weight'), 'default 100')
+  writeFileSync(join(parent, 'io.max'), '')
+  const cgroups = await openCgroups('sandyard/x', { memoryBytes: 4096, pids: 99 }, mountPoint)
+  assert.deepEqual(cgroups.lacks, ['disk weights (io.weight)'])
   await cgroups.create('run', { memoryBytes: 1024, vcpus: 0.5, pids: 7 })
   const read = (name: string): string => readFileSync(join(run, name), 'utf8')
-  assert.deepEqual(['memory.max', 'memory.swap.max', 'cpu.max', 'pids.max'].map(read), [
+  assert.deepEqual(['memory.max', 'memory.swap.max', 'cpu.max', 'cpu.weight', 'pids.max', 'io.weight'].map(read), [
     '1024',
     '0',
     '50000 100000',
+    '50',
     '7',
+    '50',
   ])
+  assert.equal(read('../memory.max'), '4096')
+  assert.equal(read('../pids.max'), '99')
+  assert.equal(readFileSync(join(parent, 'cgroup.subtree_control'), 'utf8'), '+io')
+  await cgroups.throttleDisk('run', 7 * 256 + 12, { bytesPerSec: 1_000_000, iops: null })
+  assert.equal(read('io.max'), '7:12 rbps=1000000 wbps=1000000 riops=max wiops=max')
   assert.equal(cgroups.runtimePath('run'), '/sandyard/x/run/c')
   assert.equal(await cgroups.hasRunOutOfMemory('run'), false)
   writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')

@@ -25,7 +25,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
   afterEach(async () => {
     for (const driver of drivers) await driver.close()
-    const last = await fixture.open({ diskPool: 0 })
+    const last = await fixture.open({ readyAhead: 0 })
     for (const run of await last.list()) await last.remove(run.run_id)
     await last.close()
     assert.deepEqual(await fixture.leftovers(), [])
@@ -42,7 +42,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
     assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'stopped' })
   })
 
-  test('knows how a sandbox ended that ended while no worker ran', async () => {
+  test('reports how a sandbox ended, even if it ended while no worker was running', async () => {
     const cmd = ['sh', '-c', 'sleep 0.5; exit 9']
     const desired = makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
     await killWorkerAfter('started', desired)
@@ -120,7 +120,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
 })
 
 async function open(): Promise<Driver> {
-  const driver = await fixture.open({ diskPool: 0 })
+  const driver = await fixture.open({ readyAhead: 0 })
   drivers.push(driver)
   return driver
 }
@@ -153,7 +153,7 @@ function changeRecord(desired: DesiredRun, change: Partial<OciRunRecord>): void 
   writeFileSync(recordPath(desired), JSON.stringify({ ...readRecord(desired), ...change }))
 }
 
-/** Identities of live processes whose start time differs from the sandbox's. */
+/** The `started` of a record with ids of other live processes, whose start times differ from those in the record. */
 function stranger({ started }: OciRunRecord): OciRunRecord['started'] {
   return started === null
     ? null
@@ -164,6 +164,6 @@ function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch {
-    return '' // not written yet
+    return '' // the file is not written yet
   }
 }

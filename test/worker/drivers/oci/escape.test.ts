@@ -9,16 +9,20 @@ import { StartError } from '../../../../src/worker/start-error.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
+import { attack } from '../../../support/security-attack.ts'
 
 const isGvisor = testRuntime() === 'runsc'
-/** A sandbox with its own kernel may change the state of that kernel. */
-const ownKernel = { skip: isGvisor ? 'gVisor answers for its own kernel, not for the machine’s' : false }
+/** Skips tests of the shared kernel under gVisor, where each sandbox has its own kernel and may change its state. */
+const ownKernel = isGvisor ? 'gVisor answers for its own kernel, not for the machine’s' : null
+const otherKernel = process.arch === 'x64' ? ownKernel : 'the numbers of the calls are those of x64'
+const FACTS = { target: 'host', attacker: 'root in a sandbox', finding: null } as const
+const PATCHES = { ...FACTS, attacker: 'a tenant who writes the patches' } as const
 const NEVER = new AbortController().signal
 let fixture: OciFixture
 let driver: Driver
+let box: DesiredRun
 
 describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
-  let box: DesiredRun
   before(async () => {
     fixture = await makeOciFixture()
     driver = await fixture.open()
@@ -31,52 +35,41 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     await fixture.remove()
   })
 
-  for (const [what, command] of Object.entries({
-    'a mount': 'mount -t tmpfs none /tmp',
-    'a bind mount': 'mount --bind /proc /tmp',
-    'an unmount of what covers a masked path': 'umount /proc/keys',
-    'a new mount namespace': 'unshare -m true',
-    'a new network namespace': 'unshare -n true',
-    'a block device': `mknod /tmp/disk b 254 0${isGvisor ? ' && head -c 1 /tmp/disk' : ''}`,
-    'the memory device': `mknod /tmp/mem c 1 1${isGvisor ? ' && head -c 1 /tmp/mem' : ''}`,
-    'a sysctl': 'echo 1 >/proc/sys/kernel/panic',
-    'the host name': 'hostname other',
-    sysrq: 'echo h >/proc/sysrq-trigger',
-    'the clock': 'date -s 2001-01-01',
-    'the init program': 'echo x >/.msb/init',
-    'the system folder': 'mkdir /sys/x',
-  })) {
-    test(`nobody gets or changes ${what}`, async () => {
-      const result = await inside(box, command)
-      assert.notEqual(result.code, 0, `it worked: ${command}`)
-    })
-  }
+  attack('gets mounts, namespaces or devices, or changes the kernel', FACTS, () =>
+    allRefused({
+      'a mount': 'mount -t tmpfs none /tmp',
+      'a bind mount': 'mount --bind /proc /tmp',
+      'an unmount of what covers a masked path': 'umount /proc/keys',
+      'a new mount namespace': 'unshare -m true',
+      'a new network namespace': 'unshare -n true',
+      'a block device': `mknod /tmp/disk b 254 0${isGvisor ? ' && head -c 1 /tmp/disk' : ''}`,
+      'the memory device': `mknod /tmp/mem c 1 1${isGvisor ? ' && head -c 1 /tmp/mem' : ''}`,
+      'a sysctl': 'echo 1 >/proc/sys/kernel/panic',
+      'the host name': 'hostname other',
+      sysrq: 'echo h >/proc/sysrq-trigger',
+      'the clock': 'date -s 2001-01-01',
+      'the init program': 'echo x >/.msb/init',
+      'the system folder': 'mkdir /sys/x',
+    }),
+  )
 
-  for (const [what, command] of Object.entries({
-    'a new user namespace': 'unshare -U true',
-    'a sysctl of its own network': 'echo 1 >/proc/sys/net/ipv4/ip_forward',
-    'a lower score for the memory killer': 'echo -1000 >/proc/1/oom_score_adj',
-  })) {
-    test(`nobody gets or changes ${what} of a kernel that is shared`, ownKernel, async () => {
-      const result = await inside(box, command)
-      assert.notEqual(result.code, 0, `it worked: ${command}`)
-    })
-  }
+  attack('gets a user namespace, forwards packets, or escapes the memory killer', { ...FACTS, skip: ownKernel }, () =>
+    allRefused({
+      'a new user namespace': 'unshare -U true',
+      'a sysctl of its own network': 'echo 1 >/proc/sys/net/ipv4/ip_forward',
+      'a lower score for the memory killer': 'echo -1000 >/proc/1/oom_score_adj',
+    }),
+  )
 
-  test('nobody reads kernel memory, kernel addresses, keys or its log', async () => {
-    for (const path of [
-      '/proc/kcore',
-      '/proc/kallsyms',
-      '/proc/keys',
-      '/proc/kmsg',
-      '/proc/timer_list',
-      '/proc/vmallocinfo',
-    ]) {
+  attack('reads kernel memory, kernel addresses, keys or the log of the kernel', FACTS, async () => {
+    const paths = ['kcore', 'kallsyms', 'keys', 'kmsg', 'timer_list', 'vmallocinfo'].map((name) => `/proc/${name}`)
+    for (const path of paths) {
       assert.equal((await inside(box, `head -c 16 ${path} 2>/dev/null | wc -c`)).stdout.trim(), '0', path)
     }
+    return { tries: paths.length, outcome: `0 bytes were read from ${String(paths.length)} files of /proc` }
   })
 
-  test('nobody sees the cgroups, devices or processes of the machine', async () => {
+  attack('sees the cgroups, devices or processes of the host', FACTS, async () => {
     assert.equal((await inside(box, 'ls /sys')).stdout, '')
     assert.doesNotMatch((await inside(box, 'cat /proc/self/mounts')).stdout, /cgroup|sysfs|\/dev\/vda \/ /)
     assert.doesNotMatch((await inside(box, 'cat /proc/self/cgroup')).stdout, /sandyard/)
@@ -106,6 +99,10 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
         'urandom',
         'zero',
       ])
+    return {
+      tries: 5,
+      outcome: `${String(pids.length)} processes and ${String(devices.length)} entries of /dev were seen, all its own`,
+    }
   })
 
   test('its user 0 is an unprivileged user of the machine, and owns the sandbox’s files', async () => {
@@ -115,10 +112,9 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     assert.equal((await inside(box, 'stat -c %u:%g /root/mine /etc/hosts')).stdout, '0:0\n0:0\n')
   })
 
-  test('dangerous system calls are refused, and an unknown one looks absent', ownKernel, async () => {
+  attack('makes dangerous system calls', { ...FACTS, skip: otherKernel }, async () => {
     const call = async (number: number): Promise<string> =>
       (await run(box, ['perl', '-e', `syscall(${String(number)}, 0, 0, 0, 0, 0); print $!+0`])).stdout
-    if (process.arch !== 'x64') return
     const [EPERM, ENOSYS] = ['1', '38']
     const refused = {
       keyctl: 250,
@@ -141,6 +137,8 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     assert.equal((await run(box, ['perl', '-e', 'socket(S, 40, 1, 0); print $!+0'])).stdout, ENOSYS, 'vsock')
     const cloneUser = 'my $pid = syscall(56, 0x10000000 | 17, 0, 0, 0, 0); print $!+0'
     assert.equal((await run(box, ['perl', '-e', cloneUser])).stdout, ENOSYS, 'clone with a user namespace')
+    const tries = Object.keys(refused).length + 4
+    return { tries, outcome: `each of ${String(tries)} calls was refused or looked absent` }
   })
 
   test('a default sandbox may gain privileges within itself; a restricted one may not, and has fewer', async () => {
@@ -155,7 +153,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     await driver.stop(restricted.run_id, 0)
   })
 
-  test('no patch writes through a symlink of the image onto the machine', async () => {
+  attack('writes to the host by a patch through a symlink of the image', PATCHES, async () => {
     const outside = join(fixture.dir, 'outside')
     mkdirSync(outside)
     const link: Patch = { type: 'symlink', target: outside, link: '/out', replace: false }
@@ -174,13 +172,15 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     )
     assert.equal((await inside(patched, `cat ${outside}/text /up /tmp/text`)).stdout, 'xxin /tmp')
     await driver.stop(patched.run_id, 0)
+    return { tries: patches.length, outcome: 'each patch changed files of the sandbox alone' }
   })
 
-  test('no patch reads beyond the host volume', async () => {
+  attack('reads files of the host by a patch that copies', PATCHES, async () => {
     writeFileSync(join(fixture.dir, 'secret'), 'secret')
     symlinkSync(join(fixture.dir, 'secret'), join(fixture.volume, 'link'))
     symlinkSync('..', join(fixture.volume, 'up'))
-    for (const src of ['link', '../secret', 'up/secret', join(fixture.dir, 'secret')]) {
+    const sources = ['link', '../secret', 'up/secret', join(fixture.dir, 'secret')]
+    for (const src of sources) {
       const patch: Patch = { type: 'copy_file', src, dst: '/stolen', mode: null, replace: true }
       await assert.rejects(
         start({ patches: [patch] }),
@@ -188,6 +188,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
         src,
       )
     }
+    return { tries: sources.length, outcome: `each of ${String(sources.length)} starts failed and named the patch` }
   })
 
   test('all eight patches are applied in order, once, with owners and modes', async () => {
@@ -236,7 +237,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     )
   })
 
-  test('obstacles that a sandbox leaves for its next start affect only itself', async () => {
+  attack('leaves symlinks and FIFOs for the worker to follow at the next start', FACTS, async () => {
     const desired = await start({ runtime: { ...makeDesiredRun().spec.runtime, scripts: { tool: 'echo tool' } } })
     await inside(
       desired,
@@ -249,8 +250,17 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     assert.match((await inside(again, 'cat /etc/hosts')).stdout, /localhost/)
     assert.equal(statSync('/etc/shadow').mtimeMs, shadowBefore)
     await driver.stop(again.run_id, 0)
+    return { tries: 3, outcome: 'the next start replaced them, and /etc/shadow of the host is unchanged' }
   })
 })
+
+/** Runs each command in the sandbox. Rejects if one succeeds. */
+async function allRefused(commands: Readonly<Record<string, string>>): Promise<{ tries: number; outcome: string }> {
+  for (const [what, command] of Object.entries(commands))
+    assert.notEqual((await inside(box, command)).code, 0, `it got or changed ${what}: ${command}`)
+  const tries = Object.keys(commands).length
+  return { tries, outcome: `each of ${String(tries)} commands failed` }
+}
 
 async function start(spec: Partial<SandboxSpec> = {}): Promise<DesiredRun> {
   const desired = makeDesiredRun(spec)

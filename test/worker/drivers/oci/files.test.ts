@@ -9,6 +9,7 @@ import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { UNLIMITED_SESSIONS } from '../../../support/container.ts'
 import { connectFiles, fieldOf, namesOf, type FsClient } from '../../../support/fs-client.ts'
 import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
@@ -232,6 +233,7 @@ async function connect(desired: DesiredRun): Promise<FsClient> {
   const client = connectFiles(
     makeContainerGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
+      sessions: UNLIMITED_SESSIONS,
       launcher: makeLauncher(makeLog('silent')),
       pty: null,
     }),

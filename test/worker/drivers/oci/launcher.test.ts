@@ -22,7 +22,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** Files for standard streams, with one file for output and error, and a function that reads it. */
+/** Makes files for standard streams, one of which gets both output and error. `said` reads that file. */
 function makeStreams(input = ''): { readonly streams: [string, string, string]; readonly said: () => string } {
   const base = join(folder, String(files++))
   writeFileSync(`${base}.in`, input)
@@ -89,7 +89,7 @@ test('a program that a dying worker requested is not started', async () => {
   const script = join(import.meta.dirname, '../../../../src/worker/perl/launcher.pl')
   const mark = join(folder, 'started')
   const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
-  const request = Buffer.concat([Buffer.from([0, 0, 0, 5 + command.length, 0, 0, 0, 1, 3]), Buffer.from(command)])
+  const request = Buffer.concat([Buffer.from([0, 0, 0, 6 + command.length, 0, 0, 0, 1, 3, 0]), Buffer.from(command)])
   const run = (worker: number): SpawnSyncReturns<Buffer> =>
     spawnSync('perl', [script, String(worker)], { input: request })
   assert.equal(run(process.pid + 1).stdout.toString(), '')
@@ -98,7 +98,7 @@ test('a program that a dying worker requested is not started', async () => {
   await waitUntil(() => existsSync(mark))
 })
 
-test('a file that can’t be opened only fails its own program', async () => {
+test('a program whose stream files can’t be opened fails, and other programs start', async () => {
   const fifo = join(folder, 'fifo')
   execFileSync('mkfifo', [fifo])
   const launched = await launcher.start(['true'], [fifo, '/dev/null', '/dev/null'])

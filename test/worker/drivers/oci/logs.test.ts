@@ -14,6 +14,7 @@ import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/exec/pty-binding.ts'
+import { UNLIMITED_SESSIONS } from '../../../support/container.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
@@ -34,7 +35,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
   beforeEach(async () => {
     ;({ logs, dir: logsDir } = await makeTestLogs())
     fixture = await makeOciFixture(undefined, undefined, logs)
-    driver = await fixture.open({ diskPool: 0 })
+    driver = await fixture.open({ readyAhead: 0 })
   })
   afterEach(async () => {
     for (const run of await driver.list()) await driver.remove(run.run_id)
@@ -45,7 +46,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     rmSync(logsDir, { recursive: true })
   })
 
-  test('has the workload’s output while it is written, stdout and stderr apart, and the events of its life', async () => {
+  test('has the workload’s stdout and stderr separately while they are written, and the sandbox’s lifecycle events', async () => {
     const desired = shell('echo one; echo oops >&2; until [ -e /go ]; do sleep 0.05; done; echo two; exit 3')
     const seen: string[] = []
     await driver.start(desired, NEVER)
@@ -65,7 +66,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     assert.equal(seen.at(-1), 'system: ended with code 3\n')
   })
 
-  test('has all of a burst of 100,000 lines before it tells the end', async () => {
+  test('has all of a burst of 100,000 lines before the entry about the workload’s end', async () => {
     const desired = shell('seq 100000; echo done >&2')
     await driver.start(desired, NEVER)
     await untilEnded(desired.run_id)
@@ -126,6 +127,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     await driver.openChannel(desired.run_id)
     const guest = makeContainerGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
+      sessions: UNLIMITED_SESSIONS,
       launcher: makeLauncher(makeLog('silent')),
       pty: loadPtyBinding(),
     })
@@ -139,7 +141,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     await client.hangUp()
   })
 
-  test('goes on after the worker was killed: output waits meanwhile, even more than a pipe holds', async () => {
+  test('continues after the worker was killed, and loses no output of the time without a worker, even more than a pipe holds', async () => {
     const desired = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 50000; echo last words; exit 4')
     await killWorker(desired, 'logged before')
     await fixture.exec(desired.run_id, ['touch', '/go'])
@@ -184,7 +186,7 @@ function untilEnded(run: RunId) {
 async function openAgain(): Promise<void> {
   ;({ logs } = await makeTestLogs({ dir: logsDir }))
   fixture = await makeOciFixture(fixture.dir, undefined, logs)
-  driver = await fixture.open({ diskPool: 0 })
+  driver = await fixture.open({ readyAhead: 0 })
 }
 
 /** Has another process start a run over the same folders, and kills it after one of its messages. */

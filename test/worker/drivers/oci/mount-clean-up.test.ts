@@ -17,7 +17,7 @@ import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
 const WORKER = join(import.meta.dirname, '../../../support/oci-worker-process.ts')
-/** Every kind of mount: a volume, a folder and a file of the host volume, and nested mounts. */
+/** Every kind of mount: a volume, a folder and a file of the default volume, and nested mounts. */
 const MOUNTS = [
   named('v', '/data'),
   named('w', '/data/inner/w'),
@@ -134,7 +134,7 @@ function assertKept(): void {
 }
 
 async function open(): Promise<Driver> {
-  const driver = await fixture.open({ diskPool: 0 })
+  const driver = await fixture.open({ readyAhead: 0 })
   drivers.push(driver)
   return driver
 }

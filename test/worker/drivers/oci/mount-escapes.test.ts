@@ -8,13 +8,15 @@ import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { StartError } from '../../../../src/worker/start-error.ts'
 import { assertMountRefused, bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
+import { attack } from '../../../support/security-attack.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 
 const NEVER = new AbortController().signal
 /** Each round starts a sandbox while another one swaps the sources of its mounts, about ten thousand times a second. */
 const ROUNDS = 12
-/** Swapping two names atomically needs a system call by its number, and so the machine's own kernel. */
-const canExchange = { skip: process.arch !== 'x64' || testRuntime() === 'runsc' ? 'needs renameat2 of x64' : false }
+/** Swapping two names atomically needs renameat2, which the tests call by its x64 number, and which gVisor lacks. */
+const skip = process.arch !== 'x64' || testRuntime() === 'runsc' ? 'needs renameat2 of x64' : null
+const FACTS = { target: 'volumes', attacker: 'root in a sandbox that writes to the volume', finding: null } as const
 let fixture: OciFixture
 let driver: Driver
 let attacker: DesiredRun
@@ -40,16 +42,21 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     await fixture.remove()
   })
 
-  test('no symlink that one sandbox created redirects the bind mount of another one', async () => {
+  attack("redirects another sandbox's bind mount by symlinks in a shared volume", FACTS, async () => {
     await inside(
       attacker,
       `cd /volume; mkdir in; ln -s / x; ln -s ../../.. y; ln -s ${fixture.dir} z; ln -s y/.. w; ln -s in/../in ok`,
     )
-    for (const host of ['x', 'x/etc', 'y', 'y/etc', 'z', 'z/secret', 'w', 'w/new', './x', '/x/'])
+    const sources = ['x', 'x/etc', 'y', 'y/etc', 'z', 'z/secret', 'w', 'w/new', './x', '/x/']
+    for (const host of sources)
       await refused([bind(host, '/data')], /^the mount on '\/data' could not be made: '.*out of the volume$/)
     const box = await start([bind('ok', '/data')])
     await inside(box, 'echo x >/data/file')
     assert.equal((await inside(attacker, 'cat /volume/in/file')).stdout, 'x\n')
+    return {
+      tries: sources.length,
+      outcome: `each of ${String(sources.length)} mounts was refused; one within the volume works`,
+    }
   })
 
   test('no path of a bind mount leads above the volume', async () => {
@@ -64,7 +71,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     await refused([bind('pipe/under', '/data')], /'pipe/)
   })
 
-  test('swapping a folder for a symlink never leads a bind mount out of the volume', canExchange, async () => {
+  attack('swaps the source of a bind mount for a symlink during the start', { ...FACTS, skip }, async () => {
     await inside(attacker, 'mkdir -p /volume/swap/sub; echo x >/volume/swap/inside; ln -s .. /volume/link')
     await exchangeForEver('/volume/swap', '/volume/link')
     const seen = { started: 0, refused: 0 }
@@ -76,9 +83,14 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
       await driver.remove(box.run_id)
     }
     assert.ok(seen.started > 0 && seen.refused > 0, JSON.stringify(seen))
+    const { started, refused: stopped } = seen
+    return {
+      tries: started + stopped,
+      outcome: `${String(started)} starts saw the volume alone, ${String(stopped)} were refused`,
+    }
   })
 
-  test('no symlink in a volume leads a mount over it, or its missing folders, out of the sandbox', async () => {
+  attack('leads a mount over a volume out of the sandbox by symlinks', FACTS, async () => {
     await inside(
       attacker,
       `ln -s ${fixture.dir}/outside/a /v/one; ln -s ../../../../../../../../${fixture.dir}/outside/b /v/two`,
@@ -90,10 +102,11 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     )
     await inside(attacker, 'ln -s /proc /v/proc; ln -s /.msb/init /v/init')
     for (const name of ['proc', 'proc/sys', 'init'])
-      await refused([named('v', '/data'), named('w', `/data/${name}`)], /the system's own/)
+      await refused([named('v', '/data'), named('w', `/data/${name}`)], /reserved for the system/)
+    return { tries: 5, outcome: '2 mounts stayed within the sandbox, and 3 over folders of the system were refused' }
   })
 
-  test('a swap in a volume never leads a mount over it out of the sandbox', canExchange, async () => {
+  attack('swaps the target of a mount for a symlink during the start', { ...FACTS, skip }, async () => {
     await inside(attacker, `mkdir -p /v/target /v/spare; ln -s ${fixture.dir}/outside /v/leading`)
     await exchangeForEver('/v/target', '/v/leading')
     for (let round = 0; round < ROUNDS; round++) {
@@ -102,9 +115,10 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
       await driver.remove(box.run_id)
     }
     assert.deepEqual(readdirSync(join(fixture.dir, 'outside')), [])
+    return { tries: ROUNDS, outcome: 'nothing was made in the folder that the symlink names' }
   })
 
-  test('a swap never leads the copy of a patch out of the host volume', canExchange, async () => {
+  attack('swaps the source of a copied patch for a symlink during the copy', { ...FACTS, skip }, async () => {
     await inside(
       attacker,
       'mkdir -p /volume/tree/sub; echo x >/volume/tree/sub/plain; ln -s ../../.. /volume/tree/away',
@@ -125,6 +139,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
         assert.doesNotMatch((await inside(desired, 'ls -R /copied /again; cat /file')).stdout, /secret|outside/)
       await driver.remove(desired.run_id)
     }
+    return { tries: ROUNDS * 3, outcome: 'each copy was refused or held files of the volume alone' }
   })
 })
 
@@ -134,14 +149,14 @@ async function start(mounts: readonly Mount[]): Promise<DesiredRun> {
   return desired
 }
 
-/** Null for a start that was correctly refused. */
+/** Starts a sandbox with these mounts. Resolves with null if the start was refused for an allowed reason. */
 async function startOrRefused(mounts: readonly Mount[]): Promise<DesiredRun | null> {
   const desired = desiredRunWithMounts(mounts)
   try {
     await driver.start(desired, NEVER)
     return desired
   } catch (error) {
-    // The swap may also hit the runtime, after all checks of the driver passed.
+    // A swap after all checks of the driver makes the OCI runtime fail, which is allowed.
     if (!(error instanceof StartError && error.reason === 'runtime')) assertMountRefused(error, /^the mount on/)
     await driver.remove(desired.run_id)
     return null
@@ -158,7 +173,7 @@ async function refused(mounts: readonly Mount[], message: RegExp): Promise<void>
   await assert.rejects(driver.start(desired, NEVER), (error) => assertMountRefused(error, message))
 }
 
-/** Swaps two names again and again until the attacker's sandbox ends. */
+/** Makes the attacker's sandbox swap two names again and again until the sandbox ends. */
 async function exchangeForEver(one: string, other: string): Promise<void> {
   const script = `my ($a, $b) = ("${one}", "${other}"); while (1) { syscall(316, -100, $a, -100, $b, 2); select undef, undef, undef, 0.0001 }`
   await inside(attacker, `perl -e '${script}' >/dev/null 2>&1 </dev/null &`)

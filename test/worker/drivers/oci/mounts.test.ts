@@ -99,7 +99,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.match((await tryCommand('setpriv', other, { timeoutMs: 5000 })).stderr, /Permission denied/)
   })
 
-  test('a bind mount shows a folder of the host volume, created when missing, and nothing above it', async () => {
+  test('a bind mount shows a folder of the default volume, created when missing, and nothing above it', async () => {
     mkdirSync(join(fixture.volume, 'other'))
     const box = await start([bind('/a/deep/folder', '/one'), bind('./a', '/two'), bind('/', '/all')])
     await inside(box, 'echo x >/one/file')
@@ -160,7 +160,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
   test('a target that is missing in a readonly mount is named in the error, and one that exists is mounted on', async () => {
     await refused(
       [named('a', '/ro', { readonly: true }), named('b', '/ro/sub')],
-      /^the mount on '\/ro\/sub' could not be made: the path is missing in what is mounted readonly on '\/ro'$/,
+      /^the mount on '\/ro\/sub' could not be made: the path is missing in the readonly mount on '\/ro'$/,
     )
     mkdirSync(join(fixture.volumeFolder('a'), 'sub'))
     const box = await start([named('a', '/ro', { readonly: true }), named('b', '/ro/sub')])
@@ -189,10 +189,10 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.ok(!existsSync('/srv/far') && !existsSync('/srv/near'))
   })
 
-  test('a mount that would hide another one, or lie in a system folder, is refused', async () => {
-    await refused([named('a', '/run/x'), named('b', '/var/run/x')], /hide the one on '\/run\/x'/)
+  test('a mount that would hide another one, or is in a system folder, is refused', async () => {
+    await refused([named('a', '/run/x'), named('b', '/var/run/x')], /hide the mount on '\/run\/x'/)
     for (const path of ['/proc', '/proc/sys', '/sys/fs', '/dev', '/dev/x', '/dev/shm', '/.msb', '/.msb/init'])
-      await refused([named('a', path)], /the path is|that path is the system's own/)
+      await refused([named('a', path)], /the path is|that path is reserved for the system/)
     const box = await start([tmpfs('/dev/shm')])
     assert.match((await inside(box, 'df -k /dev/shm')).stdout, /\b1024\b/)
   })
@@ -200,10 +200,10 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
   test('a volume that did not come with the run is named in the error', async () => {
     await refused(
       [named('gone', '/data')],
-      /^the mount on '\/data' could not be made: the volume 'gone' is not there$/,
+      /^the mount on '\/data' could not be made: the volume 'gone' does not exist$/,
       [],
     )
-    await refused([bind('x', '/data')], /the organization's default volume is not there/, [])
+    await refused([bind('x', '/data')], /the organization's default volume does not exist/, [])
   })
 })
 

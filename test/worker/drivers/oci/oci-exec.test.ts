@@ -11,7 +11,7 @@ import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import type { AgentClient, ExecOptions, Finished } from '../../../support/agent-client.ts'
-import { startTestContainer, whyNoContainer } from '../../../support/container.ts'
+import { startTestContainer, UNLIMITED_SESSIONS, whyNoContainer } from '../../../support/container.ts'
 import type { TestContainer } from '../../../support/container.ts'
 import { testRuntime } from '../../../support/oci-driver.ts'
 import { isAlive } from '../../../support/local-guest.ts'
@@ -23,6 +23,8 @@ const skip = missing === null ? false : `no real container here: ${missing}`
 const log = makeLog('silent')
 const launcher = makeLauncher(log)
 const MIB = 1024 * 1024
+/** The test runner's own limit. How long a large output takes is up to the machine. */
+const RUNNER_LIMIT_MS = 45 * 60_000
 
 let box: TestContainer
 let guest: Guest
@@ -36,7 +38,7 @@ before(async () => {
       ],
     },
   })
-  guest = makeContainerGuest(box.container, { log, launcher, pty: loadPtyBinding() })
+  guest = makeContainerGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: loadPtyBinding() })
 })
 after(() => {
   if (missing === null) box.remove()
@@ -143,11 +145,11 @@ test('a request without user and folder gets the sandboxâ€™s, or else the imageâ
   const runtime = { ...box.container.spec.runtime, user: 'alice', workdir: '/home/alice' }
   const fromSpec = makeContainerGuest(
     { ...box.container, spec: { ...box.container.spec, runtime } },
-    { log, launcher, pty: null },
+    { log, sessions: UNLIMITED_SESSIONS, launcher, pty: null },
   )
   const fromImage = makeContainerGuest(
     { ...box.container, image: { ...box.container.image, user: '1000', workdir: '/tmp' } },
-    { log, launcher, pty: null },
+    { log, sessions: UNLIMITED_SESSIONS, launcher, pty: null },
   )
   for (const [one, expected] of [
     [fromSpec, '1000 /home/alice\n'],
@@ -284,7 +286,7 @@ test('400 MB of output pass in bounded memory', { skip }, async (t) => {
   })
   const from = process.memoryUsage.rss()
   const id = client.exec({ cmd: 'head', args: ['-c', String(size), '/dev/zero'] })
-  assert.equal((await client.finish(id)).code, 0)
+  assert.equal((await client.finish(id, RUNNER_LIMIT_MS)).code, 0)
   assert.equal(bytes, size)
   t.diagnostic(`grew by ${String(Math.round((peak - from) / MIB))} MiB at most`)
   assert.ok(peak - from < 160 * MIB) // what the garbage collector leaves lying for a while, twice over
@@ -325,7 +327,7 @@ for (const { name, pty } of terminals) {
   const skipTerminal =
     skip !== false ? skip : name === 'native' && pty === null ? '@lydell/node-pty has no binary here' : false
   const connectTerminal = (t: TestContext): AgentClient => {
-    const client = connectAgent(makeContainerGuest(box.container, { log, launcher, pty }))
+    const client = connectAgent(makeContainerGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty }))
     t.after(() => client.hangUp())
     return client
   }
@@ -410,7 +412,9 @@ test('a process whose sandbox dies ends with -1, and nothing can be started afte
   t.after(() => {
     other.remove()
   })
-  const client = connectAgent(makeContainerGuest(other.container, { log, launcher, pty: loadPtyBinding() }))
+  const client = connectAgent(
+    makeContainerGuest(other.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: loadPtyBinding() }),
+  )
   t.after(() => client.hangUp())
   const ids = [client.exec(sh('echo up; sleep 1000')), client.exec(sh('echo up; sleep 1000', { tty: true }))]
   await waitUntil(() => ids.every((id) => client.text(id).includes('up')))

@@ -11,11 +11,11 @@ import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts
 import { toolCommand } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import type { AgentClient } from '../../../support/agent-client.ts'
-import { startTestContainer, whyNoContainer } from '../../../support/container.ts'
+import { startTestContainer, UNLIMITED_SESSIONS, whyNoContainer } from '../../../support/container.ts'
 import type { TestContainer } from '../../../support/container.ts'
 import { openTcp } from '../../../support/tcp-client.ts'
 import { startTcpServer } from '../../../support/tcp-server.ts'
-import { waitUntil } from '../../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../../support/wait.ts'
 
 // Connections into a real container. Its server is a small script for the toolbox's perl.
 
@@ -23,17 +23,20 @@ const missing = whyNoContainer()
 const skip = missing === null ? false : `no real container here: ${missing}`
 const MIB = 1024 * 1024
 const LIMIT_MS = 60_000
+/** More than all buffers between a client and a server in the sandbox hold. */
+const FLOOD_BYTES = 64 * MIB
 
 let box: TestContainer
 let guest: Guest
 before(async () => {
   if (missing !== null) return
   box = await startTestContainer({
-    // Variables that would make our programs load files of the sandbox, or print in another language.
+    // With these variables, our helper programs would load files of the sandbox or print messages in another language.
     spec: { env: [{ key: 'PERL5OPT', value: '-Mno_such_module' }, { key: 'LD_PRELOAD', value: '/no/such.so' }, { key: 'LC_ALL', value: 'de_DE.UTF-8' }] }, // prettier-ignore
   })
   guest = makeContainerGuest(box.container, {
     log: makeLog('silent'),
+    sessions: UNLIMITED_SESSIONS,
     launcher: makeLauncher(makeLog('silent')),
     pty: null,
   })
@@ -62,7 +65,7 @@ async function serveInside(client: AgentClient, serve: string): Promise<number> 
 
 const ECHO = 'while (accept(S, L)) { if (!fork) { while (sysread(S, $b, 65536)) { syswrite(S, $b) } exit } close S }'
 
-/** How many processes of this sandbox carry connections. */
+/** The number of helper processes in this sandbox. Each carries one connection. */
 function carriers(): number {
   const namespaceOf = (pid: string): string => {
     try {
@@ -140,13 +143,11 @@ test('a server that does not read blocks the client', { skip }, async (t) => {
   const port = await serveInside(client, 'accept(S, L); sleep 1000')
   const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
   await tcp.connected()
-  let sent = 0
-  for (const piece = Buffer.alloc(MIB); client.stream.writableLength < 2 * MIB && sent < 256 * MIB; sent += MIB) {
-    tcp.send(piece)
-    for (let turn = 0; turn < 100 && client.stream.writableLength > 0; turn++)
-      await new Promise((resolve) => setTimeout(resolve, 5))
-  }
-  assert.ok(sent < 64 * MIB, `${String(sent / MIB)} MiB were taken from it`)
+  const taken = (): number => FLOOD_BYTES + MIB - client.stream.writableLength
+  const piece = Buffer.alloc(MIB)
+  for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) tcp.send(piece)
+  await waitUntilUnchanged(taken, LIMIT_MS)
+  assert.ok(taken() < FLOOD_BYTES, `${String(taken() / MIB)} MiB were taken from it`)
 })
 
 test('a broken connection, a disconnect and a failure leave no process in the sandbox', { skip }, async (t) => {

@@ -7,7 +7,7 @@ import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
 const started: OciRunRecord['started'] = {
   uid_shift: 0,
-  runtime: { name: 'crun', version: 'crun 1', command: ['crun'], isolation: '' },
+  runtime: { name: 'crun', version: 'crun 1', command: ['crun'], isolation: '', level: 'container' },
   shim: { pid: 1, startTicks: 1 },
   init: { pid: 2, startTicks: 2 },
 }
@@ -57,12 +57,12 @@ test('an exit code tells how a run ended: by itself, by a signal, out of memory,
   assert.deepEqual(stopped, { phase: 'ended', outcome: { kind: 'stopped' } })
 })
 
-test('a run of another boot is lost even when processes with its ids live', () => {
+test('a run of an earlier boot is lost, even if processes with its process ids are alive', () => {
   const phase = deriveRunPhase(record, { ...alive, bootId: 'other' })
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
 })
 
-test('a run whose end was not seen is lost, unless its stop was requested', () => {
+test('a run whose end no process recorded is lost, unless its stop was requested', () => {
   const phase = deriveRunPhase(record, dead)
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
   assert.deepEqual(deriveRunPhase({ ...record, is_stop_requested: true }, dead), {

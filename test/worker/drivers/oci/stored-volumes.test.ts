@@ -31,7 +31,7 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
     const { settings } = await makeFixture()
     const plan = { dir: join(dir, 'volumes'), sharedDir: null, volumePoolGib: 1 }
     storage = await openVolumeStorage(plan, { uidShift: settings.uidShift, clock: systemClock, log })
-    driver = await fixture.open({ diskPool: 0 })
+    driver = await fixture.open({ readyAhead: 0 })
   })
   after(async () => {
     for (const run of await driver.list()) await driver.remove(run.run_id)
@@ -42,7 +42,7 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
     rmSync(dir, { recursive: true, force: true })
   })
 
-  test('a sandbox can’t write beyond the cap of a mounted volume, whether managed or host volume', async (t) => {
+  test('a sandbox can’t write beyond the cap of a mounted volume, whether named or default volume', async (t) => {
     if (isUncapped(t)) return
     const box = await start([named('capped', '/data'), bind('folder', '/host')], 8 * MIB)
     for (const folder of ['/data', '/host']) {
@@ -81,7 +81,7 @@ async function makeFixture(): Promise<OciFixture> {
   return fixture
 }
 
-/** The same volume with identifiers that the storage accepts. */
+/** A copy of a volume with valid UUIDs, which the storage requires. */
 function stored(volume: DesiredVolume): DesiredVolume {
   const uuid = (text: string): string =>
     createHash('sha256')

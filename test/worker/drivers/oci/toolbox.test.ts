@@ -8,7 +8,7 @@ import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/roo
 
 const skip = process.platform === 'linux' ? false : 'needs Linux'
 
-/** Compiles a script as its start does, without running it. */
+/** A Perl program that compiles a script with all its modules, and doesn't run it. */
 const COMPILE =
   'BEGIN { @INC = shift } open my $in, "<", shift or die; local $/; my $text = <$in>; eval "return 1; $text" or die $@;'
 

@@ -13,7 +13,7 @@ import { waitUntil } from '../../../support/wait.ts'
 // Tests of the watchdog process. Folders replace cgroups, and processes of the test replace sandboxes.
 
 const SCRIPT = join(import.meta.dirname, '../../../../src/worker/perl/watchdog.pl')
-/** The time of several checks of the watchdog. */
+/** The time of several checks of a watchdog. Only waiting shows that none of them kills. */
 const LOOKS_MS = 700
 
 let folder: string
@@ -50,14 +50,21 @@ function startSandbox(run: string): ChildProcess {
   return child
 }
 
-const watch = (): ChildProcess =>
-  start('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, `cgroups:${folder}/groups`])
+const watch = (place = `cgroups:${folder}/groups`): ChildProcess =>
+  start('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, place])
+/** Starts a watchdog and waits until it has the lock, so that it acts. */
+async function watchAlone(...args: Parameters<typeof watch>): Promise<ChildProcess> {
+  const dog = watch(...args)
+  const lock = new RegExp(`FLOCK +ADVISORY +WRITE +${String(dog.pid)} `)
+  await waitUntil(() => lock.test(readFileSync('/proc/locks', 'utf8')))
+  return dog
+}
 const lives = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode === null && signalCode === null
 const looks = (): Promise<void> => systemClock.sleep(LOOKS_MS)
 
-test('sandboxes go on until the renew deadline, and are killed once it has passed, including later ones', async () => {
+test('sandboxes run until the renew deadline, and are killed once it has passed, as is every sandbox that starts later', async () => {
   const sandbox = startSandbox('one')
-  watch()
+  await watchAlone()
   await looks()
   assert.ok(lives(sandbox))
   writeDeadline(0)
@@ -66,11 +73,11 @@ test('sandboxes go on until the renew deadline, and are killed once it has passe
   await waitUntil(() => !lives(late))
 })
 
-test('a deadline of an earlier boot, and an unreadable one, have passed', async () => {
+test('a deadline that was written before this boot, or that can’t be read, counts as passed', async () => {
   for (const spoil of [() => writeDeadline(60_000, 'another'), () => writeFileSync(deadlineFile, '{"boot":')]) {
     writeDeadline(60_000)
     const sandbox = startSandbox('one')
-    const dog = watch()
+    const dog = await watchAlone()
     await looks()
     assert.ok(lives(sandbox))
     spoil()
@@ -80,16 +87,16 @@ test('a deadline of an earlier boot, and an unreadable one, have passed', async 
   }
 })
 
-test('it outlives its worker while there are runs, and exits when there are none or the deadline’s file is gone', async () => {
+test('a watchdog outlives its worker while there are runs, and exits when there are none or the deadline’s file is gone', async () => {
   const sandbox = startSandbox('one')
-  const dog = watch()
+  const dog = await watchAlone()
   dog.stdin?.end()
   await looks()
   assert.ok(lives(dog) && lives(sandbox))
   rmSync(join(folder, 'groups/one'), { recursive: true })
   await waitUntil(() => !lives(dog))
   assert.equal(dog.exitCode, 0)
-  const other = watch()
+  const other = await watchAlone()
   startSandbox('two')
   await looks()
   rmSync(deadlineFile)
@@ -98,7 +105,7 @@ test('it outlives its worker while there are runs, and exits when there are none
 
 test('a watchdog that outlives its worker sleeps between its checks', async () => {
   startSandbox('one')
-  const dog = watch()
+  const dog = await watchAlone()
   dog.stdin?.end()
   await looks()
   const before = cpuTicks(dog)
@@ -111,11 +118,10 @@ test('a watchdog that outlives its worker sleeps between its checks', async () =
 
 test('only one of two watchdogs acts, and the other one replaces it when it ends', async () => {
   startSandbox('one')
-  const first = watch()
-  await looks()
+  const first = await watchAlone()
   const second = watch()
   const third = watch()
-  third.stdin?.end() // its worker died
+  third.stdin?.end() // as if the worker of this watchdog had died
   await waitUntil(() => !lives(third))
   assert.ok(lives(first) && lives(second))
   first.kill('SIGKILL')
@@ -131,7 +137,7 @@ test('only virtual machines with the name of a recorded sandbox are killed', asy
   writeFileSync(join(folder, 'runs/one/state.json'), JSON.stringify({ version: 1, sandbox_id: id }))
   const vm = (name: string): ChildProcess => start('perl', ['-e', 'sleep 1000', 'sandbox', '--name', name])
   const [ours, theirs] = [vm(`sy-${id}`), vm('sy-0b000000-0000-7000-8000-000000000002')]
-  start('perl', [SCRIPT, deadlineFile, `${deadlineFile}.watch`, `vms:${folder}/runs`])
+  await watchAlone(`vms:${folder}/runs`)
   await looks()
   assert.ok(lives(ours))
   writeDeadline(0)
@@ -182,7 +188,7 @@ function processesWith(word: string): readonly string[] {
       const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
       return words[0] === 'perl' && words.includes(word)
     } catch {
-      return false // it ended since the folder was read
+      return false // the process ended after the folder was listed
     }
   })
 }

@@ -3,6 +3,7 @@ import { readdir, writeFile, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Image } from '../../../images/image.ts'
 import { StartError } from '../../../start-error.ts'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
 import { mountFolderOf } from '../../../mounts.ts'
 
@@ -19,8 +20,8 @@ export async function pinImage(folder: string, image: Image): Promise<void> {
 }
 
 /**
- * Reads the image that is stored with a disk; null if there is none. Rejects with `StartError` of reason `image` if one of the
- * image's layers is gone. With other layers, the disk's content would be wrong.
+ * Reads the image that is stored with a disk; null if there is none. Rejects with `StartError` of reason `image` if one
+ * of the image's layers is gone. Over other layers, the files of the writable layer would not fit.
  */
 export async function readPinnedImage(folder: string): Promise<Image | null> {
   const image = await readPin(folder)
@@ -62,11 +63,10 @@ async function namesIn(folder: string): Promise<readonly string[]> {
 }
 
 /**
- * Returns null for the errors of a missing file and of a path that is no link. A run may end while its folder is read, and an
- * image without layers has a folder instead of a link.
+ * Returns null for the errors of a missing file and of a path that is no symlink, and throws any other error. A run may
+ * end while its folder is read, and an image without layers has a folder in place of the symlinks.
  */
 function nothingIfGone(error: unknown): null {
-  const code = error instanceof Error && 'code' in error ? error.code : null
-  if (code === 'ENOENT' || code === 'EINVAL') return null
+  if (hasErrorCode(error, 'ENOENT', 'EINVAL')) return null
   throw error
 }

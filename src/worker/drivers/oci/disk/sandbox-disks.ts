@@ -5,14 +5,17 @@ import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Random } from '../../../../lib/random.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { HostCommands } from '../../../processes/system-calls.ts'
+import type { DiskReserve } from '../../../disk-reserve.ts'
 import type { Image } from '../../../images/image.ts'
+import { openDiskPromises } from './disk-promises.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
- * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write. A disk is
- * stored permanently once it is marked ready. Before that it may be incomplete, and `prepare` replaces it.
+ * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write.
+ * Once a disk is marked ready, it is kept until `delete`. Before that the disk may be incomplete, and `prepare`
+ * replaces it.
  */
 export type SandboxDisks = {
   /** Returns the sandbox's stored disk, checked and ready to mount, or a new empty disk. */
@@ -22,10 +25,12 @@ export type SandboxDisks = {
   /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
+  /** Returns how many MiB new disks may have, by the sizes of all disks and the space of the file system. */
+  measureLeftMib(): Promise<number>
   /** Deletes a sandbox's disk. Succeeds for an unknown sandbox. */
   delete(sandbox: SandboxId): Promise<void>
   list(): Promise<readonly SandboxId[]>
-  /** Returns the run that has mounted the disk or is about to mount it, or null. */
+  /** Returns the run that has mounted the disk or is about to mount it. Null if no run holds the disk. */
   holderOf(sandbox: SandboxId): Promise<RunId | null>
   /** Records which run holds the disk. Call `prepare` first. */
   setHolder(sandbox: SandboxId, run: RunId): Promise<void>
@@ -51,6 +56,10 @@ type SandboxDisksInput = {
   readonly defaultSizeMib: number
   /** How many disks of the default size to keep formatted and mounted. */
   readonly poolSize: number
+  /** The pool isn't filled from the reserve. */
+  readonly reserve: Pick<DiskReserve, 'isShort' | 'freeMib'>
+  /** How many times the space for disks all disks together may promise. */
+  readonly overcommit: number
   readonly commands: HostCommands
   readonly random: Random
   /** Mounts a disk of the pool under this name. `unmountPooled` unmounts it. */
@@ -67,17 +76,21 @@ const HOLDER = 'holder'
 export const POOLED_DISK_PREFIX = 'ready-'
 
 /**
- * Opens the folder of disks. A disk that was never marked ready stays there until its sandbox's next start or until `delete`.
+ * Opens the folder of disks. A disk that was never marked ready stays in the folder until its sandbox's next start or
+ * until `delete`.
  */
 export async function openSandboxDisks(input: SandboxDisksInput): Promise<SandboxDisks> {
   const keptFolder = join(input.dir, 'kept')
   const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
   await Promise.all([keptFolder, poolFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
+  const { reserve, overcommit } = input
+  const promises = await openDiskPromises({ dir: keptFolder, fileName: IMAGE, reserve, overcommit })
   const folderOf = (sandbox: SandboxId): string => join(keptFolder, sandbox)
   const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
   const pooled: string[] = []
   let isDraining = false
-  // Delete the pool of an earlier worker: its disks may have been mounted when the machine crashed. A new disk takes only 8 ms.
+  // Delete the pooled disks of an earlier worker, because they may have been mounted when the machine crashed. A new
+  // disk takes only 8 ms.
   for (const name of await readdir(poolFolder)) await rm(join(poolFolder, name))
   const format = await makeDiskFormatter(input.commands, join(input.dir, 'empty'))
 
@@ -94,6 +107,7 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     return text === null || text === '' ? null : asId<RunId>(text)
   }
   return {
+    measureLeftMib: () => promises.measureLeftMib(),
     holderOf,
     async setHolder(sandbox, run) {
       await writeFile(join(folderOf(sandbox), HOLDER), run)
@@ -107,6 +121,7 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
         if (!(await isClean(path))) await repair(input.commands, path)
         return { path, isNew: false, sizeMib, mountedAs: null }
       }
+      promises.add(sandbox, sizeMib)
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
       const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null
@@ -121,12 +136,13 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     isReady,
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })
+      promises.remove(sandbox)
     },
     async list() {
       return (await readdir(keptFolder)).map((name) => asId<SandboxId>(name))
     },
     async fillPool() {
-      while (!isDraining && pooled.length < input.poolSize) {
+      while (!isDraining && pooled.length < input.poolSize && !(await input.reserve.isShort())) {
         const name = `${POOLED_DISK_PREFIX}${input.random.bytes(8).toString('hex')}`
         await format(imageOf(name), input.defaultSizeMib)
         await input.mountPooled(name, imageOf(name))

@@ -10,7 +10,10 @@ import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve
 type ContainerRoot = {
   readonly path: string
   readonly uidShift: number
-  /** Mount points whose content the host can't see. Paths in them are not checked; the runtime reports their errors. */
+  /**
+   * Mount points in the container whose content the host can't see. Paths beneath them are not checked; the runtime
+   * then reports any error.
+   */
   readonly hiddenMountPoints: readonly string[]
 }
 
@@ -24,7 +27,10 @@ type ProgramSearch = {
   readonly user: SandboxUser
 }
 
-/** The most folders of PATH to search, because each one needs file operations on the host. */
+/**
+ * The maximum number of folders of PATH to search. There is a limit because each folder needs file operations on the
+ * host.
+ */
 const MAX_PATH_FOLDERS = 64
 /** How many bytes of a script's first line Linux reads (execve(2)). */
 const SHEBANG_BYTES = 256
@@ -104,7 +110,8 @@ async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: s
 }
 
 /**
- * Finds out how Linux executes a file: as a binary, with the interpreter that its first line names, or not at all (`unknown`).
+ * Finds out how Linux executes a file: as a binary, with the interpreter that its first line names, or `unknown` if
+ * Linux can't execute it.
  */
 async function interpreterOf(file: FileHandle): Promise<'binary' | 'unknown' | { readonly path: string }> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(SHEBANG_BYTES), 0, SHEBANG_BYTES, 0)

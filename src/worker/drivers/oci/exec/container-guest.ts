@@ -1,10 +1,11 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
 import { ExecFailure, type Guest, type GuestProcess } from '../../../channel/guest.ts'
+import type { SessionPermits } from '../../../channel/session-permits.ts'
 import type { Container } from '../container.ts'
 import { startExecOnPipes, type ExecCli, type TerminalSize } from './exec-cli.ts'
 import {
@@ -21,6 +22,7 @@ import { hideHostFolders } from '../run/runtime.ts'
 import { makePidFileWaiter } from './pid-file.ts'
 import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
+import { startWithPermit } from './start-with-permit.ts'
 import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../rootfs/toolbox.ts'
 import { constants } from 'node:os'
@@ -29,25 +31,31 @@ type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
+  /** Limits how many sessions are open at once. */
+  readonly sessions: SessionPermits
   /** The result of `loadPtyBinding`. If it is null, script(1) creates terminals. */
   readonly pty: PtyBinding | null
 }
 
-/** How long a runtime may take to start a process. If it takes longer, the container or the machine is frozen. */
+/**
+ * How long a runtime may take to start a process. A start that takes longer means that the container or the machine is
+ * frozen.
+ */
 const START_TIMEOUT_MS = 30_000
 
 /** The terminal size that replaces a requested size of zero, on which programs can't draw. */
 const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
 
 /**
- * Creates a guest, which runs processes in a container with the runtime's `exec`. Create only one guest for each container: it
- * keeps pipes ready and serves any number of channels. It needs root, and the container's bundle in `runDir`.
+ * Creates a guest, which runs processes in a container with the runtime's `exec`. Create only one guest for each
+ * container: it keeps pipes ready and serves any number of channels. The worker must be root, and `runDir` must contain
+ * the container's bundle.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const fifoPool = makeFifoPool(container.runDir, deps.log)
   const pidFiles = makePidFileWaiter(fifoPool.folder)
   const isGvisor = container.runtimeName === 'runsc'
-  const terminals = { ...deps, fifoPool, usesOuterTerminal: isGvisor }
+  const terminals = { ...deps, fifoPool, commandCgroups: container.commandCgroups, usesOuterTerminal: isGvisor }
   let base: Promise<ProcessDefaults> | null = null
   let count = 0
 
@@ -58,18 +66,25 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return base
   }
+  const startCli = async (command: readonly string[], tty: TerminalSize | null): Promise<ExecCli> => {
+    try {
+      return await (tty === null ? startExecOnPipes(terminals, command) : startExecOnTerminal(terminals, command, tty))
+    } catch (error) {
+      if (container.commandCgroups.every((path) => existsSync(path))) throw error
+      throw new ExecFailure('other', 'the sandbox has ended') // its cgroups were removed
+    }
+  }
   const launch = async (files: ExecFiles, spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     await writeFile(files.spec, JSON.stringify(spec), { mode: 0o600 })
     const command = execCommand(container, files)
-    const execCli =
-      tty === null ? await startExecOnPipes(terminals, command) : await startExecOnTerminal(terminals, command, tty)
+    const execCli = await startCli(command, tty)
     const timer = setTimeout(() => {
       killCli(execCli)
     }, START_TIMEOUT_MS)
     try {
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
-      // gVisor has its own process ids. On the host, the `exec` command represents the process.
+      // gVisor has its own process ids. The process has no id on the host, so `pid` is that of the `exec` command.
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, execCli.ended) : innerPid(pid)
       if (isGvisor && inner === null) throw await describeStartFailure(execCli, container)
       execCli.onProcessStarted()
@@ -88,7 +103,9 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  const start = async (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+  const start = (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> =>
+    startWithPermit(deps.sessions, container, () => startProcess(spec, tty))
+  const startProcess = async (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     const name = String(count++)
     const files = {
       spec: join(fifoPool.folder, `${name}.json`),
@@ -129,7 +146,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
 }
 
 /**
- * The error for a sandbox without a toolbox: an earlier version started the sandbox, or the machine had no perl at its start.
+ * The error for a sandbox without a toolbox. An earlier version of the worker started the sandbox, or the machine had
+ * no perl when the sandbox started.
  */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
 
@@ -149,7 +167,9 @@ function withDefaultSize(tty: TerminalSize): TerminalSize {
   return tty.rows === 0 || tty.cols === 0 ? DEFAULT_SIZE : tty
 }
 
-/** A started process. `pid` is its id on the host, which is used to find its terminal. `inner` is its id in the container. */
+/**
+ * A started process. `pid` is its id on the host, by which its terminal is found. `inner` is its id in the container.
+ */
 type Started = { readonly execCli: ExecCli; readonly pid: number; readonly inner: number }
 
 function asGuestProcess(
@@ -174,7 +194,10 @@ function asGuestProcess(
   }
 }
 
-/** Whether a process has ended or is a zombie. The exit code of a command that ended with its container means nothing. */
+/**
+ * Whether a process has ended or is a zombie. Used for the container's first process: if it is gone, the exit code of
+ * an `exec` command means nothing.
+ */
 function isGone(pid: number): boolean {
   try {
     return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
@@ -205,7 +228,7 @@ async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Cont
 /** The guests of a worker's containers. All channels of a container share one guest and its ready pipes. */
 type ContainerGuests = { of(container: Container): Guest }
 
-/** The most guests to keep. A dropped guest is created again on demand. */
+/** The maximum number of guests in memory. A dropped guest is created again on demand. */
 const KEPT_LIMIT = 2_048
 
 /** Creates an empty set of guests, which are created on demand. */
@@ -227,7 +250,7 @@ export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
 /** Runtimes and shells add this to a signal's number to report it as an exit code. */
 const SIGNAL_BASE = 128
 
-/** Signals that end a process. A shell rarely uses their codes (128 + number) as its own exit code. */
+/** Signals that end a process. Their codes (128 + number) are rarely the exit code of a shell that was not killed. */
 const DEADLY: ReadonlySet<number> = new Set([
   constants.signals.SIGILL,
   constants.signals.SIGABRT,
@@ -239,9 +262,9 @@ const DEADLY: ReadonlySet<number> = new Set([
 ])
 
 /**
- * Returns the exit code for the agent protocol: -1 if a signal ended the process. A runtime reports signal n as code 128 + n,
- * and so does a shell whose child the signal killed. Such a code becomes -1 if the signal was sent through the channel or is in
- * `DEADLY`. Other codes stay unchanged, such as 130 from an interactive shell.
+ * Returns the exit code for the agent protocol: -1 if a signal ended the process. A runtime reports signal n as code
+ * 128 + n. A shell reports the same code if the signal killed its child. Such a code becomes -1 if the signal was sent
+ * through the channel or is in `DEADLY`. Other codes stay unchanged, such as 130 from an interactive shell.
  */
 function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
   if (exit.code === null) return -1

@@ -6,9 +6,9 @@ import type { Launched, Launcher } from '../run/launcher.ts'
 export type ExecCli = Launched & {
   readonly stdin: Writable
   readonly stdout: Readable
-  /** Null with a terminal: then all output is in `stdout`. */
+  /** Null for a process with a terminal, whose whole output is in `stdout`. */
   readonly stderr: Readable | null
-  /** Must be called once the process runs. */
+  /** Call this once the process in the container runs. It then releases what was only needed to start the process. */
   onProcessStarted(): void
   /** Sets the size of the terminal of the process with this host id. Does nothing without a terminal. */
   resize(pid: number, size: TerminalSize): void
@@ -18,11 +18,16 @@ export type ExecCli = Launched & {
 export type TerminalSize = { readonly rows: number; readonly cols: number }
 
 /** What is needed to start an `exec` command. */
-export type ExecCliDeps = { readonly fifoPool: FifoPool; readonly launcher: Launcher }
+export type ExecCliDeps = {
+  readonly fifoPool: FifoPool
+  readonly launcher: Launcher
+  /** The cgroups for the command: see `Container`. */
+  readonly commandCgroups: readonly string[]
+}
 
 /** Starts a command with a pipe for each standard stream, and with the files `more` as descriptors from 3 on. */
 export async function startExecOnPipes(
-  { fifoPool, launcher }: ExecCliDeps,
+  { fifoPool, launcher, commandCgroups }: ExecCliDeps,
   command: readonly string[],
   more: readonly string[] = [],
 ): Promise<ExecCli> {
@@ -32,7 +37,7 @@ export async function startExecOnPipes(
   const pipes = [stdin, stdout, stderr]
   try {
     return {
-      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more])),
+      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more], commandCgroups)),
       stdin: stdin.socket,
       stdout: stdout.socket,
       stderr: stderr.socket,

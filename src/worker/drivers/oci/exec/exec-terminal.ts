@@ -9,10 +9,11 @@ import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-cli.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
- * Processes with a terminal. The runtime creates the inner terminal, in the container, and copies its bytes to an outer one on
- * the host. crun 1.8 does not forward a new size. This file therefore sets the size on the inner terminal, through the
- * process's own descriptors. crun sets the first size while the program starts. On a busy machine, a program that reads the
- * size at once may see 0 rows; SIGWINCH follows.
+ * Starts processes with a terminal. The runtime creates the inner terminal, in the container, and copies data between
+ * it and an outer terminal on the host. crun 1.8 does not forward a new size from the outer terminal to the inner one.
+ * This file therefore sets the size on the inner terminal, through the process's own descriptors. crun sets the first
+ * size while the program starts. On a busy machine, a program that reads the size at once may see 0 rows. It then gets
+ * SIGWINCH when the size is set.
  */
 
 type ExecTerminalDeps = ExecCliDeps & {
@@ -33,13 +34,15 @@ const STTY_TIMEOUT_MS = 5_000
 const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
 
 /**
- * A shell command that works around a bug of crun from 1.8 on. If the process ends before crun waits for events, crun prints
- * the output on the same terminal as its own log, with colours and a time (one `echo` of ten, measured 2026-11). If crun has
- * another child, it waits as usual. The shell therefore starts a second child, which ends when its input ends.
+ * A shell command that works around a bug of crun from 1.8 on. If the process ends before crun waits for events, crun
+ * writes the process's output to the terminal as messages of crun's own log, with colours and a time. That happened for
+ * one `echo` of ten (measured 2026-11). The bug does not occur while crun has another child. The shell therefore starts
+ * a companion, which becomes a child of crun and ends when its input ends.
  */
 const WITH_COMPANION = ['/bin/sh', '-c', 'read -r _ <&3 & exec 3<&-; exec "$@"', 'sh'] as const
-/** How often to check whether crun waits, and for how long at most after the process's start. */
-const LOOK_MS = 2
+/** How often to check whether crun waits for events. Once it does, the companion is ended. */
+const COMPANION_CHECK_MS = 2
+/** How long after the process's start the companion is ended even if crun does not wait yet. */
 const COMPANION_LIMIT_MS = 200
 
 /** Starts a command on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
@@ -74,10 +77,10 @@ async function startWithCompanion(
     const onProcessStarted = (): void => {
       let checks = 0
       const timer = setInterval(() => {
-        if (!waitsForEvents(execCli.pid) && ++checks < COMPANION_LIMIT_MS / LOOK_MS) return
+        if (!waitsForEvents(execCli.pid) && ++checks < COMPANION_LIMIT_MS / COMPANION_CHECK_MS) return
         clearInterval(timer)
         endCompanion()
-      }, LOOK_MS)
+      }, COMPANION_CHECK_MS)
     }
     return { ...execCli, onProcessStarted }
   } catch (error) {
@@ -109,7 +112,7 @@ async function startOutside(deps: ExecTerminalDeps, start: Start): Promise<ExecC
 }
 
 async function startNatively(
-  { log, launcher, usesOuterTerminal }: ExecTerminalDeps,
+  { log, launcher, commandCgroups, usesOuterTerminal }: ExecTerminalDeps,
   pty: PtyBinding,
   { command, size, more }: Start,
 ): Promise<ExecCli> {
@@ -117,7 +120,7 @@ async function startNatively(
   const master = new ReadStream(pair.master)
   try {
     const onTerminal = usesOuterTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command
-    const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more])
+    const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more], commandCgroups)
     return {
       ...launched,
       stdin: writableOver(master),
@@ -174,8 +177,8 @@ function innerTerminal(pid: number): string {
 }
 
 /**
- * Returns the output of a terminal as a separate stream. A terminal ends with the error EIO, which makes `ReadStream` drop
- * unread output. `ReadStream` itself buffers at most one chunk.
+ * Returns the output of a terminal as a separate stream, which buffers it. When a terminal ends, reading fails with
+ * EIO, and `ReadStream` drops the output that it has buffered. It therefore buffers at most one chunk itself.
  */
 function readableOver(master: ReadStream): Readable {
   const output = new Readable({

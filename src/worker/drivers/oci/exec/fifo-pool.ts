@@ -10,8 +10,8 @@ import { runCommand } from '../../../../lib/run-command.ts'
  */
 export type FifoPool = {
   /**
-   * Returns a pipe from the pool whose other end is in this process. Call `closeChildEnd` once the child has opened its end or
-   * can't open it any more.
+   * Returns a pipe from the pool whose other end is in this process. Call `closeChildEnd` once the child has opened its
+   * end or has failed to start.
    */
   takePipe(direction: 'to-child' | 'from-child'): Promise<ChildPipe>
   /** The folder of the FIFOs, which only root may enter. */
@@ -78,8 +78,8 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
 }
 
 /**
- * Opens both ends of a pipe without blocking. Without an open child's end, our end would report the end of the stream before
- * the child opens it.
+ * Opens both ends of a pipe without blocking. This process keeps the child's end open until the child has opened it.
+ * Otherwise our end would report the end of the stream before the child starts.
  */
 function openPipe(path: string, direction: 'to-child' | 'from-child'): ChildPipe {
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)

@@ -4,7 +4,10 @@ import { basename } from 'node:path'
 
 /** Waits for a runtime to write process ids to files in one folder. It uses inotify instead of polling. */
 type PidFileWaiter = {
-  /** Resolves with the number in a file, or with null if the file contains none when `ended` resolves. */
+  /**
+   * Resolves with the process id in a file once the runtime has written it, or with null if the file contains none when
+   * `ended` resolves.
+   */
   wait(path: string, ended: Promise<unknown>): Promise<number | null>
 }
 

@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { Container } from '../container.ts'
@@ -21,7 +22,8 @@ const MAX_ROUNDS = 20
  * intermediate process that has ended (measured 2026-11).
  *
  * If the process ended before its group could be read, every group with an id between the two `pids` is signalled. Only
- * processes in the container's cgroup get the signal. An id that was reused elsewhere therefore does no harm.
+ * processes in the container's cgroup get the signal, so no other process of the machine that reuses such an id is
+ * signalled.
  */
 export function makeProcessGroup(
   initPid: number,
@@ -100,8 +102,7 @@ function send(pid: number, signal: number): void {
   try {
     process.kill(pid, signal)
   } catch (error) {
-    const isGone = error instanceof Error && 'code' in error && error.code === 'ESRCH'
-    if (!isGone) throw error
+    if (!hasErrorCode(error, 'ESRCH')) throw error
   }
 }
 
@@ -114,7 +115,10 @@ function readOrEmpty(path: string): string {
 }
 
 const RUNTIME_TIMEOUT_MS = 20_000
-/** The most processes of one command to signal one by one. Each needs a call of 40 ms (measured 2026-11). */
+/**
+ * The maximum number of processes of one command to signal one by one. Each signal is a call of the runtime, which
+ * takes 40 ms (measured 2026-11).
+ */
 const MAX_SINGLE = 64
 
 /**
@@ -171,7 +175,10 @@ function descendants(processes: readonly SeenProcess[], pid: number): readonly n
   return [...own, ...children.flatMap((child) => descendants(processes, child.pid))]
 }
 
-/** Parses the table of `runsc ps`: a header, then user, process and parent as first columns. Empty when the sandbox ended. */
+/**
+ * Parses the table of `runsc ps`: a header, then user, process and parent as first columns. Empty when the sandbox has
+ * ended.
+ */
 function parseProcesses(table: string): readonly SeenProcess[] {
   const rows = table.split('\n').slice(1)
   return rows.flatMap((row) => {

@@ -9,8 +9,8 @@ import type { GuestExec } from '../../../channel/guest.ts'
 import type { Container } from '../container.ts'
 import { sandboxEnvironment, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
 import { checkWorkdir, checkProgram } from './check-program.ts'
-import { parseHardLimits } from '../run/rlimits.ts'
-import type { HardLimits } from '../run/rlimits.ts'
+import { parseHardLimits, sandboxHardLimits } from '../users/rlimits.ts'
+import type { HardLimits } from '../users/rlimits.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 
 /** The settings that every process of a container inherits from the configuration of the container's first process. */
@@ -41,8 +41,8 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
 }
 
 /**
- * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse without a
- * reason. Rejects with `ExecFailure`.
+ * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse
+ * without telling the reason. Rejects with `ExecFailure`.
  */
 export async function makeProcessSpec(
   container: Container,
@@ -76,7 +76,10 @@ export async function makeProcessSpec(
   }
 }
 
-/** The limit of open files for a program of the toolbox, if the machine allows it. Each handle of a client is an open file. */
+/**
+ * The limit of open files for a program of the toolbox, unless the machine's limit is lower. Each handle of a client is
+ * an open file.
+ */
 const TOOL_OPEN_FILES = 4096
 
 /**
@@ -97,15 +100,15 @@ export function makeToolProcessSpec(base: ProcessDefaults, command: readonly str
   }
 }
 
-/** Whether the host sees the container's root as its processes do, including its mounts. */
+/** Whether the host sees the container's root as the container's processes see it, with all its mounts. */
 function hasOwnRoot({ runtimeName }: Container): boolean {
   return runtimeName === 'crun' || runtimeName === 'runc'
 }
 
 /**
- * Returns the environment of a requested process. The request's variables override the sandbox's. HOME is that of the process's
- * user unless the spec or the request sets it. The folder of scripts comes first on PATH unless the request's PATH names it
- * elsewhere.
+ * Returns the environment of a requested process. The request's variables override the sandbox's. HOME is the home of
+ * the process's user unless the spec or the request sets HOME. The folder of scripts comes first on PATH, unless the
+ * request's own PATH already contains that folder.
  */
 function makeEnv(container: Container, request: GuestExec, home: string): ReadonlyMap<string, string> {
   const env = new Map<string, string>()
@@ -152,13 +155,14 @@ function refusedLimit(type: string, code: 'EINVAL' | 'EPERM' | 'ENOSYS'): ExecFa
 const CAP_SYS_RESOURCE = 1n << 24n
 
 /**
- * Returns the hard limits of this worker, which processes inherit and can't exceed. The result is empty if processes can exceed
- * them. In a user namespace they can't, because raising a hard limit needs CAP_SYS_RESOURCE on the host (setrlimit(2)).
+ * Returns the hard limits of this worker, which processes inherit and can't exceed. The result is empty if the
+ * container's processes can raise their hard limits. In a user namespace they can't, because raising a hard limit needs
+ * CAP_SYS_RESOURCE on the host (setrlimit(2)).
  */
 function readCeilings(container: Container): HardLimits {
   const mask = /^CapEff:\s*([0-9a-f]+)/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1] ?? '0'
   if (container.uidShift === 0 && (BigInt(`0x${mask}`) & CAP_SYS_RESOURCE) !== 0n) return {}
-  return parseHardLimits(readFileSync('/proc/self/limits', 'utf8'))
+  return sandboxHardLimits(parseHardLimits(readFileSync('/proc/self/limits', 'utf8')))
 }
 
 const RESOURCES: ReadonlySet<string> = new Set(RLIMIT_RESOURCES)

@@ -9,8 +9,9 @@ export type PtyBinding = {
 }
 
 /**
- * Loads the native part of `@lydell/node-pty`, an optional dependency. Returns null if it is not installed. The package's class
- * is not used: it drops output that is unread 200 ms after the process's end, and can't resize a terminal in a container.
+ * Loads the native part of `@lydell/node-pty`, an optional dependency. Returns null if the package is not installed.
+ * The package's JavaScript class is not used: it drops output that is still unread 200 ms after the process's end, and
+ * can't resize a terminal in a container.
  */
 export function loadPtyBinding(): PtyBinding | null {
   const require = createRequire(import.meta.url)

@@ -51,9 +51,9 @@ const READ_AHEAD_BYTES = 64 * 1024
 const MAX_LINE_CHARACTERS = 4096
 
 /**
- * The TCP connection of a process of `guest/tcp.pl`, as one stream over the process's pipes. It emits `connect` once connected,
- * and ends each direction separately. It emits a failure (`TcpFailure`) after all received data was read. The stream closes
- * once the process was reaped. `destroy` kills the process.
+ * The TCP connection of a process of `guest/tcp.pl`, as one stream over the process's pipes. It emits `connect` once
+ * the connection is open, and ends each direction separately. If the connection breaks, it emits a `TcpFailure` after
+ * all received data was read. The stream closes once the process was reaped. `destroy` kills the process.
  */
 class TcpStream extends Duplex {
   readonly #process: GuestProcess
@@ -88,7 +88,7 @@ class TcpStream extends Duplex {
       stdout.once('close', resolve)
     })
     const statusEnded = eachLine(process.stderr, (line) => {
-      this.#hear(line)
+      this.#onLine(line)
     })
     void Promise.all([process.exited, statusEnded, drained]).then(() => {
       this.#end()
@@ -126,7 +126,7 @@ class TcpStream extends Duplex {
     })
   }
 
-  #hear(line: string): void {
+  #onLine(line: string): void {
     const [word, rest = ''] = line.slice(0, MAX_LINE_CHARACTERS).split(/ (.*)/s, 2)
     if (word === 'connected') this.emit('connect')
     else if (word === 'failed') this.#reported = new TcpFailure(rest)
@@ -138,14 +138,14 @@ class TcpStream extends Duplex {
 
   #takeNext(): void {
     const written = this.#written
-    this.#written = null // before the call, which may start the next write at once
+    this.#written = null // before the callback runs, which may start the next write at once
     written?.()
   }
 
   #endAtTotal(): void {
     if (this.#receivedBytes < this.#totalBytes || this.readableEnded) return
     this.push(null)
-    // Nothing reads the pipe any more, and Node reports its end only once it is empty.
+    // Nothing else reads the pipe any more. Node reports the pipe's end only once the pipe is empty.
     this.#process.stdout.resume()
   }
 
@@ -161,14 +161,14 @@ class TcpStream extends Duplex {
   }
 }
 
-/** Calls `hear` for each line of a stream, and resolves when the stream has closed. */
-function eachLine(stream: Readable | null, hear: (line: string) => void): Promise<void> {
+/** Calls `onLine` for each line of a stream, and resolves when the stream has closed. */
+function eachLine(stream: Readable | null, onLine: (line: string) => void): Promise<void> {
   return new Promise((resolve) => {
     let rest = ''
     stream?.setEncoding('utf8').on('data', (text: string) => {
       const lines = `${rest}${text}`.split('\n')
       rest = (lines.pop() ?? '').slice(0, MAX_LINE_CHARACTERS)
-      for (const line of lines) hear(line)
+      for (const line of lines) onLine(line)
     })
     if (stream === null || stream.closed) resolve()
     else stream.once('close', resolve)

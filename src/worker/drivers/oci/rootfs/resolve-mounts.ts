@@ -11,10 +11,11 @@ import { BlockedPathError, createFile, createFolders, type RootTree } from '../.
 export type ResolvedMount = PinnedMount & { readonly guest: string }
 
 /**
- * Resolves the targets of mounts, and returns them in mount order: parents before the mounts in them. Creates missing targets,
- * in the sandbox's root or in the volume that will cover it. Symlinks resolve as the sandbox will see them, within its root.
- * The runtime also resolves targets within the root. A symlink that changes later can therefore only move a mount within the
- * same sandbox. Rejects with `StartError` of reason `mount`, which names the mount.
+ * Resolves the targets of mounts, and returns the mounts in the order in which to mount them: a mount comes before the
+ * mounts inside it. Creates missing targets in the sandbox's root, or in the volume that will be mounted over that
+ * path. Symlinks are resolved as the sandbox will see them, within its root. The runtime also resolves targets within
+ * the root. A symlink that changes later can therefore only move a mount within the same sandbox. Rejects with
+ * `StartError` of reason `mount`, which names the mount.
  */
 export async function resolveMounts(tree: RootTree, pinned: readonly PinnedMount[]): Promise<readonly ResolvedMount[]> {
   const withDepth = await Promise.all(
@@ -32,8 +33,9 @@ export async function resolveMounts(tree: RootTree, pinned: readonly PinnedMount
 }
 
 /**
- * Creates a folder in the volume that will cover its path, as `createFolders` does in the root. Does nothing when no
- * volume covers the path, or when the volume is mounted readonly.
+ * Creates a folder at a path of the sandbox in the volume that will be mounted over that path. It is the counterpart of
+ * `createFolders`, which creates folders in the root. Does nothing when no volume covers the path, or when the volume
+ * is mounted readonly.
  */
 export async function makeFolderInMounts(
   tree: RootTree,
@@ -51,14 +53,14 @@ async function resolveMount(tree: RootTree, one: PinnedMount, resolved: readonly
   const { guestPath, exists } = await resolveUnderMounts(tree.root, one.spec.guest, coversOf(resolved))
   const isShm = one.spec.type === 'tmpfs' && guestPath === '/dev/shm'
   if (guestPath === '/' || (isSystemPath(guestPath) && !isShm))
-    throw new BlockedPathError("that path is the system's own")
+    throw new BlockedPathError('that path is reserved for the system')
   const hidden = resolved.find(({ guest }) => guest === guestPath || guest.startsWith(`${guestPath}/`))
-  if (hidden !== undefined) throw new BlockedPathError(`it would hide the one on '${hidden.spec.guest}'`)
+  if (hidden !== undefined) throw new BlockedPathError(`it would hide the mount on '${hidden.spec.guest}'`)
   const parent = parentOf(guestPath, resolved)
   if (parent === undefined || parent.pin === null) await makeTarget(tree, guestPath, one.kind)
   else if (exists || !parent.spec.options.readonly)
     await makeTarget({ root: parent.pin, owner: tree.owner }, guestPath.slice(parent.guest.length), one.kind)
-  else throw new BlockedPathError(`the path is missing in what is mounted readonly on '${parent.spec.guest}'`)
+  else throw new BlockedPathError(`the path is missing in the readonly mount on '${parent.spec.guest}'`)
   return guestPath
 }
 
@@ -66,7 +68,7 @@ function coversOf(resolved: readonly ResolvedMount[]): MountsOverRoot {
   return new Map(resolved.flatMap(({ guest, pin }) => (pin === null ? [] : [[guest, pin] as const])))
 }
 
-/** Returns the innermost mount above a path. `resolved` lists parents first. */
+/** Returns the innermost mount above a path. `resolved` lists outer mounts before the mounts inside them. */
 function parentOf(guestPath: string, resolved: readonly ResolvedMount[]): ResolvedMount | undefined {
   return resolved.findLast(({ guest }) => guestPath.startsWith(`${guest}/`))
 }
@@ -76,7 +78,7 @@ async function makeTarget(tree: RootTree, path: string, kind: PinnedMount['kind'
     await (kind === 'folder' ? createFolders(tree, path) : createFile(tree, path))
   } catch (error) {
     if (!(error instanceof BlockedPathError)) throw error
-    throw new BlockedPathError(`a ${kind} can't be mounted there: something else is in the way`)
+    throw new BlockedPathError(`a ${kind} can't be mounted there: the path has another type`)
   }
 }
 

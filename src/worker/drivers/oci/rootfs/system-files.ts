@@ -11,7 +11,7 @@ type SystemFilesInput = {
   readonly hostname: string
   readonly network: SandboxNetwork
   readonly workdir: string
-  /** False if an earlier start applied the patches. Then the files that the patches wrote stay unchanged. */
+  /** False if an earlier start has applied the patches. The files that patches wrote then stay unchanged. */
   readonly isFirstStart: boolean
   readonly hasToolbox: boolean
 }
@@ -36,8 +36,9 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
 }
 
 /**
- * Creates a file in `/tmp`, so that gVisor keeps `/tmp` on the disk. gVisor mounts a tmpfs over an empty `/tmp`, whose content
- * a restart would lose and the disk's limit would not count (20240729, measured 2026-11). May be repeated.
+ * Creates a file in `/tmp`, so that gVisor keeps `/tmp` on the disk. Over an empty `/tmp`, gVisor mounts a tmpfs. A
+ * restart would lose the files in it, and they would not count against the disk's limit (20240729, measured 2026-11).
+ * May be repeated.
  */
 export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
   await createFolders(tree, '/tmp', 0o1777)
@@ -54,8 +55,8 @@ function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<str
 }
 
 /**
- * Returns the system files that patches write and that this file must not. At the first start, an `append` patch needs the
- * system file; every other patch replaces it.
+ * Returns the paths of the system files that `writeSystemFiles` must leave to the patches, which replace them. At the
+ * first start, a file with an `append` patch is not among them, because the patch appends to the system file.
  */
 function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): ReadonlySet<string> {
   const counting = patches.filter((patch) => !(isFirstStart && patch.type === 'append'))

@@ -6,7 +6,7 @@ import { TOOLS_FOLDER } from '../environment.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { mount, mountPointsBelow } from '../../../mounts.ts'
 
-/** The prefix of the names of toolboxes' mounts. All other mounts of the driver belong to runs and disks. */
+/** The prefix of the names of toolbox mounts. All other mounts of the driver belong to runs and disks. */
 export const TOOLBOX_PREFIX = 'toolbox-'
 
 /**
@@ -30,7 +30,7 @@ export async function mountToolbox(
     for (const name of unused) await rm(join(parent, name), { recursive: true, force: true })
     return point
   } catch (error) {
-    log.warn({ err: error }, 'the programs for sandboxes could not be prepared: their files are not offered')
+    log.warn({ err: error }, 'the toolbox could not be created: sandboxes have no file operations')
     return null
   }
 }
@@ -154,7 +154,7 @@ function nameOf(files: readonly ToolFile[]): string {
 
 async function put(path: string, content: Buffer, mode: number): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
-  // Flushed, because the folder's name promises that it is complete, even after a power failure.
+  // Flushed to the disk, because a folder with a toolbox's final name must be complete, even after a power failure.
   await writeFile(path, content, { flush: true })
   await chmod(path, mode)
 }

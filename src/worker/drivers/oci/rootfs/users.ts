@@ -1,3 +1,4 @@
+import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 import { openInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
 /** The user that a process in the sandbox runs as. */
@@ -11,12 +12,12 @@ export type SandboxUser = {
 /** The contents of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
 type UserFiles = { readonly passwd: string; readonly group: string }
 
-/** The most bytes to read of a user file. No real user file is larger. */
+/** The maximum number of bytes to read of a user file. No real user file is larger. */
 const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024
 
 type FilesRoot = { readonly root: string; readonly isFresh: boolean }
 
-/** Reads the user files in a sandbox's root, without leaving it. */
+/** Reads the user files in a sandbox's root. No symlink leads the read out of that root. */
 export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
   const [passwd, group] = await Promise.all([readBounded(from, '/etc/passwd'), readBounded(from, '/etc/group')])
   return { passwd, group }
@@ -43,15 +44,12 @@ export function resolveUser(requested: string | null, files: UserFiles): Sandbox
     groupPart === undefined && name !== undefined
       ? groups.filter((fields) => (fields[3] ?? '').split(',').includes(name)).map((fields) => Number(fields[2]))
       : []
-  if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= USER_NAMESPACE_SIZE)) {
-    return `user '${requested ?? ''}' has an id of ${String(USER_NAMESPACE_SIZE)} or more, which a sandbox has not`
+  if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= SANDBOX_IDS)) {
+    return `user '${requested ?? ''}' has an id of ${String(SANDBOX_IDS)} or more, which a sandbox has not`
   }
   const home = entry?.[5]
   return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }
 }
-
-/** How many user ids a sandbox has. An ordinary system has as many; uid 65534 is `nobody`. */
-export const USER_NAMESPACE_SIZE = 65_536
 
 function isNumber(text: string): boolean {
   return /^\d+$/.test(text)

@@ -1,14 +1,16 @@
 import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunId } from '../../../../domain/ids.ts'
 import type { Image } from '../../../images/image.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
-import { diskSizeMib, resolveImage } from '../../shared/desired-run.ts'
-import { pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
+import { diskSizeMib, requireDiskSize, resolveImage } from '../../shared/desired-run.ts'
+import { bindByMount, bindIdmapped, pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
-import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
+import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
+import { limitDiskOf, limitRun } from './limit-runs.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
 /** The resources of a run. The root file system is already mounted. */
@@ -23,9 +25,9 @@ export type RunResources = {
 }
 
 /**
- * Acquires the image, network, disk, mounts, cgroup and pipes of a run. Those that don't need each other are acquired at the
- * same time. The first failure cancels the image's pull. The function rejects with that failure only after all other operations
- * have ended, so that the clean-up doesn't race with them.
+ * Acquires the image, network, disk, mounts, cgroup and pipes of a run. Resources that don't need each other are
+ * acquired at the same time. The first failure cancels the pull of the image. The function rejects with that failure
+ * only after all other operations have ended, so that the caller's clean-up doesn't race with them.
  */
 export async function acquireResources(
   context: OciContext,
@@ -50,16 +52,16 @@ export async function acquireResources(
     withStartFailure(
       'network',
       "the sandbox's network could not be made",
-      context.networks.attach(run_id, spec.network),
+      context.networks.attach(run_id, spec.network, desired.network_ranges),
     ),
   )
   const disk = acquire(prepareDisk(context, desired, paths))
   // The root needs the image and the disk, but not the network.
-  const root = acquire(mountImageOverDisk(context, { image, disk, paths }))
-  // The disk's preparation creates the run's folder, in which the mounts are pinned.
-  const mounts = acquire(disk.then(() => pinMounts(context, desired, { volumes, folder: paths.pins })))
+  const root = acquire(mountImageOverDisk(context, { run: run_id, image, disk, paths }))
+  // The mounts are pinned in the run's folder, which is created when the disk is prepared.
+  const mounts = acquire(disk.then(() => pinRunMounts(context, desired, { volumes, folder: paths.pins })))
   const cgroup = acquire(
-    withStartFailure('host', "the sandbox's limits could not be set", createCgroup(context, desired)),
+    withStartFailure('host', "the sandbox's limits could not be set", setLimits(context, desired, disk)),
   )
   const output = acquire(
     withStartFailure(
@@ -82,37 +84,68 @@ export async function acquireResources(
   }
 }
 
+async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise<SandboxDisk>): Promise<void> {
+  await limitRun(context, desired)
+  const isMounted = await disk.then(
+    () => true,
+    () => false, // the disk's own failure is reported
+  )
+  if (isMounted) await limitDiskOf(context, desired.run_id)
+}
+
 async function resolveRunImage(context: OciContext, desired: DesiredRun, signal: AbortSignal): Promise<Image> {
   const pinned = await context.disks.pinnedImageOf(desired.sandbox_id)
   const log = context.logs.writerOf(desired.sandbox_id)
   return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
 }
 
-type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<SandboxDisk>; readonly paths: RootfsPaths }
+type RootParts = {
+  readonly run: RunId
+  readonly image: Promise<Image>
+  readonly disk: Promise<SandboxDisk>
+  readonly paths: RootfsPaths
+}
 
-async function mountImageOverDisk({ commands }: OciContext, { image, disk, paths }: RootParts): Promise<void> {
+async function mountImageOverDisk(
+  { commands, users }: OciContext,
+  { run, image, disk, paths }: RootParts,
+): Promise<void> {
   const [{ layers }] = await Promise.all([image, disk])
-  await withStartFailure('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
+  const root = { layers, mountMapPath: users.of(run).mountMapPath }
+  await withStartFailure('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, root))
+}
+
+/** Pins the run's mounts, so that they show the owners of files with the run's own ids. */
+async function pinRunMounts(
+  { commands, settings, users }: OciContext,
+  desired: DesiredRun,
+  { volumes, folder }: { readonly volumes: RunVolumes; readonly folder: string },
+): Promise<readonly PinnedMount[]> {
+  const { uid_shift, mountMapPath } = users.of(desired.run_id)
+  const bind = mountMapPath === null ? bindByMount(commands) : bindIdmapped(commands, mountMapPath)
+  const pins = { folder, owner: uid_shift, bind }
+  return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 
 async function prepareDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
-  const { disks, records, settings } = context
+  const { disks, records, settings, users } = context
   const { run_id, sandbox_id } = desired
   const holder = await disks.holderOf(sandbox_id)
-  if (holder !== null && holder !== run_id && (await records.read(holder)) !== null)
+  if (holder !== null && holder !== run_id && records.read(holder) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const prepare = async (): Promise<SandboxDisk> => {
-    const disk = await disks.prepare(sandbox_id, diskSizeMib(desired, settings.defaultDiskMib))
+    const sizeMib = diskSizeMib(desired, settings)
+    if (!disks.isReady(sandbox_id)) {
+      requireDiskSize(sizeMib, settings)
+      await settings.diskReserve.require('the sandbox got no disk')
+    }
+    const disk = await disks.prepare(sandbox_id, sizeMib)
     await disks.setHolder(sandbox_id, run_id)
     // A pooled disk is mounted already. Renaming its folder moves the mount with it.
     if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
     else await mountDisk(context, paths, disk.path)
+    assignMounts(paths, users.of(run_id).uid_shift)
     return disk
   }
   return await withStartFailure('disk', "the sandbox's disk could not be made ready", prepare())
-}
-
-async function createCgroup({ cgroups, settings }: OciContext, { run_id, spec }: DesiredRun): Promise<void> {
-  const { memory_mib, vcpus } = spec.resources
-  await cgroups.create(run_id, { memoryBytes: memory_mib * 1024 * 1024, vcpus, pids: settings.pidsLimit })
 }

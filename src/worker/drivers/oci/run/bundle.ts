@@ -1,10 +1,11 @@
 import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 import { processCapabilities } from './capabilities.ts'
 import { INIT_PATH, TOOLS_FOLDER } from '../environment.ts'
 import type { ResolvedMount } from '../rootfs/resolve-mounts.ts'
 import { mountFlagsOf } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
-import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
+import type { SandboxUser } from '../rootfs/users.ts'
 
 /** The input for a container's configuration. */
 type BundleInput = {
@@ -12,7 +13,17 @@ type BundleInput = {
   readonly hostname: string
   /** The merged root file system on the host. */
   readonly rootPath: string
+  /** The folder with the sandbox's own device nodes. Null if the runtime creates the nodes in a kernel of its own. */
+  readonly devicesPath: string | null
+  /** The id of the host user that is user 0 in the sandbox. */
   readonly uidShift: number
+  /** The user namespace to join. Null if the runtime creates one with the sandbox's ids. */
+  readonly userNamespacePath: string | null
+  /**
+   * Whether the configuration has the namespace's maps. Without them, crun doesn't give the workload its standard input. runc
+   * reads the maps of a namespace that it joins, and warns of an error if it finds them twice.
+   */
+  readonly namesMappings: boolean
   readonly netnsPath: string
   readonly cgroupsPath: string
   /** The path of the static init program on the host. */
@@ -32,7 +43,8 @@ type BundleInput = {
 
 /** Creates the `config.json` of a sandbox, by the OCI runtime specification 1.0.2. */
 export function makeBundle(input: BundleInput): object {
-  const mapping = [{ containerID: 0, hostID: input.uidShift, size: USER_NAMESPACE_SIZE }]
+  const mapping = [{ containerID: 0, hostID: input.uidShift, size: SANDBOX_IDS }]
+  const path = input.userNamespacePath
   return {
     ociVersion: '1.0.2',
     process: makeProcess(input),
@@ -41,13 +53,13 @@ export function makeBundle(input: BundleInput): object {
     mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
     linux: {
       cgroupsPath: input.cgroupsPath,
-      // The parent cgroup has the limits. Only devices are configured here. The runtime itself allows `/dev/null`, `/dev/zero`
-      // and similar ones.
+      // The parent cgroup has the limits, so only access to devices is configured here. The runtime itself allows
+      // `/dev/null`, `/dev/zero` and similar devices.
       resources: { devices: [{ allow: false, access: 'rwm' }] },
-      uidMappings: mapping,
-      gidMappings: mapping,
+      ...(input.namesMappings ? { uidMappings: mapping, gidMappings: mapping } : {}),
       namespaces: [
-        ...['pid', 'mount', 'ipc', 'uts', 'user', 'cgroup'].map((type) => ({ type })),
+        ...['pid', 'mount', 'ipc', 'uts', 'cgroup'].map((type) => ({ type })),
+        path === null ? { type: 'user' } : { type: 'user', path },
         { type: 'network', path: input.netnsPath },
       ],
       seccomp: seccompProfile(input.architecture),
@@ -58,7 +70,8 @@ export function makeBundle(input: BundleInput): object {
 }
 
 function makeProcess(input: BundleInput): object {
-  // Without a workload, the init only reaps processes and runs as user 0. With a workload, it runs as the workload's user.
+  // With a workload, the init runs as the workload's user. Without a workload, it runs as user 0 and only reaps
+  // processes.
   const user = input.workload === null ? IDLE_USER : input.user
   return {
     terminal: false,
@@ -86,12 +99,12 @@ function systemMounts(input: BundleInput): readonly object[] {
     : [shmMount(input.spec.resources.memory_mib)]
   return [
     { destination: '/proc', type: 'proc', source: 'proc', options: ['nosuid', 'noexec', 'nodev'] },
-    { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options: ['nosuid', 'strictatime', 'mode=755', 'size=64k'] },
+    devicesMount(input.devicesPath),
     {
       destination: '/dev/pts',
       type: 'devpts',
       source: 'devpts',
-      options: ['nosuid', 'noexec', 'newinstance', 'ptmxmode=0666', 'mode=0620', 'gid=5'],
+      options: ['nosuid', 'noexec', 'newinstance', 'ptmxmode=0666', 'mode=0620', 'gid=5', `max=${String(TERMINALS)}`],
     },
     ...shm,
     { destination: '/dev/mqueue', type: 'mqueue', source: 'mqueue', options: ['nosuid', 'noexec', 'nodev'] },
@@ -107,6 +120,20 @@ function systemMounts(input: BundleInput): readonly object[] {
     ...(input.toolbox === null ? [] : [bindOwn(TOOLS_FOLDER, input.toolbox)]),
   ]
 }
+
+/**
+ * Returns the mount of `/dev`. In a user namespace, crun and runc would bind the host's own device nodes into a `/dev` that they
+ * create. They add no nodes to a `/dev` that is a bind mount.
+ */
+function devicesMount(devicesPath: string | null): object {
+  if (devicesPath !== null)
+    return { destination: '/dev', type: 'bind', source: devicesPath, options: ['bind', 'nosuid', 'strictatime'] }
+  const options = ['nosuid', 'strictatime', 'mode=755', 'size=64k']
+  return { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options }
+}
+
+/** The most terminals of a sandbox. All sandboxes together have the machine's 3,072 (`kernel.pty.max` less its reserve). */
+const TERMINALS = 64
 
 /** Returns a readonly bind mount of a file or folder of the worker. */
 function bindOwn(destination: string, source: string): object {
@@ -140,7 +167,7 @@ function halfOf(memoryMib: number): string {
   return String(Math.max(1, Math.floor(memoryMib / 2)))
 }
 
-/** Paths that are masked, because they reveal facts about the machine or its kernel's memory. */
+/** Paths in `/proc` that sandboxes can't read, because they reveal facts about the machine or its kernel's memory. */
 const MASKED_PATHS: readonly string[] = [
   'acpi',
   'asound',

@@ -2,8 +2,8 @@ import type { SecurityProfile } from '../../../../domain/spec/spec.ts'
 
 /**
  * The capabilities of the sandbox's user 0, always within its user namespace (capabilities(7)). Docker also grants
- * `CAP_NET_RAW` and `CAP_MKNOD`. They are omitted here: the first allows raw sockets, and the second has no effect in a user
- * namespace.
+ * `CAP_NET_RAW` and `CAP_MKNOD`. They are omitted here: `CAP_NET_RAW` allows raw sockets, and `CAP_MKNOD` has no effect
+ * in a user namespace.
  */
 const DEFAULT_CAPABILITIES = [
   'CAP_AUDIT_WRITE', // sudo and login stop without it

@@ -3,7 +3,7 @@ import { access, chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
-import { USER_NAMESPACE_SIZE } from '../rootfs/users.ts'
+import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 
 /** What is needed to try gVisor's runtime on this machine. */
 type GvisorTrial = {
@@ -26,8 +26,9 @@ const PLATFORMS = ['kvm', 'ptrace', 'systrap'] as const
 type GvisorPlatform = (typeof PLATFORMS)[number]
 
 /**
- * Finds the first platform on which gVisor runs a sandbox on this machine. It runs a trial sandbox with a user namespace and a
- * given network namespace, as the driver does. Takes a quarter of a second and leaves nothing behind.
+ * Finds the first platform of `PLATFORMS` with which gVisor can run a sandbox on this machine. For each, it runs a
+ * trial sandbox with a user namespace and an existing network namespace, as the driver does. Takes a quarter of a
+ * second and leaves nothing behind.
  */
 export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupport> {
   const flaws: string[] = []
@@ -41,11 +42,11 @@ export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupp
 }
 
 /**
- * Returns gVisor's command line up to the subcommand. On kernels from 6.9 on, gVisor releases until 2024-07 mistake every
- * network namespace for the machine's, because of a file in `/proc/sys/net` (gVisor issue 10704). Therefore each call sees an
- * empty folder there. With `/proc` partly covered, the kernel lets a user namespace mount its own `/proc` only while an
- * uncovered `/proc` is mounted elsewhere. The command mounts it in the same folder (mount_namespaces(7); tried with 20240729,
- * 2026-11).
+ * Returns gVisor's command line up to the subcommand. On kernels from 6.9 on, gVisor releases until 2024-07 mistake
+ * every network namespace for the machine's, because of a file in `/proc/sys/net` (gVisor issue 10704). Therefore each
+ * call sees an empty folder there. That covers a part of `/proc`. The kernel then lets a user namespace mount its own
+ * `/proc` only while an uncovered `/proc` is mounted elsewhere (mount_namespaces(7); tried with 20240729, 2026-11). The
+ * command therefore also mounts one in the covering folder.
  */
 function gvisorCommand(
   { binary, stateDir }: Pick<GvisorTrial, 'binary' | 'stateDir'>,
@@ -86,7 +87,7 @@ const TRIAL_TIMEOUT_MS: Readonly<Record<GvisorPlatform, number>> = { kvm: 2_000,
 /** How many characters of a failed trial's error output are reported. */
 const ERROR_LIMIT = 300
 const TRIAL_ID = 'trial'
-/** The user id shift of trials: any value except the machine's root works. */
+/** The user id shift of trials. Any value except 0, the machine's root, works. */
 const TRIAL_UID_SHIFT = 100_000
 
 async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPlatform): Promise<string | null> {
@@ -98,7 +99,7 @@ async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPla
     await mkdir(join(bundle, 'root/proc'), { recursive: true })
     await writeFile(join(bundle, 'root/init'), '')
     await writeFile(join(bundle, 'config.json'), JSON.stringify(trialBundle(join(bundle, 'root'), initBinary)))
-    // This call's own network namespace replaces the one that the driver creates for each sandbox.
+    // `unshare -n` creates the network namespace, in place of the one that the driver creates for each sandbox.
     const args = ['-n', ...command, 'run', '--bundle', bundle, TRIAL_ID]
     const { code, stderr } = await tryCommand('unshare', args, options)
     return code === 0 ? null : `exit ${String(code)} ${stderr.trim().slice(-ERROR_LIMIT)}`
@@ -112,7 +113,7 @@ async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPla
 }
 
 function trialBundle(rootPath: string, initBinary: string): object {
-  const mapping = [{ containerID: 0, hostID: TRIAL_UID_SHIFT, size: USER_NAMESPACE_SIZE }]
+  const mapping = [{ containerID: 0, hostID: TRIAL_UID_SHIFT, size: SANDBOX_IDS }]
   return {
     ociVersion: '1.0.2',
     process: { user: { uid: 0, gid: 0 }, args: ['/init', '-V'], env: ['PATH=/'], cwd: '/' },

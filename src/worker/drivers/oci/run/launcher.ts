@@ -3,16 +3,21 @@ import type { Log } from '../../../../lib/log.ts'
 import { encodeFields, makeProgramStarter } from '../../../processes/perl-process.ts'
 
 /**
- * Starts programs from a small helper process. Node would fork itself and block during the fork for every command in every
- * sandbox: 0.7 ms with 50 MiB in memory, 3.4 ms with 200 MiB and 14.5 ms with 600 MiB (2026-11).
+ * Starts programs from a small helper process. Node would fork the whole worker for every command in every sandbox. The
+ * worker stops during a fork: for 0.7 ms with 50 MiB in memory, 3.4 ms with 200 MiB and 14.5 ms with 600 MiB (2026-11).
  */
 export type Launcher = {
   /**
-   * Starts a command line in `/` and in a new session. Looks up its program on PATH. `files` are opened as its standard input,
-   * output and error, and as readable descriptors from 3 on. Each file must open without blocking. Rejects when the program
-   * can't be started, and the message says why.
+   * Starts a command line in `/` and in a new session. Looks up its program on PATH. `files` are opened as its standard
+   * input, output and error, and as readable descriptors from 3 on. Each file must open without blocking. Rejects when
+   * the program can't be started. The error message tells the reason. Before the program runs, its process joins the
+   * cgroups whose `cgroup.procs` files are `cgroups`.
    */
-  start(command: readonly string[], files: readonly [string, string, string, ...string[]]): Promise<Launched>
+  start(
+    command: readonly string[],
+    files: readonly [string, string, string, ...string[]],
+    cgroups?: readonly string[],
+  ): Promise<Launched>
   /** Ends the helper process. The programs that it started keep running. */
   close(): void
 }
@@ -26,7 +31,7 @@ export type Launched = {
   readonly ended: Promise<RuntimeExit>
 }
 
-/** The end of a program: its exit code. Null if a signal ended it or its end was not seen. */
+/** How a program ended: with an exit code, or with null if a signal ended it or the helper process was gone before. */
 export type RuntimeExit = { readonly code: number | null }
 
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
@@ -43,7 +48,7 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
     exitOf: (text) => ({ code: text === '-' ? null : Number(text) }),
   })
   return {
-    start(command, files) {
+    start(command, files, cgroups = []) {
       const { promise: ended, resolve: tellEnd } = Promise.withResolvers<RuntimeExit>()
       let isRunning = true
       const end = (exit: RuntimeExit): void => {
@@ -51,7 +56,7 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
         tellEnd(exit)
       }
       return new Promise((resolve, reject) => {
-        perl.start(encodeRequest(files, command), {
+        perl.start(encodeRequest({ files, cgroups, command }), {
           started: (pid) => {
             resolve({ pid, ended, isRunning: () => isRunning })
           },
@@ -67,6 +72,9 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
   }
 }
 
-function encodeRequest(files: readonly string[], command: readonly string[]): Buffer {
-  return Buffer.concat([Buffer.from([files.length]), encodeFields([...files, ...command])])
+type StartRequest = Readonly<Record<'files' | 'cgroups' | 'command', readonly string[]>>
+
+function encodeRequest({ files, cgroups, command }: StartRequest): Buffer {
+  const counts = Buffer.from([files.length, cgroups.length])
+  return Buffer.concat([counts, encodeFields([...files, ...cgroups, ...command])])
 }

@@ -6,31 +6,33 @@ import { unmountBelow } from '../../../mounts.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
-import { deleteFromRuntime, killProcesses, removeMounts } from './release.ts'
+import { deleteFromRuntime, killCommands, killProcesses, removeMounts } from './release.ts'
 import { SHIM_NAME } from './shim.ts'
 
 /**
- * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be starting its
- * container. Its command line contains the run's id. Call this function before the runs are adopted.
+ * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be
+ * starting its container. It is found by its command line, which contains the run's id. Call this function before the
+ * runs are adopted.
  */
 export async function killOrphanedShims(context: OciContext): Promise<void> {
-  const started = (await context.records.list()).filter((record) => record.started !== null)
+  const started = context.records.list().filter((record) => record.started !== null)
   const known = new Set(started.map((record) => record.run_id))
   const orphans = (await listRunNames(context)).filter((run) => !known.has(run))
   if (orphans.length === 0) return
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
-    const words = commandLineOf(Number(name))
-    if (words.includes(SHIM_NAME) && orphans.some((run) => words.includes(run))) sendSignal(-Number(name), 'SIGKILL')
+    const args = commandLineOf(Number(name))
+    if (args.includes(SHIM_NAME) && orphans.some((run) => args.includes(run))) sendSignal(-Number(name), 'SIGKILL')
   }
 }
 
 /** Removes everything that belongs to a run without a readable record: processes, network, cgroup, mounts and files. */
 export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
-  const known = new Set((await context.records.list()).map((record) => record.run_id))
+  const known = new Set(context.records.list().map((record) => record.run_id))
   for (const run of await listRunNames(context)) {
     if (known.has(run)) continue
     await killProcesses(context, run)
+    await killCommands(context, run)
     await deleteFromRuntime(context, context.runtime, run)
     await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
     await context.records.delete(run)

@@ -12,8 +12,8 @@ export type OutputCaptures = {
   /** Starts to read the output of a run whose shim was started. Does nothing if the output is already being read. */
   begin(run: CapturedRun): void
   /**
-   * Reads the rest of an ended run's output for at most `DRAIN_MS`, and kills the run's shim. A repeated call waits for the
-   * first one.
+   * Reads the rest of an ended run's output for at most `DRAIN_MS`, and kills the run's shim. A second call for the
+   * same run waits for the first.
    */
   finish(record: OciRunRecord): Promise<void>
   forget(run: RunId): void
@@ -34,7 +34,7 @@ type OutputCapturesDeps = {
 
 /** How long the report of a run's end may wait for the run's last output. */
 export const DRAIN_MS = 1_000
-/** The interval of the rate limit for each stream of a workload. The limit is 32 MiB per second. */
+/** Each stream of a workload may be read at 32 MiB per second. This is the interval in which the limit is enforced. */
 const PACE_MS = 50
 const PACE_BYTES = (32 * 1024 * 1024 * PACE_MS) / 1000
 
@@ -75,7 +75,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
       pace(data.length)
     })
     socket.on('error', (error) => {
-      log.warn({ error }, "a workload's output broke off")
+      log.warn({ error }, "reading a workload's output failed")
     })
     return { socket, stream, closed }
   }
@@ -97,7 +97,8 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
     async finish(record) {
       const { run_id, started, boot_id, outcome } = record
       const shim = started?.shim ?? null
-      // Without a live shim, no process holds the pipe open. It is empty, and a reader would never see its end.
+      // Without a live shim, no process holds the pipe open. The pipe is then empty, and a reader would never see its
+      // end.
       const isUnread = !captures.has(run_id) && outcome === null && boot_id === bootId
       if (isUnread && shim !== null && isAlive(shim)) begin({ ...record, shim })
       const capture = captures.get(run_id)
@@ -120,7 +121,10 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
   }
 }
 
-/** Counts the bytes that were read. Pauses a socket that reached the limit until the next interval. */
+/**
+ * Returns a function that counts the bytes read from a socket. When they reach the limit of an interval, the socket is
+ * paused until the next interval.
+ */
 function makePace(clock: Clock, socket: Socket): (bytes: number) => void {
   let fromMs = clock.monotonicMs()
   let bytesRead = 0

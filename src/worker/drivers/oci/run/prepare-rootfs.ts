@@ -7,8 +7,9 @@ import { workloadCommand } from '../../shared/desired-run.ts'
 import type { RunResources } from './acquire-resources.ts'
 import { makeFolderInMounts, resolveMounts } from '../rootfs/resolve-mounts.ts'
 import { applyPatches } from '../../shared/patches.ts'
-import { clampRlimits } from './rlimits.ts'
+import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
+import { describeIsolation } from './probe.ts'
 import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
@@ -26,8 +27,9 @@ export async function prepareRootfs(
   { image, network, disk, paths, pipes, volumes, mounts: pinned }: RunResources,
 ): Promise<PreparedRootfs> {
   const { spec } = desired
-  const { settings, runtime } = context
-  const tree: RootTree = { root: paths.root, owner: settings.uidShift, isFresh: true }
+  const { settings, runtime, hardLimits } = context
+  const { uid_shift, namespacePath } = context.users.of(desired.run_id)
+  const tree: RootTree = { root: paths.root, owner: uid_shift, isFresh: true }
   const hostname = spec.runtime.hostname ?? desired.slug
   const workdir = spec.runtime.workdir ?? image.config.workdir ?? '/'
   const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
@@ -46,16 +48,20 @@ export async function prepareRootfs(
     await readUserFiles({ root: paths.root, isFresh: true }),
   )
   const workload = workloadCommand(spec, image.config)
-  // Without a workload, only later commands use the user, and each of them reports an unknown user itself.
+  // Without a workload, an unknown user is no error here: only later commands run as that user, and each of them
+  // reports the error itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
-  await chownWorkloadPipes(pipes, settings.uidShift + known.uid)
-  const { rlimits, clamped } = clampRlimits(spec.rlimits, context.hardLimits)
+  await chownWorkloadPipes(pipes, uid_shift + known.uid)
+  const { rlimits, clamped } = clampRlimits(spec.rlimits, hardLimits)
   const bundle = makeBundle({
     spec,
     hostname,
     rootPath: paths.root,
-    uidShift: settings.uidShift,
+    devicesPath: runtime.name === 'crun' || runtime.name === 'runc' ? paths.devices : null,
+    uidShift: uid_shift,
+    userNamespacePath: namespacePath,
+    namesMappings: namespacePath === null || runtime.name !== 'runc',
     netnsPath: network.netnsPath,
     cgroupsPath: context.cgroups.runtimePath(desired.run_id),
     initBinary: settings.initBinary,
@@ -64,10 +70,11 @@ export async function prepareRootfs(
     user: known,
     env: sandboxEnvironment(spec, image.config, known.home),
     workdir,
-    rlimits,
+    rlimits: withDefaultRlimits(rlimits, hardLimits),
     mounts,
     architecture: process.arch,
   })
-  const facts = { image_digest: image.digest, isolation: runtime.isolation, disk_size_mib: String(disk.sizeMib) }
+  const isolation = describeIsolation(context)
+  const facts = { image_digest: image.digest, isolation, disk_size_mib: String(disk.sizeMib) }
   return { bundle, facts: clamped.length === 0 ? facts : { ...facts, clamped_rlimits: clamped.join(', ') } }
 }

@@ -1,10 +1,15 @@
 import { existsSync } from 'node:fs'
+import { isolationAbilities } from '../../../../domain/isolation.ts'
 import type { Ability } from '../../../../domain/abilities.ts'
 import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
+import { describeUserIds } from '../users/sandbox-users.ts'
 
-/** The abilities of this driver. The control plane refuses specs that need another ability, and names it. */
+/**
+ * The abilities of this driver. The control plane refuses a spec that needs any other ability, and names the missing
+ * ability.
+ */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'named_mounts', 'bind_mounts',
@@ -14,21 +19,33 @@ export const OCI_ABILITIES: readonly Ability[] = [
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
 
 /**
- * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run sandboxes; the message lists
- * everything that is missing.
+ * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run sandboxes. The error
+ * message lists everything that is missing.
  */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
   assertMachineUsable(settings.initBinary)
+  const machine = await measureCapacity(context.dir, settings)
   return {
     report: {
       name: 'oci',
-      isolation: runtime.isolation,
-      abilities: OCI_ABILITIES,
+      isolation: describeIsolation(context),
+      abilities: [...OCI_ABILITIES, ...isolationAbilities(runtime.level)],
       images: await context.images.list(),
     },
-    capacity: await measureCapacity(context.dir, settings.cpuOvercommit),
+    capacity: { ...machine, disk_mib: machine.disk_mib === 0 ? 0 : await leftForDisks(context, machine.disk_mib) },
   }
+}
+
+/** Returns what the worker may still promise to disks. Without a reserve, what the file system has free. */
+async function leftForDisks({ disks }: OciContext, freeMib: number): Promise<number> {
+  const leftMib = await disks.measureLeftMib()
+  return Number.isFinite(leftMib) ? leftMib : freeMib
+}
+
+/** Describes what separates a sandbox from the machine and from other sandboxes. */
+export function describeIsolation({ runtime, users }: Pick<OciContext, 'runtime' | 'users'>): string {
+  return `${runtime.isolation}, ${describeUserIds(users.flaws)}`
 }
 
 /** Throws if sandboxes can't run on this machine. The message lists everything that is missing. */

@@ -18,15 +18,18 @@ const RUNTIME_TIMEOUT_MS = 20_000
 export async function releaseRun(context: OciContext, record: OciRunRecord): Promise<void> {
   const run = record.run_id
   await killProcesses(context, run)
-  // A runtime deletes the state of a container whose end it saw. State is left only if the container died together with its
-  // runtime.
+  await killCommands(context, run)
+  // A runtime that sees its container end deletes the container's state. State is left only if the runtime died with
+  // the container.
   const hasRuntimeState =
     context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
   if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseDisk(context, record)])
+  // Another run may get the ids only now: no process and no mount with them is left.
+  if (record.ids !== undefined) context.users.free(record.ids)
 }
 
-/** Releases a run's disk. Also deletes it if the sandbox's first start failed, because it contains no data. */
+/** Releases a run's disk. If the sandbox's first start failed, also deletes the disk, because it contains no data. */
 async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRecord): Promise<void> {
   await removeMounts(context, run_id)
   const { disks } = context
@@ -43,22 +46,30 @@ export async function removeMounts(
   if (!existsSync(paths.base)) return
   await unmountBelow(paths.base, context)
   await rm(join(paths.base, 'layers'), { recursive: true, force: true })
-  await removePins(paths.pins)
-  for (const folder of [paths.root, paths.disk, paths.base]) {
+  for (const folder of [join(paths.base, 'mapped'), paths.pins]) await removePins(folder)
+  for (const folder of [paths.root, paths.disk, paths.devices, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)
   }
 }
 
-/** Kills every process of a run and waits until none is left. Rejects after 10 s. */
+/** Kills every process in a sandbox and waits until none is left. Rejects after 10 s. */
 export async function killProcesses(context: OciContext, run: RunId): Promise<void> {
-  const deadlineMs = context.clock.monotonicMs() + KILL_TIMEOUT_MS
+  await killAll(context, () => context.cgroups.pids(run))
+}
+
+/** Kills the host's processes that serve a run's commands. They end by themselves once the sandbox has no process. */
+export async function killCommands(context: OciContext, run: RunId): Promise<void> {
+  await killAll(context, () => context.cgroups.commandPids(run))
+}
+
+async function killAll({ clock }: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
+  const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (;;) {
-    const pids = await context.cgroups.pids(run)
+    const pids = await listPids()
     if (pids.length === 0) return
-    if (context.clock.monotonicMs() > deadlineMs)
-      throw new Error(`processes of run ${run} can't be killed: ${pids.join(', ')}`)
+    if (clock.monotonicMs() > deadlineMs) throw new Error(`processes of a sandbox can't be killed: ${pids.join(', ')}`)
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
-    await context.clock.sleep(KILL_POLL_MS)
+    await clock.sleep(KILL_POLL_MS)
   }
 }
 

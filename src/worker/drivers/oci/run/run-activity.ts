@@ -2,15 +2,18 @@ import type { RunId } from '../../../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 
 /**
- * The time of each run's last use. It is kept in memory, so idle times start again when the worker restarts. The command
- * channel decides what counts as a use. A run is in use while a process that a client started runs in it.
+ * The time of each run's last use. It is kept in memory, so idle times start again when the worker restarts. The run's
+ * channels decide which messages count as a use. A run is also in use while a process that a client started runs in it.
  */
 export type RunActivity = {
   /** Starts the idle time of a run, unless it is tracked already. */
   track(run: RunId, timeoutSecs: number): void
   /** Records a use of a run: its idle time starts again. */
   touch(run: RunId): void
-  /** Marks a run as in use until the returned function is called. That call counts as a use and may be repeated. */
+  /**
+   * Marks a run as in use until the returned function is called. Calling that function counts as a use and may be
+   * repeated.
+   */
   hold(run: RunId): () => void
   forget(run: RunId): void
   /** Whether the last use is at least the run's timeout ago. An untracked run is never idle. */
@@ -18,7 +21,7 @@ export type RunActivity = {
   close(): Promise<void>
 }
 
-/** Records the use of one run, for the channel that serves it. */
+/** The functions by which a channel records the use of its run. See `touch` and `hold` of `RunActivity`. */
 export type RunUsage = { readonly touch: () => void; readonly hold: () => () => void }
 
 type TrackedRun = {
@@ -29,16 +32,16 @@ type TrackedRun = {
   isReported: boolean
 }
 
-/** The longest sleep. Node's timers allow at most 2^31 ms. */
+/** The longest sleep between two checks. Node's timers allow at most 2^31 ms. */
 const LONGEST_MS = 3_600_000
 
-/** Tracks the activity of runs and calls `onIdle` at the moment at which a run becomes idle. */
+/** Tracks the activity of runs. Calls `onIdle` when a run becomes idle. */
 export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
   const runs = new Map<RunId, TrackedRun>()
   const closed = new AbortController()
   let rescheduling = new AbortController()
 
-  /** Reports the runs that are idle now, and returns the milliseconds until the next one becomes idle. */
+  /** Calls `onIdle` for runs that have become idle, and returns the milliseconds until the next run becomes idle. */
   const reportDue = (): number => {
     const nowMs = clock.monotonicMs()
     let restMs = LONGEST_MS
@@ -64,7 +67,8 @@ export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
       await interruptibleSleep(clock, reportDue(), AbortSignal.any([rescheduling.signal, closed.signal]))
     }
   }
-  // A use never makes a run idle earlier, so it needs no rescheduling. There may be thousands of uses in a second.
+  // A use only postpones the time at which a run becomes idle, so the next check need not be rescheduled. There may be
+  // thousands of uses in a second.
   const use = (run: TrackedRun): void => {
     run.lastMs = clock.monotonicMs()
     if (run.isReported) reschedule()

@@ -17,15 +17,17 @@ export async function observeRun(
   const shim = started?.shim ?? null
   const init = started?.init ?? null
   const isInitAlive = isSameBoot && init !== null && context.isAlive(init)
-  // Check the shim only if the init is gone. Reading processes from the kernel is most of the cost of checking many runs.
+  // Check the shim only if the init is gone. When many runs are checked, most of the time is spent on reading processes
+  // from the kernel.
   const isShimAlive = !isInitAlive && isSameBoot && shim !== null && isAlive(shim)
-  // Read the file only after the check of the processes. A shim that ended in between has written it by now.
+  // Read the exit file only after the check of the processes. A shim that the check found dead wrote its file before it
+  // ended.
   const exit = records.readExit(record.run_id)
   const hasRunOutOfMemory =
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
-  // The run may have been released in the meantime, which deletes its cgroup's memory counters. Then the record contains the
-  // outcome.
-  const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
+  // The run may have been released since `record` was read. Its cgroup's memory counters are then gone, but the latest
+  // record contains the outcome.
+  const latest = exit !== null && record.outcome === null ? (records.read(record.run_id) ?? record) : record
   return deriveRunPhase(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }
 
@@ -51,18 +53,18 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
   if (evidence.exit !== null) return { phase: 'ended', outcome: outcomeOf(record, evidence, evidence.exit.code) }
   if (record.boot_id !== evidence.bootId)
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
-  // While the shim lives, it will still write the exit code, even if the first process is gone.
+  // A live shim will still write the exit code, even if the container's first process is gone.
   if (evidence.isInitAlive || evidence.isShimAlive) return { phase: live }
   if (record.is_stop_requested) return { phase: 'ended', outcome: { kind: 'stopped' } }
   return {
     phase: 'ended',
-    outcome: { kind: 'lost', message: 'the sandbox ended while nobody watched: how is not known' },
+    outcome: { kind: 'lost', message: 'the sandbox ended while no process watched it; the outcome is unknown' },
   }
 }
 
 /** The exit code 128 + SIGKILL. */
 const KILLED = 137
-/** The exit code of runsc when the sandbox's kernel was killed, as the host does when memory runs out. */
+/** The exit code of runsc when gVisor's kernel was killed, for example by the host because memory ran out. */
 const GVISOR_DIED = 128
 
 /** Whether a run that ended with this code may have been killed by the host. */

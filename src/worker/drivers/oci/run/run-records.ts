@@ -4,12 +4,15 @@ import type { ImageConfig } from '../../../images/image.ts'
 import { type RunRecord, openRunRecords, type RunRecords } from '../../shared/run-records.ts'
 import type { ProcessIdentity } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull } from '../../../../lib/files.ts'
+import type { RunIds } from '../users/sandbox-users.ts'
 import type { Runtime } from './runtime.ts'
 
 /** The record of a run of this driver. */
 export type OciRunRecord = RunRecord<StartedContainer> & {
   readonly spec: SandboxSpec
   readonly image: ImageConfig | null
+  /** The run's ids on the host. Absent in records of an earlier version, whose runs all shared one range. */
+  readonly ids?: RunIds
 }
 
 /** The part of a record that is set once the container accepted commands. */
@@ -17,7 +20,7 @@ export type StartedContainer = {
   readonly uid_shift: number
   /** The runtime that started the run. A later worker process may choose another runtime for new runs. */
   readonly runtime: Runtime
-  /** The shell that waits for the runtime. Null if the run ended before the shell could be identified. */
+  /** The shim, a shell that waits for the runtime. Null if the run ended before the shim could be identified. */
   readonly shim: ProcessIdentity | null
   /** The container's first process. */
   readonly init: ProcessIdentity | null

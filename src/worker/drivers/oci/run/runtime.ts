@@ -1,6 +1,7 @@
 import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
+import type { IsolationLevel } from '../../../../domain/isolation.ts'
 import { runCommand } from '../../../../lib/run-command.ts'
 import { findGvisorPlatform, inMountNamespace } from './gvisor.ts'
 
@@ -17,6 +18,7 @@ export type Runtime = {
   readonly command: readonly string[]
   /** Describes what separates a sandbox from the machine. */
   readonly isolation: string
+  readonly level: IsolationLevel
 }
 
 type RuntimeSearch = {
@@ -30,10 +32,15 @@ type RuntimeSearch = {
   readonly initBinary: string
 }
 
-/** A runtime. `unusable` contains the reason for each stronger runtime that is installed but unusable. */
+/**
+ * The chosen runtime. `unusable` says, for each runtime with stronger isolation that is installed but unusable, why.
+ */
 export type FoundRuntime = Runtime & { readonly unusable: readonly string[] }
 
-/** Finds a runtime by trying those that are installed. Rejects when none is usable; the message says why. */
+/**
+ * Finds the first usable runtime in the order of `RUNTIME_NAMES`. Rejects when no runtime is usable. The error message
+ * tells the reasons.
+ */
 export async function findRuntime(choice: RuntimeSearch): Promise<FoundRuntime> {
   const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
   const flaws: string[] = []
@@ -55,10 +62,10 @@ export async function findRuntime(choice: RuntimeSearch): Promise<FoundRuntime> 
         continue
       }
       const isolation = `${version} on ${fit.platform}, ${ISOLATION[name]}`
-      return { name, version, command: fit.command, isolation, unusable: flaws }
+      return { name, version, command: fit.command, isolation, level: LEVELS[name], unusable: flaws }
     }
     const command = [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)]
-    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, unusable: flaws }
+    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, level: LEVELS[name], unusable: flaws }
   }
   throw new Error(
     [`no OCI runtime can be used: looked for ${names.join(', ')} in ${choice.searchPath}`, ...flaws].join('; '),
@@ -72,6 +79,21 @@ const ISOLATION: Record<RuntimeName, string> = {
   runsc: 'gVisor kernel of its own in a user namespace',
   crun: 'container: user namespace, seccomp, few capabilities',
   runc: 'container: user namespace, seccomp, few capabilities',
+}
+
+const LEVELS: Record<RuntimeName, IsolationLevel> = {
+  'kata-runtime': 'microvm',
+  runsc: 'gvisor',
+  crun: 'container',
+  runc: 'container',
+}
+
+/**
+ * Whether a runtime can join an existing user namespace. gVisor can't: it is written in Go, and the kernel refuses such a change
+ * to a process with threads (setns(2)). It shows sandboxes its own inotify, signals and message queues, not the host's.
+ */
+export function joinsUserNamespaces(name: RuntimeName): boolean {
+  return name === 'crun' || name === 'runc'
 }
 
 async function findBinary(name: string, searchPath: string): Promise<string | null> {
@@ -89,14 +111,15 @@ async function isExecutable(path: string): Promise<boolean> {
   )
 }
 
-/** The first release of gVisor that works in tests. The release of 2022-12 has no terminals (2026-11). */
+/** The oldest release of gVisor with which the tests pass. The release of 2022-12 has no terminals (tried 2026-11). */
 const FIRST_USABLE_RUNSC = 20240729
 
 /** Describes why an installed runtime can't be used. Returns null if it can. */
 function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'kata-runtime' && !/^[01]\./.test(version))
     return 'has no OCI command line (from version 2 on it is a containerd shim)'
-  // These versions enter the user namespace first, and the kernel then denies them the network namespace (1.1.5, 2026-11).
+  // These versions enter the user namespace before the network namespace, so the kernel refuses the latter (1.1.5,
+  // 2026-11).
   if (name === 'runc' && /^(0|1\.[01])\./.test(version))
     return "can't run commands in a sandbox's own network: 1.2 is needed"
   const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
@@ -116,8 +139,9 @@ function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): r
 }
 
 /**
- * Returns a command prefix that runs each call in its own mount namespace, if the runtime would refuse the machine's mounts.
- * The namespace is a slave of the machine's. Therefore later unmounts of sandboxes also happen in it.
+ * If the runtime would refuse the machine's mounts, returns a command prefix that runs each call of it in a mount
+ * namespace with other mounts. This namespace is a slave of the machine's, so later unmounts on the machine also happen
+ * in it.
  */
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))

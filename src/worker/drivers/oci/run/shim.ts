@@ -19,17 +19,19 @@ import type { WorkloadPipes } from './workload-pipes.ts'
 
 /**
  * The shim: a shell that waits for the runtime and writes its exit code to a file. It outlives the worker. It keeps the
- * workload's pipes open, so that unread output is not lost. The worker kills the shim when the run has ended and its output was
- * read. If the run's folder is deleted, the shim exits without a signal.
+ * workload's pipes open, so that unread output is not lost. When the run has ended and its output was read, the worker
+ * kills the shim. The shim also exits by itself if the run's folder is deleted. The runtime's standard input is an empty
+ * pipe (a here-document), because a runtime gives this file to the container's user. That user must not own `/dev/null`.
  */
 const SHIM = `out=$1 err=$2 exit=$3; shift 3
 exec 3<>"$out" 4<>"$err"
-"$@" </dev/null >"$out" 2>"$err" 3>&- 4>&-
+"$@" <<END >"$out" 2>"$err" 3>&- 4>&-
+END
 code=$?
 echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
 while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 
-/** An argument in a shim's command line that distinguishes it from every other process. */
+/** An argument in a shim's command line that distinguishes shims from all other processes. */
 export const SHIM_NAME = 'sandyard-shim'
 
 type ShimInput = {
@@ -50,7 +52,10 @@ type ShimInput = {
 type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
 
 const READY_TIMEOUT_MS = 30_000
-/** The first interval between checks for the init. Each later interval is a sixteenth of the wait so far. */
+/**
+ * The shortest interval between two checks whether the init runs. Later intervals are a sixteenth of the time waited so
+ * far.
+ */
 const READY_POLL_MS = 2
 
 /**
@@ -87,7 +92,7 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null>
   const folder = input.records.folderOf(input.run)
   const fromMs = input.clock.monotonicMs()
   for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
-    // Read the exit before the process id: even a very short run writes its process id before its exit.
+    // Read the exit file before the process id: even a very short run writes its process id before its exit file.
     const isOver = input.records.readExit(input.run) !== null
     const pid = readPid(join(folder, 'pid'))
     if (pid !== null && (await isReady(input, pid))) return identifyProcess(pid)
@@ -105,8 +110,8 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null>
 }
 
 /**
- * Returns the error for a failed start. The owner sees the runtime's message without the worker's folders. The log gets the
- * whole message.
+ * Returns the error for a failed start. The sandbox's owner sees the runtime's message without the worker's folders.
+ * The worker's log gets the whole message.
  */
 function runtimeError({ records, run, rootBase, runtime }: ShimInput, message: string): StartError {
   const forOwner = hideHostFolders(message, [records.folderOf(run), rootBase])
@@ -114,8 +119,8 @@ function runtimeError({ records, run, rootBase, runtime }: ShimInput, message: s
 }
 
 /**
- * Whether the container runs. The first process becomes the init at the moment the container starts. With gVisor and virtual
- * machines, the runtime is asked for the state.
+ * Whether the container runs. With crun and runc, it runs once its first process executes the init program. With gVisor
+ * and virtual machines, the runtime is asked for the state.
  */
 async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
   if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH

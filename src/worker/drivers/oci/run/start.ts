@@ -40,7 +40,8 @@ export async function startRun(
   context.logs.writerOf(sandbox_id).system(LIFECYCLE_LINES.started)
   context.captures.begin({ ...record, shim: processes.shim })
   stopwatch.lap('runtime')
-  const started = { uid_shift: context.settings.uidShift, runtime, ...processes }
+  const { uid_shift } = context.users.of(run_id)
+  const started = { uid_shift, runtime, ...processes }
   await records.write({ ...record, image: image.config, facts, started })
   context.log.debug({ run_id, ...stopwatch.laps() }, 'started')
 }

@@ -10,9 +10,9 @@ const RUNTIME_TIMEOUT_MS = 20_000
 const SHIM_TIMEOUT_MS = 10_000
 
 /**
- * Ends a run's processes: SIGTERM to each, then SIGKILL to those that are left after `graceMs`. The init of a sandbox without a
- * workload is killed as soon as it is the only process. It is process 1 without a signal handler, so the kernel drops SIGTERM
- * for it.
+ * Ends a run's processes: SIGTERM to each, then SIGKILL to those that are left after `graceMs`. In a sandbox without a
+ * workload, the init is killed as soon as it is the only process. As process 1 without a handler for SIGTERM, it
+ * doesn't get that signal from the kernel.
  */
 export async function stopProcesses(context: OciContext, record: OciRunRecord, graceMs: number): Promise<void> {
   const { started } = record
@@ -40,7 +40,7 @@ async function stopContainer(
   await waitFor(context, graceMs, async () => (await others()).length === 0)
 }
 
-/** Stops processes through the runtime. The host can't signal processes in gVisor or in a virtual machine itself. */
+/** Stops processes through the runtime. Used for gVisor and virtual machines, whose processes the host can't signal. */
 async function stopByRuntime(
   context: OciContext,
   record: OciRunRecord,

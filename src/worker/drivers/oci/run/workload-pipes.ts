@@ -5,9 +5,9 @@ import { join } from 'node:path'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 
 /**
- * The two named pipes that a workload writes to. The shim keeps them open for reading and writing. While the worker is down, a
- * workload therefore blocks once they are full and never gets a broken pipe. They are in the run's folder, which only root may
- * enter. The workload has them only as open files.
+ * The two named pipes that a workload writes to. The shim keeps them open for reading and writing. While the worker is
+ * down, a workload therefore blocks once a pipe is full, and never gets a broken pipe. The pipes are in the run's
+ * folder, which only root may enter. The workload gets them only as open files.
  */
 export type WorkloadPipes = { readonly stdout: string; readonly stderr: string }
 
@@ -23,8 +23,8 @@ export async function makeWorkloadPipes(commands: HostCommands, { stdout, stderr
 }
 
 /**
- * Makes the workload's user the owner of the pipes. Images `chown` their /dev/stdout, which fails unless the owner's id exists
- * in the sandbox.
+ * Makes the workload's user the owner of the pipes. Programs in some images `chown` their /dev/stdout, which fails
+ * unless the pipe's current owner exists in the sandbox.
  */
 export async function chownWorkloadPipes({ stdout, stderr }: WorkloadPipes, owner: number): Promise<void> {
   await Promise.all([stdout, stderr].map((path) => chown(path, owner, owner)))

@@ -11,7 +11,10 @@ type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: r
  */
 const UNLIMITED = Number.MAX_SAFE_INTEGER
 
-/** Lowers limits to this machine's hard limits, because a runtime fails if a limit is above its own hard limit. */
+/**
+ * Lowers limits to this machine's hard limits, because a runtime fails if a requested limit is above the hard limit of
+ * its own process.
+ */
 export function clampRlimits(requested: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
   const clamped: string[] = []
   const rlimits = requested.map((rlimit) => {
@@ -24,7 +27,33 @@ export function clampRlimits(requested: readonly Rlimit[], allowed: HardLimits):
   return { rlimits, clamped }
 }
 
-/** Reads the text of `/proc/<pid>/limits` (proc(5)). */
+/**
+ * The most that all users of a sandbox may have together: pending signals, and bytes in POSIX message queues. A spec may ask for
+ * this much; both are kernel memory, and few programs need any of it.
+ */
+export const SANDBOX_CEILINGS = { sigpending: 16_384, msgqueue: 8 * 1024 * 1024 } as const
+
+/** The limits of each user of a sandbox for which the spec asks nothing. The second is Linux's own default (mq_overview(7)). */
+const DEFAULT_RLIMITS: readonly Rlimit[] = [
+  { resource: 'sigpending', soft: 4096, hard: 4096 },
+  { resource: 'msgqueue', soft: 819_200, hard: 819_200 },
+]
+
+/** Adds the defaults to the limits that a spec asks for, lowered to this machine's hard limits. */
+export function withDefaultRlimits(requested: readonly Rlimit[], allowed: HardLimits): readonly Rlimit[] {
+  const asked = new Set(requested.map(({ resource }) => resource))
+  const missing = DEFAULT_RLIMITS.filter(({ resource }) => !asked.has(resource))
+  return [...requested, ...clampRlimits(missing, allowed).rlimits]
+}
+
+/** Returns the hard limits for processes of sandboxes: those of the worker, and at most `SANDBOX_CEILINGS`. */
+export function sandboxHardLimits(worker: HardLimits): HardLimits {
+  const least = (resource: keyof typeof SANDBOX_CEILINGS): number =>
+    Math.min(worker[resource] ?? UNLIMITED, SANDBOX_CEILINGS[resource])
+  return { ...worker, sigpending: least('sigpending'), msgqueue: least('msgqueue') }
+}
+
+/** Parses the text of `/proc/<pid>/limits` (proc(5)). */
 export function parseHardLimits(text: string): HardLimits {
   const limits: Partial<Record<RlimitResource, number>> = {}
   for (const [resource, label] of Object.entries(LABELS)) {

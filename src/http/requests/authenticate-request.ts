@@ -1,10 +1,10 @@
-import type { CallUseCase } from './handler.ts'
-import { authenticate } from '../../control/orgs/authenticate.ts'
 import type { FastifyRequest } from 'fastify'
+import { authenticate } from '../../control/orgs/authenticate.ts'
 import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
-import type { RequestLimits } from '../requests/request-limits.ts'
+import type { CallUseCase } from './call-use-case.ts'
+import type { RequestLimits } from './request-limits.ts'
 
 /** The syntax of RFC 6750, section 2.1. The limit of 512 is far above the length of a key. */
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
@@ -25,8 +25,8 @@ export function senderOf({ headers, raw }: FastifyRequest): Sender {
 
 /**
  * Authenticates a request and returns its caller. Throws `invalid_api_key` if the key is missing or unknown. Throws
- * `rate_limited` if the key is not cached and its address had too many failures. The key is not looked up then, so
- * guessing keys slows nobody else down.
+ * `rate_limited` if the key is not cached and the sender's address had too many failed authentications. Such a key is
+ * not looked up in the database, so guessing keys doesn't slow down other callers.
  */
 export async function authenticateRequest({ call, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
   const key = BEARER.exec(sender.authorization ?? '')?.[1]

@@ -1,0 +1,51 @@
+import type { Clock } from '../../../lib/clock.ts'
+import { debounce } from '../../../lib/debounce.ts'
+import type { Log } from '../../../lib/log.ts'
+
+/** Keeps pools of prepared resources full. Only one fill runs at a time. */
+export type PoolFiller = {
+  /** Fills the pools now. */
+  fill(): void
+  /** Fills the pools after the current burst of starts. */
+  fillLater(): void
+  /** Prevents further fills, and waits for the fill in progress. */
+  close(): Promise<void>
+}
+
+/**
+ * `fillLater` waits until there was no start for this long. A start takes about 100 ms, and filling would take
+ * processor time from a burst of starts. `QUIET_LIMIT_MS` limits the wait.
+ */
+const QUIET_MS = 250
+const QUIET_LIMIT_MS = 1_000
+
+/** Creates a filler that does nothing until it is called. It logs a failed fill. */
+export function makePoolFiller(
+  pools: readonly { fillPool(): Promise<void> }[],
+  { clock, log }: { readonly clock: Clock; readonly log: Log },
+): PoolFiller {
+  let current: Promise<void> | null = null
+  const fillAll = async (): Promise<void> => {
+    for (const pool of pools) await pool.fillPool()
+  }
+  const fill = (): void => {
+    current ??= fillAll()
+      .catch((error: unknown) => {
+        log.warn({ err: error }, 'preparing disks and user namespaces for the next starts failed')
+      })
+      .finally(() => {
+        current = null
+      })
+  }
+  const later = debounce({ clock, delayMs: QUIET_MS, maxWaitMs: QUIET_LIMIT_MS, work: fill })
+  return {
+    fill,
+    fillLater: () => {
+      later.schedule()
+    },
+    async close() {
+      later.close()
+      await current
+    },
+  }
+}

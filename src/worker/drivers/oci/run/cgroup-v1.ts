@@ -1,0 +1,136 @@
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
+import type { Cgroups } from './cgroups.ts'
+import { foldersIn, pidsBelow, readNumber, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
+import {
+  CPU_PERIOD_US,
+  RUNTIME_CGROUP,
+  commandsCgroupOf,
+  deviceName,
+  quotaUs,
+  runsOfCgroups,
+  weightOf,
+  type CgroupLimits,
+  type ParentLimits,
+} from './sandbox-limits.ts'
+
+/** The hierarchies that the limits need. */
+const CONTROLLERS = ['memory', 'cpu', 'pids'] as const
+/** Every hierarchy in which a runtime creates its own cgroup. */
+const HIERARCHIES = [
+  ...CONTROLLERS,
+  'cpuacct',
+  'cpuset',
+  'devices',
+  'freezer',
+  'blkio',
+  'systemd',
+  'net_cls',
+  'net_prio',
+  'perf_event',
+  'hugetlb',
+  'unified',
+] as const
+const DISK_WEIGHT = 'blkio.bfq.weight'
+
+/** Opens cgroups in the hierarchies of version 1. Implements `openCgroups`. */
+export async function openV1(parent: string, limits: ParentLimits, mountPoint: string): Promise<Cgroups> {
+  const base = (controller: string): string => join(mountPoint, controller, parent)
+  for (const controller of CONTROLLERS) {
+    if (!existsSync(join(mountPoint, controller)))
+      throw new Error(`the cgroup controller '${controller}' is not mounted at ${mountPoint}`)
+  }
+  const hierarchies = HIERARCHIES.filter((controller) => existsSync(join(mountPoint, controller)))
+  const used = hierarchies.includes('blkio') ? [...CONTROLLERS, 'blkio'] : CONTROLLERS
+  await Promise.all(used.map((controller) => mkdir(base(controller), { recursive: true })))
+  writeIfPresent(join(base('memory'), 'memory.use_hierarchy'), 1)
+  writeValue(join(base('pids'), 'pids.max'), limits.pids)
+  const unlowered = limitMemory(base('memory'), limits.memoryBytes)
+  const hasDiskWeight = existsSync(join(base('blkio'), DISK_WEIGHT))
+  const hasDiskThrottle = existsSync(join(base('blkio'), 'blkio.throttle.read_bps_device'))
+  const createIn = async (controllers: readonly string[], name: string, own: CgroupLimits): Promise<void> => {
+    await Promise.all(controllers.map((controller) => mkdir(join(base(controller), name), { recursive: true })))
+    setLimits((controller) => join(base(controller), name), own)
+  }
+  return {
+    version: 1,
+    hasDiskThrottle,
+    lacks: [
+      ...unlowered,
+      ...(hasDiskWeight ? [] : [`disk weights (${DISK_WEIGHT})`]),
+      ...(hasDiskThrottle ? [] : ['limits of disk rates (blkio.throttle)']),
+    ],
+    create: (name, runLimits) => createIn(hasDiskWeight ? [...CONTROLLERS, 'blkio'] : CONTROLLERS, name, runLimits),
+    async createForCommands(name, commandLimits) {
+      const group = commandsCgroupOf(name)
+      await createIn(CONTROLLERS, group, commandLimits)
+      return CONTROLLERS.map((controller) => join(base(controller), group, 'cgroup.procs'))
+    },
+    async throttleDisk(name, device, { bytesPerSec, iops }) {
+      // In version 1, the kernel applies these limits only to processes of the very cgroup, not of those beneath it.
+      const dir = join(base('blkio'), name, RUNTIME_CGROUP)
+      await mkdir(dir, { recursive: true })
+      for (const direction of ['read', 'write']) {
+        const write = (unit: string, rate: number | null): void => {
+          const file = `blkio.throttle.${direction}_${unit}_device`
+          writeValue(join(dir, file), `${deviceName(device)} ${String(rate ?? 0)}`) // 0: no limit
+        }
+        write('bps', bytesPerSec)
+        write('iops', iops)
+      }
+    },
+    pids: (name) => pidsBelow(join(base('pids'), name)),
+    commandPids: (name) => pidsBelow(join(base('pids'), commandsCgroupOf(name))),
+    async hasRunOutOfMemory(name) {
+      const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
+      // The kills were counted in the runtime's own cgroup, which no longer exists. In the driver's cgroup, `failcnt`
+      // stays 0 (kernel 6.18, 2026-11).
+      const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
+      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
+    },
+    async remove(name) {
+      await Promise.all(
+        hierarchies.map(async (controller) => {
+          await removeTree(join(base(controller), name))
+          await removeTree(join(base(controller), commandsCgroupOf(name)))
+        }),
+      )
+    },
+    async close() {
+      await Promise.all(hierarchies.map((controller) => removeTree(base(controller))))
+    },
+    async list() {
+      const names = await Promise.all(hierarchies.map((controller) => foldersIn(base(controller))))
+      return runsOfCgroups(names.flat())
+    },
+    runtimePath: (name) => join('/', parent, name, RUNTIME_CGROUP),
+  }
+}
+
+function setLimits(dirOf: (controller: string) => string, { memoryBytes, vcpus, pids }: CgroupLimits): void {
+  const memory = dirOf('memory')
+  writeValue(join(memory, 'memory.limit_in_bytes'), memoryBytes)
+  writeIfPresent(join(memory, 'memory.memsw.limit_in_bytes'), memoryBytes)
+  const cpu = dirOf('cpu')
+  writeValue(join(cpu, 'cpu.cfs_period_us'), CPU_PERIOD_US)
+  writeValue(join(cpu, 'cpu.cfs_quota_us'), quotaUs(vcpus))
+  writeValue(join(cpu, 'cpu.shares'), weightOf(vcpus, { perVcpu: 1024, least: 2, most: 262_144 }))
+  writeValue(join(dirOf('pids'), 'pids.max'), pids)
+  writeIfPresent(join(dirOf('blkio'), DISK_WEIGHT), weightOf(vcpus, { perVcpu: 100, least: 1, most: 1_000 }))
+}
+
+/**
+ * Limits the memory of the parent. The kernel refuses a limit below what is in use and can't be reclaimed. Running sandboxes
+ * of an earlier worker may use more, and then the earlier limit stays. Returns the refusal as a list of at most one text.
+ */
+function limitMemory(dir: string, bytes: number): readonly string[] {
+  try {
+    writeValue(join(dir, 'memory.limit_in_bytes'), bytes)
+    return []
+  } catch (error) {
+    if (!hasErrorCode(error, 'EBUSY')) throw error
+    return [`a memory limit of ${String(bytes)} bytes for all sandboxes, because they use more now`]
+  }
+}

@@ -1,0 +1,41 @@
+import type { CgroupLimits, DiskThrottle } from './sandbox-limits.ts'
+
+/**
+ * The cgroups that limit runs. The driver creates one for each run, as the parent of the runtime's own cgroup. The runtime
+ * removes its cgroup when the container ends; the driver's cgroup keeps the counters that show whether memory ran out. All of
+ * them have one parent, whose limits keep a part of the machine for the host. Works on cgroup v2 and on v1 hierarchies.
+ */
+export type Cgroups = {
+  readonly version: 1 | 2
+  /** Each limit that this kernel can't enforce, with the file that it lacks. */
+  readonly lacks: readonly string[]
+  /** Whether the kernel can limit the transfer rates of a disk. */
+  readonly hasDiskThrottle: boolean
+  /** Creates a run's cgroup with its limits. May be repeated, and then sets the limits again. */
+  create(name: string, limits: CgroupLimits): Promise<void>
+  /**
+   * Creates the second cgroup of a run, for the host's processes that serve the run's commands. It isn't beneath the
+   * first, so processes in the sandbox can't take what these need. Returns the paths of its `cgroup.procs` files, one for each
+   * hierarchy. May be repeated.
+   */
+  createForCommands(name: string, limits: CgroupLimits): Promise<readonly string[]>
+  /** Limits how fast a run reads and writes the disk with this device number. Requires `hasDiskThrottle`. */
+  throttleDisk(name: string, device: number, throttle: DiskThrottle): Promise<void>
+  /** Lists the host's ids of all processes in a run's cgroup and beneath it. Empty if the cgroup doesn't exist. */
+  pids(name: string): Promise<readonly number[]>
+  /** Lists the host's ids of the processes that serve a run's commands. */
+  commandPids(name: string): Promise<readonly number[]>
+  /**
+   * Whether the run ran out of memory. cgroup v2 counts the kills for that reason. cgroup v1 only shows that the usage
+   * reached the limit.
+   */
+  hasRunOutOfMemory(name: string): Promise<boolean>
+  /** Removes both cgroups of a run. Rejects while a process is left in them. Succeeds for an unknown run. */
+  remove(name: string): Promise<void>
+  /** Lists the names of all runs that have a cgroup. */
+  list(): Promise<readonly string[]>
+  /** Removes the parent cgroup, which must be empty. */
+  close(): Promise<void>
+  /** Returns the `cgroupsPath` of a run's OCI configuration: the path of the runtime's own cgroup. */
+  runtimePath(name: string): string
+}

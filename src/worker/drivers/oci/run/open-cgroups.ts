@@ -1,0 +1,44 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { folderHash } from '../../../mounts.ts'
+import { openV1 } from './cgroup-v1.ts'
+import { openV2 } from './cgroup-v2.ts'
+import type { Cgroups } from './cgroups.ts'
+import type { ParentLimits } from './sandbox-limits.ts'
+
+/**
+ * Opens the cgroups beneath `/<parent>`, in the version that this machine has, and limits the parent. Rejects when a
+ * controller is missing.
+ */
+export async function openCgroups(
+  parent: string,
+  limits: ParentLimits,
+  mountPoint = '/sys/fs/cgroup',
+): Promise<Cgroups> {
+  const open = existsSync(join(mountPoint, 'cgroup.controllers')) ? openV2 : openV1
+  const cgroups = await open(parent, limits, mountPoint)
+  const forCommands = new Map<string, Promise<readonly string[]>>() // spares a busy sandbox the same work for each channel
+  return {
+    ...cgroups,
+    createForCommands(name, commandLimits) {
+      const created = forCommands.get(name) ?? cgroups.createForCommands(name, commandLimits)
+      forCommands.set(name, created)
+      created.catch(() => forCommands.delete(name))
+      return created
+    },
+    remove(name) {
+      forCommands.delete(name)
+      return cgroups.remove(name)
+    },
+  }
+}
+
+/** Returns the name of the parent cgroup of all runs of the driver whose folder is `dir`. */
+export function cgroupParentOf(dir: string): string {
+  return `sandyard/${folderHash(dir)}`
+}
+
+/** Returns the folder that contains the cgroups of all runs beneath `/<parent>`. */
+export function cgroupFolderOf(parent: string, mountPoint = '/sys/fs/cgroup'): string {
+  return join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)
+}

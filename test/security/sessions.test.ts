@@ -1,0 +1,143 @@
+import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
+import { test } from 'node:test'
+import { asId, type OrgId } from '../../src/domain/ids.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { makeSessionPermits, sessionLimitsFor } from '../../src/worker/channel/session-permits.ts'
+import type { Container } from '../../src/worker/drivers/oci/container.ts'
+import { makeContainerGuest } from '../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
+import { connectAgent, type AgentClient } from '../support/agent-client.ts'
+import { openAttackedDriver, type AttackedDriver } from '../support/attacked-driver.ts'
+import { whyNoOci } from '../support/oci-driver.ts'
+import { attack } from '../support/security-attack.ts'
+import { waitUntil } from '../support/wait.ts'
+
+const skip = whyNoOci()
+const log = makeLog('silent')
+const START_LIMIT_MS = 60_000
+
+attack(
+  "takes the worker's descriptors and processes by hundreds of commands",
+  { target: 'neighbours', attacker: 'a tenant with an API key', finding: 10, skip },
+  async (t) => {
+    await using attacked = await openAttackedDriver()
+    const launcher = makeLauncher(log)
+    t.after(() => {
+      launcher.close()
+    })
+    const limits = sessionLimitsFor(100_000, { perSandbox: 24, perOrg: 32 })
+    const sessions = makeSessionPermits(limits)
+    const connect = async (org: string): Promise<{ readonly client: AgentClient; readonly container: Container }> => {
+      const container = { ...(await startContainer(attacked)), orgId: asId<OrgId>(org) }
+      const client = connectAgent(makeContainerGuest(container, { log, launcher, sessions, pty: null }))
+      t.after(() => client.hangUp())
+      return { client, container }
+    }
+    const attackers = [await connect('attacker'), await connect('attacker')]
+    const victim = await connect('victim')
+    const before = countDescriptors()
+    const tries = attackers.flatMap(({ client }) =>
+      Array.from({ length: 150 }, () => client.exec({ cmd: 'sleep', args: ['60'] })).map((id) => ({ client, id })),
+    )
+    const kinds = await Promise.all(
+      tries.map(async ({ client, id }) => {
+        const isAnswer = (type: string): boolean => type === 'core.exec.started' || type === 'core.exec.failed'
+        const { payload } = await client.next((message) => message.id === id && isAnswer(message.type), START_LIMIT_MS)
+        return payload['kind'] === undefined ? 'started' : `${textOf(payload['kind'])}: ${textOf(payload['message'])}`
+      }),
+    )
+    const started = kinds.filter((kind) => kind === 'started').length
+    assert.equal(started, limits.perOrg)
+    const refusals = [...new Set(kinds.filter((kind) => kind !== 'started'))]
+    assert.deepEqual(refusals.toSorted(), [
+      'resource_limit: too many open sessions: this organization has 32, the most it may have (SANDYARD_SESSIONS_PER_ORG)',
+      'resource_limit: too many open sessions: this sandbox has 24, the most it may have (SANDYARD_SESSIONS_PER_SANDBOX)',
+    ])
+    const held = countDescriptors() - before
+    assert.ok(held <= 4 * limits.perOrg, `${String(held)} descriptors are held`)
+
+    const answer = await victim.client.finish(victim.client.exec({ cmd: 'echo', args: ['works'] }))
+    assert.equal(answer.stdout, 'works\n')
+
+    const ofCommands = attackers.flatMap(({ container }) => processesOf(container))
+    assert.ok(ofCommands.length >= started, `${String(ofCommands.length)} processes are charged to the sandboxes`)
+    const outside = processesWith(attackers.map(({ container }) => container.id)).filter(
+      (pid) => !readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes('.commands'),
+    )
+    assert.deepEqual(
+      outside.map(commandLine).filter((line) => line.includes(' exec --process ')),
+      [],
+    )
+    return {
+      tries: tries.length,
+      outcome: `${String(started)} commands ran and the others were refused; they held ${String(held)} descriptors, their ${String(ofCommands.length)} processes were charged to the sandboxes, and another organization's command ran`,
+    }
+  },
+)
+
+test(
+  'a session is counted until its output is closed, and then another one can be opened',
+  { skip: skip ?? false },
+  async (t) => {
+    await using attacked = await openAttackedDriver()
+    const launcher = makeLauncher(log)
+    const sessions = makeSessionPermits({ perSandbox: 1, perOrg: 8, total: 8 })
+    const container = await startContainer(attacked)
+    const client = connectAgent(makeContainerGuest(container, { log, launcher, sessions, pty: null }))
+    t.after(async () => {
+      await client.hangUp()
+      launcher.close()
+    })
+    const background = client.exec({ cmd: 'sh', args: ['-c', 'echo up; sleep 2 & exit'] })
+    await waitUntil(() => client.text(background) === 'up\n')
+    const refused = await client.finish(client.exec({ cmd: 'true' }))
+    assert.equal(refused.last.payload['kind'], 'resource_limit')
+    const connection = client.next((message) => message.type === 'core.tcp.failed')
+    client.send(77, 'core.tcp.connect', { host: '127.0.0.1', port: 1 })
+    assert.match(String((await connection).payload['error']), /too many open sessions: this sandbox has 1/)
+    await client.finish(background)
+    assert.equal((await client.finish(client.exec({ cmd: 'true' }))).code, 0)
+  },
+)
+
+test('the limits follow the limit of open files, and one organization gets at most half of all sessions', () => {
+  const wanted = { perSandbox: 256, perOrg: 1024 }
+  assert.deepEqual(sessionLimitsFor(20_000, wanted), { perSandbox: 256, perOrg: 1024, total: 2500 })
+  assert.deepEqual(sessionLimitsFor(1024, wanted), { perSandbox: 64, perOrg: 64, total: 128 })
+  assert.deepEqual(sessionLimitsFor(Infinity, wanted), { perSandbox: 256, perOrg: 1024, total: Infinity })
+})
+
+async function startContainer(attacked: AttackedDriver): Promise<Container> {
+  const run = await attacked.start()
+  ;(await attacked.driver.openChannel(run.run_id)).destroy()
+  return attacked.fixture.container(run.run_id)
+}
+
+function countDescriptors(): number {
+  return readdirSync('/proc/self/fd').length
+}
+
+function processesOf({ commandCgroups }: Container): readonly string[] {
+  const pids = commandCgroups.find((path) => path.includes('/pids/')) ?? commandCgroups[0] ?? ''
+  return readFileSync(pids, 'utf8').split('\n').filter(Boolean)
+}
+
+/** The processes of this machine with one of these words in their command line. */
+function processesWith(words: readonly string[]): readonly string[] {
+  return readdirSync('/proc').filter(
+    (pid) => /^\d+$/.test(pid) && words.some((word) => commandLine(pid).includes(word)),
+  )
+}
+
+function commandLine(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ')
+  } catch {
+    return '' // it has ended
+  }
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : JSON.stringify(value)
+}
