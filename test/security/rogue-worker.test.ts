@@ -9,6 +9,7 @@ import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { deleteVolume } from '../../src/control/volumes/delete-volume.ts'
 import { openVolumeFiles } from '../../src/control/volumes/open-volume-files.ts'
 import { asId, type OrgId, type SandboxId, type WorkerId } from '../../src/domain/ids.ts'
+import { ISOLATION_LABEL, ISOLATION_LEVELS, isolationAbility } from '../../src/domain/isolation.ts'
 import { hashSecret } from '../../src/domain/orgs/api-key.ts'
 import type { WorkerBounds } from '../../src/domain/workers/worker-bounds.ts'
 import { reportOf } from '../support/report.ts'
@@ -34,6 +35,7 @@ const BOUNDS: WorkerBounds = {
 const HUGE = { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000_000 }
 const NOTHING = { vcpus: 0, memory_mib: 0, disk_mib: 0 }
 const SHARED = { is_shared: true, enforces_caps: true, how: 'a lie' }
+const CAPPED = { is_shared: false, enforces_caps: true, how: 'says the worker' }
 const FACTS = { target: 'workers', attacker: 'a machine that joined as a worker', finding: 11 } as const
 
 type Attacker = { readonly id: WorkerId; readonly name: string; readonly credential: string }
@@ -178,6 +180,28 @@ attack('gets sandboxes and volumes of an organization that its join token does n
   assert.deepEqual(await rows('SELECT 1 FROM runs WHERE worker_id = $1', [rogue.id]), [])
   await retire(rogue, own)
   return { tries: 5, outcome: 'all 4 sandboxes waited for a worker that may have them, and the volume got no home' }
+})
+
+attack('promises organizations that its join token does not name isolation and caps', FACTS, async () => {
+  const { deps, caller } = world.control
+  const other = asId<OrgId>(deps.uuids.next())
+  await sync(honest(), {})
+  const rogue = await joinWith('boaster', { org_ids: [other] })
+  const abilities = ISOLATION_LEVELS.map(isolationAbility)
+  const claims = { driver: { name: 'test', isolation: 'none', abilities, images: [] }, storage: CAPPED }
+  await sync(rogue, claims)
+  const isolated = (): Promise<unknown> => world.create({ labels: { [ISOLATION_LABEL]: 'microvm' } })
+  const capped = (name: string): Promise<unknown> => createVolume(deps, caller, { name, labels: {}, capacity_gib: 1 })
+  await assert.rejects(isolated(), { code: 'invalid_sandbox_config', message: /labels.sandyard.isolation/ })
+  await assert.rejects(capped('promised'), { code: 'invalid_request', message: /capacity_gib can't be enforced/ })
+  const own = await joinWith('keeper', { org_ids: [caller.org_id] })
+  await sync(own, claims)
+  await Promise.all([isolated(), capped('kept-promise')])
+  await retire(rogue, own)
+  return {
+    tries: 2,
+    outcome: 'a demand for microVMs and a cap were refused until a worker of the organization had both',
+  }
 })
 
 attack('reports runs, sandboxes, volumes and tickets of another worker', FACTS, async () => {

@@ -64,7 +64,7 @@ const SLUG_TRIES = 8
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
   if (existing === null) requireDiskSize(deps, input.spec)
-  const needed = existing === null ? await requireAbilities(deps, input.spec) : []
+  const needed = existing === null ? await requireAbilities(deps, caller.org_id, input.spec) : []
   if (existing === null) {
     await requireAllowedNetwork(deps, caller, input.spec.network)
     await requireCredential(deps, caller, input)

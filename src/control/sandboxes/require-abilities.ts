@@ -1,18 +1,23 @@
 import type { Ability } from '../../domain/abilities.ts'
+import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isolationAbility, type IsolationLevel } from '../../domain/isolation.ts'
 import { requiredAbilities, type RequiredAbility } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
+import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { BaseDeps, ControlSettings } from '../deps.ts'
 
-/** The different lists of abilities that the workers' drivers report. */
+/** The different lists of abilities that workers' drivers report. */
 type AbilityLists = readonly (readonly string[])[]
 
-/** Reads the abilities of the workers' drivers. The result may be a second old unless `isFresh` demands a new read. */
+/**
+ * Reads the abilities of the drivers of those workers that may run an organization's sandboxes. The result may be a
+ * second old unless `isFresh` demands a new read.
+ */
 export type WorkerAbilities = {
-  readonly workerAbilities: (how: { readonly isFresh: boolean }) => Promise<AbilityLists>
+  readonly workerAbilities: (org: OrgId, how: { readonly isFresh: boolean }) => Promise<AbilityLists>
 }
 
 export type RequireAbilitiesDeps = WorkerAbilities & {
@@ -23,34 +28,40 @@ const CACHE_MS = 1_000
 
 /** Makes a cached reader of abilities. Without the cache, every create runs one more query (profile of 2026-11). */
 export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): WorkerAbilities['workerAbilities'] {
-  let known: AbilityLists = []
+  let known: readonly workers.ReportedAbilities[] = []
   let validUntilMs = Number.NEGATIVE_INFINITY
-  const read = async (): Promise<AbilityLists> => {
+  const read = async (): Promise<typeof known> => {
     known = await db.asSystem((q) => workers.listAbilities(q))
     validUntilMs = clock.monotonicMs() + CACHE_MS
     return known
   }
-  const flight = makeSingleFlight<AbilityLists>()
-  return async ({ isFresh }) => {
-    if (isFresh) return read()
-    return clock.monotonicMs() < validUntilMs ? known : flight.join('abilities', read).result
+  const flight = makeSingleFlight<typeof known>()
+  return async (org, { isFresh }) => {
+    const isKnown = !isFresh && clock.monotonicMs() < validUntilMs
+    const all = isFresh ? await read() : isKnown ? known : await flight.join('abilities', read).result
+    return all.filter((reported) => mayServeOrg(reported, org)).map(({ abilities }) => abilities)
   }
 }
 
 /**
  * The abilities that a spec needs from a worker's driver. Throws `invalid_sandbox_config` with the first field that no
- * worker can enforce, so that no field of a request is ever ignored. Refuses only after a fresh read of the workers'
- * abilities. Throws `unavailable` before the first worker has reported. The operator's demand for isolation counts like a
- * field.
+ * worker of the organization can enforce, so that no field of a request is ever ignored. Refuses only after a fresh read
+ * of the workers' abilities. Throws `unavailable` before the first worker that may serve the organization has reported.
+ * The operator's demand for isolation counts like a field.
  */
-export async function requireAbilities(deps: RequireAbilitiesDeps, spec: SandboxSpec): Promise<readonly Ability[]> {
+export async function requireAbilities(
+  deps: RequireAbilitiesDeps,
+  org: OrgId,
+  spec: SandboxSpec,
+): Promise<readonly Ability[]> {
   const needs = [...requiredAbilities(spec), ...operatorsNeeds(deps.settings.requireIsolation ?? null)]
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
-  if (abilities.length === 0 || someHasAll(await deps.workerAbilities({ isFresh: false }), abilities)) return abilities
-  const lists = await deps.workerAbilities({ isFresh: true })
+  if (abilities.length === 0 || someHasAll(await deps.workerAbilities(org, { isFresh: false }), abilities))
+    return abilities
+  const lists = await deps.workerAbilities(org, { isFresh: true })
   if (lists.length === 0) {
     throw new Problem('unavailable', {
-      message: 'no worker has reported its abilities yet',
+      message: 'no worker that may serve this organization has reported its abilities yet',
       retryAfterSeconds: 1,
     })
   }
@@ -73,7 +84,7 @@ function refuse(needs: ReturnType<typeof requiredAbilities>, lists: AbilityLists
   for (const need of needs) {
     if (lists.some((list) => list.includes(need.ability))) continue
     throw new Problem('invalid_sandbox_config', {
-      message: `${need.field} ${need.why}, and no worker of this installation is`,
+      message: `${need.field} ${need.why}, and no worker that may serve this organization is`,
       details: {
         field: need.field,
         needs: need.ability,

@@ -1,6 +1,7 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
+import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import type { VolumeHome } from '../../store/volumes/volumes.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'
@@ -22,10 +23,11 @@ export async function requireEnforceableCap(
     const accepted = `1 to ${String(limitGib)}, the organization's max_total_storage_gib, or null`
     throw refusalProblem({ code: 'invalid_request', field: 'capacity_gib', seen: String(capacity_gib), accepted })
   }
-  const known = await deps.db.asSystem((q) => workers.listStorageReports(q))
+  const all = await deps.db.asSystem((q) => workers.listStorageReports(q))
+  const known = all.filter((reported) => mayServeOrg(reported, org))
   if (known.length === 0) {
     throw new Problem('unavailable', {
-      message: 'no worker has reported yet how it stores volumes',
+      message: 'no worker that may serve this organization has reported yet how it stores volumes',
       retryAfterSeconds: 1,
     })
   }

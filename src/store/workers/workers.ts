@@ -185,22 +185,35 @@ export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq
   return rowCount === 1
 }
 
+/** How a worker stores its volumes. `org_ids` are the organizations that it may serve. Null: all. */
+export type WorkerStorage = {
+  readonly id: WorkerId
+  readonly storage: StorageReport
+  readonly org_ids: readonly OrgId[] | null
+}
+
 /** How each worker that has reported stores its volumes. */
-export async function listStorageReports(
-  q: Queryable,
-): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
-  const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
+export async function listStorageReports(q: Queryable): Promise<readonly WorkerStorage[]> {
+  const { rows } = await q.query<WorkerStorage>({
     name: 'workers.listStorageReports',
-    text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id',
+    text: `SELECT id, storage, bounds -> 'org_ids' AS org_ids FROM workers
+           WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id`,
   })
   return rows
 }
 
+/** Abilities that at least one worker's driver has. `org_ids` are the organizations that it may serve. Null: all. */
+export type ReportedAbilities = {
+  readonly abilities: readonly string[]
+  readonly org_ids: readonly OrgId[] | null
+}
+
 /** The abilities of every worker that has reported. A worker that is offline may return and run waiting sandboxes. */
-export async function listAbilities(q: Queryable): Promise<readonly (readonly string[])[]> {
-  const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
+export async function listAbilities(q: Queryable): Promise<readonly ReportedAbilities[]> {
+  const { rows } = await q.query<ReportedAbilities>({
     name: 'workers.listAbilities',
-    text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
+    text: `SELECT DISTINCT driver -> 'abilities' AS abilities, bounds -> 'org_ids' AS org_ids
+           FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
   })
-  return rows.map(({ abilities }) => abilities)
+  return rows
 }
