@@ -381,6 +381,7 @@ CREATE TABLE sandboxes (
   run_id uuid,
   disk_size_mib integer,
   max_duration_secs bigint,
+  projection_bytes integer,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
   CONSTRAINT sandboxes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),

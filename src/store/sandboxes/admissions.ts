@@ -217,10 +217,11 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
     ${mounting.locked}
     inserted AS (
       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
-        disk_size_mib, max_duration_secs, abilities, spec, spec_projection, registry, registry_sealed, run_id)
+        disk_size_mib, max_duration_secs, abilities, spec, spec_projection, projection_bytes, registry,
+        registry_sealed, run_id)
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
         max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
-        ${textAt('registry')}, registry_sealed, run_id
+        octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, run_id
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),
     new_labels AS (
       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)

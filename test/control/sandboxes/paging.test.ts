@@ -18,8 +18,8 @@ after(() => control.close())
 
 const never = new AbortController().signal
 
-async function create(labels: Readonly<Record<string, string>>): Promise<SandboxId> {
-  const spec = { ...PLAIN_SPEC, labels }
+async function create(labels: Readonly<Record<string, string>>, env = PLAIN_SPEC.env): Promise<SandboxId> {
+  const spec = { ...PLAIN_SPEC, labels, env }
   const registry = { mode: 'auto' } as const
   const input = { spec, name: null, slug: null, registry, start: false, waitMs: null, signal: never }
   return (await createSandbox(control.deps, control.caller, input)).id
@@ -80,6 +80,27 @@ test('paging neither repeats nor misses a sandbox, with and without labels, whil
     },
   )
   await fc.assert(property, { numRuns: 40 })
+})
+
+test('a page ends after a mebibyte of specifications, and the next page goes on from there', async () => {
+  const { deps, caller, databaseUrl } = control
+  const large = [{ key: 'LARGE', value: 'v'.repeat(600_000) }]
+  const pair = { page: 'large', of: 'bytes' }
+  const ids: SandboxId[] = []
+  for (let n = 0; n < 5; n++) ids.unshift(await create(pair, large))
+  const old = `UPDATE sandboxes SET projection_bytes = NULL WHERE id = '${ids[0] ?? ''}'` // of before migration 13
+  await onServer(databaseUrl, (client) => client.query(old))
+  for (const labels of [pair, { page: 'large' }, {}]) {
+    const pages: string[][] = []
+    let cursor: string | null = null
+    do {
+      const page = await listSandboxes(deps, caller, { cursor, limit: 100, labels })
+      pages.push(page.items.map(({ id }) => id).filter((id) => ids.includes(id)))
+      cursor = page.nextCursor
+    } while (cursor !== null)
+    assert.deepEqual(pages.slice(0, 3), [ids.slice(0, 2), ids.slice(2, 4), ids.slice(4)], JSON.stringify(labels))
+  }
+  for (const id of ids) await deleteSandbox(deps, caller, { id })
 })
 
 test('a list shows only sandboxes with all requested labels', async () => {
