@@ -8,6 +8,9 @@ export type IsolationLevel = (typeof ISOLATION_LEVELS)[number]
 /** The label by which a request demands at least this isolation. */
 export const ISOLATION_LABEL = 'sandyard.isolation'
 
+/** The name of the fact in which a worker reports the isolation of a run. */
+export const ISOLATION_LEVEL_FACT = 'isolation_level'
+
 /** The ability of a worker whose sandboxes have at least this isolation. */
 export type IsolationAbility = `isolation_${IsolationLevel}`
 

@@ -6,6 +6,7 @@ import { eitherCasing, pascalCase, snakeCase } from '../../src/domain/casing.ts'
 import { decodeCursor, encodeCursor } from '../../src/domain/requests/cursor.ts'
 import { normalizeGuestPath } from '../../src/domain/spec/guest-path.ts'
 import { parseLabelFilter, findLabelRefusal } from '../../src/domain/sandboxes/labels.ts'
+import { ISOLATION_LEVELS } from '../../src/domain/isolation.ts'
 import { generateSlug, isName, isSlug } from '../../src/domain/names.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { ABILITIES_TABLE } from '../../src/domain/spec/required-abilities.ts'
@@ -98,6 +99,7 @@ test('a rendered sandbox parses as JSON to the same sandbox, whatever characters
     status_reason: fc.option(fc.constantFrom(...STATUS_REASONS)),
     stopped_at: fc.option(date),
     run_id: fc.option(fc.constant(asId<RunId>('r'))),
+    isolation: fc.option(fc.constantFrom(...ISOLATION_LEVELS)),
     spec_json: fc.constant('{"image":"a"}'),
   })
   fc.assert(

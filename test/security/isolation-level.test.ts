@@ -35,7 +35,9 @@ attack(
       for (const level of weaker) {
         const query = { start: 'true', wait_for: 'running', wait_timeout: '60' }
         const body = bodyWith(`own-${level}`, { 'sandyard.isolation': level })
-        assert.equal((await mustCall(server, 'create_sandbox', { query, body })).status, 'running')
+        const sandbox = await mustCall(server, 'create_sandbox', { query, body })
+        assert.equal(sandbox.status, 'running')
+        assert.equal(sandbox.isolation, own)
       }
     } finally {
       await server.close()

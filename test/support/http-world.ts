@@ -60,6 +60,7 @@ export const theSandbox: Sandbox = {
   status_reason: null,
   stopped_at: null,
   run_id: null,
+  isolation: null,
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 

@@ -126,13 +126,17 @@ async function list(deps: OperatorDeps, call: Call): Promise<void> {
     one.id,
     formatState(one),
     one.driver,
+    one.isolation,
     `${String(one.used_vcpus)}/${String(one.vcpus)}`,
     `${String(one.used_memory_mib)}/${String(one.memory_mib)}`,
     String(one.runs),
     one.last_report_at?.toISOString() ?? null,
     one.refused_claims,
   ])
-  printTable(['NAME', 'ID', 'STATE', 'DRIVER', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT', 'REFUSED CLAIMS'], rows)
+  printTable(
+    ['NAME', 'ID', 'STATE', 'DRIVER', 'ISOLATION', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT', 'REFUSED CLAIMS'],
+    rows,
+  )
 }
 
 function formatState({ state, last_report_at, drain_deadline_at, removed_at }: FleetWorker): string {

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { WAIT_DEFAULT_SECS, WAIT_MAX_SECS, WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
+import { ISOLATION_LEVELS } from '../../domain/isolation.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
 import { REQUIREMENT_KINDS } from '../../domain/workers/explain-placement.ts'
@@ -79,6 +80,13 @@ export const SandboxReply = Type.Object(
         Type.String({
           format: 'uuid',
           description: 'The latest run, open or ended. Null before the first start.',
+        }),
+      ),
+    ),
+    isolation: Type.Optional(
+      nullable(
+        stringEnum(ISOLATION_LEVELS, {
+          description: 'What separates the latest run from its machine. Null until it runs.',
         }),
       ),
     ),

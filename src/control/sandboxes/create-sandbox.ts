@@ -212,6 +212,7 @@ function toSandbox(sandbox: NewSandbox): Sandbox {
     status_reason,
     stopped_at: null,
     run_id: sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id),
+    isolation: null,
     spec_json: sandbox.projection_json,
   }
 }

@@ -11,6 +11,7 @@ import {
   type TransitionEvent,
 } from '../../domain/sandboxes/lifecycle.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../domain/ids.ts'
+import { isIsolationLevel, ISOLATION_LEVEL_FACT } from '../../domain/isolation.ts'
 import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -157,12 +158,18 @@ function diskOf(facts: TransitionRequest['facts']): Pick<RunChange, 'disk_mib'> 
   return Number.isInteger(sizeMib) && sizeMib > 0 && sizeMib <= INT32_MAX ? { disk_mib: sizeMib } : {}
 }
 
+/** The isolation that the worker reported about the run. */
+function isolationOf(facts: TransitionRequest['facts']): Pick<SandboxChange, 'isolation'> {
+  const level = facts?.[ISOLATION_LEVEL_FACT]
+  return level !== undefined && isIsolationLevel(level) ? { isolation: level } : {}
+}
+
 function sandboxChange({ request, status, run_id, at }: TransitionStep): SandboxChange {
   return {
     status,
     status_reason: REASON_AFTER[request.event] ?? null,
     ...(status === 'failed' ? { last_failure_message: request.cause.message ?? 'failed' } : {}),
-    ...(status === 'running' ? { started_at: at } : {}),
+    ...(status === 'running' ? { started_at: at, ...isolationOf(request.facts) } : {}),
     ...(request.event === 'start_admitted' && run_id !== null ? { run_id, stopped_at: null } : {}),
     ...(isTerminal(status) ? { stopped_at: at } : {}),
     ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),

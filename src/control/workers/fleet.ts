@@ -1,5 +1,6 @@
 /** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes. */
 import type { WorkerId } from '../../domain/ids.ts'
+import { isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -10,7 +11,9 @@ import type { BaseDeps } from '../deps.ts'
 type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
 
 /** A worker as operators see it. `joined`: it has not reported since it joined. `silent`: its lease is over. */
-export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
+export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at' | 'abilities'> & {
+  /** The isolation of the sandboxes that it starts. Null: none, or it has not reported. */
+  readonly isolation: IsolationLevel | null
   readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
   readonly last_report_at: Date | null
 }
@@ -36,7 +39,8 @@ export async function readWorker(deps: Pick<FleetDeps, 'db' | 'clock'>, name: st
   throw workerNotFound(name)
 }
 
-function describeWorker({ lease_expires_at, ...row }: fleet.ListedWorker, now: Date): FleetWorker {
+function describeWorker({ lease_expires_at, abilities, ...listed }: fleet.ListedWorker, now: Date): FleetWorker {
+  const row = { ...listed, isolation: isolationOf(abilities ?? []) }
   const last_report_at = lease_expires_at === null ? null : new Date(lease_expires_at.getTime() - WORKER_LEASE_MS)
   const isSilent = lease_expires_at !== null && lease_expires_at <= now
   if (row.removed_at !== null) return { ...row, state: 'removed', last_report_at }

@@ -111,7 +111,11 @@ export const EVENT_TYPES = {
   sandbox_starting: event('sandbox', 'A start was admitted.', transition),
   sandbox_waiting: event('sandbox', 'No worker has the capacity for a run now.', transition),
   sandbox_placed: event('sandbox', 'A run was placed on a worker.', transition),
-  sandbox_running: event('sandbox', 'The sandbox runs; `facts` are its isolation and image digest.', transition),
+  sandbox_running: event(
+    'sandbox',
+    'The sandbox runs; `facts` are its isolation, its level and the image digest.',
+    transition,
+  ),
   sandbox_stopping: event('sandbox', 'The sandbox was asked to stop.', transition),
   sandbox_stopped: event('sandbox', 'The sandbox stopped without a failure.', transition),
   sandbox_failed: event('sandbox', 'The sandbox failed or could not start; `message` says why.', transition),

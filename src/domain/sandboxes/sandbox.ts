@@ -1,5 +1,6 @@
 import { renderObject } from '../json-text.ts'
 import type { OrgId, RunId, SandboxId } from '../ids.ts'
+import type { IsolationLevel } from '../isolation.ts'
 import type { SandboxStatus, StatusReason } from './lifecycle.ts'
 
 /** A sandbox as clients see it. */
@@ -17,6 +18,8 @@ export type Sandbox = {
   readonly stopped_at: Date | null
   /** The latest run, whether it is open or has ended. Null before the first start. */
   readonly run_id: RunId | null
+  /** The isolation that the latest run has or had. Null until it runs, and if its driver isolates nothing. */
+  readonly isolation: IsolationLevel | null
   /**
    * The part of the specification that replies show, as JSON text. The specification never changes, so this text is
    * rendered once, when the sandbox is created.
@@ -32,7 +35,7 @@ export type SandboxKey = Pick<Sandbox, 'org_id' | 'id'>
  */
 export function renderSandbox(sandbox: Sandbox): string {
   const { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message } = sandbox
-  const { created_at, started_at, stopped_at, spec_json } = sandbox
+  const { created_at, started_at, stopped_at, isolation, spec_json } = sandbox
   const identity = { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message }
-  return renderObject({ ...identity, created_at, started_at, stopped_at }, { spec: spec_json })
+  return renderObject({ ...identity, created_at, started_at, stopped_at, isolation }, { spec: spec_json })
 }

@@ -3,6 +3,7 @@
  * them, through `sandbox-states.ts`.
  */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { IsolationLevel } from '../../domain/isolation.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../../domain/sandboxes/lifecycle.ts'
 import type { NewEvent } from '../events/events.ts'
 
@@ -38,8 +39,9 @@ export type SandboxChange = {
   readonly started_at?: Date
   readonly stopped_at?: Date | null
   readonly home_worker_id?: WorkerId
-  /** The run that a start creates. */
+  /** The run that a start creates. It also removes the isolation of the previous run. */
   readonly run_id?: RunId
+  readonly isolation?: IsolationLevel
   /**
    * True deletes the sealed registry password that came with the create request. It serves only the start that the same
    * request asks for.

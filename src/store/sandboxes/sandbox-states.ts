@@ -66,6 +66,7 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
   home_worker_id: column.uuid(({ sandbox }) => sandbox.change.home_worker_id ?? null),
   forgets_secret: column.boolean(({ sandbox }) => sandbox.change.forget_registry_secret === true),
   latest_run_id: column.uuid(({ sandbox }) => sandbox.change.run_id ?? null),
+  isolation: column.text(({ sandbox }) => sandbox.change.isolation ?? null),
   run_id: column.uuid(({ run }) => (run === null || Object.keys(run.change).length === 0 ? null : run.id)),
   worker_id: column.uuid(({ run }) => run?.change.worker_id ?? null),
   placed_at: column.timestamptz(({ run }) => run?.change.placed_at ?? null),
@@ -104,6 +105,7 @@ const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alia
       stopped_at = CASE WHEN w.sets_stopped_at THEN w.stopped_at ELSE s.stopped_at END,
       home_worker_id = coalesce(w.home_worker_id, s.home_worker_id),
       run_id = coalesce(w.latest_run_id, s.run_id),
+      isolation = CASE WHEN w.latest_run_id IS NULL THEN coalesce(w.isolation, s.isolation) END,
       registry_sealed = CASE WHEN w.forgets_secret THEN NULL ELSE s.registry_sealed END
     FROM w WHERE s.id = w.id),
   r AS (

@@ -11,7 +11,7 @@ import type { Queryable } from '../postgres/database.ts'
 
 /** The columns that the type `Sandbox` contains. */
 export const SANDBOX_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
-  started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
+  started_at, status_reason, stopped_at, run_id, isolation, spec_projection::text AS spec_json`
 
 /** Those of the given sandboxes that belong to an organization and can be read at `now`, in no particular order. */
 export async function findMany(

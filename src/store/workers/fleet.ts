@@ -63,6 +63,8 @@ export type ListedWorker = {
   readonly id: WorkerId
   readonly name: string
   readonly driver: string | null
+  /** The abilities of its driver. Null before its first report. */
+  readonly abilities: readonly string[] | null
   readonly vcpus: number
   readonly memory_mib: number
   readonly used_vcpus: number
@@ -81,7 +83,7 @@ export type ListedWorker = {
 /** Workers after a given one, in the order in which they joined. */
 export async function list(q: Queryable, after: WorkerId | null, limit: number): Promise<readonly ListedWorker[]> {
   const { rows } = await q.query<ListedWorker>({
-    text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
+    text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.driver -> 'abilities' AS abilities, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
              w.draining_since, w.drain_deadline_at, w.removed_at, w.bounds, w.refused_claims, u.runs::integer AS runs,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w CROSS JOIN LATERAL (

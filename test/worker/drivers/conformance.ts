@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test, type TestContext } from 'node:test'
 import type { ObservedRun, DesiredRun } from '../../../src/contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
+import { ISOLATION_LEVEL_FACT, isolationOf } from '../../../src/domain/isolation.ts'
 import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
@@ -67,6 +68,8 @@ export function describeConformance(subject: ConformanceSubject): void {
       assert.equal(seen[0]?.phase, 'running')
       assert.equal(seen[0].run_id, desired.run_id)
       assert.notEqual(seen[0].facts?.['isolation'], undefined)
+      const level = isolationOf((await driver.probe()).report.abilities)
+      assert.equal(seen[0].facts?.[ISOLATION_LEVEL_FACT] ?? null, level)
     })
 
     promise('stops a run once, however often it is asked, and keeps its end', async (driver) => {

@@ -1,6 +1,7 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import { ISOLATION_LEVEL_FACT, type IsolationLevel } from '../../../domain/isolation.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
 import { assertScriptNames, diskSizeMib, requireDiskSize, resolveImage } from '../shared/desired-run.ts'
@@ -40,6 +41,7 @@ export async function startVm(
   const facts = {
     image_digest: stored.image.digest,
     isolation: describeIsolation(installation.version),
+    [ISOLATION_LEVEL_FACT]: 'microvm' satisfies IsolationLevel,
     disk_size_mib: String(stored.disk_size_mib),
   }
   // If the worker dies before the record contains the processes, the next worker finds them by their command lines.

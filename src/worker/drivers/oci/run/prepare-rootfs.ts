@@ -1,4 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import { ISOLATION_LEVEL_FACT } from '../../../../domain/isolation.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
 import { makeBundle } from './bundle.ts'
 import type { OciContext } from '../context.ts'
@@ -74,7 +75,11 @@ export async function prepareRootfs(
     mounts,
     architecture: process.arch,
   })
-  const isolation = describeIsolation(context)
-  const facts = { image_digest: image.digest, isolation, disk_size_mib: String(disk.sizeMib) }
+  const facts = {
+    image_digest: image.digest,
+    isolation: describeIsolation(context),
+    [ISOLATION_LEVEL_FACT]: runtime.level,
+    disk_size_mib: String(disk.sizeMib),
+  }
   return { bundle, facts: clamped.length === 0 ? facts : { ...facts, clamped_rlimits: clamped.join(', ') } }
 }
