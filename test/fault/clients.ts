@@ -70,7 +70,6 @@ const LIFECYCLES = [
   { ...PERSISTENT, idle_timeout_secs: 5 },
 ]
 const NAMES = ['ada', 'ben', 'cyd']
-const never = new AbortController().signal
 
 /** Creates the clients of one schedule. */
 export function makeClients(world: {
@@ -128,7 +127,7 @@ export function makeClients(world: {
           registry: { mode: 'auto' },
           start: one.starts,
           waitMs: null,
-          signal: never,
+          signal: gates.ended,
         } as const
         void trackAnswer(one, createSandbox(deps, caller, input), ({ id }) => {
           one.createdId = id
@@ -138,7 +137,7 @@ export function makeClients(world: {
       }
       const ref = { id: sandbox }
       if (op === 'start') {
-        void trackAnswer(one, startSandbox(deps, caller, ref, { waitMs: null, signal: never }), () => undefined)
+        void trackAnswer(one, startSandbox(deps, caller, ref, { waitMs: null, signal: gates.ended }), () => undefined)
       } else if (op === 'stop') {
         const open = [...seen.runs.values()].filter((run) => run.sandbox_id === sandbox && run.ended_at === null)
         void trackAnswer(one, stopSandbox(deps, caller, ref), () => {

@@ -78,6 +78,13 @@ export type Gates = {
   sleep(incarnation: Incarnation, ms: number, signal?: AbortSignal): Promise<void>
   /** Resolves once all code under test waits at a gate. */
   waitUntilIdle(): Promise<void>
+  /**
+   * Aborted by `end`. Every signal that the code under test gets must follow it: Node keeps a composite signal that has a
+   * listener, and thereby everything that waits for it, until one of its sources is aborted.
+   */
+  readonly ended: AbortSignal
+  /** Ends the schedule, when all its processes are dead. */
+  end(): void
 }
 
 /** Creates a process that is alive. */
@@ -130,6 +137,7 @@ export function makeGates(): Gates {
   let nowMs = 0
   let lastId = 0
   let activity = 0
+  const end = new AbortController()
 
   const add = (gate: Omit<Gate, 'id'>): number => {
     const id = ++lastId
@@ -218,5 +226,7 @@ export function makeGates(): Gates {
         if (activity !== before) idleTurns = -1
       }
     },
+    ended: end.signal,
+    end: () => end.abort(),
   }
 }

@@ -135,7 +135,7 @@ export function makeMachine(
         log: world.log,
         fencesItself: world.isFenced,
       },
-      new AbortController().signal,
+      gates.ended,
     )
     ended.catch((error: unknown) => {
       world.log.error({ error }, 'a worker process ended')

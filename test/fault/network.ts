@@ -81,7 +81,7 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
         }
         if (hungUp.aborted) onHangUp()
         else hungUp.addEventListener('abort', onHangUp, { once: true })
-        const answer = replica.sync(request, gone.signal)
+        const answer = replica.sync(request, AbortSignal.any([gone.signal, gates.ended]))
         // Nobody reads the reply to a second copy of a request, so nobody else handles its rejection.
         answer.catch(() => null)
         return answer

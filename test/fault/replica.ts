@@ -83,10 +83,9 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
     },
   })
   const syncDeps = { ...base, db: databaseOf(incarnation, 'sync'), tickets: NO_TICKETS }
-  const never = new AbortController().signal
   const uuids = base.uuids
   let loops: Readonly<Record<LoopName, Loop>> | null = null
-  let leading = never
+  let leading = gates.ended
   const begin = (fence: Leadership['fence'] | null): void => {
     loops = makeLoops((name) => ({ ...base, db: databaseOf(incarnation, name), ...(fence === null ? {} : { fence }) }))
   }
@@ -101,7 +100,7 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
         })
       return [{ name: 'wait until the lead is lost', periodMs: 1_000, topics: [], run }]
     }
-    void runLoops({ ...leadDeps, acquireLeadership: makeLeaderElection(leadDeps, 'loops') }, waiting, never)
+    void runLoops({ ...leadDeps, acquireLeadership: makeLeaderElection(leadDeps, 'loops') }, waiting, gates.ended)
   } else begin(null)
   const isLeader = (): boolean => loops !== null && !leading.aborted
 

@@ -181,6 +181,7 @@ export async function runSchedule(
     for (const { replica } of hosts) replica.incarnation.die()
     for (const { incarnation } of machines) incarnation?.die()
     await gates.waitUntilIdle()
+    gates.end()
     await fixture.store.rollback()
   }
   trace.push(JSON.stringify([...snapshot.sandboxes.values(), ...snapshot.runs.values()]))

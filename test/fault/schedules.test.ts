@@ -14,7 +14,7 @@ import {
 } from './run-seeds.ts'
 
 /**
- * The number of schedules. The number of schedules. CI runs ten thousand, which take nine minutes beside other tests;
+ * The number of schedules. CI runs ten thousand, which take nine minutes beside other tests;
  * see docs/fault-tests.md.
  */
 const SCHEDULES = Number(process.env[SCHEDULES_VARIABLE] ?? 1_000)

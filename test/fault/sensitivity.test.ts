@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { openFixture, type Fixture } from './fixture.ts'
 import { findViolatingSeed, runSeed } from './run-seeds.ts'
 import { ALL_MECHANISMS, runSchedule } from './schedule.ts'
-import { drain, passTime } from './steps.ts'
+import { drain, MAX_STEPS, passTime, runSteps } from './steps.ts'
 
 // Schedules prove something only if they can fail. These tests turn safety mechanisms off and expect a violation. The
-// first and the last test don't: one checks that seeds replay, the other is the regression test of a bug that a
+// first two and the last test don't: they check that seeds replay and that schedules are freed, and the last is the regression test of a bug that a
 // schedule found.
 
 let fixture: Fixture
@@ -26,6 +29,21 @@ test('a seed replays to the last step, and each seed runs another schedule', asy
     hashes.add(hash)
   }
   assert.equal(hashes.size, 5)
+})
+
+test('a schedule that has ended leaves nothing in memory', async () => {
+  const worlds: WeakRef<object>[] = []
+  for (const seed of [1, 2, 3, 4, 5])
+    await runSchedule(fixture, { seed, mechanisms: ALL_MECHANISMS }, async (world) => {
+      worlds.push(new WeakRef(world.gates))
+      await runSteps(world, MAX_STEPS)
+    })
+  await nextTurn() // a WeakRef keeps its target until the end of the turn that read or created it
+  collectGarbage()
+  assert.deepEqual(
+    worlds.map((world) => world.deref()),
+    worlds.map(() => undefined),
+  )
 })
 
 test('without a watchdog, runs of a paused worker are recorded as lost while they are alive', async () => {
@@ -73,6 +91,12 @@ test('replicas whose clocks differ by an hour record no run of a reporting worke
     assert.equal(violation, null, `seed ${String(seed)}`)
   }
 })
+
+/** Runs V8's garbage collector, which only a context that is created with this flag can do. */
+function collectGarbage(): void {
+  setFlagsFromString('--expose-gc')
+  runInNewContext('gc')()
+}
 
 const RUNS_ARE_OPEN = /^every run that is alive on a machine is an open run of that machine/
 
