@@ -4,6 +4,8 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { VolumeFileError } from '../../src/contract/volumes/volume-protocol.ts'
+import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
+import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeDiskReserve } from '../../src/worker/disk-reserve.ts'
 import { StartError } from '../../src/worker/start-error.ts'
@@ -16,6 +18,8 @@ import { mountSmallDisk, whyNoSmallDisk } from '../support/small-disk.ts'
 
 const MIB = 1024 * 1024
 const RESERVE_MIB = 40
+/** What the metadata of the disks' file systems may take of the reserve. */
+const METADATA_MIB = 10
 
 const freeMib = (folder: string): number => {
   const { bavail, bsize } = statfsSync(folder)
@@ -121,6 +125,37 @@ attack(
       tries,
       outcome: `the disk beyond the limit was refused; ${String(stopped.length)} of 128 MiB fit into 430 MiB`,
     }
+  },
+)
+
+attack(
+  'takes the disk space that PostgreSQL needs, by writing to its own disk',
+  { target: 'volumes', attacker: 'a sandbox', finding: 3, skip: whyNoSmallDisk() || whyNoOci() },
+  async (t) => {
+    const disk = mountSmallDisk(768)
+    t.after(() => {
+      disk.remove()
+    })
+    const diskReserve = makeDiskReserve(disk.folder, RESERVE_MIB)
+    await using attacked = await openAttackedDriver({ diskReserve, defaultDiskMib: 512, readyAhead: 0 }, disk.folder)
+    const runs = [await attacked.start(), await attacked.start(), await attacked.start()] as const
+    const write = async (run: DesiredRun): Promise<void> => {
+      const { stdout } = await attacked.inside(run, 'dd if=/dev/zero of=/root/fill bs=1M 2>&1; echo $?')
+      assert.match(stdout, /No space left on device[^]*\n1\n$/, 'the sandbox sees that its disk is full')
+    }
+    await Promise.all(runs.map(write))
+    for (const run of runs) {
+      const synced = await attacked.inside(run, 'dd if=/dev/null of=/root/fill conv=notrunc,fsync 2>&1')
+      assert.equal(synced.code, 0, `nothing that was written is lost: ${synced.stdout}`)
+    }
+    const leftMib = freeMib(disk.folder)
+    assert.ok(leftMib >= RESERVE_MIB - METADATA_MIB, `only ${String(leftMib)} MiB are free`)
+    const [first, second] = runs
+    await attacked.driver.remove(first.run_id)
+    await attacked.driver.discard(first.sandbox_id)
+    const more = 'dd if=/dev/zero of=/root/more bs=1M count=8 2>/dev/null'
+    while ((await attacked.inside(second, more)).code !== 0) await systemClock.sleep(100) // the next measurement lets it
+    return { tries: runs.length, outcome: `writes failed with ENOSPC; ${String(leftMib)} MiB stayed free` }
   },
 )
 

@@ -17,9 +17,15 @@ export type AttackedDriver = AsyncDisposable & {
   inside(run: DesiredRun, command: string): Promise<CommandResult>
 }
 
-/** Opens the driver. Disposing of it removes all sandboxes and fails if anything of them is left on the host. */
-export async function openAttackedDriver(overrides: Partial<OciSettings> = {}): Promise<AttackedDriver> {
-  const fixture = await makeOciFixture()
+/**
+ * Opens the driver. Disposing of it removes all sandboxes and fails if anything of them is left on the host. The
+ * driver's folder is made in `parent`.
+ */
+export async function openAttackedDriver(
+  overrides: Partial<OciSettings> = {},
+  parent?: string,
+): Promise<AttackedDriver> {
+  const fixture = await makeOciFixture(undefined, undefined, undefined, parent)
   const driver = await fixture.open(overrides)
   return {
     fixture,

@@ -98,8 +98,9 @@ export async function makeOciFixture(
   existing?: string,
   volumes?: Pick<VolumeStorage, 'open'>,
   logs: SandboxLogs = makeNoLogs(),
+  parent = tmpdir(),
 ): Promise<OciFixture> {
-  const dir = existing ?? mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
+  const dir = existing ?? mkdtempSync(join(parent, 'sandyard-oci-'))
   const stateDir = join(dir, 'state')
   const layer = join(dir, 'layer')
   const volumeFolder = (id: string): string => join(dir, 'volumes', id)

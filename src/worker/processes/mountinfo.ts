@@ -102,3 +102,10 @@ function isWithin(path: string, folder: string): boolean {
 function joinRoot(root: string, rest: string): string {
   return rest === '' ? root : `${root === '/' ? '' : root}/${rest}`
 }
+
+/** Formats a device number as the kernel does in its files: `7:12`. The layout is that of makedev(3). */
+export function deviceName(device: number): string {
+  const major = Math.floor(device / 256) & 0xfff
+  const minor = (device & 0xff) + Math.floor(device / 0x10_0000) * 256
+  return `${String(major)}:${String(minor)}`
+}

@@ -13,6 +13,7 @@ import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
 import { cgroupParentOf } from './run/open-cgroups.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
+import { makeGrowthLimits } from './run/growth-limits.ts'
 import { killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
 import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
@@ -47,6 +48,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
   await removeUnrecordedRuns(context)
   poolFiller.fill()
+  context.growth.start()
   return {
     name: 'oci',
     probe: () => probeMachine(context),
@@ -77,6 +79,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       await activity.close()
       captures.close()
       await poolFiller.close()
+      await context.growth.close()
       await disks.drainPool()
       users.close()
       await removeIfUnused(context)
@@ -171,6 +174,7 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
     users,
     captures: makeOutputCaptures({ records, bootId, logs, clock, log }),
     disks,
+    growth: makeGrowthLimits({ records, mountDir, reserve: settings.diskReserve, clock, log }),
     ...limited,
     mountDir,
     bootId,

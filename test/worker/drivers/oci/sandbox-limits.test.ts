@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { deviceName, pidsOf, pidsOfAllSandboxes } from '../../../../src/worker/drivers/oci/run/sandbox-limits.ts'
+import { pidsOf, pidsOfAllSandboxes } from '../../../../src/worker/drivers/oci/run/sandbox-limits.ts'
+import { deviceName } from '../../../../src/worker/processes/mountinfo.ts'
 import { memoryForSandboxes } from '../../../../src/worker/drivers/shared/machine.ts'
 
 const GIB = 1024 * 1024 * 1024

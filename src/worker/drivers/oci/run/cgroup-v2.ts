@@ -2,13 +2,13 @@ import { existsSync, readFileSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { readFileOrNull } from '../../../../lib/files.ts'
+import { deviceName } from '../../../processes/mountinfo.ts'
 import type { Cgroups } from './cgroups.ts'
 import { foldersIn, pidsBelow, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
 import {
   CPU_PERIOD_US,
   RUNTIME_CGROUP,
   commandsCgroupOf,
-  deviceName,
   quotaUs,
   runsOfCgroups,
   weightOf,

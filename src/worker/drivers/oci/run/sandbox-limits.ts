@@ -97,10 +97,3 @@ export function weightOf(
 ): number {
   return Math.min(range.most, Math.max(range.least, Math.round(vcpus * range.perVcpu)))
 }
-
-/** Formats a device number as the kernel does in cgroup files: `7:12`. The layout is that of makedev(3). */
-export function deviceName(device: number): string {
-  const major = Math.floor(device / 256) & 0xfff
-  const minor = (device & 0xff) + Math.floor(device / 0x10_0000) * 256
-  return `${String(major)}:${String(minor)}`
-}
