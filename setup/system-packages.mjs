@@ -1,5 +1,6 @@
 // Installs the system packages that sandboxes need. No other step of the set-up changes the machine outside the
 // project's folder. SANDYARD_SETUP=skip therefore skips only this step.
+import { spawnSync } from 'node:child_process'
 import { aptGetFresh } from './apt-get.mjs'
 import { findProgram } from './find-program.mjs'
 import { say } from './say.mjs'
@@ -32,6 +33,19 @@ const testNeeds = [
     programs: ['ssh'],
     debianPackage: 'openssh-client',
     purpose: 'ssh, which tests the SSH of sandboxes',
+  },
+  { programs: ['openssl'], debianPackage: 'openssl', purpose: 'openssl, which makes certificates for tests' },
+  {
+    programs: ['nginx'],
+    debianPackage: 'nginx-light',
+    service: 'nginx',
+    purpose: 'nginx, whose example configuration is tested',
+  },
+  {
+    programs: ['caddy'],
+    debianPackage: 'caddy',
+    service: 'caddy',
+    purpose: 'Caddy, whose example configuration is tested',
   },
 ]
 
@@ -66,11 +80,19 @@ function ensure(wanted, consequence) {
   const install = ['install', '-y', '--no-install-recommends', ...packages]
   say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip prevents this)`)
   const failure = aptGetFresh(install)
+  disableServices(missing)
   const still = missing.filter(isMissing).map(({ debianPackage }) => debianPackage)
   if (failure === undefined && still.length > 0)
     say(`apt-get succeeded, but the programs of ${still.join(', ')} were not found`)
   else if (failure === undefined) say(`installed ${packages.join(', ')}`)
   else say(`that failed, and the server continues without them. apt-get printed:\n${failure}`)
+}
+
+/** Debian starts the services of the packages that it installs. The tests start their own processes. */
+function disableServices(installed) {
+  const services = installed.flatMap(({ service }) => service ?? [])
+  if (services.length === 0 || findProgram('systemctl') === undefined) return
+  spawnSync('systemctl', ['disable', '--now', ...services], { stdio: 'ignore', timeout: 30_000 })
 }
 
 function isMissing({ programs }) {

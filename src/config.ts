@@ -1,6 +1,7 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import type { Setting } from './settings/setting.ts'
+import { CONNECTION_SETTINGS } from './settings/connections.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
@@ -17,6 +18,7 @@ function defaultDataDir(): string {
 /** Every setting of Sandyard. The table in docs/settings.md is generated from this object. */
 export const SETTINGS = {
   ...SERVER_SETTINGS,
+  ...CONNECTION_SETTINGS,
   ...WORKER_SETTINGS,
   ...LIMIT_SETTINGS,
 } as const

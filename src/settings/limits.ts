@@ -140,7 +140,7 @@ export const LIMIT_SETTINGS = {
     fallback: '16384',
     unit: 'connections',
     meaning:
-      'the maximum number of open connections of one IP address; behind a proxy, all clients have the address of the proxy',
+      'the maximum number of open connections of one IP address; behind a proxy of SANDYARD_TRUSTED_PROXIES, of its requests in progress; behind any other proxy, all clients have its address',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
 } as const

@@ -8,6 +8,7 @@ import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { callWith } from '../../src/http/requests/call-use-case.ts'
+import { PEERS_ARE_CLIENTS } from '../../src/http/requests/client-address.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server/server.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../src/http/workers/worker-routes.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
@@ -82,6 +83,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     () => [makePlacePendingLoop(deps)],
     stopping.signal,
   )
+  const gate = { control: deps, clients: PEERS_ARE_CLIENTS }
   const serve = () =>
     makeServer({
       call: callWith(deps),
@@ -90,8 +92,8 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       metrics: new Registry(),
       unreadyReasons: () => Promise.resolve([]),
       settings: DEFAULT_SERVER_SETTINGS,
-      plugins: [makeSyncRoute({ control: deps, tickets: relay, replicas: { urls: [] } })],
-      upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
+      plugins: [makeSyncRoute({ ...gate, tickets: relay, replicas: { urls: [] } })],
+      upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
     })
   let server = serve()
   const url = await server.listen({ host: '127.0.0.1', port: 0 })

@@ -11,6 +11,7 @@ import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import type { LeaderFence } from '../../control/deps.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
+import { makeClientAddresses } from '../../http/requests/client-address.ts'
 import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
@@ -138,7 +139,8 @@ export async function startControl(
     () => Promise.resolve(checkSchema(store)),
   ]
   const limited = serverLimits(config)
-  const gate = { control: deps, rates: limited.limits.rates }
+  const clients = makeClientAddresses(config.trustedProxies ?? [])
+  const gate = { control: deps, clients, rates: limited.limits.rates }
   const server = makeServer({
     call: callWith(deps),
     log,
@@ -147,7 +149,8 @@ export async function startControl(
     metricsKey: config.metricsKey,
     unreadyReasons: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     ...limited,
-    plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate.rates)],
+    clients,
+    plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
   })
   const running: Promise<void>[] = [loops]

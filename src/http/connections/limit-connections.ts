@@ -4,7 +4,9 @@ import type { FastifyInstance } from 'fastify'
 import { makeConcurrencyLimit } from '../../control/requests/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
+import { onResponseClose } from '../requests/request-signals.ts'
 import { formatRawReply } from './early-refusals.ts'
 
 /** The limits on open connections of a server process. */
@@ -26,26 +28,53 @@ const STALLED_CHECKS_MAX = 3
  */
 type SendProgress = { readonly sentBytes: number; readonly stalledChecks: number }
 
+export type ConnectionLimitDeps = {
+  readonly limits: ConnectionLimits
+  readonly ids: Uuids
+  readonly clients: ClientAddresses
+}
+
 /**
  * Limits the open connections of a server, in total and per address. A connection above a limit gets `rate_limited` and
  * is closed. This function also closes connections whose client stops reading, because an unread reply stays in memory.
+ *
+ * A trusted proxy sends the requests of many clients on its connections. So its connections count only in total, and
+ * each of its requests in progress counts against the limit of its client. Returns the function that counts an upgrade
+ * of a proxy.
  */
-export function limitConnections(app: FastifyInstance, limits: ConnectionLimits, uuids: Uuids): void {
+export function limitConnections(
+  app: FastifyInstance,
+  { limits, ids, clients }: ConnectionLimitDeps,
+): (request: IncomingMessage) => () => void {
   const capacity = { name: 'connections', variable: 'SANDYARD_CONNECTION_CAPACITY', max: limits.capacity }
   const perAddress = { name: 'connections_per_address', variable: 'SANDYARD_CONNECTIONS_PER_ADDRESS', max: limits.perAddress } // prettier-ignore
-  const connectionCounts = makeConcurrencyLimit<string>(
-    [
-      { ...perAddress, keyOf: (address) => address },
-      { ...capacity, keyOf: () => 'all' },
-    ],
-    'close connections that are not used',
-  )
+  const advice = 'close connections that are not used'
+  const ofAddress = makeConcurrencyLimit<string>([{ ...perAddress, keyOf: (address) => address }], advice)
+  const ofAll = makeConcurrencyLimit<null>([{ ...capacity, keyOf: () => 'all' }], advice)
+  const countConnection = ({ remoteAddress }: Socket): (() => void) => {
+    if (clients.isProxy(remoteAddress)) return ofAll.acquire(null)
+    const release = ofAddress.acquire(rateLimitAddress(remoteAddress))
+    try {
+      const releaseTotal = ofAll.acquire(null)
+      return () => {
+        release()
+        releaseTotal()
+      }
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+  const countProxied = (request: IncomingMessage): (() => void) =>
+    clients.isProxy(request.socket.remoteAddress)
+      ? ofAddress.acquire(rateLimitAddress(clients.of(request)))
+      : () => undefined
   const open = new Map<Socket, SendProgress>()
   app.server.on('connection', (socket: Socket) => {
     try {
-      socket.once('close', connectionCounts.acquire(rateLimitAddress(socket.remoteAddress)))
+      socket.once('close', countConnection(socket))
     } catch (error) {
-      socket.write(formatRawReply(renderProblem(problemOf(error, 0), uuids.next())))
+      socket.write(formatRawReply(renderProblem(problemOf(error, 0), ids.next())))
       socket.destroySoon()
       return
     }
@@ -62,6 +91,11 @@ export function limitConnections(app: FastifyInstance, limits: ConnectionLimits,
   app.server.once('close', () => {
     clearInterval(checking)
   })
+  app.addHook('onRequest', ({ raw }, reply, done) => {
+    if (clients.isProxy(raw.socket.remoteAddress)) onResponseClose(reply.raw, countProxied(raw))
+    done()
+  })
+  return countProxied
 }
 
 function checkProgress(socket: Socket, before: SendProgress): SendProgress {

@@ -4,6 +4,7 @@ import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller
 import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { CallUseCase } from './call-use-case.ts'
+import type { ClientAddresses } from './client-address.ts'
 import type { RequestLimits } from './request-limits.ts'
 
 /** The syntax of RFC 6750, section 2.1. The limit of 512 is far above the length of a key. */
@@ -19,8 +20,8 @@ export type AuthenticateDeps = {
 export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
 
 /** Reads the address and the `authorization` header of an HTTP request. */
-export function senderOf({ headers, raw }: FastifyRequest): Sender {
-  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
+export function senderOf(clients: ClientAddresses, { headers, raw }: FastifyRequest): Sender {
+  return { authorization: headers.authorization, address: clients.of(raw) }
 }
 
 /**

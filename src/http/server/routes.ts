@@ -7,6 +7,7 @@ import { describeSeenPath } from '../../domain/refusal.ts'
 import type { AuthenticatedRequest, Handler } from '../handlers/handler.ts'
 import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
 import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
 import type { RouteTable } from '../requests/route-table.ts'
@@ -14,6 +15,7 @@ import { sendReply, type DeferReply } from './send-reply.ts'
 import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from './serve-idempotently.ts'
 
 export type RouteDeps = AuthenticateDeps & {
+  readonly clients: ClientAddresses
   readonly limits?: RequestLimits
   readonly settings: { readonly keepAliveMs: number }
   readonly signalOf: (response: ServerResponse) => AbortSignal
@@ -50,7 +52,7 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
     url: routePath(operation),
     exposeHeadRoute: operation.method === 'GET' && !isStream,
     onRequest: async (request, reply) => {
-      const caller = await authenticateRequest(deps, senderOf(request))
+      const caller = await authenticateRequest(deps, senderOf(deps.clients, request))
       if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson })
       requireScope(caller, operation.access)
       callers.set(request, caller)
@@ -91,13 +93,13 @@ export function routePath({ path }: Pick<Operation, 'path'>): string {
  * answered with the methods of the path. Below /v1, only callers with a valid key see whether a path exists.
  */
 export async function refuseUnrouted(
-  deps: Pick<RouteDeps, 'call' | 'limits'>,
+  deps: Pick<RouteDeps, 'call' | 'limits' | 'clients'>,
   table: RouteTable,
   { request, reply }: Exchange,
 ): Promise<FastifyReply> {
   const path = request.url.split('?', 1)[0] ?? ''
   if (path.startsWith('/v1/')) {
-    const caller = await authenticateRequest(deps, senderOf(request))
+    const caller = await authenticateRequest(deps, senderOf(deps.clients, request))
     if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson: false })
   }
   const methods = table.methodsFor(path)

@@ -11,6 +11,7 @@ import { limitConnections, limitPipelining, type ConnectionLimits } from '../con
 import { makeHandlers } from '../handlers/handlers.ts'
 import { acceptJsonBodies, makeStreamedBodies } from '../requests/bodies.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
+import { PEERS_ARE_CLIENTS, type ClientAddresses } from '../requests/client-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 import { makeRequestSignals } from '../requests/request-signals.ts'
 import { makeRouteTable, type RouteTable } from '../requests/route-table.ts'
@@ -33,6 +34,8 @@ export type ServerDeps = {
   readonly settings: ServerSettings
   /** The limits on requests. Absent: no limits. */
   readonly limits?: RequestLimits
+  /** Finds the addresses of clients. Absent: each connection's peer is its client. */
+  readonly clients?: ClientAddresses
   /** Additional routes, such as those of workers. They authenticate their own callers. */
   readonly plugins?: readonly FastifyPluginAsync[]
   /** Additional WebSocket routes. They authenticate their own callers. */
@@ -104,7 +107,8 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       replyWithError(deps, error, { request, reply })
     },
   })
-  limitConnections(app, settings.connections, requestIds)
+  const clients = deps.clients ?? PEERS_ARE_CLIENTS
+  const countProxied = limitConnections(app, { limits: settings.connections, ids: requestIds, clients })
   limitPipelining(app.server)
   const closing = closeGracefully(app)
   const table = makeRouteTable()
@@ -117,7 +121,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   observeRequests(app, deps, table)
   refuseUnsupportedRequests(app, {
     ids: requestIds,
-    refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange),
+    refuseUnrouted: (exchange) => refuseUnrouted({ ...deps, clients }, table, exchange),
   })
   app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
 
@@ -132,7 +136,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     renderError: (error, request_id) => renderError(deps, error, { request_id }),
   })
   const signalOf = makeRequestSignals(closing)
-  const routeDeps = { ...deps, signalOf, streamedBodies, idempotency, deferReply, callers }
+  const routeDeps = { ...deps, clients, signalOf, streamedBodies, idempotency, deferReply, callers }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, routeDeps, { operation, handler })
@@ -143,6 +147,8 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   attachUpgrades(app, {
     ...deps,
     uuids: requestIds,
+    clients,
+    countProxied,
     routes: [agentRoute({ ...deps, compileSchema }), ...(deps.upgrades ?? [])],
   })
   return app

@@ -8,6 +8,7 @@ import { describeSeenPath, refusalProblem } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { endWithProblem } from '../connections/early-refusals.ts'
 import { compilePathTemplate } from '../requests/route-table.ts'
@@ -41,6 +42,9 @@ type UpgradeDeps = {
   readonly log: Log
   readonly uuids: Uuids
   readonly settings: { readonly bodyLimitBytes: number }
+  readonly clients: ClientAddresses
+  /** Counts a proxied connection against the limit of its client. Throws `rate_limited` at the limit. */
+  readonly countProxied: (request: IncomingMessage) => () => void
   readonly routes: readonly UpgradeRoute[]
 }
 
@@ -106,6 +110,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       throw new Problem('not_found', {
         details: { field: 'path', seen: describeSeenPath(path), accepted: 'a WebSocket route' },
       })
+    socket.once('close', deps.countProxied(request))
     const release = found.route.opening.tryAcquire()
     if (release === null) throw tooManyOpening(found.route.opening.inUse)
     const gone = new AbortController()
@@ -116,7 +121,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       await found.route.handle({
         url,
         headers: request.headers,
-        address: request.socket.remoteAddress,
+        address: deps.clients.of(request),
         params: decodeAll(found.params),
         requestId,
         signal: gone.signal,

@@ -7,6 +7,7 @@ import type { AuthenticationRateLimiter } from '../../control/requests/request-r
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The largest body of a join request, in bytes. */
@@ -18,7 +19,7 @@ const JOIN_LIMIT_BYTES = 8 * 1024
  */
 export function makeJoinRoute(
   control: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>,
-  rates?: AuthenticationRateLimiter,
+  { clients, rates }: { readonly clients: ClientAddresses; readonly rates?: AuthenticationRateLimiter },
 ): FastifyPluginAsync {
   const parse = makeSchemaCompiler()(JoinInput, 'body')
   return (app) => {
@@ -26,7 +27,7 @@ export function makeJoinRoute(
       const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)
       refuseProtocol(protocol)
       const credentialSha256 = Buffer.from(credential_sha256, 'hex')
-      const address = rateLimitAddress(request.raw.socket.remoteAddress)
+      const address = rateLimitAddress(clients.of(request.raw))
       rates?.checkFailedAuthentications(address)
       try {
         return await joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })

@@ -27,6 +27,7 @@ import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { senderOf, type Sender } from '../requests/authenticate-request.ts'
 import { bearerCredentialIn } from '../requests/bearer-credential.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
@@ -35,7 +36,11 @@ import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The dependencies for authenticating workers. Without `rates`, failed attempts are not counted. */
-type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: AuthenticationRateLimiter }
+type AuthenticationDeps = {
+  readonly control: ControlDeps
+  readonly clients: ClientAddresses
+  readonly rates?: AuthenticationRateLimiter
+}
 export type WorkerRouteDeps = AuthenticationDeps & { readonly relay: Relay<StreamPurpose, WebSocket> }
 export type SyncRouteDeps = AuthenticationDeps & {
   readonly tickets: Tickets
@@ -70,14 +75,14 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     acceptUnparsedBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
       // Most syncs are small. Their sender is authenticated only once, after the body has arrived.
-      if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(request))
+      if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(deps.clients, request))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const credentialSha256 = hashSecret(bearerCredentialIn(request.headers.authorization) ?? '')
       const key = credentialSha256.toString('base64')
       const authenticate = async (): Promise<RememberedWorker> => {
         remembered.delete(key)
-        const found = { ...(await authenticateSender(deps, senderOf(request))), loggedClaims: null }
+        const found = { ...(await authenticateSender(deps, senderOf(deps.clients, request))), loggedClaims: null }
         if (remembered.size >= REMEMBERED_MAX) remembered.clear()
         remembered.set(key, found)
         return found

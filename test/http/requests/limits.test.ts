@@ -10,6 +10,7 @@ import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import { getOrg } from '../../../src/control/orgs/orgs.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
+import { PEERS_ARE_CLIENTS } from '../../../src/http/requests/client-address.ts'
 import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
 import type { UseCases } from '../../support/use-cases.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
@@ -244,8 +245,14 @@ test('an address that guesses credentials or join tokens of workers is refused a
   t.after(() => control.close())
   const { deps } = control
   const plugins = (rates: AuthenticationRateLimiter): readonly FastifyPluginAsync[] => [
-    makeSyncRoute({ control: deps, rates, tickets: { openTickets: () => [] }, replicas: { urls: [] } }),
-    makeJoinRoute(deps, rates),
+    makeSyncRoute({
+      control: deps,
+      clients: PEERS_ARE_CLIENTS,
+      rates,
+      tickets: { openTickets: () => [] },
+      replicas: { urls: [] },
+    }),
+    makeJoinRoute(deps, { clients: PEERS_ARE_CLIENTS, rates }),
   ]
   const rates = { ...NO_RATES, failedAuthentications: { perSec: 1, burst: 3 } }
   const { url, clock } = await listen(t, { rates }, {}, plugins)
