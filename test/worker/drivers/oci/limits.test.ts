@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
 import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { MountOptions, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
@@ -266,6 +267,19 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.equal(container.spec.lifecycle.idle_timeout_secs, 1)
     await stop(desired)
     await assert.rejects(driver.openChannel(desired.run_id))
+  })
+
+  test('is removed although a process keeps its cgroup busy that the driver did not list', async () => {
+    const desired = await start()
+    const channel = await driver.openChannel(desired.run_id)
+    channel.destroy()
+    // As the launcher does for a command that starts during the removal. With cgroup v1, only the group that the driver
+    // doesn't list gets the process.
+    const busy = fixture.container(desired.run_id).commandCgroups.at(-1) ?? ''
+    const command = spawn('sleep', ['0.5'])
+    writeFileSync(busy, String(command.pid))
+    await driver.remove(desired.run_id)
+    assert.equal(existsSync(busy), false)
   })
 })
 

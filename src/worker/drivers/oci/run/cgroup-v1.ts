@@ -16,8 +16,11 @@ import {
   type ParentLimits,
 } from './sandbox-limits.ts'
 
-/** The hierarchies that the limits need. */
-const CONTROLLERS = ['memory', 'cpu', 'pids'] as const
+/**
+ * The hierarchies that the limits need. A process for commands joins them in this order: `commandPids` reads `pids`, so it
+ * also lists a process that has not joined the others yet.
+ */
+const CONTROLLERS = ['pids', 'memory', 'cpu'] as const
 /** Every hierarchy in which a runtime creates its own cgroup. */
 const HIERARCHIES = [
   ...CONTROLLERS,

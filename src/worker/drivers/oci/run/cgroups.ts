@@ -30,7 +30,7 @@ export type Cgroups = {
    * reached the limit.
    */
   hasRunOutOfMemory(name: string): Promise<boolean>
-  /** Removes both cgroups of a run. Rejects while a process is left in them. Succeeds for an unknown run. */
+  /** Removes both cgroups of a run. Rejects with EBUSY while a process is left in them. Succeeds for an unknown run. */
   remove(name: string): Promise<void>
   /** Lists the names of all runs that have a cgroup. */
   list(): Promise<readonly string[]>

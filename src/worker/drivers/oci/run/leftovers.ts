@@ -6,7 +6,7 @@ import { unmountBelow } from '../../../mounts.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
-import { deleteFromRuntime, killCommands, killProcesses, removeMounts } from './release.ts'
+import { deleteFromRuntime, killCommands, killProcesses, removeCgroups, removeMounts } from './release.ts'
 import { SHIM_NAME } from './shim.ts'
 
 /**
@@ -34,7 +34,7 @@ export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
     await killProcesses(context, run)
     await killCommands(context, run)
     await deleteFromRuntime(context, context.runtime, run)
-    await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
+    await Promise.all([context.networks.detach(run), removeCgroups(context, run), removeMounts(context, run)])
     await context.records.delete(run)
   }
 }

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunId } from '../../../../domain/ids.ts'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { unmountBelow } from '../../../mounts.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
 import { removePins } from '../../shared/pin-mounts.ts'
@@ -24,7 +25,7 @@ export async function releaseRun(context: OciContext, record: OciRunRecord): Pro
   const hasRuntimeState =
     context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
   if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, run)
-  await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseDisk(context, record)])
+  await Promise.all([context.networks.detach(run), removeCgroups(context, run), releaseDisk(context, record)])
   // Another run may get the ids only now: no process and no mount with them is left.
   if (record.ids !== undefined) context.users.free(record.ids)
 }
@@ -49,6 +50,26 @@ export async function removeMounts(
   for (const folder of [join(paths.base, 'mapped'), paths.pins]) await removePins(folder)
   for (const folder of [paths.root, paths.disk, paths.devices, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)
+  }
+}
+
+/**
+ * Removes a run's cgroups. While one of them is busy, kills its processes and tries again: the launcher may have moved the
+ * process of another command into it, and a process that is ending keeps its cgroup although the kernel no longer lists it.
+ * Rejects after 10 s.
+ */
+export async function removeCgroups(context: OciContext, run: RunId): Promise<void> {
+  const deadlineMs = context.clock.monotonicMs() + KILL_TIMEOUT_MS
+  for (;;) {
+    try {
+      await context.cgroups.remove(run)
+      return
+    } catch (error) {
+      if (!hasErrorCode(error, 'EBUSY') || context.clock.monotonicMs() > deadlineMs) throw error
+    }
+    await context.clock.sleep(KILL_POLL_MS)
+    await killProcesses(context, run)
+    await killCommands(context, run)
   }
 }
 
