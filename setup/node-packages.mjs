@@ -4,7 +4,7 @@
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { delimiter, dirname, join } from 'node:path'
+import { delimiter, dirname, join, relative } from 'node:path'
 import { isExecutable } from './find-program.mjs'
 import { npmCommand } from './npm-command.mjs'
 import { say, SetUpFailure } from './say.mjs'
@@ -37,13 +37,13 @@ export function ensureNodePackages(root, { isDevelopment = true } = {}) {
       installPackages(root, JSON.parse(lockText.toString()), isDevelopment)
       writeFileSync(markFile(root), isDevelopment ? marks.development : marks.production)
     }
-    linkNode(root)
+    linkNode(root, join(root, 'node_modules', platformPackage))
   })
 }
 
 const markFile = (root) => join(root, 'node_modules', '.sandyard-setup')
-const platformPackage = `node-${process.platform}-${process.arch}`
-const packagedNode = (root) => join(root, 'node_modules', platformPackage, 'bin', 'node')
+/** The npm package with Node 24 for this machine. */
+export const platformPackage = `node-${process.platform}-${process.arch}`
 
 function installPackages(root, lock, isDevelopment) {
   // npm silently leaves out optional packages whose `engines` exclude the Node that runs npm. With npm 11 on Node 20,
@@ -59,7 +59,7 @@ function installPackages(root, lock, isDevelopment) {
   rmSync(bootstrap, { recursive: true, force: true })
 }
 
-/** Fetches Node 24 for one install. Its integrity hash in the project's lock file is checked. */
+/** Fetches Node 24 for one install. */
 function fetchNode(folder, lock) {
   const locked = lock.packages[`node_modules/${platformPackage}`]
   if (locked === undefined) {
@@ -68,34 +68,49 @@ function fetchNode(folder, lock) {
     )
   }
   say(`fetching Node ${locked.version} (npm package ${platformPackage}), because this machine's is ${process.version}`)
+  fetchLockedPackages(folder, lock, [platformPackage], process.execPath)
+  return join(folder, 'node_modules', platformPackage, 'bin', 'node')
+}
+
+/**
+ * Fetches packages of the lock file into the `node_modules` of an empty folder, with an npm that `node` runs. Their
+ * integrity hashes in the lock file are checked.
+ */
+export function fetchLockedPackages(folder, lock, names, node) {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })
-  const manifest = { name: 'bootstrap', private: true, dependencies: { [platformPackage]: locked.version } }
-  const { optional: _, ...required } = locked
-  const packages = { '': manifest, [`node_modules/${platformPackage}`]: required }
+  const locked = names.map((name) => {
+    const { optional: _, ...required } = lock.packages[`node_modules/${name}`]
+    return [name, required]
+  })
+  const dependencies = Object.fromEntries(locked.map(([name, { version }]) => [name, version]))
+  const manifest = { name: 'bootstrap', private: true, dependencies }
+  const entries = locked.map(([name, required]) => [`node_modules/${name}`, required])
+  const packages = { '': manifest, ...Object.fromEntries(entries) }
   writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest))
   writeFileSync(
     join(folder, 'package-lock.json'),
     JSON.stringify({ name: 'bootstrap', lockfileVersion: 3, requires: true, packages }),
   )
-  runNpm(process.execPath, folder, [])
-  return join(folder, 'node_modules', platformPackage, 'bin', 'node')
+  runNpm(node, folder, [])
 }
 
-function linkNode(root) {
-  const node = [packagedNode(root), process.execPath].find((path) => isNewEnough(versionOf(path)))
+/**
+ * Makes `.setup/node` a link to the Node of the npm package, or to the Node of this machine if that one doesn't run here.
+ * The link to the package is relative, so the folder can be moved.
+ */
+export function linkNode(root, packageFolder) {
+  const packaged = join(packageFolder ?? '', 'bin', 'node')
+  const node = [packaged, process.execPath].find((path) => isNewEnough(versionOf(path)))
   if (node === undefined) {
     throw new SetUpFailure(
-      `Node ${leastMajor} or newer is needed; this is ${process.version}, and ${packagedNode(root)} does not run here ` +
+      `Node ${leastMajor} or newer is needed; this is ${process.version}, and ${packaged} does not run here ` +
         '(it needs glibc). Install a newer Node and run this again.',
     )
   }
   const link = join(root, '.setup', 'node')
   rmSync(`${link}.new`, { force: true })
-  symlinkSync(
-    node === packagedNode(root) ? join('..', 'node_modules', platformPackage, 'bin', 'node') : realpathSync(node),
-    `${link}.new`,
-  )
+  symlinkSync(node === packaged ? relative(dirname(link), node) : realpathSync(node), `${link}.new`)
   renameSync(`${link}.new`, link)
 }
 

@@ -1,7 +1,8 @@
-// `node setup/prepare.mjs [command]` installs the dependencies of `src/cli.ts`. It runs on Node 18 or newer and needs
+// `node setup/prepare.mjs [command]` installs the dependencies of the program. It runs on Node 18 or newer and needs
 // no packages. It prints each step before running it and skips steps that are already done, so you can run it any
 // number of times. docs/decisions/0001-node-and-setup.md has the reasons.
 import { fileURLToPath } from 'node:url'
+import { completeInstalledPackage, isInstalledPackage } from './installed-package.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runMain } from './say.mjs'
 import { ensureSystemPackages } from './system-packages.mjs'
@@ -10,7 +11,10 @@ import { ensureSystemPackages } from './system-packages.mjs'
 const commandsThatRunSandboxes = new Set(['up', 'worker'])
 
 await runMain(() => {
-  ensureNodePackages(fileURLToPath(new URL('..', import.meta.url)), { isDevelopment: false })
-  if (commandsThatRunSandboxes.has(process.argv[2] ?? '')) ensureSystemPackages()
+  const root = fileURLToPath(new URL('..', import.meta.url))
+  const runsSandboxes = commandsThatRunSandboxes.has(process.argv[2] ?? '')
+  if (isInstalledPackage(root)) completeInstalledPackage(root, { runsSandboxes })
+  else ensureNodePackages(root, { isDevelopment: false })
+  if (runsSandboxes) ensureSystemPackages()
   return 0
 })

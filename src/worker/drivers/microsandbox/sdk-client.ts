@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { join } from 'node:path'
+import { extname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
@@ -11,6 +11,9 @@ import type { VmConfig } from './vm-config.ts'
  * processes of a dead worker by this argument.
  */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
+
+/** The program is TypeScript in the repository and JavaScript in the npm package, as this file is. */
+const SDK_CALL_PROGRAM = join(import.meta.dirname, `sdk-call${extname(import.meta.filename)}`)
 
 type SdkCall = {
   readonly home: string
@@ -37,7 +40,7 @@ const WORDS_LIMIT = 500
  */
 export async function callSdk({ home, request, label, signal }: SdkCall): Promise<SdkAnswer> {
   signal.throwIfAborted()
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'sdk-call.ts'), SDK_CALL_MARK, label], {
+  const child = spawn(process.execPath, [SDK_CALL_PROGRAM, SDK_CALL_MARK, label], {
     detached: true, // keeps Ctrl-C in the worker's terminal from reaching the virtual machines
     stdio: ['pipe', 'pipe', 'pipe'],
     cwd: '/',

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { join } from 'node:path'
+import { extname, join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../../start-error.ts'
@@ -32,7 +32,7 @@ export async function startWorkload(
   }
   const path = join(records.folderOf(run_id), 'workload.json')
   await writeJsonAtomically(path, order)
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'workload.ts'), WATCHER_MARK, path, run_id], {
+  const child = spawn(process.execPath, [WORKLOAD_PROGRAM, WATCHER_MARK, path, run_id], {
     detached: true,
     stdio: 'ignore',
     cwd: '/',
@@ -57,3 +57,6 @@ export type WorkloadRequest = {
 
 /** An argument in the watcher's command line that distinguishes watchers from all other processes. */
 export const WATCHER_MARK = 'sandyard-microvm-workload'
+
+/** The program is TypeScript in the repository and JavaScript in the npm package, as this file is. */
+const WORKLOAD_PROGRAM = join(import.meta.dirname, `workload${extname(import.meta.filename)}`)
