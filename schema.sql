@@ -548,7 +548,7 @@ CREATE TABLE workers (
   credential_sha256 bytea NOT NULL,
   vcpus integer DEFAULT 0 NOT NULL,
   memory_mib integer DEFAULT 0 NOT NULL,
-  disk_mib bigint DEFAULT 0 NOT NULL,
+  disk_mib bigint DEFAULT 0,
   driver jsonb,
   lease_expires_at timestamp with time zone,
   created_at timestamp with time zone NOT NULL,
@@ -614,13 +614,17 @@ CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE 
 
 CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
 
+CREATE INDEX runs_stopping ON public.runs USING btree (worker_id) INCLUDE (sandbox_id, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NOT NULL) AND (stop_requested_at IS NOT NULL));
+
 CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rolled_up_at IS NULL) AND (started_at IS NOT NULL) AND (ended_at IS NOT NULL));
 
-CREATE INDEX runs_waiting ON public.runs USING btree (opened_at, id) INCLUDE (vcpus, memory_mib, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NULL) AND (waits_since IS NOT NULL));
+CREATE INDEX runs_waiting ON public.runs USING btree (opened_at, id) INCLUDE (vcpus, memory_mib, disk_mib, sandbox_id, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NULL) AND (waits_since IS NOT NULL));
 
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
 
 CREATE INDEX sandbox_volumes_of_volume ON public.sandbox_volumes USING btree (volume_id);
+
+CREATE INDEX sandboxes_disks ON public.sandboxes USING btree (home_worker_id) INCLUDE (disk_size_mib, org_id) WHERE ((home_worker_id IS NOT NULL) AND (visible_until IS NULL));
 
 CREATE INDEX sandboxes_leaving_name ON public.sandboxes USING btree (org_id, name, visible_until) WHERE (visible_until IS NOT NULL);
 

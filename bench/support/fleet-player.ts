@@ -14,7 +14,13 @@ import { pause } from './pause.ts'
 
 const [host = '', port = '', count = '', rampMs = ''] = process.argv.slice(2)
 
-const DRIVER = { name: 'simulated', isolation: 'SIMULATED', abilities: ABILITIES, images: ['localhost/demo:latest'] }
+const DRIVER = {
+  name: 'simulated',
+  isolation: 'SIMULATED',
+  abilities: ABILITIES,
+  images: ['localhost/demo:latest'],
+  default_disk_mib: 8_192,
+}
 const CAPACITY = { vcpus: 32, memory_mib: 65_536, disk_mib: 1_000_000 }
 const STORAGE = { is_shared: false, enforces_caps: false, how: 'a benchmark' }
 

@@ -88,7 +88,7 @@ export const WORKER_SETTINGS = {
     fallback: '64',
     unit: 'factor',
     meaning:
-      "how many times the free space, less the reserve, the disks of a worker's containers may promise together, those of stopped sandboxes included; with 1, their growth leaves the reserve alone",
+      "how many times the free space, less the reserve, the disks of a worker's sandboxes may promise together, those of stopped sandboxes included; new sandboxes beyond it wait; with 1, their growth leaves the reserve alone",
     parse: integerBetween(1, 1_000),
   } satisfies Setting<number>,
   imageMaxGib: {

@@ -188,7 +188,10 @@ attack('promises organizations that its join token does not name isolation and c
   await sync(honest(), {})
   const rogue = await joinWith('boaster', { org_ids: [other] })
   const abilities = ISOLATION_LEVELS.map(isolationAbility)
-  const claims = { driver: { name: 'test', isolation: 'none', abilities, images: [] }, storage: CAPPED }
+  const claims = {
+    driver: { name: 'test', isolation: 'none', abilities, images: [], default_disk_mib: 1 },
+    storage: CAPPED,
+  }
   await sync(rogue, claims)
   const isolated = (): Promise<unknown> => world.create({ labels: { [ISOLATION_LABEL]: 'microvm' } })
   const capped = (name: string): Promise<unknown> => createVolume(deps, caller, { name, labels: {}, capacity_gib: 1 })

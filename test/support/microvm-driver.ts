@@ -85,6 +85,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
           uidShift: UID_SHIFT,
           cpuOvercommit: 4,
           hostReserveMib: null,
+          diskOvercommit: 64,
           diskReserve: NO_DISK_RESERVE,
           connectionsPerSandbox: 4_096,
         },

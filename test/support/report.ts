@@ -11,7 +11,7 @@ export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}
     known_generation: null,
     known_desired_version: null,
     capacity: { vcpus: 1_000, memory_mib: 1_000_000, disk_mib: 1_000_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
+    driver: { name: 'test', isolation: 'none', abilities: [], images: [], default_disk_mib: 1 },
     observed_runs: [],
     stored_sandboxes: [],
     dialled_tickets: [],

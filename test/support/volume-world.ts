@@ -60,7 +60,13 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
       const report = reportOf(worker, {
         seq: ++seq,
         capacity: { vcpus: 64, memory_mib: 65_536, disk_mib: 65_536 },
-        driver: { name: 'played', isolation: 'none', abilities: ['named_mounts', 'bind_mounts'], images: [] },
+        driver: {
+          name: 'played',
+          isolation: 'none',
+          abilities: ['named_mounts', 'bind_mounts'],
+          images: [],
+          default_disk_mib: 1,
+        },
         storage: { is_shared, enforces_caps, how: 'as the test says' },
         volumes,
         known_volumes_version: known,

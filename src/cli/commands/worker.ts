@@ -129,12 +129,25 @@ async function list(deps: OperatorDeps, call: Call): Promise<void> {
     one.isolation,
     `${String(one.used_vcpus)}/${String(one.vcpus)}`,
     `${String(one.used_memory_mib)}/${String(one.memory_mib)}`,
+    `${String(one.used_disk_mib)}/${String(one.disk_mib ?? '-')}`,
     String(one.runs),
     one.last_report_at?.toISOString() ?? null,
     one.refused_claims,
   ])
   printTable(
-    ['NAME', 'ID', 'STATE', 'DRIVER', 'ISOLATION', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT', 'REFUSED CLAIMS'],
+    [
+      'NAME',
+      'ID',
+      'STATE',
+      'DRIVER',
+      'ISOLATION',
+      'VCPUS',
+      'MEMORY MIB',
+      'DISK MIB',
+      'RUNS',
+      'LAST REPORT',
+      'REFUSED CLAIMS',
+    ],
     rows,
   )
 }

@@ -73,7 +73,8 @@ type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> 
 const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
   microsandbox: openMicrosandboxDriver,
   oci: openOciDriver,
-  simulated: (_config, { logs }) => Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs })),
+  simulated: ({ diskMib, diskMaxMib }, { logs }) =>
+    Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs, defaultDiskMib: Math.min(diskMib, diskMaxMib) })),
 }
 
 /** Opens the driver that `chooseDriver` chooses. Rejects with the list of what the machine lacks for that driver. */

@@ -39,6 +39,7 @@ export async function openMicrosandboxDriver(
       cpuOvercommit: config.vcpuOvercommit,
       hostReserveMib: config.hostReserveMib,
       diskReserve: diskReserve(config),
+      diskOvercommit: config.diskOvercommit,
       connectionsPerSandbox: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()).connections,
     },
   })

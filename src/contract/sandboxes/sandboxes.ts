@@ -50,7 +50,13 @@ const WaitingDetailsReply = Type.Object(
     waiting: int64({ description: `How many sandboxes wait for a worker; at most ${String(WAITING_COUNTED_MAX)}.` }),
     missing: Type.Array(MissingReply, { description: 'Empty if a worker has the capacity by now.' }),
     largest_free: Type.Object(
-      { vcpus: int64(), memory_mib: int64() },
+      {
+        vcpus: int64(),
+        memory_mib: int64(),
+        disk_mib: nullable(
+          int64({ description: 'For new disks. Null: the worker does not limit the sum of its disks.' }),
+        ),
+      },
       { description: 'The free capacity of the worker that comes closest to what the sandbox needs.' },
     ),
   },

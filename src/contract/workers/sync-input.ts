@@ -24,12 +24,13 @@ export const SyncInput = requestObject({
   seq: int64(),
   known_generation: Type.Union([int64(), Type.Null()]),
   known_desired_version: Type.Union([Type.String(), Type.Null()]),
-  capacity: requestObject({ vcpus: int32(), memory_mib: int32(), disk_mib: int64() }),
+  capacity: requestObject({ vcpus: int32(), memory_mib: int32(), disk_mib: Type.Union([int64(), Type.Null()]) }),
   driver: requestObject({
     name: Type.String(),
     isolation: Type.String(),
     abilities: Type.Array(stringEnum([...ABILITIES, ...ISOLATION_LEVELS.map(isolationAbility)])),
     images: Type.Array(Type.String()),
+    default_disk_mib: int32(),
   }),
   observed_runs: Type.Array(
     requestObject({

@@ -20,7 +20,9 @@ export async function reserveCapacity(
   const reservations = steps.flatMap((step) => {
     const { request, row } = step
     if (request.event !== 'placed' || request.worker === undefined) return []
-    return [{ step, worker_id: request.worker.id, vcpus: row.vcpus, memory_mib: row.memory_mib }]
+    const { vcpus, memory_mib, home_worker_id, disk_size_mib } = row
+    const worker_id = request.worker.id
+    return [{ step, worker_id, vcpus, memory_mib, disk_mib: home_worker_id === worker_id ? 0 : disk_size_mib }]
   })
   if (reservations.length === 0) return new Map()
   const fits = await capacity.reserve(tx, reservations, now)

@@ -34,6 +34,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
         abilities: abilityLists.get(key) ?? abilities,
         storage,
         images: driver?.images ?? [],
+        default_disk_mib: driver?.default_disk_mib ?? null,
       })
     }
   }
@@ -44,9 +45,18 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
     // A worker whose profile changed between the two reads is left out. The next read returns it.
     return found.flatMap((worker) => {
       const profile = profiles.get(worker.profile_hash)
-      return profile === undefined ? [] : [{ ...worker, ...profile }]
+      return profile === undefined ? [] : [{ ...worker, ...profile, free_disk_mib: freeDiskMib(worker, profile) }]
     })
   }
+}
+
+/** A worker of a version that doesn't report the size of its default disks has no limit that could be compared. */
+function freeDiskMib(
+  { disk_mib, sized_disks_mib, default_disks }: capacity.WorkerCapacity,
+  { default_disk_mib }: WorkerProfile,
+): number | null {
+  if (disk_mib === null || default_disk_mib === null) return null
+  return disk_mib - sized_disks_mib - default_disks * default_disk_mib
 }
 
 /** The settings that change what a pending run needs. */

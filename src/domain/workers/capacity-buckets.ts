@@ -4,13 +4,16 @@
  * (2026-11, 2 cores).
  */
 
-/** The current free capacity of a worker. */
-export type FreeCapacity = { free_vcpus: number; free_memory_mib: number }
+/** The current free capacity of a worker. Its disk is `Infinity` if the worker doesn't limit it. */
+export type FreeCapacity = { free_vcpus: number; free_memory_mib: number; free_disk_mib: number }
 
 /** The capacity that a request needs. */
-export type RequestedCapacity = { readonly vcpus: number; readonly memory_mib: number }
+export type RequestedCapacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
 
-/** Workers, grouped by their free capacity. */
+/**
+ * Workers, grouped by their free vCPUs and memory. A fleet runs out of these first, because disks are sparse and their
+ * capacity is overcommitted. Within a group, the search checks the disk of each worker.
+ */
 export type CapacityBuckets<Worker extends FreeCapacity> = {
   /** `bucket` is the result of `bucketOf`. */
   add(worker: Worker, bucket: number): void
@@ -47,8 +50,17 @@ export function bucketOf({ free_vcpus, free_memory_mib }: FreeCapacity): number 
   return memoryLevel(free_memory_mib) * VCPU_LEVELS + vcpuLevel(free_vcpus)
 }
 
+/** Whether a request fits into the capacity. One that takes no disk fits where disks have more than they may have. */
+export function fits({ free_vcpus, free_memory_mib, free_disk_mib }: FreeCapacity, size: RequestedCapacity): boolean {
+  return (
+    free_vcpus >= size.vcpus &&
+    free_memory_mib >= size.memory_mib &&
+    (size.disk_mib === 0 || free_disk_mib >= size.disk_mib)
+  )
+}
+
 /**
- * The workers of one bucket. None has more free vCPUs or memory than `upperBound`. The bound may be too high, because
+ * The workers of one bucket. None has more free vCPUs, memory or disk than `upperBound`. The bound may be too high, because
  * removing a worker doesn't lower it.
  */
 type Bucket<Worker> = { readonly workers: Set<Worker>; upperBound: FreeCapacity }
@@ -69,17 +81,16 @@ export function makeCapacityBuckets<Worker extends FreeCapacity>(): CapacityBuck
 
   const findInBucket = (bucket: number, size: RequestedCapacity): Worker | null => {
     const found = buckets.get(bucket)
-    if (
-      found === undefined ||
-      found.upperBound.free_vcpus < size.vcpus ||
-      found.upperBound.free_memory_mib < size.memory_mib
-    )
-      return null
-    const most = { free_vcpus: 0, free_memory_mib: 0 }
+    if (found === undefined || !fits(found.upperBound, size)) return null
+    let most: FreeCapacity = { free_vcpus: 0, free_memory_mib: 0, free_disk_mib: 0 }
+    const tooFull: Worker[] = []
     for (const worker of found.workers) {
-      if (worker.free_vcpus >= size.vcpus && worker.free_memory_mib >= size.memory_mib) return worker
-      most.free_vcpus = Math.max(most.free_vcpus, worker.free_vcpus)
-      most.free_memory_mib = Math.max(most.free_memory_mib, worker.free_memory_mib)
+      if (fits(worker, size)) {
+        moveToEnd(found.workers, tooFull) // the next search begins with workers that have the capacity
+        return worker
+      }
+      tooFull.push(worker)
+      most = largerOf(most, worker)
     }
     found.upperBound = most // all workers of the bucket were checked, so a search for more than this can skip the bucket
     return null
@@ -108,15 +119,10 @@ export function makeCapacityBuckets<Worker extends FreeCapacity>(): CapacityBuck
   return {
     add(worker, bucket) {
       const found = buckets.get(bucket)
-      const { free_vcpus, free_memory_mib } = worker
-      if (found === undefined)
-        buckets.set(bucket, { workers: new Set([worker]), upperBound: { free_vcpus, free_memory_mib } })
+      if (found === undefined) buckets.set(bucket, { workers: new Set([worker]), upperBound: largerOf(worker, worker) })
       else {
         found.workers.add(worker)
-        found.upperBound = {
-          free_vcpus: Math.max(found.upperBound.free_vcpus, free_vcpus),
-          free_memory_mib: Math.max(found.upperBound.free_memory_mib, free_memory_mib),
-        }
+        found.upperBound = largerOf(found.upperBound, worker)
       }
       markOccupied(bucket, true)
     },
@@ -134,5 +140,20 @@ export function makeCapacityBuckets<Worker extends FreeCapacity>(): CapacityBuck
       }
       return null
     },
+  }
+}
+
+function largerOf(one: FreeCapacity, other: FreeCapacity): FreeCapacity {
+  return {
+    free_vcpus: Math.max(one.free_vcpus, other.free_vcpus),
+    free_memory_mib: Math.max(one.free_memory_mib, other.free_memory_mib),
+    free_disk_mib: Math.max(one.free_disk_mib, other.free_disk_mib),
+  }
+}
+
+function moveToEnd<Worker>(workers: Set<Worker>, some: readonly Worker[]): void {
+  for (const worker of some) {
+    workers.delete(worker)
+    workers.add(worker)
   }
 }

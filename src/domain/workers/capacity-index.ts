@@ -1,5 +1,6 @@
 import type { OrgId, WorkerId } from '../ids.ts'
 import {
+  diskTakenOn,
   storageSatisfies,
   homeWorkersOf,
   type PlacementPolicy,
@@ -8,6 +9,7 @@ import {
 } from './placement.ts'
 import {
   bucketOf,
+  fits,
   makeCapacityBuckets,
   memoryLevel,
   type FreeCapacity,
@@ -23,8 +25,14 @@ export type CapacityIndex = {
    * request's image are preferred. Then the placement policy decides.
    */
   allocate(request: PlacementRequest): WorkerId | null
-  /** The maximum of the workers' free vCPUs, and the maximum of their free memory, when the index was made. */
-  readonly largestFree: RequestedCapacity
+  /** The maxima of the workers' free vCPUs, memory and disk when the index was made. */
+  readonly largestFree: LargestFree
+}
+
+/** The most that is free on any worker, each amount for itself. */
+export type LargestFree = RequestedCapacity & {
+  /** Whether a worker has disk capacity for a new disk of its default size. */
+  readonly has_default_disk: boolean
 }
 
 /**
@@ -42,8 +50,9 @@ type IndexedWorker = FreeCapacity & {
   readonly buckets: CapacityBuckets<IndexedWorker>[]
 }
 
-/** Workers with the same abilities, the same kind of storage and the same organizations. */
+/** Workers with the same abilities, the same kind of storage, the same organizations and the same default disk. */
 type ProfileGroup = {
+  readonly default_disk_mib: number | null
   readonly orgs: ReadonlySet<OrgId> | null
   readonly abilities: ReadonlySet<string>
   readonly storage: PlacementWorker['storage']
@@ -56,7 +65,10 @@ type ProfileGroup = {
  * The groups of workers that satisfy the same `Needs`, and sizes for which none of these workers had the capacity. Such
  * a size, and any larger one, need not be searched again, because free capacity only shrinks in this index.
  */
-type Candidates = { readonly groups: readonly ProfileGroup[]; readonly unavailable: RequestedCapacity[] }
+type Candidates = {
+  readonly groups: readonly ProfileGroup[]
+  readonly unavailable: Pick<PlacementRequest, 'vcpus' | 'memory_mib' | 'disk_mib'>[]
+}
 
 /** Makes an index of workers by their free capacity. */
 export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: PlacementPolicy): CapacityIndex {
@@ -69,10 +81,12 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
   let indexedImages = 0
 
   const groupOf = makeGroupFinder(groups)
-  for (const { id, free_vcpus, free_memory_mib, abilities, storage, images, org_ids } of workers) {
-    const group = groupOf({ abilities, storage, org_ids })
+  for (const one of workers) {
+    const { id, free_vcpus, free_memory_mib, images, org_ids } = one
+    const group = groupOf(one)
     if (org_ids !== null) for (const org of org_ids) orgsWithWorkers.add(org)
-    const worker: IndexedWorker = { id, free_vcpus, free_memory_mib, group, buckets: [group.all] }
+    const free_disk_mib = one.free_disk_mib ?? Number.POSITIVE_INFINITY
+    const worker: IndexedWorker = { id, free_vcpus, free_memory_mib, free_disk_mib, group, buckets: [group.all] }
     indexed.set(id, worker)
     group.all.add(worker, bucketOf(worker))
     for (const image of images) {
@@ -113,20 +127,20 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
     const index = imageIndexOf(group, image)
     if (index !== null) return index.find(size, from)
     const looked = (group.holders.get(image) ?? []).slice(0, HOLDERS_CONSIDERED_MAX)
-    return preferred(policy, looked.filter((worker) => hasCapacity(worker, size))) // prettier-ignore
+    return preferred(policy, looked.filter((worker) => fits(worker, size))) // prettier-ignore
   }
 
   const choose = ({ groups, unavailable }: Candidates, request: PlacementRequest): IndexedWorker | null => {
-    const { vcpus, memory_mib, image } = request
-    if (unavailable.some((size) => vcpus >= size.vcpus && memory_mib >= size.memory_mib)) return null
+    const { vcpus, memory_mib, disk_mib, image } = request
+    if (unavailable.some((size) => isAtLeast(request, size))) return null
     if (image !== null) {
-      const holder = preferred(policy, groups.map((group) => findHolder(group, image, request))) // prettier-ignore
+      const holder = preferred(policy, groups.map((group) => findHolder(group, image, sizeOn(group, request)))) // prettier-ignore
       if (holder !== null) return holder
     }
-    const found = preferred(policy, groups.map((group) => group.all.find(request, from))) // prettier-ignore
+    const found = preferred(policy, groups.map((group) => group.all.find(sizeOn(group, request), from))) // prettier-ignore
     if (found === null) {
       if (unavailable.length >= UNAVAILABLE_SIZES_MAX) unavailable.shift()
-      unavailable.push({ vcpus, memory_mib })
+      unavailable.push({ vcpus, memory_mib, disk_mib })
     }
     return found
   }
@@ -134,14 +148,12 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
   const chooseHomeWorker = (homes: ReadonlySet<WorkerId>, request: PlacementRequest): IndexedWorker | null => {
     const [home] = homes
     const worker = home === undefined || homes.size > 1 ? undefined : indexed.get(home)
-    return worker !== undefined && satisfies(worker.group, request) && hasCapacity(worker, request) ? worker : null
+    if (worker === undefined || !satisfies(worker.group, request)) return null
+    return fits(worker, { ...request, disk_mib: diskOn(worker, request) }) ? worker : null
   }
 
   return {
-    largestFree: {
-      vcpus: workers.reduce((most, { free_vcpus }) => Math.max(most, free_vcpus), 0),
-      memory_mib: workers.reduce((most, { free_memory_mib }) => Math.max(most, free_memory_mib), 0),
-    },
+    largestFree: largestFreeOf(indexed.values()),
     allocate(request) {
       const homes = homeWorkersOf(request)
       const worker = homes.size > 0 ? chooseHomeWorker(homes, request) : choose(candidatesFor(request), request)
@@ -149,6 +161,7 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
       const before = bucketOf(worker)
       worker.free_vcpus -= request.vcpus
       worker.free_memory_mib -= request.memory_mib
+      worker.free_disk_mib -= diskOn(worker, request)
       const after = bucketOf(worker)
       if (after === before && policy === 'pack') return worker.id
       for (const index of worker.buckets) {
@@ -168,17 +181,18 @@ type Needs = Pick<PlacementRequest, 'org_id' | 'abilities' | 'volumes'>
  */
 function makeGroupFinder(
   groups: Map<string, ProfileGroup>,
-): (profile: Pick<PlacementWorker, 'abilities' | 'storage' | 'org_ids'>) => ProfileGroup {
+): (profile: Pick<PlacementWorker, 'abilities' | 'storage' | 'org_ids' | 'default_disk_mib'>) => ProfileGroup {
   const keys = new Map<readonly string[], string>()
-  return ({ abilities, storage, org_ids }) => {
+  return ({ abilities, storage, org_ids, default_disk_mib }) => {
     const ofAbilities = keys.get(abilities) ?? abilities.toSorted().join(' ')
     keys.set(abilities, ofAbilities)
     const ofOrgs = org_ids === null ? '' : `for ${org_ids.toSorted().join(' ')}`
-    const key = `${String(storage?.is_shared)} ${String(storage?.enforces_caps)} ${ofAbilities} ${ofOrgs}`
+    const key = `${String(default_disk_mib)} ${String(storage?.is_shared)} ${String(storage?.enforces_caps)} ${ofAbilities} ${ofOrgs}`
     const known = groups.get(key)
     if (known !== undefined) return known
     const all = makeCapacityBuckets<IndexedWorker>()
     const made: ProfileGroup = {
+      default_disk_mib,
       orgs: org_ids === null ? null : new Set(org_ids),
       abilities: new Set(abilities),
       storage,
@@ -206,8 +220,32 @@ function satisfies(
   )
 }
 
-function hasCapacity({ free_vcpus, free_memory_mib }: FreeCapacity, { vcpus, memory_mib }: RequestedCapacity): boolean {
-  return free_vcpus >= vcpus && free_memory_mib >= memory_mib
+/** What a request without a home takes on each worker of a group. */
+function sizeOn({ default_disk_mib }: ProfileGroup, request: PlacementRequest): RequestedCapacity {
+  const { vcpus, memory_mib, disk_mib } = request
+  return { vcpus, memory_mib, disk_mib: disk_mib ?? default_disk_mib ?? 0 }
+}
+
+function diskOn({ id, group: { default_disk_mib } }: IndexedWorker, request: PlacementRequest): number {
+  return diskTakenOn({ id, default_disk_mib }, request)
+}
+
+/** Whether a request needs at least this size on every worker. */
+function isAtLeast(request: PlacementRequest, size: Candidates['unavailable'][number]): boolean {
+  if (request.vcpus < size.vcpus || request.memory_mib < size.memory_mib) return false
+  if (request.disk_mib === null || size.disk_mib === null) return request.disk_mib === size.disk_mib
+  return request.disk_mib >= size.disk_mib
+}
+
+function largestFreeOf(workers: Iterable<IndexedWorker>): LargestFree {
+  const most = { vcpus: 0, memory_mib: 0, disk_mib: 0, has_default_disk: false }
+  for (const { free_vcpus, free_memory_mib, free_disk_mib, group } of workers) {
+    most.vcpus = Math.max(most.vcpus, free_vcpus)
+    most.memory_mib = Math.max(most.memory_mib, free_memory_mib)
+    most.disk_mib = Math.max(most.disk_mib, free_disk_mib)
+    most.has_default_disk ||= free_disk_mib >= (group.default_disk_mib ?? 0)
+  }
+  return most
 }
 
 /** Chooses the worker that the policy prefers. Among equally full workers, it chooses the first. */

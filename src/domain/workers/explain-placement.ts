@@ -1,4 +1,10 @@
-import { storageSatisfies, homeWorkersOf, type PlacementRequest, type PlacementWorker } from './placement.ts'
+import {
+  diskTakenOn,
+  storageSatisfies,
+  homeWorkersOf,
+  type PlacementRequest,
+  type PlacementWorker,
+} from './placement.ts'
 
 export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'worker'] as const
 
@@ -23,7 +29,12 @@ export type PlacementExplanation = {
    * The free capacity of the worker that comes closest to the needed capacity. A worker doesn't count if it fails
    * another need that some worker satisfies.
    */
-  readonly largest_free: { readonly vcpus: number; readonly memory_mib: number }
+  readonly largest_free: {
+    readonly vcpus: number
+    readonly memory_mib: number
+    /** Null: the worker doesn't limit the sum of its disks. */
+    readonly disk_mib: number | null
+  }
 }
 
 /**
@@ -44,15 +55,21 @@ export function explainPlacement(request: PlacementRequest, workers: readonly Pl
     (best, worker) => (best === null || fitRatio(worker, request) > fitRatio(best, request) ? worker : best),
     null,
   )
+  const free_disk_mib = closest === null ? 0 : closest.free_disk_mib
   const largest_free = {
     vcpus: Math.max(0, closest?.free_vcpus ?? 0),
     memory_mib: Math.max(0, closest?.free_memory_mib ?? 0),
+    disk_mib: free_disk_mib === null ? null : Math.max(0, free_disk_mib),
   }
-  const resource = (name: 'vcpus' | 'memory_mib', requested: number): readonly MissingRequirement[] =>
-    largest_free[name] >= requested
-      ? []
-      : [{ kind: 'resource', name, requested, largest_free: largest_free[name], accepted: null }]
-  if (closest !== null) missing.push(...resource('vcpus', vcpus), ...resource('memory_mib', memory_mib))
+  const resource = (name: keyof typeof largest_free, requested: number): readonly MissingRequirement[] => {
+    const free = largest_free[name]
+    if (free === null || free >= requested) return []
+    return [{ kind: 'resource', name, requested, largest_free: free, accepted: null }]
+  }
+  if (closest !== null) {
+    missing.push(...resource('vcpus', vcpus), ...resource('memory_mib', memory_mib))
+    missing.push(...resource('disk_mib', diskTakenOn(closest, request)))
+  }
   return { missing, largest_free }
 }
 
@@ -114,9 +131,12 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
 }
 
 /**
- * The free capacity of a worker divided by the requested one; the smaller ratio of vCPUs and memory. From 1 on, the
- * request fits.
+ * The free capacity of a worker divided by the requested one; the smallest ratio of vCPUs, memory and disk. From 1 on,
+ * the request fits.
  */
-function fitRatio(worker: PlacementWorker, { vcpus, memory_mib }: PlacementRequest): number {
-  return Math.min(worker.free_vcpus / vcpus, worker.free_memory_mib / memory_mib)
+function fitRatio(worker: PlacementWorker, request: PlacementRequest): number {
+  const { vcpus, memory_mib } = request
+  const disk_mib = diskTakenOn(worker, request)
+  const ofDisk = disk_mib === 0 ? Infinity : (worker.free_disk_mib ?? Infinity) / disk_mib
+  return Math.min(worker.free_vcpus / vcpus, worker.free_memory_mib / memory_mib, ofDisk)
 }

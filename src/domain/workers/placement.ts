@@ -6,8 +6,10 @@ export type PlacementRequest = {
   readonly org_id: OrgId
   readonly vcpus: number
   readonly memory_mib: number
+  /** The size of the sandbox's disk. Null: the worker's default size. */
+  readonly disk_mib: number | null
   readonly abilities: readonly string[]
-  /** The only worker where the run can run, or null. */
+  /** The only worker where the run can run, because it has the sandbox's disk already, or null. */
   readonly home_worker_id: WorkerId | null
   /** The needs of the run's volumes. Null: the run uses no volume. */
   readonly volumes: VolumeNeeds | null
@@ -34,6 +36,8 @@ export type WorkerProfile = {
   readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
   /** The images that need no pull on the worker, in canonical spelling. */
   readonly images: readonly string[]
+  /** The size of a disk for which a sandbox names no size. Null: the worker's version doesn't report it. */
+  readonly default_disk_mib: number | null
 }
 
 /** A worker with its free capacity. */
@@ -43,6 +47,8 @@ export type PlacementWorker = WorkerProfile & {
   readonly org_ids: readonly OrgId[] | null
   readonly free_vcpus: number
   readonly free_memory_mib: number
+  /** Null: the worker doesn't limit the sum of its disks. */
+  readonly free_disk_mib: number | null
 }
 
 /**
@@ -87,4 +93,15 @@ export function homeWorkersOf({
  */
 export function hasConflictingHomes(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
   return homeWorkersOf(request).size > 1
+}
+
+/**
+ * How much disk capacity a run takes on a worker. The disk of a sandbox counts as long as it exists, so a run takes
+ * nothing where its disk is already.
+ */
+export function diskTakenOn(
+  { id, default_disk_mib }: Pick<PlacementWorker, 'id' | 'default_disk_mib'>,
+  { home_worker_id, disk_mib }: Pick<PlacementRequest, 'home_worker_id' | 'disk_mib'>,
+): number {
+  return home_worker_id === id ? 0 : (disk_mib ?? default_disk_mib ?? 0)
 }

@@ -32,10 +32,16 @@ export function limitClaims(
     refused.push(`${String(claimed)} ${unit}, of which ${String(max)} are allowed`)
     return max
   }
+  const limitDisk = (claimed: number | null): number | null => {
+    if (claimed !== null) return limit(claimed, bounds.max_disk_mib, 'MiB of disk')
+    if (bounds.max_disk_mib !== null)
+      refused.push(`disk without a limit, of which ${String(bounds.max_disk_mib)} MiB are allowed`)
+    return bounds.max_disk_mib
+  }
   const limited = {
     vcpus: limit(capacity.vcpus, bounds.max_vcpus, 'vCPUs'),
     memory_mib: limit(capacity.memory_mib, bounds.max_memory_mib, 'MiB of memory'),
-    disk_mib: limit(capacity.disk_mib, bounds.max_disk_mib, 'MiB of disk'),
+    disk_mib: limitDisk(capacity.disk_mib),
   }
   const is_shared = storage.is_shared && bounds.shared_volumes
   if (is_shared !== storage.is_shared) refused.push('shared volumes')

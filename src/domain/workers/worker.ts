@@ -1,7 +1,12 @@
 import type { Ability } from '../abilities.ts'
 
 /** The total capacity of a worker for sandboxes, including the running ones. */
-export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
+export type Capacity = {
+  readonly vcpus: number
+  readonly memory_mib: number
+  /** How much the disks of all sandboxes may have together, the stopped ones included. Null: not limited. */
+  readonly disk_mib: number | null
+}
 
 /** How a worker stores volumes, and which caps it enforces while sandboxes write. */
 export type StorageReport = {
@@ -21,6 +26,8 @@ export type DriverReport = {
   readonly abilities: readonly Ability[]
   /** References of the images on the worker. */
   readonly images: readonly string[]
+  /** The size of a disk for which a sandbox names no size. */
+  readonly default_disk_mib: number
 }
 
 /** Describes a valid name of a worker. Every host name is a valid name. */

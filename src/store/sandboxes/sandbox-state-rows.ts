@@ -21,6 +21,8 @@ export type SandboxStateRow = {
   readonly memory_mib: number
   /** Null: the worker's default size. */
   readonly disk_size_mib: number | null
+  /** The worker that stores the sandbox's disk. */
+  readonly home_worker_id: WorkerId | null
   readonly max_duration_secs: number | null
   /** The organization's limit on the duration of one run, in minutes. */
   readonly max_uptime_minutes: number | null

@@ -1,19 +1,32 @@
 /**
- * The free capacity of workers, their profiles, and the runs that need capacity. The used capacity of a worker is the
- * sum of its open runs. That sum is not stored.
+ * The free capacity of workers, their profiles, and the runs that need capacity. The used vCPUs and memory of a worker
+ * are the sum of its open runs, and its used disk is the sum of its sandboxes' disks. Those sums are not stored.
  */
+import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { LargestFree } from '../../domain/workers/capacity-index.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
+import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
+
+/** The disks on a worker. */
+type DiskUse = {
+  /** The sum of the sizes that sandboxes name. */
+  readonly sized_disks_mib: number
+  /** How many disks have the worker's default size. */
+  readonly default_disks: number
+}
 
 /** A worker that may get new runs. */
-export type WorkerCapacity = {
+export type WorkerCapacity = DiskUse & {
   readonly id: WorkerId
   readonly name: string
   readonly free_vcpus: number
   readonly free_memory_mib: number
+  /** The worker's disk capacity, whatever is used of it. Null: not limited. */
+  readonly disk_mib: number | null
   /** The hash of the worker's profile: see `findProfiles`. */
   readonly profile_hash: string
   /** The organizations whose runs it may get. Null: all. */
@@ -27,10 +40,13 @@ export async function listFree(q: Queryable, now: Date): Promise<readonly Worker
   const { rows } = await q.query<WorkerCapacity>({
     name: 'capacity.listFree',
     text: `SELECT w.id, w.name, w.offer AS profile_hash, w.bounds -> 'org_ids' AS org_ids, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
-             (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib
+             (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib,
+             w.disk_mib::float8, coalesce(d.sized_disks_mib, 0) AS sized_disks_mib,
+             coalesce(d.default_disks, 0) AS default_disks
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
              WHERE ended_at IS NULL AND worker_id IS NOT NULL GROUP BY worker_id) u ON u.worker_id = w.id
+           LEFT JOIN (SELECT worker_id, ${DISK_SUMS} FROM (${DISKS}) a GROUP BY worker_id) d ON d.worker_id = w.id
            WHERE w.lease_expires_at > $1 AND ${MAY_GET_RUNS} ORDER BY w.id`,
     values: [now],
   })
@@ -58,7 +74,13 @@ export async function findProfiles(q: Queryable, hashes: readonly string[]): Pro
 }
 
 /** The capacity of a worker that a run would use. */
-export type Reservation = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
+export type Reservation = {
+  readonly worker_id: WorkerId
+  readonly vcpus: number
+  readonly memory_mib: number
+  /** The size of the disk that the run needs there. Null: the worker's default size. 0: its disk is there already. */
+  readonly disk_mib: number | null
+}
 
 /**
  * Tries reservations in order, and returns for each whether it succeeded. A reservation succeeds if its worker may get
@@ -72,37 +94,56 @@ export async function reserve(
   now: Date,
 ): Promise<readonly boolean[]> {
   const ids = [...new Set(reservations.map(({ worker_id }) => worker_id))]
-  const { rows: workers } = await tx.query<{ readonly id: WorkerId; vcpus: number; memory_mib: number }>({
+  const { rows: workers } = await tx.query<ReservableWorker>({
     name: 'capacity.lock',
-    text: `SELECT w.id, w.vcpus, w.memory_mib FROM workers w
+    text: `SELECT w.id, w.vcpus, w.memory_mib, ${DISK_CAPACITY} FROM workers w
            WHERE w.id = ANY($1::uuid[]) AND w.lease_expires_at > $2 AND ${MAY_GET_RUNS} ORDER BY w.id FOR NO KEY UPDATE`,
     values: [ids, now],
   })
   // A second statement, after the locks, also sees the runs that earlier holders of the locks have committed.
-  const { rows: used } = await tx.query<Reservation>({
+  const { rows: used } = await tx.query<UsedCapacity>({
     name: 'capacity.used',
-    text: `SELECT worker_id, sum(vcpus)::integer AS vcpus, sum(memory_mib)::integer AS memory_mib FROM runs
-           WHERE worker_id = ANY($1::uuid[]) AND ended_at IS NULL GROUP BY worker_id`,
+    text: `SELECT w.id AS worker_id, u.vcpus, u.memory_mib, d.sized_disks_mib, d.default_disks
+           FROM unnest($1::uuid[]) AS w(id),
+             LATERAL (SELECT coalesce(sum(vcpus), 0)::integer AS vcpus, coalesce(sum(memory_mib), 0)::integer AS memory_mib
+               FROM runs WHERE worker_id = w.id AND ended_at IS NULL) u,
+             LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d`,
     values: [workers.map(({ id }) => id)],
   })
-  const left = new Map(workers.map((worker) => [worker.id, { ...worker }]))
-  const reserveOne = ({ worker_id, vcpus, memory_mib }: Reservation): boolean => {
+  const usedOn = new Map(used.map((one) => [one.worker_id, one]))
+  const left = new Map(workers.map((worker) => [worker.id, leftOf(worker, usedOn.get(worker.id))]))
+  return reservations.map(({ worker_id, vcpus, memory_mib, disk_mib }) => {
     const worker = left.get(worker_id)
     if (worker === undefined) return false
+    const diskMib = disk_mib ?? worker.default_disk_mib
+    const fits =
+      worker.vcpus >= vcpus && worker.memory_mib >= memory_mib && (diskMib === 0 || worker.disk_mib >= diskMib)
+    if (!fits) return false
     worker.vcpus -= vcpus
     worker.memory_mib -= memory_mib
-    return worker.vcpus >= 0 && worker.memory_mib >= 0
-  }
-  for (const one of used) reserveOne(one)
-  return reservations.map((one) => {
-    const fits = reserveOne(one)
-    const worker = left.get(one.worker_id)
-    if (!fits && worker !== undefined) {
-      worker.vcpus += one.vcpus
-      worker.memory_mib += one.memory_mib
-    }
-    return fits
+    worker.disk_mib -= diskMib
+    return true
   })
+}
+
+type ReservableWorker = {
+  readonly id: WorkerId
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly disk_mib: number | null
+  readonly default_disk_mib: number
+}
+
+type UsedCapacity = Pick<Reservation, 'worker_id' | 'vcpus' | 'memory_mib'> & DiskUse
+
+function leftOf({ vcpus, memory_mib, disk_mib, default_disk_mib }: ReservableWorker, used: UsedCapacity | undefined) {
+  const usedDiskMib = (used?.sized_disks_mib ?? 0) + (used?.default_disks ?? 0) * default_disk_mib
+  return {
+    vcpus: vcpus - (used?.vcpus ?? 0),
+    memory_mib: memory_mib - (used?.memory_mib ?? 0),
+    disk_mib: (disk_mib ?? Infinity) - usedDiskMib,
+    default_disk_mib,
+  }
 }
 
 /**
@@ -134,6 +175,8 @@ export type PendingRun = {
   readonly opened_at: string
   readonly vcpus: number
   readonly memory_mib: number
+  /** The size of the sandbox's disk. Null: the worker's default size. */
+  readonly disk_mib: number | null
   readonly abilities: readonly string[]
   /** The worker that stores the sandbox's writable layer. The run can be placed on no other worker. */
   readonly home_worker_id: WorkerId | null
@@ -148,7 +191,7 @@ export type PendingRun = {
   readonly volumes: VolumeNeeds | null
 }
 
-const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
+const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
   s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
 
 /** The range of a page of pending runs. */
@@ -156,7 +199,15 @@ export type PendingPage = {
   readonly after: Pick<PendingRun, 'opened_at' | 'run_id'> | null
   readonly limit: number
   /** The largest size of waiting runs to include. Null: no waiting runs. */
-  readonly waitingUpTo: { readonly vcpus: number; readonly memory_mib: number } | null
+  readonly waitingUpTo: LargestFree | null
+}
+
+/** A run without a size (0) needs a default disk. A run of a sandbox with a disk needs no other. */
+const DISK_MAY_FIT = `(CASE WHEN r.disk_mib = 0 THEN $7 ELSE r.disk_mib <= $6 END
+  OR EXISTS (SELECT FROM sandboxes h WHERE h.id = r.sandbox_id AND h.home_worker_id IS NOT NULL))`
+
+function largestOf({ vcpus, memory_mib, disk_mib, has_default_disk }: LargestFree): readonly unknown[] {
+  return [vcpus, memory_mib, Math.min(disk_mib, INT32_MAX), has_default_disk]
 }
 
 /**
@@ -168,7 +219,7 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
   const { after, limit, waitingUpTo } = page
   const isAfter = '(r.opened_at, r.id) > ($1::timestamptz, $2::uuid)'
   const waiting = `UNION ALL (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_WAITING} AND r.vcpus <= $4 AND r.memory_mib <= $5
-    AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3) ORDER BY opened_at, id LIMIT $3`
+    AND ${DISK_MAY_FIT} AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3) ORDER BY opened_at, id LIMIT $3`
   const { rows } = await q.query<PendingRun>({
     name: `capacity.pending.${waitingUpTo === null ? 'new' : 'all'}`,
     text: `WITH due AS MATERIALIZED (
@@ -182,7 +233,7 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
       after?.opened_at ?? '-infinity',
       after?.run_id ?? '00000000-0000-0000-0000-000000000000',
       limit,
-      ...(waitingUpTo === null ? [] : [waitingUpTo.vcpus, waitingUpTo.memory_mib]),
+      ...(waitingUpTo === null ? [] : largestOf(waitingUpTo)),
     ],
   })
   return rows

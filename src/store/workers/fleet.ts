@@ -2,6 +2,7 @@
 import type { VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { WorkerBounds } from '../../domain/workers/worker-bounds.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
 
 /** The identity of a worker. */
 export type WorkerIdentity = {
@@ -69,6 +70,10 @@ export type ListedWorker = {
   readonly memory_mib: number
   readonly used_vcpus: number
   readonly used_memory_mib: number
+  /** Null: not limited. */
+  readonly disk_mib: number | null
+  /** The sizes of all disks, those of stopped sandboxes included. */
+  readonly used_disk_mib: number
   readonly runs: number
   readonly created_at: Date
   readonly lease_expires_at: Date | null
@@ -85,10 +90,13 @@ export async function list(q: Queryable, after: WorkerId | null, limit: number):
   const { rows } = await q.query<ListedWorker>({
     text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.driver -> 'abilities' AS abilities, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
              w.draining_since, w.drain_deadline_at, w.removed_at, w.bounds, w.refused_claims, u.runs::integer AS runs,
-             coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
+             coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib,
+             c.disk_mib, d.sized_disks_mib + d.default_disks * c.default_disk_mib AS used_disk_mib
            FROM workers w CROSS JOIN LATERAL (
              SELECT count(*) AS runs, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs r
              WHERE r.worker_id = w.id AND r.ended_at IS NULL) u
+           CROSS JOIN LATERAL (SELECT ${DISK_CAPACITY}) c
+           CROSS JOIN LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d
            WHERE w.id > $1 ORDER BY w.id LIMIT $2`,
     values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
   })

@@ -85,6 +85,8 @@ type SimulatedInput = {
   readonly world?: SimulatedWorld
   /** The capacity to report. Default: that of a large machine. */
   readonly capacity?: Capacity
+  /** The reported size of a disk for which a sandbox names no size. No disk is made. */
+  readonly defaultDiskMib?: number
   /** Where to write log lines about the runs. By default none are written. */
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   /** Chooses the behaviour of each run. Default: `DEFAULT_BEHAVIOUR`. */
@@ -97,7 +99,7 @@ type SimulatedInput = {
  */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => DEFAULT_BEHAVIOUR } = input
-  const { logs = makeNoLogs() } = input
+  const { logs = makeNoLogs(), defaultDiskMib: default_disk_mib = 1 } = input
   const closing = new AbortController()
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const ends = new Set<Promise<void>>()
@@ -207,7 +209,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     name: 'simulated',
     probe: () =>
       Promise.resolve({
-        report: { name: 'simulated', isolation: ISOLATION, abilities: ABILITIES, images: [] },
+        report: { name: 'simulated', isolation: ISOLATION, abilities: ABILITIES, images: [], default_disk_mib },
         capacity,
       }),
     list: () => Promise.resolve([...world.runs.values()].map(observe)),
@@ -258,7 +260,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   }
 }
 
-const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 16_777_216 }
+const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1_073_741_824 }
 
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 

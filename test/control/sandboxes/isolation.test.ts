@@ -20,7 +20,13 @@ after(() => world.close())
 
 let seq = 0
 async function report(level: IsolationLevel, observed_runs: readonly ObservedRun[]): Promise<void> {
-  const driver = { name: 'played', isolation: level, abilities: isolationAbilities(level), images: [] }
+  const driver = {
+    name: 'played',
+    isolation: level,
+    abilities: isolationAbilities(level),
+    images: [],
+    default_disk_mib: 1,
+  }
   await recordReport(world.deps, reportOf(worker, { seq: ++seq, driver, observed_runs }))
 }
 

@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
-import { explainWaiting } from '../../../src/control/workers/explain-waiting.ts'
+import { explainWaiting, makeReadFleet } from '../../../src/control/workers/explain-waiting.ts'
+import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
+import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
+import { listWorkers } from '../../../src/control/workers/fleet.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { moveAll } from '../../../src/control/sandboxes/transition-batches.ts'
@@ -38,11 +41,24 @@ async function sql<Row extends Record<string, unknown>>(
 }
 
 let reports = 0
-type Offered = { readonly vcpus: number; readonly memory_mib?: number; readonly images?: readonly string[] }
-async function join(name: string, { vcpus, memory_mib = 100_000, images = [] }: Offered): Promise<WorkerId> {
+const DEFAULT_DISK_MIB = 40
+type Offered = {
+  readonly vcpus: number
+  readonly memory_mib?: number
+  readonly disk_mib?: number | null
+  readonly images?: readonly string[]
+}
+async function join(name: string, offered: Offered): Promise<WorkerId> {
+  const { vcpus, memory_mib = 100_000, disk_mib = 1_000_000, images = [] } = offered
   const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
-  const capacity = { vcpus, memory_mib, disk_mib: 1_000_000 }
-  const driver = { name: 'test', isolation: 'none', abilities: [], images }
+  const capacity = { vcpus, memory_mib, disk_mib }
+  const driver = {
+    name: 'test',
+    isolation: 'none',
+    abilities: ['disk_size'] as const,
+    images,
+    default_disk_mib: DEFAULT_DISK_MIB,
+  }
   await recordReport(control.deps, reportOf(worker_id, { seq: ++reports, capacity, driver }))
   return worker_id
 }
@@ -163,7 +179,7 @@ test('a waiting sandbox shows its position, what is missing and the largest free
     position: 2,
     waiting: 2,
     missing: [{ kind: 'resource', name: 'vcpus', requested: 4, largest_free: 1, accepted: null }],
-    largest_free: { vcpus: 1, memory_mib: 99_900 },
+    largest_free: { vcpus: 1, memory_mib: 99_900, disk_mib: 1_000_000 - DEFAULT_DISK_MIB },
   })
   assert.equal((await explainWaiting(control.deps, first))?.position, 1)
 })
@@ -181,4 +197,89 @@ test('waiting runs are counted only up to the limit', async () => {
       [3, 3],
     ],
   )
+})
+
+/** A pass that reads the fleet, as that of a new leader. */
+const pass = (): Promise<number | null> => makePlacePendingLoop(control.deps).run(never)
+
+/** Creates a sandbox with a disk of this size, or with the worker's default if null. */
+function createWithDisk(disk_size_mib: number | null): Promise<SandboxId> {
+  return create({ resources: { memory_mib: 100, vcpus: 1, disk_size_mib } })
+}
+
+async function end(id: SandboxId): Promise<void> {
+  for (const event of ['stop_requested', 'worker_stopped'] as const)
+    await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
+}
+
+/** The sum of the disks on a worker, and its disk capacity, as `worker list` shows them. */
+async function diskOf(worker: WorkerId): Promise<readonly [used: number, capacity: number | null]> {
+  for await (const one of listWorkers(control.deps)) if (one.id === worker) return [one.used_disk_mib, one.disk_mib]
+  throw new Error('the worker is not listed')
+}
+
+test('a worker gets disks up to its capacity, from however many passes, and a default disk counts with its default size', async () => {
+  const worker = await join('disks', { vcpus: 100, disk_mib: 5 * DEFAULT_DISK_MIB })
+  const sized = await Promise.all(Array.from({ length: 4 }, () => createWithDisk(2 * DEFAULT_DISK_MIB)))
+  const plain = await Promise.all(Array.from({ length: 4 }, () => createWithDisk(null)))
+  await Promise.all([sized.slice(0, 2), sized.slice(2)].map((some) => placeOn(worker, some)))
+  assert.equal(await countOn(worker), 2)
+  await Promise.all([plain.slice(0, 2), plain.slice(2)].map((some) => placeOn(worker, some)))
+  assert.equal(await countOn(worker), 3)
+  assert.deepEqual(await diskOf(worker), [5 * DEFAULT_DISK_MIB, 5 * DEFAULT_DISK_MIB])
+})
+
+test('the disk of a stopped sandbox still counts, its own restart takes no more, and its deletion frees it', async () => {
+  const worker = await join('kept', { vcpus: 100, disk_mib: 100 })
+  const [kept, waiting] = [await createWithDisk(80), await createWithDisk(60)]
+  await pass()
+  assert.equal((await runOf(kept)).worker_id, worker)
+  await end(kept)
+  await pass()
+  assert.deepEqual([(await runOf(waiting)).worker_id, await diskOf(worker)], [null, [80, 100]])
+  const [missing] =
+    (await explainWaiting({ ...control.deps, readFleet: makeReadFleet(control.deps) }, waiting))?.missing ?? []
+  assert.deepEqual(missing, { kind: 'resource', name: 'disk_mib', requested: 60, largest_free: 20, accepted: null })
+  await startSandbox(control.deps, control.caller, { id: kept }, { waitMs: null, signal: never })
+  await pass()
+  assert.equal((await runOf(kept)).worker_id, worker)
+  assert.deepEqual(await diskOf(worker), [80, 100])
+
+  await deleteSandbox(control.deps, control.caller, { id: kept })
+  await pass()
+  assert.deepEqual([(await runOf(waiting)).worker_id, await diskOf(worker)], [null, [80, 100]], 'its run is stopping')
+  await moveSandbox(control.deps, { sandbox_id: kept, run_id: null, event: 'worker_stopped', cause })
+  await pass()
+  assert.deepEqual([(await runOf(waiting)).worker_id, await diskOf(worker)], [worker, [60, 100]])
+})
+
+test('a restart waits for vCPUs like any run, even if its worker has more disks than its capacity', async () => {
+  const worker = await join('over', { vcpus: 1, disk_mib: 100 })
+  const kept = await createWithDisk(90)
+  await pass()
+  await end(kept)
+  await sql('UPDATE workers SET disk_mib = 10, vcpus = 0 WHERE id = $1', [worker])
+  await startSandbox(control.deps, control.caller, { id: kept }, { waitMs: null, signal: never })
+  const other = await createWithDisk(50)
+  await pass()
+  assert.equal((await runOf(kept)).worker_id, null)
+  await sql('UPDATE workers SET vcpus = 9 WHERE id = $1', [worker])
+  await pass()
+  assert.deepEqual([(await runOf(kept)).worker_id, (await runOf(other)).worker_id], [worker, null])
+})
+
+test('a worker without a limit takes every disk, and so does one of a version that reports no default size', async () => {
+  const unlimited = await join('unlimited', { vcpus: 1, disk_mib: null })
+  const first = await createWithDisk(60_000)
+  await pass()
+  assert.deepEqual([(await runOf(first)).worker_id, await diskOf(unlimited)], [unlimited, [60_000, null]])
+  const earlier = await join('earlier', { vcpus: 1, disk_mib: 7 })
+  await sql(`UPDATE workers SET driver = driver - 'default_disk_mib' WHERE id = $1`, [earlier])
+  const second = await createWithDisk(null)
+  const third = await createWithDisk(60)
+  await pass()
+  assert.deepEqual([(await runOf(second)).worker_id, await diskOf(earlier)], [earlier, [0, null]])
+  await end(second)
+  await pass()
+  assert.equal((await runOf(third)).worker_id, earlier)
 })

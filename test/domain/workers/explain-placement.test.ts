@@ -12,6 +12,8 @@ const WORKER: PlacementWorker = {
   org_ids: null,
   free_vcpus: 4,
   free_memory_mib: 4_096,
+  free_disk_mib: 10_000,
+  default_disk_mib: 1_000,
   abilities: ['patches'],
   storage: { is_shared: false, enforces_caps: false },
   images: [],
@@ -20,6 +22,7 @@ const REQUEST: PlacementRequest = {
   org_id: asId<OrgId>('o1'),
   vcpus: 1,
   memory_mib: 256,
+  disk_mib: null,
   abilities: [],
   home_worker_id: null,
   volumes: null,
@@ -34,7 +37,7 @@ function lacks(request: Partial<PlacementRequest>, workers: readonly PlacementWo
 test('each resource that no worker has enough of is named, with the requested amount and that of the closest worker', () => {
   const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 1, free_memory_mib: 8_192 }]
   const told = explainPlacement({ ...REQUEST, vcpus: 8, memory_mib: 6_000 }, workers)
-  assert.deepEqual(told.largest_free, { vcpus: 4, memory_mib: 4_096 })
+  assert.deepEqual(told.largest_free, { vcpus: 4, memory_mib: 4_096, disk_mib: 10_000 })
   assert.deepEqual(
     told.missing.map(({ name, requested, largest_free }) => [name, requested, largest_free]),
     [
@@ -57,9 +60,23 @@ test('abilities that no worker has are named, and free capacity counts only work
   ])
 })
 
+test('a disk that no worker has capacity for is named by its size, unless it is there already', () => {
+  const workers = [{ ...WORKER, free_disk_mib: 700 }]
+  const told = explainPlacement({ ...REQUEST, disk_mib: 800 }, workers)
+  assert.deepEqual(told.missing, [
+    { kind: 'resource', name: 'disk_mib', requested: 800, largest_free: 700, accepted: null },
+  ])
+  assert.equal(told.largest_free.disk_mib, 700)
+  const [byDefault] = explainPlacement(REQUEST, workers).missing
+  assert.deepEqual([byDefault?.name, byDefault?.requested], ['disk_mib', 1_000])
+  assert.deepEqual(lacks({ disk_mib: 700 }, workers), [])
+  assert.deepEqual(lacks({ disk_mib: 800, home_worker_id: here }, [{ ...WORKER, free_disk_mib: -5 }]), [])
+  assert.equal(explainPlacement({ ...REQUEST, disk_mib: 9_999_999 }, [{ ...WORKER, free_disk_mib: null }]).largest_free.disk_mib, null) // prettier-ignore
+})
+
 test('if no worker accepts runs, a worker is missing and there is no free capacity', () => {
   const told = explainPlacement({ ...REQUEST, abilities: ['patches'] }, [])
-  assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0 })
+  assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0, disk_mib: 0 })
   assert.deepEqual(told.missing.map(({ kind }) => kind), ['worker']) // prettier-ignore
 })
 
@@ -71,6 +88,8 @@ test('something is missing exactly when the request can’t be placed', () => {
       org_ids: fc.constant(null),
       free_vcpus: fc.integer({ min: -1, max: 3 }),
       free_memory_mib: fc.integer({ min: -10, max: 600 }),
+      free_disk_mib: fc.option(fc.integer({ min: -10, max: 90 })),
+      default_disk_mib: fc.constantFrom(10, 40, null),
       abilities,
       storage: fc.option(fc.record({ is_shared: fc.boolean(), enforces_caps: fc.boolean() })),
       images: fc.constant([]),
@@ -81,6 +100,7 @@ test('something is missing exactly when the request can’t be placed', () => {
     org_id: fc.constant(asId<OrgId>('o1')),
     vcpus: fc.integer({ min: 1, max: 3 }),
     memory_mib: fc.integer({ min: 16, max: 600 }),
+    disk_mib: fc.option(fc.integer({ min: 5, max: 60 })),
     abilities,
     home_worker_id: fc.option(fc.constantFrom(here, there)),
     volumes: fc.option(

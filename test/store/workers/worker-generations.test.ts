@@ -50,7 +50,13 @@ async function makeReport() {
     phase === null ? [] : [{ ...run, phase, ...(phase === 'ended' ? { outcome: { kind: 'stopped' } as const } : {}) }]
   return reportOf(worker, {
     seq: ++seq,
-    driver: { name: 'played', isolation: 'none', abilities: ['named_mounts', 'bind_mounts'], images: [] },
+    driver: {
+      name: 'played',
+      isolation: 'none',
+      abilities: ['named_mounts', 'bind_mounts'],
+      images: [],
+      default_disk_mib: 1,
+    },
     storage: { is_shared: false, enforces_caps: true, how: 'as the test says' },
     stored_sandboxes: stored.map(({ id }) => id),
     observed_runs: runs.flatMap(observed),

@@ -56,7 +56,7 @@ export function describeConformance(subject: ConformanceSubject): void {
       const { report, capacity } = await driver.probe()
       assert.equal(report.name, driver.name)
       assert.notEqual(report.isolation, '')
-      assert.ok(capacity.vcpus > 0 && capacity.memory_mib > 0 && capacity.disk_mib > 0)
+      assert.ok(capacity.vcpus > 0 && capacity.memory_mib > 0 && (capacity.disk_mib ?? 1) > 0)
     })
 
     promise('starts a run once, however often it is asked', async (driver) => {

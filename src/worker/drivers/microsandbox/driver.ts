@@ -8,6 +8,7 @@ import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
+import { measureDiskLimitMib } from './disk-limit.ts'
 import { makeGuestHeartbeats } from './guest-heartbeats.ts'
 import { assertHomeShortEnough, vmPaths, describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
 import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
@@ -123,7 +124,7 @@ async function removeLeftovers(context: VmContext): Promise<void> {
  * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run microVMs. The error
  * message lists everything that is missing.
  */
-async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
+async function probeVm({ home, images, installation, settings }: VmContext): Promise<Probe> {
   const missing = await findMissingMicroVmRequirements()
   if (missing.length > 0) throw new Error(`microVMs can't run here: ${missing.join('; ')}`)
   return {
@@ -132,7 +133,8 @@ async function probeVm({ dir, images, installation, settings }: VmContext): Prom
       isolation: describeIsolation(installation.version),
       abilities: [...MICROSANDBOX_ABILITIES, ...isolationAbilities('microvm')],
       images: await images.list(),
+      default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
     },
-    capacity: await measureCapacity(dir, settings),
+    capacity: await measureCapacity(settings, await measureDiskLimitMib(home, settings)),
   }
 }

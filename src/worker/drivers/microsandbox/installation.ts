@@ -83,6 +83,11 @@ export type VmPaths = {
   readonly runtime: string
 }
 
+/** The folder with a folder for each sandbox, in which the runtime makes its disk. */
+export function sandboxesFolder(home: string): string {
+  return join(home, 'sandboxes')
+}
+
 /**
  * Returns the runtime's name and paths of a sandbox. All runs of the sandbox use one name, because the runtime finds the disk
  * by that name.
@@ -93,7 +98,7 @@ export function vmPaths(home: string, sandbox: SandboxId): VmPaths {
     .update(name)
     .digest('hex')
     .slice(0, 2 * SOCKET_HASH_BYTES)
-  const folder = join(home, 'sandboxes', name)
+  const folder = join(sandboxesFolder(home), name)
   return {
     name,
     agentSocket: join(home, 'run', 'sandboxes', hash, 'agent.sock'),

@@ -31,8 +31,6 @@ export type OciSettings = {
   readonly defaultDiskMib: number
   /** The largest disk that a sandbox may get. */
   readonly maxDiskMib: number
-  /** How many times the space for disks all disks together may promise. */
-  readonly diskOvercommit: number
   /** How many disks of the default size, and how many user namespaces, to keep ready for later starts. */
   readonly readyAhead: number
   /** The maximum number of processes and threads in a sandbox of any size. */

@@ -142,6 +142,7 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
       reserve: settings.diskReserve,
       overcommit: settings.diskOvercommit,
       random,
+      clock,
       commands,
       mountPooled: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
       unmountPooled: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),

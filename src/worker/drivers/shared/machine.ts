@@ -1,5 +1,4 @@
 import { existsSync } from 'node:fs'
-import { statfs } from 'node:fs/promises'
 import { availableParallelism, totalmem } from 'node:os'
 import { delimiter, join } from 'node:path'
 import type { DiskReserve } from '../../disk-reserve.ts'
@@ -15,19 +14,33 @@ export type OfferedShare = {
   readonly hostReserveMib: number | null
   /** The free disk space that sandboxes leave to the control plane. */
   readonly diskReserve: DiskReserve
+  /** How many times the space for disks all disks together may promise. */
+  readonly diskOvercommit: number
 }
 
-/** Measures the machine's capacity for sandboxes. */
+/** Measures the machine's capacity for sandboxes. The sizes of all disks together may be `diskLimitMib`. */
 export async function measureCapacity(
-  dir: string,
   { cpuOvercommit, hostReserveMib, diskReserve }: OfferedShare,
+  diskLimitMib: number,
 ): Promise<Capacity> {
-  const disk = await statfs(dir)
   return {
     vcpus: availableParallelism() * cpuOvercommit,
     memory_mib: Math.floor(memoryForSandboxes(hostReserveMib) * OFFERED_MEMORY_SHARE),
-    disk_mib: Math.min(Math.floor((disk.bavail * disk.bsize) / MIB), await diskReserve.freeMib()),
+    disk_mib: (await diskReserve.isShort()) ? 0 : offeredDiskMib(diskLimitMib),
   }
+}
+
+/** The offered disk has this many steps in each doubling. */
+const DISK_STEPS = 64
+
+/**
+ * Rounds a limit of disks down, so that a report stays the same while logs and images change the free space a little.
+ * Null: there is no limit.
+ */
+function offeredDiskMib(limitMib: number): number | null {
+  if (!Number.isFinite(limitMib)) return null
+  const step = Math.max(1, 2 ** Math.floor(Math.log2(Math.max(1, limitMib))) / DISK_STEPS)
+  return Math.floor(Math.floor(limitMib / step) * step)
 }
 
 /** The rest is for what sandboxes need besides their own memory, such as the processes that run their commands. */

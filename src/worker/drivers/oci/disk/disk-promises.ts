@@ -1,6 +1,7 @@
 import { readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SandboxId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import { StartError } from '../../../start-error.ts'
@@ -10,12 +11,15 @@ import { StartError } from '../../../start-error.ts'
  * the file system has: up to `overcommit` times the space that it has for them.
  */
 export type DiskPromises = {
-  /** Counts a new disk in place of an earlier one of the sandbox. Throws `StartError('disk')` if it would be too much. */
-  add(sandbox: SandboxId, sizeMib: number): void
+  /**
+   * Counts a new disk in place of an earlier one of the sandbox. If it is too much, waits a few seconds for disks of
+   * deleted sandboxes to go: the control plane gives their capacity away at once. Then rejects with `StartError('disk')`.
+   */
+  add(sandbox: SandboxId, sizeMib: number): Promise<void>
   /** Stops counting a deleted disk. An unknown sandbox is fine. */
   remove(sandbox: SandboxId): void
-  /** Measures the file system again. Returns how many MiB new disks may have. */
-  measureLeftMib(): Promise<number>
+  /** Measures the file system again. Returns how many MiB all disks together may have. */
+  measureLimitMib(): Promise<number>
 }
 
 type DiskPromisesInput = {
@@ -25,14 +29,18 @@ type DiskPromisesInput = {
   readonly fileName: string
   readonly reserve: Pick<DiskReserve, 'freeMib'>
   readonly overcommit: number
+  readonly clock: Pick<Clock, 'monotonicMs' | 'sleep'>
 }
 
 const MIB = 1024 * 1024
 const STAT_BLOCK_BYTES = 512
+/** A deletion reaches the worker within two syncs. */
+const REMOVALS_LIMIT_MS = 3_000
+const REMOVALS_POLL_MS = 200
 
 /** Counts the existing disks. They stay usable even if they promise too much already. */
 export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPromises> {
-  const { dir, fileName, reserve, overcommit } = input
+  const { dir, fileName, reserve, overcommit, clock } = input
   const sizesMib = new Map<string, number>()
   let promisedMib = 0
   let limitMib = 0
@@ -62,9 +70,14 @@ export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPr
 
   await measure(set)
   return {
-    add(sandbox, sizeMib) {
-      const earlierMib = sizesMib.get(sandbox) ?? 0
-      if (promisedMib - earlierMib + sizeMib > limitMib) {
+    async add(sandbox, sizeMib) {
+      const isTooMuch = (): boolean => promisedMib - (sizesMib.get(sandbox) ?? 0) + sizeMib > limitMib
+      const deadlineMs = clock.monotonicMs() + REMOVALS_LIMIT_MS
+      while (isTooMuch() && clock.monotonicMs() < deadlineMs) {
+        await measure(() => undefined)
+        if (isTooMuch()) await clock.sleep(REMOVALS_POLL_MS)
+      }
+      if (isTooMuch()) {
         throw new StartError(
           'disk',
           `a disk of ${String(sizeMib)} MiB is more than this worker has left: it promises at most ${String(Math.floor(limitMib))} MiB to all sandboxes, the stopped ones included (SANDYARD_DISK_OVERCOMMIT)`,
@@ -73,9 +86,9 @@ export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPr
       set(sandbox, sizeMib)
     },
     remove,
-    async measureLeftMib() {
+    async measureLimitMib() {
       await measure(() => undefined)
-      return Math.max(0, Math.floor(limitMib - promisedMib))
+      return limitMib
     },
   }
 }

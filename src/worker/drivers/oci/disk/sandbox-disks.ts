@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
 import type { Random } from '../../../../lib/random.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { HostCommands } from '../../../processes/system-calls.ts'
@@ -25,8 +26,8 @@ export type SandboxDisks = {
   /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
-  /** Returns how many MiB new disks may have, by the sizes of all disks and the space of the file system. */
-  measureLeftMib(): Promise<number>
+  /** Returns how many MiB all disks together may have, by the space of the file system. */
+  measureLimitMib(): Promise<number>
   /** Deletes a sandbox's disk. Succeeds for an unknown sandbox. */
   delete(sandbox: SandboxId): Promise<void>
   list(): Promise<readonly SandboxId[]>
@@ -62,6 +63,7 @@ type SandboxDisksInput = {
   readonly overcommit: number
   readonly commands: HostCommands
   readonly random: Random
+  readonly clock: Clock
   /** Mounts a disk of the pool under this name. `unmountPooled` unmounts it. */
   readonly mountPooled: (name: string, path: string) => Promise<void>
   readonly unmountPooled: (name: string) => Promise<void>
@@ -83,8 +85,8 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
   const keptFolder = join(input.dir, 'kept')
   const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
   await Promise.all([keptFolder, poolFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
-  const { reserve, overcommit } = input
-  const promises = await openDiskPromises({ dir: keptFolder, fileName: IMAGE, reserve, overcommit })
+  const { reserve, overcommit, clock } = input
+  const promises = await openDiskPromises({ dir: keptFolder, fileName: IMAGE, reserve, overcommit, clock })
   const folderOf = (sandbox: SandboxId): string => join(keptFolder, sandbox)
   const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
   const pooled: string[] = []
@@ -107,7 +109,7 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     return text === null || text === '' ? null : asId<RunId>(text)
   }
   return {
-    measureLeftMib: () => promises.measureLeftMib(),
+    measureLimitMib: () => promises.measureLimitMib(),
     holderOf,
     async setHolder(sandbox, run) {
       await writeFile(join(folderOf(sandbox), HOLDER), run)
@@ -121,7 +123,7 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
         if (!(await isClean(path))) await repair(input.commands, path)
         return { path, isNew: false, sizeMib, mountedAs: null }
       }
-      promises.add(sandbox, sizeMib)
+      await promises.add(sandbox, sizeMib)
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
       const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null

@@ -25,22 +25,16 @@ const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ex
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
   assertMachineUsable(settings.initBinary)
-  const machine = await measureCapacity(context.dir, settings)
   return {
     report: {
       name: 'oci',
       isolation: describeIsolation(context),
       abilities: [...OCI_ABILITIES, ...isolationAbilities(runtime.level)],
       images: await context.images.list(),
+      default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
     },
-    capacity: { ...machine, disk_mib: machine.disk_mib === 0 ? 0 : await leftForDisks(context, machine.disk_mib) },
+    capacity: await measureCapacity(settings, await context.disks.measureLimitMib()),
   }
-}
-
-/** Returns what the worker may still promise to disks. Without a reserve, what the file system has free. */
-async function leftForDisks({ disks }: OciContext, freeMib: number): Promise<number> {
-  const leftMib = await disks.measureLeftMib()
-  return Number.isFinite(leftMib) ? leftMib : freeMib
 }
 
 /** Describes what separates a sandbox from the machine and from other sandboxes. */
