@@ -81,6 +81,26 @@ BEGIN
   RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_prune_events(before timestamp with time zone, after uuid, at_most integer, OUT count integer, OUT last uuid)
+ RETURNS record
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE first_kept uuid := (lpad(to_hex(floor(extract(epoch FROM before) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
+BEGIN
+  IF before > now() - interval '1 day' THEN RAISE EXCEPTION 'audit events are kept for a day at least'; END IF;
+  PERFORM set_config('sandyard.prunes_events', 'on', true);
+  WITH gone AS (
+    DELETE FROM events WHERE id = ANY(ARRAY(
+      SELECT e.id FROM events e WHERE e.id > after AND e.id < first_kept AND e.timestamp < before
+        AND (e.event_type <> 'pool_exhausted' OR e.timestamp < now() - interval '32 days')
+      ORDER BY e.id LIMIT at_most))
+    RETURNING id)
+  SELECT count(*), (SELECT g.id FROM gone g ORDER BY g.id DESC LIMIT 1) INTO count, last FROM gone;
+  PERFORM set_config('sandyard.prunes_events', 'off', true);
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_raise_generations(of_workers uuid[])
  RETURNS void
  LANGUAGE plpgsql
@@ -97,7 +117,14 @@ END $function$;
 CREATE OR REPLACE FUNCTION public.sandyard_refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
-AS $function$ BEGIN RAISE EXCEPTION 'audit events are append-only'; END $function$;
+AS $function$
+BEGIN
+  IF TG_OP = 'DELETE' AND current_setting('sandyard.prunes_events', true) = 'on'
+     AND pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'audit events are append-only';
+END $function$;
 
 CREATE OR REPLACE FUNCTION public.sandyard_runs_changed()
  RETURNS trigger
@@ -269,6 +296,19 @@ CREATE TABLE plans (
 ALTER TABLE plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE plans FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE pruned_sandboxes (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  name text NOT NULL,
+  slug text NOT NULL,
+  home_worker_id uuid,
+  pruned_at timestamp with time zone NOT NULL,
+  CONSTRAINT pruned_sandboxes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT pruned_sandboxes_pkey PRIMARY KEY (id)
+);
+ALTER TABLE pruned_sandboxes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pruned_sandboxes FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE registry_credentials (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
@@ -295,6 +335,15 @@ CREATE TABLE replicas (
 ALTER TABLE replicas ENABLE ROW LEVEL SECURITY;
 ALTER TABLE replicas FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE retention_horizons (
+  kind text NOT NULL,
+  before timestamp with time zone NOT NULL,
+  CONSTRAINT retention_horizons_kind_known CHECK ((kind = ANY (ARRAY['runs'::text, 'usage'::text]))),
+  CONSTRAINT retention_horizons_pkey PRIMARY KEY (kind)
+);
+ALTER TABLE retention_horizons ENABLE ROW LEVEL SECURITY;
+ALTER TABLE retention_horizons FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE runs (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
@@ -319,7 +368,6 @@ CREATE TABLE runs (
   CONSTRAINT runs_pkey PRIMARY KEY (id),
   CONSTRAINT runs_placed_has_worker CHECK (((placed_at IS NULL) = (worker_id IS NULL))),
   CONSTRAINT runs_rolled_up_last CHECK (((rolled_up_at IS NULL) OR ((ended_at IS NOT NULL) AND (started_at IS NOT NULL)))),
-  CONSTRAINT runs_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id),
   CONSTRAINT runs_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
 );
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
@@ -428,6 +476,16 @@ CREATE TABLE storage_accruals (
 );
 ALTER TABLE storage_accruals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE storage_accruals FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE storage_org_days (
+  org_id uuid NOT NULL,
+  day date NOT NULL,
+  byte_ms numeric NOT NULL,
+  CONSTRAINT storage_org_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT storage_org_days_pkey PRIMARY KEY (org_id, day)
+);
+ALTER TABLE storage_org_days ENABLE ROW LEVEL SECURITY;
+ALTER TABLE storage_org_days FORCE ROW LEVEL SECURITY;
 
 CREATE UNLOGGED TABLE stream_tickets (
   ticket text NOT NULL,
@@ -626,6 +684,8 @@ CREATE INDEX sandbox_volumes_of_volume ON public.sandbox_volumes USING btree (vo
 
 CREATE INDEX sandboxes_disks ON public.sandboxes USING btree (home_worker_id) INCLUDE (disk_size_mib, org_id) WHERE ((home_worker_id IS NOT NULL) AND (visible_until IS NULL));
 
+CREATE INDEX sandboxes_gone ON public.sandboxes USING btree (visible_until) WHERE (visible_until IS NOT NULL);
+
 CREATE INDEX sandboxes_leaving_name ON public.sandboxes USING btree (org_id, name, visible_until) WHERE (visible_until IS NOT NULL);
 
 CREATE UNIQUE INDEX sandboxes_name_key ON public.sandboxes USING btree (org_id, name) WHERE (visible_until IS NULL);
@@ -672,9 +732,15 @@ CREATE POLICY readable ON plans AS PERMISSIVE FOR SELECT TO public USING (true);
 
 CREATE POLICY system ON plans AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
+CREATE POLICY tenant ON pruned_sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
 CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON replicas AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY readable ON retention_horizons AS PERMISSIVE FOR SELECT TO public USING (true);
+
+CREATE POLICY system ON retention_horizons AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
@@ -689,6 +755,8 @@ CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyar
 CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON storage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON stream_tickets AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 

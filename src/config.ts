@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { Setting } from './settings/setting.ts'
 import { CONNECTION_SETTINGS } from './settings/connections.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
+import { RETENTION_SETTINGS } from './settings/retention.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
@@ -21,6 +22,7 @@ export const SETTINGS = {
   ...CONNECTION_SETTINGS,
   ...WORKER_SETTINGS,
   ...LIMIT_SETTINGS,
+  ...RETENTION_SETTINGS,
 } as const
 
 type SettingName = keyof typeof SETTINGS

@@ -46,7 +46,7 @@ const IDEMPOTENCY_KEY = {
   in: 'header',
   required: false,
   description:
-    'Makes a retry safe. If the organization used the key in the last 24 hours, the request is not executed again and gets the stored reply, even if that is a refusal. Replies with 429 and 5xx are not stored. 1 to 255 printable ASCII characters.',
+    'Makes a retry safe. If the organization used the key in the last 24 hours (or the time that the operator has set), the request is not executed again and gets the stored reply, even if that is a refusal. Replies with 429 and 5xx are not stored. 1 to 255 printable ASCII characters.',
   schema: { type: 'string', minLength: 1, maxLength: 255, pattern: '^[\\x20-\\x7e]+$' },
 }
 const IF_MATCH = {

@@ -37,6 +37,8 @@ export type ControlSettings = {
   readonly networkDeny: () => readonly string[]
   /** The weakest isolation that sandboxes may have. Absent or null: any. */
   readonly requireIsolation?: IsolationLevel | null
+  /** How long the reply to a request with an Idempotency-Key is remembered. Absent: a day. Null: for ever. */
+  readonly idempotencyKeptMs?: number | null
 }
 
 /** The dependency of use cases that read image references. */

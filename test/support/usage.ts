@@ -51,8 +51,15 @@ export async function insertRuns(
   )
 }
 
-/** Deletes every run, rollup and accrual. */
+/** Deletes every run, rollup and accrual, and forgets that any was pruned. */
 export async function clearLedger(q: Queryable): Promise<void> {
-  for (const table of ['runs', 'usage_days', 'usage_org_days', 'storage_accruals'])
+  for (const table of [
+    'runs',
+    'usage_days',
+    'usage_org_days',
+    'storage_accruals',
+    'storage_org_days',
+    'retention_horizons',
+  ])
     await q.query({ text: `DELETE FROM ${table}` })
 }

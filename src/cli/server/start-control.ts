@@ -10,6 +10,7 @@ import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import type { LeaderFence } from '../../control/deps.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
+import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
 import { makeClientAddresses } from '../../http/requests/client-address.ts'
 import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
@@ -33,6 +34,7 @@ import { makePlacePendingLoop } from '../../loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
 import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
+import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
 import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
@@ -120,6 +122,7 @@ export async function startControl(
         log,
       ),
       requireIsolation: config.requireIsolation,
+      idempotencyKeptMs: config.keepIdempotencyKeysHours === 0 ? null : config.keepIdempotencyKeysHours * HOUR_MS,
     },
   })
 
@@ -131,7 +134,7 @@ export async function startControl(
       notifications,
       acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
     },
-    ({ fence }) => loopsOf({ ...deps, fence }),
+    ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [
@@ -214,7 +217,7 @@ function describeListenError(error: unknown, { host, port }: Config): Error {
  * The loops that only the leader runs. Each transaction that changes a sandbox's state or deletes a volume first checks
  * that this process still leads.
  */
-function loopsOf(deps: ControlDeps & { readonly fence: LeaderFence }): readonly Loop[] {
+function loopsOf(deps: ControlDeps & { readonly fence: LeaderFence; readonly retention: Retention }): readonly Loop[] {
   return [
     makePlacePendingLoop(deps),
     makeEnforceDeadlinesLoop(deps),
@@ -226,7 +229,17 @@ function loopsOf(deps: ControlDeps & { readonly fence: LeaderFence }): readonly 
     makePruneStreamTicketsLoop(deps),
     makePruneIdempotencyKeysLoop(deps),
     makePruneJoinTokensLoop(deps),
+    makePruneExpiredLoop(deps),
   ]
+}
+
+function retentionOf(config: Config): Retention {
+  return {
+    sandboxes: config.keepSandboxesDays,
+    runs: config.keepRunsDays,
+    events: config.keepEventsDays,
+    usage: config.keepUsageDays,
+  }
 }
 
 /** An id that no organization has. With it, a check can use the connection pool for requests. */

@@ -81,7 +81,7 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
       log.warn(
         { error },
         'stored replies of Idempotency-Keys were sealed with another sealing key: retries of those requests are refused ' +
-          '(idempotency_reply_lost) for 24 hours after their first attempt; this is logged once',
+          '(idempotency_reply_lost) until their keys expire; this is logged once',
       )
     },
   }

@@ -6,10 +6,12 @@ import { UnsealError } from '../../lib/seal.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 import type { Semaphore } from '../../lib/semaphore.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX, type IdempotencyClaims } from './idempotency-claims.ts'
-import type { BaseDeps } from '../deps.ts'
+import type { BaseDeps, ControlSettings } from '../deps.ts'
 
-/** How long the reply of a key is stored, in milliseconds. */
+/** How long the reply of a key is stored if no setting says otherwise, in milliseconds. */
 const REPLY_STORED_MS = 24 * 60 * 60 * 1000
+/** The expiry of keys that are kept for ever. */
+const NEVER = new Date('9999-12-31T00:00:00Z')
 /** How long a request waits while another request with its key is being served, in milliseconds. */
 const IN_USE_WAIT_MS = 10_000
 const FIRST_RETRY_MS = 50
@@ -20,6 +22,7 @@ const RETRY_AFTER_SECS = 1
 type Deps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'log'> & {
   readonly waitPermits: Semaphore
   readonly idempotencyClaims: IdempotencyClaims
+  readonly settings: Pick<ControlSettings, 'idempotencyKeptMs'>
 }
 
 /**
@@ -88,7 +91,7 @@ export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, reques
     const now = deps.clock.now()
     const ref = { org_id, key, claim: deps.uuids.next() }
     const claimed_until = new Date(now.getTime() + CLAIM_MS)
-    const expires_at = new Date(now.getTime() + REPLY_STORED_MS)
+    const expires_at = expiryOf(deps.settings, now)
     const newClaim = { ...ref, request_sha256, id: deps.uuids.next(), claimed_until, now, expires_at }
     const [claimed, known] = await deps.db.asOrg(org_id, async (q) => {
       const claim = await idempotency.claim(q, newClaim)
@@ -102,6 +105,10 @@ export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, reques
       : { kind: 'replay', reply: parseReply(openSealed(deps, known.reply_sealed, context)) }
   }
   return (await tryOnce()) ?? (await waitForClaim(deps, tryOnce, signal))
+}
+
+function expiryOf({ idempotencyKeptMs = REPLY_STORED_MS }: Deps['settings'], now: Date): Date {
+  return idempotencyKeptMs === null ? NEVER : new Date(now.getTime() + idempotencyKeptMs)
 }
 
 async function isKnown({ db }: Deps, org: OrgId, key: string): Promise<boolean> {
@@ -220,7 +227,7 @@ function inUse(): Problem {
 function tooManyKeys(): Problem {
   const how_to_change = 'use fewer keys, or send requests that may be repeated without one'
   return new Problem('rate_limited', {
-    message: `too many requests: an organization has at most ${String(KEYS_PER_ORG_MAX)} keys of 24 hours; ${how_to_change}`,
+    message: `too many requests: an organization has at most ${String(KEYS_PER_ORG_MAX)} keys that are remembered; ${how_to_change}`,
     details: { limit: 'idempotency_keys', max: KEYS_PER_ORG_MAX, how_to_change },
     retryAfterSeconds: 60,
   })

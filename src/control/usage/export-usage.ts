@@ -4,7 +4,7 @@ import { splitIntoDays } from '../../domain/usage/metering.ts'
 import type { RequestedRange } from '../../domain/usage/usage-range.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
-import { usageQueryOf } from './read-usage.ts'
+import { requireKept, usageQueryOf } from './read-usage.ts'
 
 /** How many rows are read at a time and held in memory. */
 const PAGE = 10_000
@@ -17,7 +17,8 @@ export type ExportedSandboxDay = usage.SandboxDay & { readonly name: string; rea
 
 /**
  * Exports usage by day and sandbox. Each page has rows of one day, so that the size of an export is not limited. Open
- * runs count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything.
+ * runs count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything, and for a range whose usage is
+ * deleted before the first page.
  */
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,
@@ -37,6 +38,7 @@ async function* pagesOf(
     do {
       const page: readonly ExportedSandboxDay[] = await db.asOrg(org_id, async (q) => {
         const rows = await usage.sandboxPage(q, { org_id, range: day, now }, { limit: PAGE, after })
+        await requireKept(q, range, 'sandboxes')
         const ids = rows.map(({ sandbox_id }) => sandbox_id)
         const names = new Map((await usage.sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))
         return rows.map((row) => {

@@ -5,8 +5,10 @@ import {
   amountCents, divideForDisplay, divideHalfUp, toBillingUnits, METRIC_DEFINITIONS, METRICS, projectedCents, type Metric, type Quantities,
 } from '../../domain/usage/pricing.ts' // prettier-ignore
 import { refusalProblem } from '../../domain/refusal.ts'
+import { refuseDeletedUsage, type ReportKind } from '../../domain/usage/kept-range.ts'
 import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage-range.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
+import * as retentionHorizons from '../../store/usage/retention-horizons.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -16,15 +18,22 @@ export const USAGE_ROWS_MAX = 400_000
 
 type UsageDeps = Pick<BaseDeps, 'db' | 'clock'>
 
-/** The metered usage of a range and its cost, as `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
+/**
+ * The metered usage of a range and its cost, as `UsageSummaryReply`. Throws `invalid_request` for a bad range, and for one
+ * with a part of a day whose runs are deleted.
+ */
 export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, requested: RequestedRange) {
   const query = usageQueryOf(deps, caller.org_id, requested)
   const { range, now } = query
-  const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => ({
-    terms: await storageUsage.pricingTermsOf(q, caller.org_id),
-    daily: await quantitiesByDay(q, query),
-    heldBytes: await storageUsage.heldBytes(q, caller.org_id),
-  }))
+  const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => {
+    const read = {
+      terms: await storageUsage.pricingTermsOf(q, caller.org_id),
+      daily: await quantitiesByDay(q, query),
+      heldBytes: await storageUsage.heldBytes(q, caller.org_id),
+    }
+    await requireKept(q, range, 'org')
+    return read
+  })
   if (terms === null) throw new Error(`organization ${caller.org_id} does not exist`)
   const items = METRICS.map((metric) => {
     const months = monthsOf(range).map((month) => ({ month, quantity: sumOf(daily, metric, month.month) }))
@@ -57,8 +66,8 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
 const BYTES_PER_GIB = 1024n ** 3n
 
 /**
- * Usage by sandbox and day, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad range
- * and for one with more than `USAGE_ROWS_MAX` rows.
+ * Usage by sandbox and day, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad
+ * range, for one whose usage is deleted, and for one with more than `USAGE_ROWS_MAX` rows.
  */
 export async function getSandboxBreakdown(
   deps: UsageDeps,
@@ -68,6 +77,7 @@ export async function getSandboxBreakdown(
   const query = usageQueryOf(deps, org_id, requested)
   return deps.db.asOrg(org_id, async (q) => {
     const rows = atMost(await usage.sandboxDays(q, query, USAGE_ROWS_MAX + 1), query.range)
+    await requireKept(q, query.range, 'sandboxes')
     const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
     return { rows, sandboxes: await usage.sandboxNames(q, org_id, ids) }
   })
@@ -85,6 +95,7 @@ export async function getStorageBreakdown(
   const query = usageQueryOf(deps, org_id, requested)
   return deps.db.asOrg(org_id, async (q) => {
     const days = atMost(await storageUsage.volumeDays(q, query, USAGE_ROWS_MAX + 1), query.range)
+    await requireKept(q, query.range, 'volumes')
     const rows = days.map(({ volume_id, day, before_byte_ms, until_byte_ms }) => {
       const mibSeconds = divideHalfUp(until_byte_ms, MIB_SECOND) - divideHalfUp(before_byte_ms, MIB_SECOND)
       return { volume_id, day: midnightOf(day), mib_seconds: Number(mibSeconds) }
@@ -111,6 +122,15 @@ export function usageQueryOf(
   const chosen = resolveUsageRange(requested, now)
   if (chosen.kind === 'refused') throw refusalProblem(chosen.refusal)
   return { org_id, range: chosen.range, now }
+}
+
+/**
+ * Throws `invalid_request` if rows of a report may be deleted. Call it after the rows are read, because they may be
+ * deleted meanwhile.
+ */
+export async function requireKept(q: Queryable, range: TimeRange, kind: ReportKind): Promise<void> {
+  const refusal = refuseDeletedUsage(range, kind, await retentionHorizons.find(q))
+  if (refusal !== null) throw refusalProblem(refusal)
 }
 
 async function quantitiesByDay(q: Queryable, question: usage.UsageQuery): Promise<ReadonlyMap<string, Quantities>> {

@@ -2,6 +2,7 @@ import type { Actor } from '../../domain/orgs/caller.ts'
 import type { EventId, OrgId } from '../../domain/ids.ts'
 import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
 import type { Queryable } from '../postgres/database.ts'
+import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 
 /** An audit event to write. It is written in the transaction of the change that it describes. */
 export type NewEvent = TypedEvent & {
@@ -23,7 +24,7 @@ export type EventRow = {
   readonly payload: unknown
 }
 
-/** Inserts audit events. A database trigger refuses later changes and deletions of events. */
+/** Inserts audit events. A database trigger refuses later changes, and deletions by anything but `prune`. */
 export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
   const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
   await q.query({
@@ -80,4 +81,14 @@ export async function find(q: Queryable, org: OrgId, id: EventId): Promise<Event
     values: [org, id],
   })
   return rows[0] ?? null
+}
+
+/** Deletes events from before an instant, which is at least a day ago. */
+export const prune: PruneStep = async (q, { before, after, limit }) => {
+  const { rows } = await q.query<StepResult>({
+    name: 'events.prune',
+    text: 'SELECT count AS walked, last FROM sandyard_prune_events($1, $2, $3)',
+    values: [before, after ?? '00000000-0000-0000-0000-000000000000', limit],
+  })
+  return rows[0] ?? { walked: 0, last: null }
 }

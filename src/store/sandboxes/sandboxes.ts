@@ -34,7 +34,8 @@ export async function findMany(
 export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'sandboxes.existed',
-    text: 'SELECT 1 AS made FROM sandboxes WHERE org_id = $1 AND id = $2',
+    text: `SELECT 1 AS made FROM sandboxes WHERE org_id = $1 AND id = $2
+           UNION ALL SELECT 1 FROM pruned_sandboxes WHERE org_id = $1 AND id = $2`,
     values: [org, id],
   })
   return rowCount > 0
@@ -154,7 +155,7 @@ export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date
 }
 
 /**
- * Those of the given sandboxes that are hidden and have no open run. Unknown ids are not returned: a worker that has
+ * Those of the given sandboxes that are hidden, or whose rows are deleted already, and that have no open run. Unknown ids are not returned: a worker that has
  * joined a different database must not lose its disks.
  */
 export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
@@ -162,7 +163,8 @@ export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Prom
     name: 'sandboxes.findDeleted',
     text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) JOIN sandboxes s ON s.id = w.id
            WHERE s.visible_until IS NOT NULL
-             AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)`,
+             AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)
+           UNION ALL SELECT id FROM pruned_sandboxes WHERE id = ANY($1::uuid[])`,
     values: [ids],
   })
   return rows.map(({ id }) => id)

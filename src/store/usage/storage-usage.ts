@@ -1,10 +1,11 @@
 /**
  * How much volumes held over time. The sources are the recorded intervals (`storage_accruals`, kept after a volume is
- * deleted) and, for active volumes, the time since the last interval at their current size. All amounts are in bytes
+ * deleted), the days of organizations whose intervals are deleted (`storage_org_days`), and, for active volumes, the time
+ * since the last interval at their current size. All amounts are in bytes
  * times milliseconds, so that sums are exact.
  */
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
-import { startOfDay } from '../../domain/usage/metering.ts'
+import { splitAtMidnights, startOfDay } from '../../domain/usage/metering.ts'
 import type { BillingTerms } from '../../domain/usage/pricing.ts'
 import type { Queryable } from '../postgres/database.ts'
 import type { UsageQuery } from './usage.ts'
@@ -39,15 +40,23 @@ export async function volumeDays(q: Queryable, question: UsageQuery, limit: numb
   })
 }
 
-/** How much all volumes of an organization held on each day of a range. A day with no usage has no row. */
+/**
+ * How much all volumes of an organization held on each day of a range. A day with no usage has no row. Of days whose
+ * intervals are deleted, there are only the sums.
+ */
 export async function storageDays(
   q: Queryable,
   question: UsageQuery,
 ): Promise<readonly { readonly day: string; readonly byte_ms: bigint }[]> {
+  const { days } = splitAtMidnights(question.range)
   const { rows } = await q.query<{ readonly day: string; readonly byte_ms: string }>({
     name: 'storageUsage.storageDays',
-    text: `${HELD} SELECT day, sum(used_bytes * (until_ms - before_ms)) AS byte_ms FROM held GROUP BY day ORDER BY day`,
-    values: valuesOf(question),
+    text: `${HELD} SELECT day, sum(byte_ms) AS byte_ms FROM (
+             SELECT day, used_bytes * (until_ms - before_ms) AS byte_ms FROM held
+             UNION ALL
+             SELECT day, byte_ms FROM storage_org_days WHERE org_id = $1 AND day >= $6::date AND day < $7::date) d
+           GROUP BY day ORDER BY day`,
+    values: [...valuesOf(question), days.first, days.end],
   })
   return rows.map(({ day, byte_ms }) => ({ day, byte_ms: BigInt(byte_ms) }))
 }

@@ -114,7 +114,8 @@ export async function sandboxNames(
 ): Promise<readonly { readonly id: SandboxId; readonly name: string; readonly slug: string }[]> {
   const { rows } = await q.query<{ readonly id: SandboxId; readonly name: string; readonly slug: string }>({
     name: 'usage.sandboxNames',
-    text: 'SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id',
+    text: `SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2)
+           UNION ALL SELECT id, name, slug FROM pruned_sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id`,
     values: [org, ids],
   })
   return rows

@@ -119,7 +119,8 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
              EXISTS (SELECT 1 FROM emptied e WHERE e.id = w.id) AS has_emptied,
              p.is_shared OR EXISTS (SELECT 1 FROM volumes v WHERE v.home_worker_id = w.id AND v.emptied_at IS NULL)
                OR EXISTS (SELECT 1 FROM json_array_elements_text(p.stopped_sandboxes) AS t(id)
-                 JOIN sandboxes s ON s.id = t.id::uuid WHERE s.visible_until IS NOT NULL) AS has_more,
+                 LEFT JOIN sandboxes s ON s.id = t.id::uuid
+                 WHERE s.visible_until IS NOT NULL OR EXISTS (SELECT 1 FROM pruned_sandboxes d WHERE d.id = t.id::uuid)) AS has_more,
              coalesce((SELECT json_agg(json_build_object('run_id', r.id, 'sandbox_id', r.sandbox_id, 'status', s.status,
                  'stop_cause', r.stop_cause) ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
                WHERE r.worker_id = w.id AND r.ended_at IS NULL), '[]') AS open

@@ -1,0 +1,75 @@
+/**
+ * Deletes what is gone for longer than an operator keeps it, beside full load. Everything is deleted in small steps, one at
+ * a time, and after each step the loop rests for longer than the step took. Pruning therefore takes at most a fifth of one
+ * connection, however much there is to delete.
+ */
+import type { BaseDeps } from '../control/deps.ts'
+import { DAY_MS, startOfDay } from '../domain/usage/metering.ts'
+import * as events from '../store/events/events.ts'
+import type { PruneStep } from '../store/postgres/prune-step.ts'
+import { pruneRuns, prunePrunedSandboxes, pruneSandboxes } from '../store/sandboxes/prune-sandboxes.ts'
+import { pruneSandboxDays, pruneStorageAccruals } from '../store/usage/prune-usage.ts'
+import * as retentionHorizons from '../store/usage/retention-horizons.ts'
+import type { Loop } from './loop.ts'
+
+/** How many days each kind of row is kept after it is gone. 0: for ever. */
+export type Retention = {
+  readonly sandboxes: number
+  readonly runs: number
+  readonly events: number
+  readonly usage: number
+}
+
+type PruneDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly retention: Retention }
+
+/** The maximum number of rows that one step reads. A step takes some 10 to 50 ms. */
+const BATCH = 500
+const REST_FACTOR = 4
+const LEAST_REST_MS = 20
+const PERIOD_MS = 3_600_000
+
+/** The steps in their order. A run goes after it is rolled up, and a sandbox's names go with its usage. */
+const STEPS: readonly { readonly kept: keyof Retention; readonly step: PruneStep; readonly batch?: number }[] = [
+  { kept: 'events', step: events.prune },
+  { kept: 'runs', step: pruneRuns },
+  { kept: 'sandboxes', step: pruneSandboxes },
+  { kept: 'usage', step: pruneSandboxDays },
+  { kept: 'usage', step: pruneStorageAccruals },
+  { kept: 'usage', step: prunePrunedSandboxes },
+]
+
+/** Makes the loop. Each of its passes is one step; it waits for its period once nothing is left. */
+export function makePruneExpiredLoop({ db, clock, retention }: PruneDeps): Loop {
+  const steps = STEPS.filter(({ kept }) => retention[kept] > 0)
+  let at = 0
+  let position: { readonly before: Date; readonly last: string | null } | null = null
+
+  async function begin(kept: keyof Retention): Promise<{ readonly before: Date; readonly last: null }> {
+    const before = startOfDay(new Date(clock.now().getTime() - retention[kept] * DAY_MS))
+    if (kept === 'runs' || kept === 'usage') await db.asSystem((q) => retentionHorizons.raise(q, kept, before))
+    return { before, last: null }
+  }
+
+  async function run(): Promise<number | null> {
+    const current = steps[at]
+    if (current === undefined) {
+      at = 0
+      return null
+    }
+    const startedMs = clock.monotonicMs()
+    const next = at + 1
+    at = next // if this step fails, the next pass goes on with the next one
+    const { before, last: after } = position ?? (await begin(current.kept))
+    position = null
+    const { walked, last } = await db.asSystem((q) =>
+      current.step(q, { before, after, limit: BATCH, now: clock.now() }),
+    )
+    if (walked === BATCH) {
+      at = next - 1
+      position = { before, last }
+    }
+    return Math.max(LEAST_REST_MS, REST_FACTOR * (clock.monotonicMs() - startedMs))
+  }
+
+  return { name: 'prune-expired', periodMs: PERIOD_MS, topics: [], run }
+}
