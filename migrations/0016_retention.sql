@@ -1,4 +1,4 @@
--- Rows that are deleted after a time, and what stays of them. See docs/decisions/0034-retention.md.
+-- Rows that are deleted after a time, and what stays of them. See docs/decisions/0037-retention.md.
 
 -- How far rows are deleted: `runs` that ended before the instant, and what each sandbox and volume used (`usage`) before it. An
 -- instant never goes back, even if an operator keeps rows for longer from then on. A reader that reads the rows first and this
