@@ -90,9 +90,7 @@ async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise
     () => true,
     () => false, // the disk's own failure is reported
   )
-  if (!isMounted) return
-  context.growth.limit(desired.run_id)
-  await limitDiskOf(context, desired.run_id)
+  if (isMounted) await limitDiskOf(context, desired.run_id)
 }
 
 async function resolveRunImage(context: OciContext, desired: DesiredRun, signal: AbortSignal): Promise<Image> {

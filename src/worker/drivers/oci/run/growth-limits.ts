@@ -2,15 +2,15 @@ import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
-import { growthShare, limitGrowth, measureDisk } from '../disk/disk-growth.ts'
+import { growthShare, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecords } from './run-records.ts'
 
 /** Limits how much the disks of running sandboxes grow. */
 export type GrowthLimits = {
-  /** Limits a disk that has just been mounted, by the last measurement. */
-  limit(run: RunId): void
-  /** Measures all disks and limits them, now and each second until `close`. */
+  /** Limits the disk of a run that is about to start. */
+  limit(run: RunId): Promise<void>
+  /** Measures the disks of all started runs and limits them, now and each second until `close`. */
   start(): void
   close(): Promise<void>
 }
@@ -29,17 +29,22 @@ const MIB = 1024 * 1024
 /** Makes the limits, which do nothing until `start` or `limit`. */
 export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: GrowthInput): GrowthLimits {
   const closing = new AbortController()
-  let shareBytes = Number.POSITIVE_INFINITY
+  /** The disks of started runs, as they were measured last. */
+  let measured: readonly MeasuredDisk[] = []
   let running = Promise.resolve()
 
-  async function limitAll(): Promise<void> {
-    const freeMib = await reserve.freeMib()
-    const disks = records
-      .list()
-      .filter(({ is_released }) => !is_released)
-      .flatMap(({ run_id }) => measureDisk(rootfsPaths(mountDir, run_id).disk) ?? [])
-    shareBytes = growthShare(freeMib * MIB, disks)
+  const measure = (run: RunId): readonly MeasuredDisk[] => {
+    const disk = measureDisk(rootfsPaths(mountDir, run).disk)
+    return disk === null ? [] : [disk]
+  }
+  async function limitThese(disks: readonly MeasuredDisk[], others: readonly MeasuredDisk[]): Promise<void> {
+    const shareBytes = growthShare((await reserve.freeMib()) * MIB, [...disks, ...others])
     for (const disk of disks) limitGrowth(disk, shareBytes)
+  }
+  async function limitAll(): Promise<void> {
+    const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
+    measured = runs.flatMap(({ run_id }) => measure(run_id))
+    await limitThese(measured, [])
   }
   async function run(): Promise<void> {
     while (!closing.signal.aborted) {
@@ -50,10 +55,7 @@ export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: Gro
     }
   }
   return {
-    limit(run_id) {
-      const disk = measureDisk(rootfsPaths(mountDir, run_id).disk)
-      if (disk !== null) limitGrowth(disk, shareBytes)
-    },
+    limit: (run_id) => limitThese(measure(run_id), measured),
     start() {
       running = run()
     },
