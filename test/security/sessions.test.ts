@@ -9,7 +9,7 @@ import { makeContainerGuest } from '../../src/worker/drivers/oci/exec/container-
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
 import { connectAgent, type AgentClient } from '../support/agent-client.ts'
 import { openAttackedDriver, type AttackedDriver } from '../support/attacked-driver.ts'
-import { whyNoOci } from '../support/oci-driver.ts'
+import { testRuntime, whyNoOci } from '../support/oci-driver.ts'
 import { attack } from '../support/security-attack.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -54,24 +54,26 @@ attack(
       'resource_limit: too many open sessions: this organization has 32, the most it may have (SANDYARD_SESSIONS_PER_ORG)',
       'resource_limit: too many open sessions: this sandbox has 24, the most it may have (SANDYARD_SESSIONS_PER_SANDBOX)',
     ])
-    const held = countDescriptors() - before
-    assert.ok(held <= 4 * limits.perOrg, `${String(held)} descriptors are held`)
+    const held = await waitUntil(() => {
+      const count = countDescriptors() - before // for a moment, programs that make pipes hold more
+      return count <= 3 * limits.perOrg && count
+    })
 
     const answer = await victim.client.finish(victim.client.exec({ cmd: 'echo', args: ['works'] }))
     assert.equal(answer.stdout, 'works\n')
 
-    const ofCommands = attackers.flatMap(({ container }) => processesOf(container))
-    assert.ok(ofCommands.length >= started, `${String(ofCommands.length)} processes are charged to the sandboxes`)
+    const perCommand = testRuntime() === 'runsc' ? 1 : 0 // an `exec` command of gVisor waits for its process
+    await waitUntil(() => attackers.flatMap(({ container }) => processesOf(container)).length <= perCommand * started)
     const outside = processesWith(attackers.map(({ container }) => container.id)).filter(
       (pid) => !readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes('.commands'),
     )
     assert.deepEqual(
-      outside.map(commandLine).filter((line) => line.includes(' exec --process ')),
+      outside.map(commandLine).filter((line) => line.includes(' exec --')),
       [],
     )
     return {
       tries: tries.length,
-      outcome: `${String(started)} commands ran and the others were refused; they held ${String(held)} descriptors, their ${String(ofCommands.length)} processes were charged to the sandboxes, and another organization's command ran`,
+      outcome: `${String(started)} commands ran and the others were refused; they held ${String(held)} descriptors and ${String(perCommand * started)} processes of the host, and another organization's command ran`,
     }
   },
 )

@@ -30,7 +30,8 @@ while (1) {
     next if select($ready, undef, undef, undef) < 0;
     read_output($_) for grep { vec $ready, $_, 1 } keys %outputs;
     if (vec $ready, $exits_fd, 1) {
-        reap_children($exits, sub {
+        clear_exits($exits);
+        reap_children(sub {
             my ($pid, $code) = @_;
             my $command = delete $by_pid{$pid};
             $command->{code} = $code;

@@ -3,35 +3,42 @@
 #
 # perl launcher.pl WORKER_PID [DEADLINE_FILE]
 #
-# The fields of a request: the number of the program's descriptors (u8), the number of its cgroups (u8), the path for
-# each descriptor from 0 on, the path of each cgroup's `cgroup.procs`, and the command line. The replies: `started N PID`; `failed N TEXT` when the program could not be started; and `ended N CODE`,
-# where CODE is `-` when a signal ended the program. Programs continue when the launcher exits. With DEADLINE_FILE, it
-# starts no program after the renew deadline, because the sandbox may already run elsewhere.
+# The fields of a request: the number of the program's descriptors (u8), the number of its cgroups (u8), the pid file or
+# nothing, the path for each descriptor from 0 on, the path of each cgroup's `cgroup.procs`, and the command line. The
+# replies: `started N PID`; `failed N TEXT` when the program could not be started; and `ended N CODE`, where CODE is `-`
+# when a signal ended the program. Programs continue when the launcher exits. With DEADLINE_FILE, it starts no program
+# after the renew deadline, because the sandbox may already run elsewhere.
+#
+# With a pid file, the program is one that starts another process and leaves it: a runtime's `exec --detach`. When the
+# program has exited with 0, the reply is `detached N PID INNER_PID`, with the id in the pid file and the process's id in
+# its own namespace (`-` if it has ended already). `ended` then tells the exit of that process. The launcher gets such
+# processes as children because it is a subreaper (prctl(2)).
 use strict;
 use warnings;
 use Fcntl;
-use POSIX ();
+use POSIX qw(:sys_wait_h);
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{renew-deadline.pl}r);
 
-use constant OPEN_LIMIT_SECS => 5;
+use constant {OPEN_LIMIT_SECS => 5, KEEP_EXIT_SECS => 5, PR_SET_CHILD_SUBREAPER => 36};
 my ($worker, $deadline_file) = @ARGV;
 
 close_inherited();
+call('prctl', PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 my $exits = watch_exits();
 my $exits_fd = fileno $exits;
 
 binmode STDIN;
 my %number_of; # the number of the request by the id of the running process
+my %pid_file_of; # the pid file by the id of a running program that leaves another process
+my %left_exits; # the exit code and the time of each process that was left by a program that has not been reaped yet
 while (1) {
     my $ready = '';
     vec($ready, $_, 1) = 1 for 0, $exits_fd;
     next if select($ready, undef, undef, undef) < 0;
     if (vec $ready, $exits_fd, 1) {
-        reap_children($exits, sub {
-            my ($pid, $code) = @_;
-            say_line('ended ' . delete($number_of{$pid}) . " $code");
-        });
+        clear_exits($exits);
+        take_exits();
     }
     take_requests($worker, \&launch) if vec $ready, 0, 1;
 }
@@ -41,13 +48,64 @@ sub launch {
     return say_line("failed $number the renew deadline of this worker has passed")
         if defined $deadline_file && has_deadline_passed($deadline_file);
     my ($count, $cgroup_count, $fields) = unpack 'C C a*', $request;
-    my @command = split_fields($fields);
+    my ($pid_file, @command) = split_fields($fields);
     my @files = splice @command, 0, $count;
     my @cgroups = splice @command, 0, $cgroup_count;
     my ($pid, $error) = start_program(sub { join_cgroups(@cgroups) // open_files(@files) }, @command);
     return say_line("failed $number $error") if !defined $pid;
     $number_of{$pid} = $number;
+    $pid_file_of{$pid} = $pid_file if $pid_file ne '';
     say_line("started $number $pid");
+}
+
+# Reaps all children that have ended. A process becomes a child when the program that left it ends. Such programs are reaped
+# before an unknown process, because its ids can be looked up only until it is reaped.
+sub take_exits {
+    while ((my $pid = peek_exit()) > 0) {
+        reap($_) for defined $number_of{$pid} ? $pid : (keys %pid_file_of, $pid);
+    }
+}
+
+sub reap {
+    my ($pid) = @_;
+    take_exit($pid, exit_code()) if waitpid($pid, WNOHANG) > 0;
+}
+
+# Handles the exit of a child: of a program, of a process that a program left, or of an orphan that nobody asked about.
+sub take_exit {
+    my ($pid, $code) = @_;
+    my $number = delete $number_of{$pid};
+    my $pid_file = delete $pid_file_of{$pid};
+    return keep_exit($pid, $code) if !defined $number;
+    my $left = defined $pid_file && $code eq '0' ? read_pid($pid_file) : undef;
+    return say_line("ended $number $code") if !defined $left;
+    say_line("detached $number $left " . (inner_pid($left) // '-'));
+    my $exit = delete $left_exits{$left};
+    return say_line("ended $number $exit->[0]") if defined $exit;
+    my $reaped = waitpid $left, WNOHANG;
+    return say_line("ended $number " . ($reaped > 0 ? exit_code() : '-')) if $reaped != 0; # -1: the program reaped it
+    $number_of{$left} = $number;
+}
+
+# A process may be reaped a moment before the program that left it. Ids are used again later, so exits are kept briefly.
+sub keep_exit {
+    my ($pid, $code) = @_;
+    delete @left_exits{grep { $left_exits{$_}[1] < time - KEEP_EXIT_SECS } keys %left_exits};
+    $left_exits{$pid} = [$code, time] if %pid_file_of;
+}
+
+sub read_pid {
+    my ($path) = @_;
+    open my $file, '<', $path or return undef;
+    return (<$file> // '') =~ /^(\d+)$/ ? $1 : undef;
+}
+
+# The id of a process in its innermost namespace.
+sub inner_pid {
+    my ($pid) = @_;
+    open my $status, '<', "/proc/$pid/status" or return undef;
+    /^NSpid:.*\s(\d+)$/ and return $1 while <$status>;
+    return undef;
 }
 
 # Moves the child process into each cgroup. Returns the reason if it can't be moved, and otherwise nothing.

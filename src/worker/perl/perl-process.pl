@@ -24,9 +24,9 @@ my %NUMBERS = (
     move_mount => 429,
     mount_setattr => 442,
     (POSIX::uname())[4] eq 'aarch64'
-    ? (mknodat => 33, umount2 => 39, mount => 40, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
+    ? (waitid => 95, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
         setgroups => 159, prlimit64 => 261, setns => 268)
-    : (fsync => 74, setgroups => 116, setresuid => 117, setresgid => 119, mount => 165, umount2 => 166, mknodat => 259,
+    : (fsync => 74, prctl => 157, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, mount => 165, umount2 => 166, mknodat => 259,
         unshare => 272, signalfd4 => 289, prlimit64 => 302, setns => 308),
 );
 
@@ -97,13 +97,32 @@ sub watch_exits {
     return $exits;
 }
 
-# Calls `$handle` with the process id and the exit code of each child that has ended; `-` means that a signal ended it.
-sub reap_children {
-    my ($exits, $handle) = @_;
+# Makes a signalfd unreadable until the next child exits. Call this before reaping, so that no exit is missed.
+sub clear_exits {
+    my ($exits) = @_;
     sysread $exits, my $signals, 128;
+}
+
+# Calls `$handle` with the process id and the exit code of each child that has ended.
+sub reap_children {
+    my ($handle) = @_;
     while ((my $pid = waitpid -1, WNOHANG) > 0) {
-        $handle->($pid, WIFEXITED($?) ? WEXITSTATUS($?) : '-');
+        $handle->($pid, exit_code());
     }
+}
+
+use constant {P_ALL => 0, WEXITED => 4, WNOWAIT => 0x01000000};
+
+# The id of a child that has ended, without reaping it. 0 if there is none.
+sub peek_exit {
+    my $info = "\0" x 128; # siginfo_t
+    return 0 if syscall($NUMBERS{waitid}, P_ALL, 0, $info, WEXITED | WNOHANG | WNOWAIT, 0) < 0;
+    return unpack 'x16 l', $info; # si_pid
+}
+
+# The exit code of the child that was reaped last; `-` means that a signal ended it.
+sub exit_code {
+    return WIFEXITED($?) ? WEXITSTATUS($?) : '-';
 }
 
 # Starts a program in its own session, so that signals for the worker don't reach it. `$prepare` runs in the child and

@@ -95,11 +95,13 @@ type ProgramStarter<Exit> = {
 }
 
 /**
- * Callbacks for one program. `started` is called first, then `ended`. `failed` may be called in place of either;
- * nothing follows it.
+ * Callbacks for one program. `started` is called first, then `detached` if the program leaves a process, then `ended`.
+ * `failed` may be called in place of any; nothing follows it.
  */
 type ProgramObserver<Exit> = {
   readonly started: (pid: number) => void
+  /** Called when the program has exited and left a process. `ended` then reports the exit of that process. */
+  readonly detached?: (left: string) => void
   /** Called when the program was not started, or when the process that would report its end has ended. */
   readonly failed: (error: Error) => void
   readonly ended: (exit: Exit) => void
@@ -165,6 +167,10 @@ function startStarterProcess<Exit>(
       const observer = observers.get(number)
       if (word === 'started') {
         observer?.started(Number(rest))
+        return
+      }
+      if (word === 'detached') {
+        observer?.detached?.(rest)
         return
       }
       observers.delete(number)

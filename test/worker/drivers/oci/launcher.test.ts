@@ -85,10 +85,47 @@ test('when the launcher process is killed, its programs are reported as ended, a
   assert.deepEqual(await next.ended, { code: 0 })
 })
 
+/** Starts a program that runs `script` in the background, leaves it, and exits. A shell would sometimes reap it. */
+function startDetaching(script: string, exits = 0): ReturnType<Launcher['start']> {
+  const { streams } = makeStreams()
+  const pidFile = `${streams[0]}.pid`
+  const leave = 'my $pid = fork; exec "sh", "-c", $ARGV[0] if !$pid; open F, ">", $ARGV[1]; print F $pid; exit $ARGV[2]'
+  const command = ['perl', '-e', leave, script, pidFile, String(exits)]
+  return launcher.start(command, streams, { pidFile })
+}
+
+test('a process that a program leaves is waited for, and its exit is reported', async () => {
+  const started = await startDetaching('sleep 0.2; exit 9')
+  const left = await started.left
+  assert.ok(left !== null && left.pid !== started.pid && isAlive(left.pid))
+  assert.equal(left.innerPid, left.pid) // it is in the same namespace
+  assert.equal(started.isRunning(), true)
+  assert.deepEqual(await started.ended, { code: 9 })
+  assert.equal(started.isRunning(), false)
+
+  const killed = await startDetaching('sleep 100')
+  process.kill((await killed.left)?.pid ?? 0, 'SIGKILL')
+  assert.deepEqual(await killed.ended, { code: null })
+})
+
+test('a program that fails, or that only ends, leaves no process', async () => {
+  const failed = await startDetaching('true', 3)
+  assert.deepEqual([await failed.left, await failed.ended], [null, { code: 3 }])
+  const plain = await launcher.start(['sh', '-c', 'exit 4'], makeStreams().streams)
+  assert.deepEqual([await plain.left, await plain.ended], [null, { code: 4 }])
+})
+
+test('hundreds of processes that end at once after their programs have left them each report their ids and code', async () => {
+  const codes = Array.from({ length: 200 }, (_, index) => index)
+  const started = await Promise.all(codes.map((code) => startDetaching(`exit ${String(code)}`)))
+  assert.deepEqual(await Promise.all(started.map(({ ended }) => ended)), codes.map((code) => ({ code }))) // prettier-ignore
+  for (const { left } of started) assert.equal((await left)?.innerPid, (await left)?.pid)
+})
+
 test('a program that a dying worker requested is not started', async () => {
   const script = join(import.meta.dirname, '../../../../src/worker/perl/launcher.pl')
   const mark = join(folder, 'started')
-  const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
+  const command = ['', '/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
   const request = Buffer.concat([Buffer.from([0, 0, 0, 6 + command.length, 0, 0, 0, 1, 3, 0]), Buffer.from(command)])
   const run = (worker: number): SpawnSyncReturns<Buffer> =>
     spawnSync('perl', [script, String(worker)], { input: request })

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
@@ -16,6 +17,7 @@ import {
   type ProcessSpec,
 } from './process-spec.ts'
 import { startExecOnTerminal } from './exec-terminal.ts'
+import { exitCodeOf } from './exit-code.ts'
 import { makeFifoPool } from './fifo-pool.ts'
 import type { Launcher, RuntimeExit } from '../run/launcher.ts'
 import { hideHostFolders } from '../run/runtime.ts'
@@ -25,7 +27,6 @@ import type { PtyBinding } from './pty-binding.ts'
 import { startWithPermit } from './start-with-permit.ts'
 import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../rootfs/toolbox.ts'
-import { constants } from 'node:os'
 
 type ContainerGuestDeps = {
   readonly log: Log
@@ -66,9 +67,11 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return base
   }
-  const startCli = async (command: readonly string[], tty: TerminalSize | null): Promise<ExecCli> => {
+  const startCli = async (files: ExecFiles, tty: TerminalSize | null): Promise<ExecCli> => {
     try {
-      return await (tty === null ? startExecOnPipes(terminals, command) : startExecOnTerminal(terminals, command, tty))
+      if (tty !== null) return await startExecOnTerminal(terminals, execCommand(container, files), tty)
+      if (!detaches(container)) return await startExecOnPipes(terminals, execCommand(container, files))
+      return await startExecOnPipes(terminals, execCommand(container, files, ['--detach']), { pidFile: files.pid })
     } catch (error) {
       if (container.commandCgroups.every((path) => existsSync(path))) throw error
       throw new ExecFailure('other', 'the sandbox has ended') // its cgroups were removed
@@ -76,12 +79,18 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   }
   const launch = async (files: ExecFiles, spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     await writeFile(files.spec, JSON.stringify(spec), { mode: 0o600 })
-    const command = execCommand(container, files)
-    const execCli = await startCli(command, tty)
+    const execCli = await startCli(files, tty)
     const timer = setTimeout(() => {
       killCli(execCli)
     }, START_TIMEOUT_MS)
     try {
+      if (tty === null && detaches(container)) {
+        const left = await execCli.left
+        if (left === null) throw await describeStartFailure(execCli, container)
+        const { pid, innerPid: inner } = left
+        const group = makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
+        return asGuestProcess({ execCli, pid, inner: inner ?? pid }, group, ({ code }) => code ?? -1)
+      }
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
       // gVisor has its own process ids. The process has no id on the host, so `pid` is that of the `exec` command.
@@ -89,11 +98,13 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       if (isGvisor && inner === null) throw await describeStartFailure(execCli, container)
       execCli.onProcessStarted()
       const started = { execCli, pid, inner: inner ?? pid }
-      return isGvisor
-        ? asGuestProcess(started, makeGvisorProcessGroup(container, started.inner, deps.log), () =>
-            isGone(container.initPid),
-          )
-        : asGuestProcess(started, makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid }), () => false)
+      const sent = new Set<number>()
+      const group = isGvisor
+        ? makeGvisorProcessGroup(container, started.inner, deps.log)
+        : makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
+      return asGuestProcess(started, notingSignals(group, sent), (exit) =>
+        isGvisor && isGone(container.initPid) ? -1 : exitCodeOf(exit, sent),
+      )
     } catch (error) {
       killCli(execCli)
       for (const stream of [execCli.stdin, execCli.stdout, execCli.stderr]) stream?.destroy()
@@ -153,14 +164,32 @@ const NOT_OFFERED = 'Operation not supported (os error 95)'
 
 type ExecFiles = { readonly spec: string; readonly pid: string; readonly innerPid: string }
 
-function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles): readonly string[] {
+function execCommand(
+  { runtime, runtimeName, id }: Container,
+  files: ExecFiles,
+  options: readonly string[] = [],
+): readonly string[] {
   const inner = runtimeName === 'runsc' ? ['--internal-pid-file', files.innerPid] : []
-  return [...runtime, 'exec', '--process', files.spec, '--pid-file', files.pid, ...inner, id]
+  return [...runtime, 'exec', ...options, '--process', files.spec, '--pid-file', files.pid, ...inner, id]
+}
+
+/**
+ * Whether a process without a terminal needs no `exec` command once it has started: the launcher waits for it instead.
+ * This saves the machine a process for each command. With gVisor the process is not one of the machine, so its `exec`
+ * command waits for it. With a terminal, `exec` copies between two terminals.
+ */
+function detaches({ runtimeName }: Container): boolean {
+  return runtimeName === 'crun' || runtimeName === 'runc'
 }
 
 /** Kills a command that has not started its process, with all processes that the command forked. */
 function killCli(execCli: ExecCli): void {
-  if (execCli.isRunning()) process.kill(-execCli.pid, 'SIGKILL')
+  if (!execCli.isRunning()) return
+  try {
+    process.kill(-execCli.pid, 'SIGKILL')
+  } catch (error) {
+    if (!hasErrorCode(error, 'ESRCH')) throw error // it has ended meanwhile
+  }
 }
 
 function withDefaultSize(tty: TerminalSize): TerminalSize {
@@ -175,9 +204,8 @@ type Started = { readonly execCli: ExecCli; readonly pid: number; readonly inner
 function asGuestProcess(
   { execCli, pid, inner }: Started,
   group: ProcessGroup,
-  isCutShort: () => boolean,
+  codeOf: (exit: RuntimeExit) => number,
 ): GuestProcess {
-  const sent = new Set<number>()
   return {
     pid: inner,
     stdin: execCli.stdin,
@@ -187,10 +215,19 @@ function asGuestProcess(
       execCli.resize(pid, withDefaultSize({ rows, cols }))
     },
     signal(signal) {
+      group.signal(signal)
+    },
+    exited: execCli.ended.then(codeOf),
+  }
+}
+
+/** Adds each signal that is sent to a group to `sent`. */
+function notingSignals(group: ProcessGroup, sent: Set<number>): ProcessGroup {
+  return {
+    signal(signal) {
       sent.add(signal)
       group.signal(signal)
     },
-    exited: execCli.ended.then((exit) => (isCutShort() ? -1 : exitCodeOf(exit, sent))),
   }
 }
 
@@ -245,29 +282,4 @@ export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
       return guest
     },
   }
-}
-
-/** Runtimes and shells add this to a signal's number to report it as an exit code. */
-const SIGNAL_BASE = 128
-
-/** Signals that end a process. Their codes (128 + number) are rarely the exit code of a shell that was not killed. */
-const DEADLY: ReadonlySet<number> = new Set([
-  constants.signals.SIGILL,
-  constants.signals.SIGABRT,
-  constants.signals.SIGBUS,
-  constants.signals.SIGFPE,
-  constants.signals.SIGKILL,
-  constants.signals.SIGSEGV,
-  constants.signals.SIGSYS,
-])
-
-/**
- * Returns the exit code for the agent protocol: -1 if a signal ended the process. A runtime reports signal n as code
- * 128 + n. A shell reports the same code if the signal killed its child. Such a code becomes -1 if the signal was sent
- * through the channel or is in `DEADLY`. Other codes stay unchanged, such as 130 from an interactive shell.
- */
-function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
-  if (exit.code === null) return -1
-  const signal = exit.code - SIGNAL_BASE
-  return sent.has(signal) || DEADLY.has(signal) ? -1 : exit.code
 }

@@ -25,11 +25,18 @@ export type ExecCliDeps = {
   readonly commandCgroups: readonly string[]
 }
 
-/** Starts a command with a pipe for each standard stream, and with the files `more` as descriptors from 3 on. */
+type PipesOptions = {
+  /** The files that the command gets as descriptors from 3 on. */
+  readonly more?: readonly string[]
+  /** The file in which a command that detaches writes the id of the process: see `Launcher`. */
+  readonly pidFile?: string
+}
+
+/** Starts a command with a pipe for each standard stream. */
 export async function startExecOnPipes(
   { fifoPool, launcher, commandCgroups }: ExecCliDeps,
   command: readonly string[],
-  more: readonly string[] = [],
+  { more = [], ...options }: PipesOptions = {},
 ): Promise<ExecCli> {
   const stdin = await fifoPool.takePipe('to-child')
   const stdout = await fifoPool.takePipe('from-child')
@@ -37,7 +44,10 @@ export async function startExecOnPipes(
   const pipes = [stdin, stdout, stderr]
   try {
     return {
-      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more], commandCgroups)),
+      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more], {
+        cgroups: commandCgroups,
+        ...options,
+      })),
       stdin: stdin.socket,
       stdout: stdout.socket,
       stderr: stderr.socket,

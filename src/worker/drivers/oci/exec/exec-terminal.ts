@@ -120,7 +120,9 @@ async function startNatively(
   const master = new ReadStream(pair.master)
   try {
     const onTerminal = usesOuterTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command
-    const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more], commandCgroups)
+    const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more], {
+      cgroups: commandCgroups,
+    })
     return {
       ...launched,
       stdin: writableOver(master),
@@ -158,7 +160,7 @@ async function startNatively(
 async function startByScript(deps: ExecTerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
-  const { stderr, ...execCli } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
+  const { stderr, ...execCli } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], { more })
   stderr?.resume() // messages of script(1) itself
   return {
     ...execCli,

@@ -10,25 +10,46 @@ export type Launcher = {
   /**
    * Starts a command line in `/` and in a new session. Looks up its program on PATH. `files` are opened as its standard
    * input, output and error, and as readable descriptors from 3 on. Each file must open without blocking. Rejects when
-   * the program can't be started. The error message tells the reason. Before the program runs, its process joins the
-   * cgroups whose `cgroup.procs` files are `cgroups`.
+   * the program can't be started. The error message tells the reason.
    */
   start(
     command: readonly string[],
     files: readonly [string, string, string, ...string[]],
-    cgroups?: readonly string[],
+    options?: LaunchOptions,
   ): Promise<Launched>
   /** Ends the helper process. The programs that it started keep running. */
   close(): void
 }
 
-/** A program that was started. */
+export type LaunchOptions = {
+  /** The `cgroup.procs` files of the cgroups that the program's process joins before the program runs. */
+  readonly cgroups?: readonly string[]
+  /**
+   * Says that the program starts another process, writes that process's id to this file and exits: a runtime's `exec
+   * --detach`. The helper process then waits for the other process.
+   */
+  readonly pidFile?: string
+}
+
+/** A program that was started, and with `pidFile` the process that it left. */
 export type Launched = {
   /** The program's process id, which is also the id of its session and process group. */
   readonly pid: number
+  /** With `pidFile`: resolves with the process that the program left, or with null if it left none. Never rejects. */
+  readonly left: Promise<LeftProcess | null>
   isRunning(): boolean
-  /** Resolves once the program was reaped. Resolves with a null code if the helper process is gone. Never rejects. */
+  /**
+   * Resolves once the program, and the process that it left, were reaped. Resolves with a null code if the helper
+   * process is gone. Never rejects.
+   */
   readonly ended: Promise<RuntimeExit>
+}
+
+/** A process that a program left. */
+export type LeftProcess = {
+  readonly pid: number
+  /** Its id in its innermost namespace. Null if it had ended before the id could be read. */
+  readonly innerPid: number | null
 }
 
 /** How a program ended: with an exit code, or with null if a signal ended it or the helper process was gone before. */
@@ -48,17 +69,23 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
     exitOf: (text) => ({ code: text === '-' ? null : Number(text) }),
   })
   return {
-    start(command, files, cgroups = []) {
+    start(command, files, { cgroups = [], pidFile = '' } = {}) {
       const { promise: ended, resolve: tellEnd } = Promise.withResolvers<RuntimeExit>()
+      const { promise: left, resolve: tellLeft } = Promise.withResolvers<LeftProcess | null>()
       let isRunning = true
       const end = (exit: RuntimeExit): void => {
         isRunning = false
+        tellLeft(null)
         tellEnd(exit)
       }
       return new Promise((resolve, reject) => {
-        perl.start(encodeRequest({ files, cgroups, command }), {
+        perl.start(encodeRequest({ pidFile, files, cgroups, command }), {
           started: (pid) => {
-            resolve({ pid, ended, isRunning: () => isRunning })
+            resolve({ pid, left, ended, isRunning: () => isRunning })
+          },
+          detached: (text) => {
+            const [pid = '', inner = '-'] = text.split(' ')
+            tellLeft({ pid: Number(pid), innerPid: inner === '-' ? null : Number(inner) })
           },
           failed: (error) => {
             reject(error)
@@ -72,9 +99,9 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
   }
 }
 
-type StartRequest = Readonly<Record<'files' | 'cgroups' | 'command', readonly string[]>>
+type StartRequest = Readonly<Record<'files' | 'cgroups' | 'command', readonly string[]>> & { readonly pidFile: string }
 
-function encodeRequest({ files, cgroups, command }: StartRequest): Buffer {
+function encodeRequest({ pidFile, files, cgroups, command }: StartRequest): Buffer {
   const counts = Buffer.from([files.length, cgroups.length])
-  return Buffer.concat([counts, encodeFields([...files, ...cgroups, ...command])])
+  return Buffer.concat([counts, encodeFields([pidFile, ...files, ...cgroups, ...command])])
 }
