@@ -1,7 +1,7 @@
 import { createSocket } from 'node:dgram'
 import { connect, isIP, isIPv6 } from 'node:net'
 import { once } from 'node:events'
-import { readFile } from 'node:fs/promises'
+import { readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
 import { answersQuery, withMessageId } from './dns-message.ts'
 
@@ -89,9 +89,10 @@ export function parseResolvConf(text: string): readonly string[] {
 }
 
 /**
- * Reads the host's resolvers from /etc/resolv.conf. A resolver on the host's loopback device works too, because the
- * forwarder asks it from the host's namespace.
+ * Reads the host's resolvers. Without the file, the resolver is the host itself (resolv.conf(5)). A resolver on the
+ * host's loopback device works too, because the forwarder asks it from the host's namespace.
  */
-export async function readHostResolvers(): Promise<readonly string[]> {
-  return parseResolvConf(await readFile('/etc/resolv.conf', 'utf8'))
+export async function readHostResolvers(path = '/etc/resolv.conf'): Promise<readonly string[]> {
+  const text = await readFileOrNull(path)
+  return text === null ? ['127.0.0.1'] : parseResolvConf(text)
 }

@@ -3,7 +3,7 @@ import { describe, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { startDnsForwarder, type DnsForwarder } from '../../../src/worker/network/dns-forwarder.ts'
-import { parseResolvConf } from '../../../src/worker/network/dns-upstream.ts'
+import { parseResolvConf, readHostResolvers } from '../../../src/worker/network/dns-upstream.ts'
 import { RESOLVED, startProber } from '../../support/network-world.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 
@@ -56,6 +56,10 @@ if (isInOwnNetwork(import.meta.filename)) {
     test('only the addresses of a resolv.conf are used', () => {
       const text = '# made by hand\nsearch example.com\nnameserver 10.0.0.2\n nameserver\t::1\nnameserver example.com\n'
       assert.deepEqual(parseResolvConf(text), ['10.0.0.2', '::1'])
+    })
+
+    test('a host without a resolv.conf asks itself', async () => {
+      assert.deepEqual(await readHostResolvers('/nowhere/resolv.conf'), ['127.0.0.1'])
     })
   })
 }
