@@ -18,7 +18,9 @@ export async function openMicrosandboxDriver(
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
   const images = await openImages(config, log)
   const runs = `vms:${join(microVmFolder(config), 'runs')}` as const
+  await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
   const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
+  opened.defer(() => watchdog?.close())
   const driver = await makeMicrosandboxDriver({
     dir: microVmFolder(config),
     installation,
@@ -43,13 +45,9 @@ export async function openMicrosandboxDriver(
       connectionsPerSandbox: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()).connections,
     },
   })
+  opened.defer(() => driver.close())
   const trimLoop = startTrimLoop(images, { clock: systemClock, log })
-  return {
-    ...driver,
-    async close() {
-      await driver.close()
-      await trimLoop.close()
-      await watchdog?.close()
-    },
-  }
+  opened.defer(() => trimLoop.close())
+  const parts = opened.move()
+  return { ...driver, close: () => parts.disposeAsync() }
 }

@@ -65,7 +65,14 @@ export async function openOciDriver(
 ): Promise<Driver> {
   const runtime = await getRuntime()
   for (const flaw of runtime.unusable) log.warn({ flaw }, 'a stronger OCI runtime is installed but unusable')
+  await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
+  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
+  const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
+  opened.defer(() => watchdog?.close())
   const helper = makeCommandHelper(log)
+  opened.defer(() => {
+    helper.close()
+  })
   const networks = await openSandboxNetworks({
     dir: join(config.dataDir, 'network'),
     addressPool: config.networkPool,
@@ -80,10 +87,12 @@ export async function openOciDriver(
     random: systemRandom,
     log,
   })
+  opened.defer(() => networks.close())
   const images = await openImages(config, log)
   const launcher = makeLauncher(log, deadlineFile)
-  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
-  const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
+  opened.defer(() => {
+    launcher.close()
+  })
   const wantedSessions = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
   const sessionLimits = sessionLimitsFor(descriptorLimit(), wantedSessions)
   if (sessionLimits.perOrg < wantedSessions.perOrg || sessionLimits.perSandbox < wantedSessions.perSandbox)
@@ -133,16 +142,9 @@ export async function openOciDriver(
       diskReserve: diskReserve(config),
     },
   })
+  opened.defer(() => driver.close())
   const trimLoop = startTrimLoop(images, { clock: systemClock, log })
-  return {
-    ...driver,
-    async close() {
-      await driver.close()
-      await trimLoop.close()
-      await networks.close()
-      launcher.close()
-      helper.close()
-      await watchdog?.close()
-    },
-  }
+  opened.defer(() => trimLoop.close())
+  const parts = opened.move()
+  return { ...driver, close: () => parts.disposeAsync() }
 }

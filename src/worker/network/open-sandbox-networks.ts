@@ -71,10 +71,15 @@ export type SandboxNetworksOptions = {
 export async function openSandboxNetworks(options: SandboxNetworksOptions): Promise<SandboxNetworks> {
   const names = networkNames(options.namePrefix, options.commands)
   const records = await openNetworkRecords(options.dir)
+  await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
+  opened.defer(async () => {
+    if ((await records.runs()).size === 0) await removeInstallation(names, records)
+  })
   const addressPool = await ensureRouter(names, records, options)
   await addRouteToSandboxes(names, addressPool)
   const address = slotAddresses(addressPool, UPLINK_SLOT).gateway
   const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
+  opened.defer(() => forwarder.close())
   const dns = { address, port: forwarder.port }
   await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
 
@@ -99,6 +104,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     log: options.log,
     ensureHostForwarding,
   })
+  opened.defer(() => slots.close())
   await removeUnadoptedNamespaces(names, live)
   slots.prewarm()
 
@@ -171,15 +177,12 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
 
   const mutex = makeKeyedMutex()
+  const parts = opened.move()
   return {
     attach: (run, spec, operator) => mutex.run(run, () => attach(run, { spec, operator })),
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
-    close: async () => {
-      await slots.close()
-      await forwarder.close()
-      if ((await records.runs()).size === 0) await removeInstallation(names, records)
-    },
+    close: () => parts.disposeAsync(),
   }
 }
 

@@ -35,20 +35,32 @@ import { openSandboxUsers } from './users/sandbox-users.ts'
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   assertMachineUsable(input.settings.initBinary)
-  const context = await openContext(input)
+  await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
+  const context = await openContext(input, opened)
   const { records, disks, users, captures, logs, clock, log } = context
   const poolFiller = makePoolFiller([disks, users], { clock, log })
+  opened.defer(async () => {
+    await poolFiller.close()
+    await context.growth.close()
+    await disks.drainPool()
+  })
+  opened.defer(() => {
+    captures.close()
+  })
   const activity = makeRunActivity(clock, () => {
     supervisor.checkSoon()
   })
+  opened.defer(() => activity.close())
   const operations = makeRunOperations(context, { activity, poolFiller })
   await killOrphanedShims(context)
   await reclaimHostDevices(log)
   await limitAdoptedRuns(context)
   const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
+  opened.defer(() => supervisor.close())
   await removeUnrecordedRuns(context)
   poolFiller.fill()
   context.growth.start()
+  const parts = opened.move()
   return {
     name: 'oci',
     probe: () => probeMachine(context),
@@ -74,16 +86,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       return input.openGuestChannel(container, usage, logs.writerOf(record.sandbox_id))
     },
     watch: (onChange) => supervisor.watch(onChange),
-    async close() {
-      await supervisor.close()
-      await activity.close()
-      captures.close()
-      await poolFiller.close()
-      await context.growth.close()
-      await disks.drainPool()
-      users.close()
-      await removeIfUnused(context)
-    },
+    close: () => parts.disposeAsync(),
   }
 }
 
@@ -130,10 +133,13 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
   }
 }
 
-async function openContext(input: OciDriverInput): Promise<OciContext> {
+async function openContext(input: OciDriverInput, opened: AsyncDisposableStack): Promise<OciContext> {
   const { dir, settings, runtime, random, commands, folders, logs, clock, log } = input
   const mountFolder = mountFolderOf(dir)
-  const [records, disks, limited, mountDir, bootId, limits] = await Promise.all([
+  const limited = await openLimitedCgroups(cgroupParentOf(dir), settings, log)
+  opened.defer(() => removeIfUnused({ mountDir: mountFolder, cgroups: limited.cgroups, clock, commands }))
+  const mountDir = await makeMountDir(dir)
+  const [records, disks, bootId, limits] = await Promise.all([
     openOciRunRecords(dir),
     openSandboxDisks({
       dir: `${dir}/disks`,
@@ -147,8 +153,6 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
       mountPooled: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
       unmountPooled: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),
     }),
-    openLimitedCgroups(cgroupParentOf(dir), settings, log),
-    makeMountDir(dir),
     readBootId(),
     readFile('/proc/self/limits', 'utf8'),
   ])
@@ -168,6 +172,9 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
     scratch: join(dir, 'idmap-trial'),
     commands,
     log,
+  })
+  opened.defer(() => {
+    users.close()
   })
   return {
     ...input,

@@ -47,14 +47,18 @@ async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise
 }
 
 /** Removes the mount folder and the parent cgroup unless a run still uses them. */
-export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {
-  if (!existsSync(mountDir)) return
-  const names = await readdir(mountDir)
+export async function removeIfUnused({
+  mountDir,
+  cgroups,
+  clock,
+  commands,
+}: Pick<OciContext, 'mountDir' | 'cgroups' | 'clock' | 'commands'>): Promise<void> {
+  const names = existsSync(mountDir) ? await readdir(mountDir) : []
   const toolboxes = names.filter(isToolbox)
   if (names.length > toolboxes.length || (await cgroups.list()).length > 0) return
   await unmountBelow(mountDir, { clock, commands })
   for (const name of toolboxes) await rmdir(join(mountDir, name))
-  await rmdir(mountDir)
+  if (existsSync(mountDir)) await rmdir(mountDir)
   await cgroups.close()
 }
 

@@ -44,6 +44,7 @@ export async function openLimitedCgroups(
   if (isThrottled(settings.diskThrottle) && !cgroups.hasDiskThrottle) {
     const name = bytesPerSec === null ? 'SANDYARD_DISK_IOPS' : 'SANDYARD_DISK_MIB_PER_SEC'
     const value = bytesPerSec === null ? iops : bytesPerSec / 1024 / 1024
+    if ((await cgroups.list()).length === 0) await cgroups.close()
     throw new Error(
       `${name} is ${String(value)}; accepted: no value, because this kernel can't limit the rates of disks`,
     )

@@ -86,7 +86,10 @@ export async function openSandboxUsers(input: SandboxUsersInput): Promise<Sandbo
       for (const kit of kits) if (kit.status === 'fulfilled') ranges.free(kit.value.range_first)
     })
   })
-  const flaws = await findMappingFlaws({ ...input, namespaces })
+  const flaws = await findMappingFlaws({ ...input, namespaces }).catch((error: unknown) => {
+    namespaces.close()
+    throw error
+  })
   for (const [what, flaw] of Object.entries(flaws))
     if (flaw !== null)
       log.warn({ what, flaw }, 'mounts can not be idmapped here: sandboxes with these mounts share user ids')
