@@ -12,7 +12,8 @@ import { WORKER_SETTINGS } from './settings/worker.ts'
  */
 export class SettingError extends Error {}
 
-function defaultDataDir(): string {
+/** The data folder if no setting names one. */
+export function defaultDataDir(): string {
   return process.getuid?.() === 0 ? '/var/lib/sandyard' : join(homedir(), '.local/share/sandyard')
 }
 

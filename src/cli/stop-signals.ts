@@ -1,4 +1,5 @@
 import { constants } from 'node:os'
+import type { Config } from '../config.ts'
 import { systemClock, type Clock } from '../lib/clock.ts'
 import { printStatus } from './print-status.ts'
 
@@ -14,14 +15,19 @@ export type StopSignals = {
  */
 const DUPLICATE_SIGNAL_MS = 1_000
 
+/** How long a clean shutdown may take. A server that must also stop its sandboxes gets more time. */
+const SHUTDOWN_MOST_MS = { keep: 10_000, stop: 60_000 } as const
+
 /**
  * Creates the handler for stop signals. The first one requests a clean shutdown. Another one, a second later or more,
- * calls `force`.
+ * calls `force`. So does `afterLimit` if the clean shutdown takes too long.
  */
 export function makeStopSignals(deps: {
   readonly clock: Clock
   readonly print: (text: string) => void
   readonly force: (name: NodeJS.Signals) => void
+  /** Calls a function after the longest time of a clean shutdown, unless the process ends before. */
+  readonly afterLimit: (act: () => void) => void
 }): StopSignals {
   const stop = new AbortController()
   let firstAtMs: number | null = null
@@ -32,6 +38,10 @@ export function makeStopSignals(deps: {
       if (firstAtMs === null) {
         firstAtMs = nowMs
         deps.print(`${name}: shutting down`)
+        deps.afterLimit(() => {
+          deps.print('the shutdown takes too long: exiting at once; the next start, or `sandyard down`, cleans up')
+          deps.force(name)
+        })
         stop.abort(new Error(`stopped by ${name}`))
       } else if (nowMs - firstAtMs >= DUPLICATE_SIGNAL_MS) {
         deps.print(`${name} again: exiting at once; the next start cleans up`)
@@ -42,13 +52,17 @@ export function makeStopSignals(deps: {
 }
 
 /**
- * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once.
+ * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once. The process also ends if its
+ * clean shutdown takes too long.
  */
-export function listenForStopSignals(): AbortSignal {
+export function listenForStopSignals({ shutdown }: Pick<Config, 'shutdown'>): AbortSignal {
   const stop = makeStopSignals({
     clock: systemClock,
     print: printStatus,
     force: (name) => process.exit(128 + constants.signals[name]),
+    afterLimit: (act) => {
+      setTimeout(act, SHUTDOWN_MOST_MS[shutdown]).unref() // must not keep the process alive itself
+    },
   })
   process.on('SIGINT', stop.handleSignal)
   process.on('SIGTERM', stop.handleSignal)

@@ -11,6 +11,7 @@ test('the first signal asks for a clean stop, another within a second is ignored
     clock,
     print: (text) => said.push(text),
     force: (name) => forced.push(name),
+    afterLimit: () => undefined,
   })
   assert.ok(!signal.aborted)
   handleSignal('SIGINT')
@@ -21,4 +22,23 @@ test('the first signal asks for a clean stop, another within a second is ignored
   clock.advance(1)
   handleSignal('SIGTERM')
   assert.deepEqual([said.length, forced], [2, ['SIGTERM']])
+})
+
+test('a shutdown that takes too long ends at once, and says what cleans up', () => {
+  const said: string[] = []
+  const forced: string[] = []
+  let pass: () => void = () => assert.fail('no limit was set')
+  const { handleSignal } = makeStopSignals({
+    clock: makeTestClock(),
+    print: (text) => said.push(text),
+    force: (name) => forced.push(name),
+    afterLimit: (act) => {
+      pass = act
+    },
+  })
+  handleSignal('SIGTERM')
+  assert.deepEqual(forced, [])
+  pass()
+  assert.deepEqual(forced, ['SIGTERM'])
+  assert.match(said.at(-1) ?? '', /takes too long.*`sandyard down`/)
 })

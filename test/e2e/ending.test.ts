@@ -1,18 +1,40 @@
 import assert from 'node:assert/strict'
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { findLeftovers } from '../support/leftovers.ts'
-import { makeProgram } from '../support/program.ts'
+import { makeProgram, runProgram } from '../support/program.ts'
 import { whyNoServer } from '../support/server.ts'
 import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 
-// How a server whose driver can't open ends. Something that stays open keeps the process alive, and its networks with it.
+// How a server starts on a port in use, and how one whose driver can't open ends. Something that stays open keeps the process alive, and its networks with it.
 
 /** The longest time from SIGTERM to the end of the process, by the documentation. */
 const STOP_MOST_MS = 10_000
+
+for (const command of ['up', 'serve'])
+  test(`${command} notices a port in use before it makes anything`, async () => {
+    const root = mkdtempSync(join(tmpdir(), 'sandyard-port-'))
+    const dataDir = join(root, 'data')
+    const other = createServer().listen(0, '127.0.0.1')
+    await once(other, 'listening')
+    const address = other.address()
+    assert.ok(typeof address === 'object' && address !== null)
+    try {
+      const port = String(address.port)
+      const { code, output } = await runProgram([command, '--port', port], { SANDYARD_DATA_DIR: dataDir })
+      assert.equal(code, 1, output)
+      assert.match(output, new RegExp(`127.0.0.1, port ${port} is already in use: .*--port or SANDYARD_PORT`))
+      assert.ok(!existsSync(dataDir), output)
+    } finally {
+      other.close()
+      rmSync(root, { recursive: true })
+    }
+  })
 
 describe('a server whose driver failed to open', { skip: whyNoServer() }, () => {
   let root: string
@@ -36,8 +58,13 @@ describe('a server whose driver failed to open', { skip: whyNoServer() }, () => 
       writeFileSync(join(dataDir, name), 'a file where a folder must be')
       const settings = { SANDYARD_DATA_DIR: dataDir, SANDYARD_PORT: '0', SANDYARD_DRIVER: 'oci' }
       const up = makeProgram(['up'], settings, /SANDBOXES CAN'T RUN HERE[^]*ready on/)
-      const fromMs = await up.start().then(() => systemClock.monotonicMs())
-      await up.stop().finally(() => up.kill9())
+      await up.start()
+      const fromMs = systemClock.monotonicMs()
+      try {
+        await up.stop()
+      } finally {
+        await up.kill9()
+      }
       const tookMs = systemClock.monotonicMs() - fromMs
       assert.ok(tookMs < STOP_MOST_MS * TIMEOUT_FACTOR, `it took ${String(tookMs)} ms; it said:\n${up.output()}`)
       assert.deepEqual(await findLeftovers(dataDir), [], up.output())

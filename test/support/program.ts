@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import type { ChildProcess } from 'node:child_process'
 import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { spawnProgram } from './server.ts'
@@ -18,6 +19,25 @@ export type ProgramProcess = {
   /** Freezes the program with SIGSTOP until `thaw` is called. */
   freeze(): void
   thaw(): void
+}
+
+/** Runs the program to its end. Resolves with its exit code, and its standard output and error together. */
+export async function runProgram(
+  args: readonly string[],
+  settings: Readonly<Record<string, string>>,
+): Promise<{ readonly code: number | null; readonly output: string }> {
+  const child = spawnProgram(args, settings)
+  child.stdin?.end()
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) {
+    stream?.setEncoding('utf8').on('data', (text: string) => {
+      output += text
+    })
+  }
+  const timer = setTimeout(() => child.kill('SIGKILL'), READY_LIMIT_MS * TIMEOUT_FACTOR)
+  await once(child, 'close')
+  clearTimeout(timer)
+  return { code: child.exitCode, output }
 }
 
 const READY_LIMIT_MS = 60_000

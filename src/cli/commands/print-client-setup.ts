@@ -1,26 +1,51 @@
 import { hostname } from 'node:os'
+import { defaultDataDir, type Config } from '../../config.ts'
 import { printStatus } from '../print-status.ts'
 import type { FirstKey } from '../server/first-key.ts'
 
-/**
- * Prints the URL of the API and the environment variables that the public client needs. Prints the key itself only if it
- * was just created and the operator named no file for it.
- */
-export function printClientSetup(url: string, first: FirstKey): void {
+/** Prints the URL of the API, and the variables that the next commands need in another terminal. */
+export function printClientSetup(config: Pick<Config, 'dataDir' | 'databaseUrl'>, url: string, first: FirstKey): void {
   printStatus(`ready on ${url} (${hostname()})`)
-  process.stdout.write(`\nexport MSB_BACKEND=cloud\nexport MSB_API_URL=${url}\n`)
-  process.stdout.write(describeKey(first))
+  process.stdout.write(`\n${formatClientSetup(config, url, first)}`)
 }
 
-function describeKey(first: FirstKey): string {
+/**
+ * Formats the variables as a script for a shell: those of the public client, and those by which commands of `sandyard` find this
+ * installation. Contains the key only if it was just created and the operator named no file for it.
+ */
+export function formatClientSetup(
+  { dataDir, databaseUrl }: Pick<Config, 'dataDir' | 'databaseUrl'>,
+  url: string,
+  first: FirstKey,
+): string {
+  const lines = [
+    'export MSB_BACKEND=cloud',
+    `export MSB_API_URL=${url}`,
+    ...(dataDir === defaultDataDir() ? [] : [`export SANDYARD_DATA_DIR=${quote(dataDir)}`]),
+    ...(databaseUrl === null ? [] : ['# `sandyard` commands also need the DATABASE_URL of this server']),
+    ...describeKey(first),
+  ]
+  return lines.map((line) => `${line}\n`).join('')
+}
+
+function describeKey(first: FirstKey): readonly string[] {
   switch (first.kind) {
     case 'existing':
-      return 'export MSB_API_KEY=…    # your key; `npx sandyard key create` creates another one\n'
+      return ['# export MSB_API_KEY=…    # your key; `npx sandyard key create` creates another one']
     case 'given':
-      return 'export MSB_API_KEY="$SANDYARD_API_KEY"    # the key that you gave\n'
+      return ['export MSB_API_KEY="$SANDYARD_API_KEY"    # the key that you gave']
     case 'file':
-      return `export MSB_API_KEY="$(cat '${first.path}')"    # the first key; only its owner can read the file\n`
+      return [`export MSB_API_KEY="$(cat ${quote(first.path)})"    # the first key; only its owner can read the file`]
     case 'shown':
-      return `export MSB_API_KEY=${first.key}\n\n# The key is shown only this once. Then, in another terminal:  npx msb run localhost/demo -- uname -a\n`
+      return [
+        `export MSB_API_KEY=${first.key}`,
+        '',
+        '# The key is shown only this once. Then, in another terminal:  npx msb run localhost/demo -- uname -a',
+      ]
   }
+}
+
+/** Quotes a text for a shell, unless it needs no quotes. */
+function quote(text: string): string {
+  return /^[\w./:@%+,=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }

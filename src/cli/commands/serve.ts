@@ -4,6 +4,7 @@ import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
+import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openStore } from '../server/open-store.ts'
@@ -36,7 +37,8 @@ export function defineServe(serve: Command): void {
 
 async function runServe({ config }: Call): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
-  const stop = listenForStopSignals()
+  const stop = listenForStopSignals(config)
+  await requireFreePort(config)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
@@ -45,7 +47,7 @@ async function runServe({ config }: Call): Promise<void> {
   await requireNoUpServer(control)
   const first = await createFirstKey(control.deps, config)
   printStatus('this process runs no sandboxes; workers run them')
-  printClientSetup(control.url, first)
+  printClientSetup(config, control.url, first)
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

@@ -8,6 +8,7 @@ import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
+import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
@@ -39,7 +40,8 @@ export function defineUp(up: Command): void {
 
 async function runUp({ config }: Call): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
-  const stop = listenForStopSignals()
+  const stop = listenForStopSignals(config)
+  await requireFreePort(config)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
@@ -50,23 +52,29 @@ async function runUp({ config }: Call): Promise<void> {
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await createFirstKey(control.deps, config)
-  const host = await tryOpenWorkerHost({ config, folder, log })
+  await using host = await tryOpenWorkerHost({ config, folder, log })
+  const failed = new AbortController()
+  const ending = AbortSignal.any([signal, failed.signal])
   const synced = Promise.withResolvers<void>()
   const working =
     host === null
-      ? waitForAbort(signal)
-      : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, signal)
+      ? waitForAbort(ending)
+      : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, ending)
   // The worker may fail before `await working` below. Without this handler, the failure would be an unhandled rejection
   // and end the process.
   working.catch(() => synced.resolve())
-  if (host !== null) {
-    await loadDemoImage({ config, log }, host)
-    await waitForFirstSync(synced.promise, signal)
+  try {
+    if (host !== null) {
+      await loadDemoImage({ config, log }, host)
+      await waitForFirstSync(synced.promise, ending)
+    }
+    missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
+    printClientSetup(config, control.url, first)
+    await working // a permanent failure of the worker ends the program with its error
+  } finally {
+    failed.abort(new Error('the server ends'))
+    await working.catch(() => undefined) // thrown above
   }
-  missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-  printClientSetup(control.url, first)
-  await working // a permanent failure of the worker ends the program with its error
-  if (host !== null) await closeWorkerHost(config, host)
   store.schema.incompatible.throwIfAborted()
 }
 
@@ -74,11 +82,12 @@ async function runUp({ config }: Call): Promise<void> {
  * Opens the worker's host. Returns null if no driver works on this machine. The API runs without a worker, too: clients
  * can read, and starts report what is missing.
  */
-async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | null> {
+async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<(WorkerHost & AsyncDisposable) | null> {
   try {
     // `fencesItself` is false because no other server process exists. So nobody can mark the sandboxes as lost, and
     // start them elsewhere, while this process is frozen or can't reach the database.
-    return await openWorkerHost(deps, { fencesItself: false })
+    const host = await openWorkerHost(deps, { fencesItself: false })
+    return { ...host, [Symbol.asyncDispose]: () => closeWorkerHost(deps.config, host) }
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     printStatus(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)

@@ -19,7 +19,6 @@ import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
-import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
@@ -40,6 +39,7 @@ import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
+import { describeListenError } from './listen-address.ts'
 import { openNetworkDenials } from './network-denials.ts'
 import { makeMetrics } from './metrics.ts'
 import type { Store } from './open-store.ts'
@@ -203,14 +203,6 @@ function serverLimits(config: Config): { readonly settings: ServerSettings; read
     settings: { ...DEFAULT_SERVER_SETTINGS, connections },
     limits: makeRequestLimits({ ...config, rates }, systemClock),
   }
-}
-
-/** Replaces the operating system's error about the port by one that names the address and a remedy. */
-function describeListenError(error: unknown, { host, port }: Config): Error {
-  const where = `${host}, port ${String(port)}`
-  if (hasErrorCode(error, 'EADDRINUSE'))
-    return new Error(`${where} is already in use: choose another port with --port or SANDYARD_PORT`, { cause: error })
-  return new Error(`the API can't listen on ${where}`, { cause: error })
 }
 
 /**

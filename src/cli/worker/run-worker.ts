@@ -33,7 +33,7 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const { config } = call
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const token = await readJoinToken(call)
-  const signal = listenForStopSignals()
+  const signal = listenForStopSignals(config)
   await ensureDataFolder(config.dataDir)
   using _lock = lockDataFolder(config.dataDir)
   const origin = await resolveOrigin(call, token)
