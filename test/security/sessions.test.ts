@@ -3,9 +3,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
-import { makeSessionPermits, sessionLimitsFor } from '../../src/worker/channel/session-permits.ts'
+import { makeSessionPermits, sessionLimitsFor, type SessionPermits } from '../../src/worker/channel/session-permits.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { makeContainerGuest } from '../../src/worker/drivers/oci/exec/container-guest.ts'
+import { loadPtyBinding } from '../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
 import { connectAgent, type AgentClient } from '../support/agent-client.ts'
 import { openAttackedDriver, type AttackedDriver } from '../support/attacked-driver.ts'
@@ -100,6 +101,55 @@ test(
     assert.match(String((await connection).payload['error']), /too many open sessions: this sandbox has 1/)
     await client.finish(background)
     assert.equal((await client.finish(client.exec({ cmd: 'true' }))).code, 0)
+  },
+)
+
+attack(
+  'stops its new commands before they run, so that their sessions stay open',
+  { target: 'host', attacker: 'root in a sandbox', finding: null, skip },
+  async (t) => {
+    await using attacked = await openAttackedDriver()
+    const launcher = makeLauncher(log)
+    const open = new Set<object>()
+    const sessions: SessionPermits = {
+      acquire(owner) {
+        open.add(owner)
+        return () => void open.delete(owner)
+      },
+    }
+    const container = await startContainer(attacked)
+    const guest = makeContainerGuest(container, {
+      log,
+      launcher,
+      sessions,
+      pty: loadPtyBinding(),
+      startTimeoutMs: 5_000,
+    })
+    const client = connectAgent(guest)
+    t.after(async () => {
+      await client.hangUp()
+      launcher.close()
+    })
+    const stopper = client.exec({ cmd: 'sh', args: ['-c', 'echo up; while :; do kill -STOP -1; done'] })
+    await waitUntil(() => client.text(stopper) === 'up\n')
+    const failures: string[] = []
+    let ran = 0
+    // Some commands run before they are stopped, so this repeats until the attack worked.
+    while (failures.length === 0 && ran < 60) {
+      const ids = Array.from({ length: 6 }, (_, at) => client.exec({ cmd: 'true', tty: at % 2 === 0 }))
+      const answers = await Promise.all(ids.map((id) => client.next((message) => message.id === id)))
+      for (const { type, payload } of answers) {
+        if (type === 'core.exec.failed') failures.push(textOf(payload['message']))
+        else ran += 1
+      }
+    }
+    assert.ok(failures.length > 0 || testRuntime() !== 'crun', 'no command was stopped before it ran')
+    for (const message of failures) assert.match(message, /could not start the process/)
+    assert.ok(open.size <= 1 + ran, `${String(open.size)} sessions are open, ${String(ran)} commands ran`)
+    return {
+      tries: failures.length + ran,
+      outcome: `${String(failures.length)} commands were stopped before they ran; each was reported as failed and freed its session`,
+    }
   },
 )
 

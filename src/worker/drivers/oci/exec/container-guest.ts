@@ -36,13 +36,20 @@ type ContainerGuestDeps = {
   readonly sessions: SessionPermits
   /** The result of `loadPtyBinding`. If it is null, script(1) creates terminals. */
   readonly pty: PtyBinding | null
+  /** How long a runtime may take to start a process. `START_TIMEOUT_MS` by default. */
+  readonly startTimeoutMs?: number
 }
 
 /**
- * How long a runtime may take to start a process. A start that takes longer means that the container or the machine is
- * frozen.
+ * A start that takes longer means that the container or the machine is frozen, or that a process in the sandbox stopped the
+ * new one with SIGSTOP.
  */
 const START_TIMEOUT_MS = 30_000
+/**
+ * How long the output of a runtime is read after the runtime ended. A half-started process in the sandbox may keep it open
+ * for as long as the sandbox lives.
+ */
+const LAST_OUTPUT_MS = 1_000
 
 /** The terminal size that replaces a requested size of zero, on which programs can't draw. */
 const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
@@ -82,7 +89,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     const execCli = await startCli(files, tty)
     const timer = setTimeout(() => {
       killCli(execCli)
-    }, START_TIMEOUT_MS)
+    }, deps.startTimeoutMs ?? START_TIMEOUT_MS)
     try {
       if (tty === null && detaches(container)) {
         const left = await execCli.left
@@ -248,18 +255,30 @@ const MESSAGE_LIMIT = 1000
 
 /** Describes why a runtime ended without starting the process, although every check had passed. */
 async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
-  const output = execCli.stderr ?? execCli.stdout
-  const chunks: Buffer[] = []
-  for await (const chunk of output) {
-    if (chunk instanceof Buffer) chunks.push(chunk)
-  }
-  const message = hideHostFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath])
+  const message = hideHostFolders(await readLastOutput(execCli), [runDir, rootPath])
     .trim()
     .slice(-MESSAGE_LIMIT)
   return new ExecFailure(
     'other',
     `the runtime could not start the process: ${message === '' ? 'it did not say why' : message}`,
   )
+}
+
+/** Reads what an ended runtime has written, for at most `LAST_OUTPUT_MS`. */
+async function readLastOutput({ stdout, stderr }: ExecCli): Promise<string> {
+  const output = stderr ?? stdout
+  const chunks: Buffer[] = []
+  const timer = setTimeout(() => output.destroy(), LAST_OUTPUT_MS)
+  try {
+    for await (const chunk of output) {
+      if (chunk instanceof Buffer) chunks.push(chunk)
+    }
+  } catch (error) {
+    if (!hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE')) throw error // the timer destroyed it
+  } finally {
+    clearTimeout(timer)
+  }
+  return Buffer.concat(chunks).toString('utf8')
 }
 
 /** The guests of a worker's containers. All channels of a container share one guest and its ready pipes. */
