@@ -104,6 +104,7 @@ END $function$;
 CREATE OR REPLACE FUNCTION public.sandyard_raise_generations(of_workers uuid[])
  RETURNS void
  LANGUAGE plpgsql
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE seen_org text := current_setting('sandyard.org', true);
 BEGIN
@@ -163,6 +164,42 @@ CREATE OR REPLACE FUNCTION public.sandyard_sees(org uuid)
  LANGUAGE sql
  STABLE PARALLEL SAFE
 AS $function$ SELECT current_setting('sandyard.org', true) IN ('*', org::text) $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_server_rights()
+ RETURNS TABLE(relation text, rights text[])
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+  VALUES
+    ('api_keys', '{SELECT,INSERT,UPDATE}'::text[]),
+    ('events', '{SELECT,INSERT}'),
+    ('idempotency', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('leads', '{SELECT,INSERT,UPDATE}'),
+    ('members', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('org_limits', '{SELECT}'),
+    ('orgs', '{SELECT,INSERT,UPDATE}'),
+    ('plans', '{SELECT,INSERT,UPDATE}'),
+    ('pruned_sandboxes', '{SELECT,INSERT,DELETE}'),
+    ('registry_credentials', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('replicas', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('retention_horizons', '{SELECT,INSERT,UPDATE}'),
+    ('runs', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('sandbox_label_pairs', '{SELECT,INSERT,DELETE}'),
+    ('sandbox_labels', '{SELECT,INSERT,DELETE}'),
+    ('sandbox_volumes', '{SELECT,INSERT,DELETE}'),
+    ('sandboxes', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('sandyard_migrations', '{SELECT}'),
+    ('sealing_key', '{SELECT,INSERT,UPDATE}'),
+    ('storage_accruals', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('storage_org_days', '{SELECT,INSERT,UPDATE}'),
+    ('stream_tickets', '{SELECT,INSERT,DELETE}'),
+    ('usage_days', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('usage_org_days', '{SELECT,INSERT,UPDATE}'),
+    ('users', '{SELECT,INSERT,UPDATE}'),
+    ('volumes', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('worker_generations', '{SELECT,INSERT,UPDATE}'),
+    ('worker_tokens', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('workers', '{SELECT,INSERT,UPDATE}') $function$;
 
 CREATE OR REPLACE FUNCTION public.sandyard_volumes_changed()
  RETURNS trigger

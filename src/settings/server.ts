@@ -91,7 +91,17 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'your own PostgreSQL 15 or newer, instead of the embedded one; a process opens up to 22 connections',
+    meaning:
+      'your own PostgreSQL 15 or newer, instead of the embedded one, for the role that serves requests; a process opens up to 22 connections',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  databaseOwnerUrl: {
+    variable: 'DATABASE_OWNER_URL',
+    flag: null,
+    fallback: null,
+    unit: 'URL',
+    meaning:
+      'the same database for the role that owns the tables, which applies migrations and grants the role of `DATABASE_URL` its rights; without it, the role of `DATABASE_URL` migrates if it owns the tables',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   secretKey: {

@@ -33,6 +33,7 @@ describe('an external PostgreSQL without connections', () => {
       SANDYARD_DRIVER: 'simulated',
       SANDYARD_LOG_LEVEL: 'warn',
       DATABASE_URL: external.url,
+      DATABASE_OWNER_URL: external.ownerUrl,
     })
   })
   after(async () => {

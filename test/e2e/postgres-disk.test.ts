@@ -28,7 +28,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     const disk = openDisk()
     const external = await startExternalPostgres({ dataDir: disk.folder, settings: SMALL_LOG })
     opened.push(() => external.close())
-    const server = await startServer({ ...SIMULATED, DATABASE_URL: external.url })
+    const server = await startServer({ ...SIMULATED, DATABASE_URL: external.ownerUrl })
     opened.push(() => server.close())
     const tables = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await whileFull(disk, load)

@@ -24,7 +24,12 @@ describe('an external PostgreSQL', () => {
 
   before(async () => {
     external = await startExternalPostgres()
-    server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn', DATABASE_URL: external.url })
+    server = await startServer({
+      SANDYARD_DRIVER: 'simulated',
+      SANDYARD_LOG_LEVEL: 'warn',
+      DATABASE_URL: external.url,
+      DATABASE_OWNER_URL: external.ownerUrl,
+    })
   })
   after(async () => {
     await server.close()

@@ -44,6 +44,7 @@ describe('an external PostgreSQL behind a bad network', () => {
       SANDYARD_DRIVER: 'simulated',
       SANDYARD_LOG_LEVEL: 'warn',
       DATABASE_URL: external.url.replace(String(external.port), String(proxy.port)),
+      DATABASE_OWNER_URL: external.ownerUrl,
     })
   })
   after(async () => {

@@ -109,15 +109,13 @@ test('a sandbox that can’t be moved does not block the next ones', async () =>
   await join('large', 1_000)
   const [broken, next] = [await create(), await create()]
   const { deps } = control
-  await deps.db.asSystem((q) =>
-    q.query({
-      text: `ALTER TABLE sandboxes ADD CONSTRAINT broken CHECK (id <> '${broken}' OR home_worker_id IS NULL)`,
-    }),
+  await control.asOwner(
+    `ALTER TABLE sandboxes ADD CONSTRAINT broken CHECK (id <> '${broken}' OR home_worker_id IS NULL)`,
   )
   try {
     await makePlacePendingLoop({ ...deps, log: { ...deps.log, error: () => undefined } }).run(never)
   } finally {
-    await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE sandboxes DROP CONSTRAINT broken' }))
+    await control.asOwner('ALTER TABLE sandboxes DROP CONSTRAINT broken')
   }
   assert.equal((await sandboxStateOf(broken)).worker_id, null)
   assert.notEqual((await sandboxStateOf(next)).worker_id, null)
@@ -140,14 +138,14 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
   const loops = [makeFinishDeparturesLoop(deps), makeEnforceHardLimitsLoop(deps), makeEnforceDeadlinesLoop(deps)]
   for (const [at, loop] of loops.entries()) {
     const movable = later.slice(0, at + 1).map((id) => `'${id}'`)
-    await system(
+    await control.asOwner(
       `ALTER TABLE sandboxes ADD CONSTRAINT broken CHECK (status <> 'stopping' OR id IN (${movable.join()})) NOT VALID`,
     )
     try {
       await reasons[at]?.()
       await loop.run(never)
     } finally {
-      await system('ALTER TABLE sandboxes DROP CONSTRAINT broken')
+      await control.asOwner('ALTER TABLE sandboxes DROP CONSTRAINT broken')
       await resumeWorker(deps, 'large')
       await system('UPDATE orgs SET suspended_at = NULL')
     }

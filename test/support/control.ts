@@ -13,13 +13,15 @@ import { makeSemaphore } from '../../src/lib/semaphore.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { openDatabase } from '../../src/store/postgres/database.ts'
 import { openNotifications } from '../../src/store/postgres/notifications.ts'
-import { makeTestDatabase } from './postgres.ts'
+import { makeTestDatabase, onServer } from './postgres.ts'
 
 /** The dependencies of a control plane on a database of its own, with its first organization. */
 export type TestControl = {
   readonly deps: ControlDeps
   readonly caller: Caller
   readonly databaseUrl: string
+  /** Runs a statement as the owner of the tables, who may do more than the role of `databaseUrl`. Sees all organizations. */
+  asOwner(text: string, values?: readonly unknown[]): Promise<void>
   close(): Promise<void>
 }
 
@@ -78,6 +80,11 @@ export async function makeTestControl(
     deps,
     caller,
     databaseUrl: database.url,
+    asOwner: (text, values = []) =>
+      onServer(database.ownerUrl, async (owner) => {
+        await owner.query(`select set_config('sandyard.org', '*', false)`)
+        await owner.query(text, [...values])
+      }),
     async close() {
       await notifications[Symbol.asyncDispose]()
       await db.close()

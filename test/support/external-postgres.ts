@@ -5,6 +5,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import {
   APP_NAME,
+  SERVER_ROLE_NAME,
   loadOrCreatePasswords,
   createAppDatabase,
   createCluster,
@@ -18,8 +19,10 @@ import { childrenOf, isRunning, sendSignal, readCommandLine } from './process-tr
 
 /** A PostgreSQL outside of the program. It listens on TCP and syncs to its disk, and only the test restarts it. */
 export type ExternalPostgres = {
-  /** The value for `DATABASE_URL`. Row-level security applies to its role. */
+  /** The value for `DATABASE_URL`, for the role that serves requests. It has no rights until the owner has migrated. */
   readonly url: string
+  /** The value for `DATABASE_OWNER_URL`. As the only URL, its role owns the tables and serves. */
+  readonly ownerUrl: string
   /** The URL of the superuser, for the same database. */
   readonly adminUrl: string
   readonly port: number
@@ -54,7 +57,8 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
     `postgresql://${role}:${password}@127.0.0.1:${String(port)}/${database}`
   let running: Postmaster | null = null
   const external: ExternalPostgres = {
-    url: urlOf(APP_NAME, passwords.app, APP_NAME),
+    url: urlOf(SERVER_ROLE_NAME, passwords.server, APP_NAME),
+    ownerUrl: urlOf(APP_NAME, passwords.app, APP_NAME),
     adminUrl: urlOf('postgres', passwords.admin, APP_NAME),
     port,
     pid: () => running?.pid ?? 0,
@@ -96,7 +100,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   }
   try {
     await external.start()
-    await createAppDatabase(urlOf('postgres', passwords.admin, 'postgres'), passwords.app)
+    await createAppDatabase(urlOf('postgres', passwords.admin, 'postgres'), passwords)
     return external
   } catch (error) {
     await external.close()
@@ -106,5 +110,5 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
 
 /** Finds the sessions that serve clients, by the titles that PostgreSQL gives its processes. */
 export function sessionsOf(pid: number): readonly number[] {
-  return childrenOf(pid).filter((child) => readCommandLine(child).includes(`postgres: ${APP_NAME} `))
+  return childrenOf(pid).filter((child) => readCommandLine(child).includes(`postgres: ${SERVER_ROLE_NAME} `))
 }

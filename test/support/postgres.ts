@@ -8,11 +8,20 @@ import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { DataFolderInUse, lockDataFolder } from '../../src/store/embedded/data-lock.ts'
 import { startEmbedded } from '../../src/store/embedded/embedded-server.ts'
-import { migrate, readMigrations } from '../../src/store/postgres/migrate.ts'
+import { readMigrations } from '../../src/store/postgres/migrate.ts'
+import { prepareSchema } from '../../src/store/postgres/prepare-schema.ts'
 import { stopOrphans } from '../../src/store/embedded/postmaster.ts'
 
-/** A database for one test. Row-level security applies to the role of `url`; `adminUrl` is the superuser's. */
-export type TestDatabase = { readonly url: string; readonly adminUrl: string; close(): Promise<void> }
+/** A database for one test. */
+export type TestDatabase = {
+  /** For the role that serves requests. In an empty database, it is the owner's. */
+  readonly url: string
+  /** For the role that owns the tables. Row-level security applies to it, too. */
+  readonly ownerUrl: string
+  /** For the superuser. */
+  readonly adminUrl: string
+  close(): Promise<void>
+}
 
 /** A PostgreSQL server for tests, and the URL of its superuser. */
 export type TestServer = { readonly adminUrl: string; stop(): Promise<void> }
@@ -21,7 +30,8 @@ export type TestServer = { readonly adminUrl: string; stop(): Promise<void> }
 export const TEST_SERVER_VARIABLE = 'SANDYARD_TEST_DATABASE_URL'
 
 const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
-const ROLE = 'sandyard_test'
+const OWNER = 'sandyard_test'
+const SERVER_ROLE = 'sandyard_test_server'
 
 const TEMPORARY_PREFIX = '/tmp/sandyard-test-'
 const LEFT_BEHIND_AFTER_MS = 600_000
@@ -52,8 +62,9 @@ export async function makeTestDatabase(): Promise<TestDatabase> {
 /** Like `makeTestDatabase`, but without any table. */
 export async function makeEmptyDatabase(): Promise<TestDatabase> {
   const adminUrl = await findServer()
-  await onServer(adminUrl, ensureRole)
-  return copyDatabase({ adminUrl, template: 'template0' })
+  await onServer(adminUrl, ensureRoles)
+  const database = await copyDatabase({ adminUrl, template: 'template0' })
+  return { ...database, url: database.ownerUrl }
 }
 
 /** Runs `fn` on a connection of the superuser. */
@@ -140,29 +151,36 @@ async function makeTemplate(adminUrl: string): Promise<Template> {
   await onServer(adminUrl, async (admin) => {
     // One test file at a time creates the template.
     await admin.query(`select pg_advisory_lock(hashtextextended('sandyard template', 0))`)
-    await ensureRole(admin)
+    await ensureRoles(admin)
     const found = await admin.query('select from pg_database where datname = $1', [template])
     if (found.rowCount !== 0) return
     const draft = `${template}_draft`
     await admin.query(`drop database if exists ${draft} with (force)`)
-    await admin.query(`create database ${draft} owner ${ROLE}`)
-    await migrate(urlFor(adminUrl, draft, ROLE), MIGRATIONS_DIR, makeLog('error'))
+    await admin.query(`create database ${draft} owner ${OWNER}`)
+    const urls = { server: urlFor(adminUrl, draft, SERVER_ROLE), owner: urlFor(adminUrl, draft, OWNER) }
+    await prepareSchema(urls, MIGRATIONS_DIR, makeLog('error'))
     await admin.query(`alter database ${draft} rename to ${template}`)
   })
   return { adminUrl, template }
 }
 
-async function ensureRole(admin: Client): Promise<void> {
+async function ensureRoles(admin: Client): Promise<void> {
   await admin.query(`select pg_advisory_lock(hashtextextended('sandyard test role', 0))`)
-  const { rowCount } = await admin.query('select from pg_roles where rolname = $1', [ROLE])
-  if (rowCount === 0) await admin.query(`create role ${ROLE} login nosuperuser nobypassrls password '${ROLE}'`)
+  for (const role of [OWNER, SERVER_ROLE]) {
+    const { rowCount } = await admin.query('select from pg_roles where rolname = $1', [role])
+    if (rowCount === 0) await admin.query(`create role ${role} login nosuperuser nobypassrls password '${role}'`)
+  }
 }
 
 async function copyDatabase({ adminUrl, template }: Template): Promise<TestDatabase> {
   const name = `test_${String(process.pid)}_${String(++databasesMade)}_${systemRandom.bytes(4).toString('hex')}`
-  await onServer(adminUrl, (admin) => admin.query(`create database ${name} template ${template} owner ${ROLE}`))
+  await onServer(adminUrl, async (admin) => {
+    await admin.query(`create database ${name} template ${template} owner ${OWNER}`)
+    await admin.query(`revoke temporary on database ${name} from public`) // the copy has default rights
+  })
   return {
-    url: urlFor(adminUrl, name, ROLE),
+    url: urlFor(adminUrl, name, SERVER_ROLE),
+    ownerUrl: urlFor(adminUrl, name, OWNER),
     adminUrl: urlFor(adminUrl, name, null),
     close: () =>
       onServer(adminUrl, async (admin) => void (await admin.query(`drop database if exists ${name} with (force)`))),

@@ -159,7 +159,7 @@ export function spawnProgram(
     PROGRAM,
     ...args,
   ]
-  const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_URL)/.test(name))
+  const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_)/.test(name))
   const child = spawn(file, words, {
     stdio: ['pipe', 'pipe', 'pipe'],
     env: { ...Object.fromEntries(own), ...settings },

@@ -1,6 +1,5 @@
 import type { OrgId, SandboxId } from '../../src/domain/ids.ts'
 import { asId } from '../../src/domain/ids.ts'
-import type { Queryable } from '../../src/store/postgres/database.ts'
 import type { TestControl } from './control.ts'
 
 /** A run that a test inserts. `ended_at` null means that it is open. */
@@ -52,7 +51,7 @@ export async function insertRuns(
 }
 
 /** Deletes every run, rollup and accrual, and forgets that any was pruned. */
-export async function clearLedger(q: Queryable): Promise<void> {
+export async function clearLedger({ asOwner }: Pick<TestControl, 'asOwner'>): Promise<void> {
   for (const table of [
     'runs',
     'usage_days',
@@ -61,5 +60,5 @@ export async function clearLedger(q: Queryable): Promise<void> {
     'storage_org_days',
     'retention_horizons',
   ])
-    await q.query({ text: `DELETE FROM ${table}` })
+    await asOwner(`DELETE FROM ${table}`)
 }

@@ -11,6 +11,7 @@ import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
+import { checkServerRole } from '../server/server-role.ts'
 import { checkUserIds } from '../worker/check-user-ids.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
 import { diskReserve, volumeStorageConfig } from '../worker/worker-storage.ts'
@@ -24,7 +25,7 @@ export function defineDoctor(doctor: Command): void {
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
 /** Checks whose failure doesn't prevent sandboxes from running, or that pass after the first start. */
-const OPTIONAL_FINDINGS = ['data folder', 'disk', 'volumes', 'files', 'user ids']
+const OPTIONAL_FINDINGS = ['data folder', 'database', 'disk', 'volumes', 'files', 'user ids']
 /** Checks that matter only for the driver for OCI runtimes. */
 const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'user ids']
 
@@ -43,6 +44,7 @@ async function runDoctor({ config }: Call): Promise<number> {
       await access(config.dataDir, constants.W_OK)
       return config.dataDir
     }),
+    await check('database', () => checkServerRole(config)),
     await check('disk', async () => {
       const reserve = diskReserve(config)
       await reserve.require('no sandbox can start')

@@ -8,6 +8,7 @@ import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openStore } from '../server/open-store.ts'
+import { describeOwnerServes } from '../server/server-role.ts'
 import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
@@ -17,6 +18,7 @@ import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 const HELP = `
 To run several server processes on one database, give all of them the same values of:
   DATABASE_URL=postgresql://…   without it, the embedded PostgreSQL serves this process alone
+  DATABASE_OWNER_URL=…          for a role of its own that owns the tables and migrates them
   SANDYARD_SECRET_KEY=…         create it with: openssl rand -base64 32
 If --host is 0.0.0.0, give each process its own --advertise-url.
 
@@ -42,6 +44,8 @@ async function runServe({ config }: Call): Promise<void> {
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
+  const warning = describeOwnerServes(store.serverRole)
+  if (warning !== null) printStatus(warning)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)

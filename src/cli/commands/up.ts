@@ -12,6 +12,7 @@ import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
+import { describeOwnerServes } from '../server/server-role.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
@@ -46,6 +47,8 @@ async function runUp({ config }: Call): Promise<void> {
   printStatus(`data folder: ${config.dataDir}`)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
+  const warning = describeOwnerServes(store.serverRole)
+  if (warning !== null) printStatus(warning)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   if (config.databaseUrl !== null) requireNoOtherServer(control) // the embedded database serves this process alone

@@ -1,13 +1,15 @@
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Config } from '../../config.ts'
+import { SettingError, type Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { openDatabase, type Database } from '../../store/postgres/database.ts'
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded-server.ts'
-import { migrate, readMigrations } from '../../store/postgres/migrate.ts'
+import { readMigrations } from '../../store/postgres/migrate.ts'
+import { prepareSchema, type DatabaseUrls, type ServerRole } from '../../store/postgres/prepare-schema.ts'
 import { lockSchema, type SchemaLock } from '../../store/postgres/schema-lock.ts'
 import { ensureDataFolder } from './data-folder.ts'
 
@@ -17,6 +19,8 @@ export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migra
 export type Store = {
   readonly db: Database
   readonly connectionString: string
+  /** The role of `connectionString`. */
+  readonly serverRole: ServerRole
   /** The newest migration that this program knows. */
   readonly schemaVersion: number
   readonly schema: SchemaLock
@@ -35,14 +39,17 @@ const SYSTEM_CONNECTIONS = 8
 const STATEMENT_TIMEOUT_MS = 8_000
 
 /**
- * The file that contains the embedded server's URL while the server runs. Commands of Sandyard read it to use the same
- * database. Only the owner of the file can read it.
+ * The files with the URLs of the embedded server's two roles while it runs: the role that serves requests, and the owner.
+ * Commands of Sandyard read them to use the same database. Only the owner of the files can read them.
  */
 const ADDRESS_FILE = 'database.url'
+const OWNER_ADDRESS_FILE = 'database-owner.url'
 
 /** Opens and migrates the database of `DATABASE_URL`, or else starts the embedded one. */
 export async function openStore(config: Config, log: Log): Promise<Store> {
-  if (config.databaseUrl !== null) return openExternal(config.databaseUrl, log)
+  if (config.databaseUrl !== null)
+    return openExternal({ server: config.databaseUrl, owner: config.databaseOwnerUrl }, log)
+  if (config.databaseOwnerUrl !== null) throw new SettingError(OWNER_WITHOUT_SERVER)
   await ensureDataFolder(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, 'database'),
@@ -50,18 +57,24 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
     clock: systemClock,
     random: systemRandom,
   })
+  const urls = { server: embedded.connectionString, owner: embedded.ownerConnectionString }
   const address = join(config.dataDir, ADDRESS_FILE)
-  await writeFile(address, embedded.connectionString, { mode: 0o600 })
-  return migrateAndOpen(embedded.connectionString, log, async () => {
-    await rm(address, { force: true })
+  const ownerAddress = join(config.dataDir, OWNER_ADDRESS_FILE)
+  await writeFile(ownerAddress, urls.owner, { mode: 0o600 })
+  await writeFile(address, urls.server, { mode: 0o600 })
+  return prepareAndOpen(urls, log, async () => {
+    await Promise.all([rm(address, { force: true }), rm(ownerAddress, { force: true })])
     await embedded.stop()
   })
 }
 
-/** Opens the database of `DATABASE_URL`. Errors don't contain the URL, because it contains a password. */
-async function openExternal(connectionString: string, log: Log): Promise<Store> {
+const OWNER_WITHOUT_SERVER =
+  'DATABASE_OWNER_URL is set without DATABASE_URL: set DATABASE_URL to the URL of the role that serves requests'
+
+/** Opens the database of `DATABASE_URL`. Errors don't contain the URLs, because they contain passwords. */
+async function openExternal(urls: DatabaseUrls, log: Log): Promise<Store> {
   try {
-    return await migrateAndOpen(connectionString, log, () => Promise.resolve())
+    return await prepareAndOpen(urls, log, () => Promise.resolve())
   } catch (error) {
     throw new Error("the PostgreSQL of DATABASE_URL can't be used", { cause: error })
   }
@@ -76,14 +89,25 @@ export async function openSharedStore(config: Config, log: Log): Promise<Store> 
     return await openStore(config, log)
   } catch (error) {
     if (!(error instanceof DataFolderInUse)) throw error
-    const connectionString = await readFile(join(config.dataDir, ADDRESS_FILE), 'utf8')
-    return migrateAndOpen(connectionString, log, () => Promise.resolve())
+    const server = await readFile(join(config.dataDir, ADDRESS_FILE), 'utf8')
+    return prepareAndOpen({ server, owner: await readOwnerAddress(config) }, log, () => Promise.resolve())
   }
 }
 
-async function migrateAndOpen(connectionString: string, log: Log, stop: () => Promise<void>): Promise<Store> {
+/** Reads the owner's URL. Null if a server of an earlier release runs, whose only role is the owner. */
+async function readOwnerAddress(config: Config): Promise<string | null> {
   try {
-    await migrate(connectionString, MIGRATIONS_DIR, log)
+    return await readFile(join(config.dataDir, OWNER_ADDRESS_FILE), 'utf8')
+  } catch (error) {
+    if (hasErrorCode(error, 'ENOENT')) return null
+    throw error
+  }
+}
+
+async function prepareAndOpen(urls: DatabaseUrls, log: Log, stop: () => Promise<void>): Promise<Store> {
+  const connectionString = urls.server
+  try {
+    const serverRole = await prepareSchema(urls, MIGRATIONS_DIR, log)
     const migrations = await readMigrations(MIGRATIONS_DIR)
     await using opened = new AsyncDisposableStack()
     const schema = opened.use(await lockSchema({ connectionString, migrations, clock: systemClock, log }))
@@ -99,6 +123,7 @@ async function migrateAndOpen(connectionString: string, log: Log, stop: () => Pr
     return {
       db,
       connectionString,
+      serverRole,
       schemaVersion: migrations.length,
       schema,
       async [Symbol.asyncDispose]() {

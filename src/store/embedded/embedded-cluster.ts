@@ -20,14 +20,16 @@ export type ClusterPaths = {
   readonly socketDir: string
 }
 
-/** The passwords of the server's two roles. */
-export type Passwords = { readonly admin: string; readonly app: string }
-
 /**
- * The name of Sandyard's role and of its database. The role owns the database, and row-level security applies to the
- * role.
+ * The passwords of the roles: the superuser, the owner of the database (`app`, as data folders of earlier releases name
+ * it), and the role that serves requests.
  */
+export type Passwords = { readonly admin: string; readonly app: string; readonly server: string }
+
+/** The name of the database, and of the role that owns it. Row-level security applies to the role. */
 export const APP_NAME = 'sandyard'
+/** The name of the role that serves requests. It owns nothing. */
+export const SERVER_ROLE_NAME = 'sandyard_server'
 const ADMIN_NAME = 'postgres'
 
 /** The path of a Unix socket has at most 108 bytes, including the final zero (unix(7)). */
@@ -114,47 +116,69 @@ export async function createCluster(
   await rename(draft, clusterDir)
 }
 
-/** Reads the passwords of the server's roles, or generates and stores them. The server's user can't read the file. */
+/**
+ * Reads the passwords of the roles. Generates and stores those that are missing: all of them at the first start, and that
+ * of a newer role at the first start of a newer release. The server's user can't read the file.
+ */
 export async function loadOrCreatePasswords(dataDir: string, random: Random): Promise<Passwords> {
   const path = join(dataDir, 'postgres-passwords.json')
-  if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
-  if (existsSync(join(dataDir, 'postgres', 'data'))) {
+  const found = existsSync(path) ? parsePasswords(await readFile(path, 'utf8'), path) : null
+  if (found === null && existsSync(join(dataDir, 'postgres', 'data'))) {
     throw new Error(
       `${path} is missing, and without it the database beside it can't be opened: restore it from a backup`,
     )
   }
+  const generate = (): string => random.bytes(24).toString('base64url')
   const passwords: Passwords = {
-    admin: random.bytes(24).toString('base64url'),
-    app: random.bytes(24).toString('base64url'),
+    admin: found?.admin ?? generate(),
+    app: found?.app ?? generate(),
+    server: found?.server ?? generate(),
   }
+  if (found?.server !== undefined) return passwords
   await writeFile(`${path}.new`, JSON.stringify(passwords), { mode: 0o600, flush: true })
   await rename(`${path}.new`, path)
   return passwords
 }
 
-/** Creates Sandyard's role and database if they are missing. May be repeated. */
-export async function createAppDatabase(adminUrl: string, password: string): Promise<void> {
-  const client = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
+/**
+ * Creates Sandyard's roles and database if they are missing. Nobody but these roles can connect to a database, and the
+ * role of the server can't create objects. May be repeated.
+ */
+export async function createAppDatabase(adminUrl: string, passwords: Passwords): Promise<void> {
+  const onAdmin = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
+  const appUrl = new URL(adminUrl)
+  appUrl.pathname = `/${APP_NAME}`
+  const onApp = new Client({ connectionString: appUrl.href, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
   try {
-    await client.connect()
-    const role = await client.query('select from pg_roles where rolname = $1', [APP_NAME])
-    if (role.rowCount === 0) {
-      await client.query(
-        `create role ${APP_NAME} login nosuperuser nobypassrls nocreatedb nocreaterole password ${client.escapeLiteral(password)}`,
-      )
-    }
-    const database = await client.query('select from pg_database where datname = $1', [APP_NAME])
-    if (database.rowCount === 0) await client.query(`create database ${APP_NAME} owner ${APP_NAME}`)
-    await client.query(`revoke connect on database ${ADMIN_NAME} from public`)
+    await onAdmin.connect()
+    await createRole(onAdmin, APP_NAME, passwords.app)
+    await createRole(onAdmin, SERVER_ROLE_NAME, passwords.server)
+    const database = await onAdmin.query('select from pg_database where datname = $1', [APP_NAME])
+    if (database.rowCount === 0) await onAdmin.query(`create database ${APP_NAME} owner ${APP_NAME}`)
+    for (const other of [ADMIN_NAME, 'template1'])
+      await onAdmin.query(`revoke connect on database ${other} from public`)
+    await onAdmin.query(`revoke all on database ${APP_NAME} from public`)
+    await onAdmin.query(`grant connect on database ${APP_NAME} to ${SERVER_ROLE_NAME}`)
+    await onApp.connect()
+    await onApp.query('revoke create on schema public from public')
   } finally {
-    await client.end()
+    await Promise.all([onAdmin.end(), onApp.end()])
   }
 }
 
-/** The connection string of a role, through the server's Unix socket. */
-export function connectionUrl(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
-  const name = role === 'admin' ? ADMIN_NAME : APP_NAME
-  return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
+async function createRole(admin: Client, name: string, password: string): Promise<void> {
+  const found = await admin.query('select from pg_roles where rolname = $1', [name])
+  if (found.rowCount !== 0) return
+  await admin.query(
+    `create role ${name} login nosuperuser nobypassrls nocreatedb nocreaterole password ${admin.escapeLiteral(password)}`,
+  )
+}
+
+/** The connection string of a role, through the server's Unix socket. The superuser's is for the database `postgres`. */
+export function connectionUrl(paths: ClusterPaths, passwords: Passwords, role: keyof Passwords): string {
+  const user = { admin: ADMIN_NAME, app: APP_NAME, server: SERVER_ROLE_NAME }[role]
+  const database = role === 'admin' ? ADMIN_NAME : APP_NAME
+  return `postgresql://${user}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${database}?host=${encodeURIComponent(paths.socketDir)}`
 }
 
 /**
@@ -179,11 +203,14 @@ async function createPrivateDir(dir: string, user: ServerUser): Promise<void> {
   if ((found.mode & 0o077) !== 0) await chmod(dir, 0o700)
 }
 
-function parsePasswords(text: string, path: string): Passwords {
+/** Parses the file. Data folders of earlier releases have no password for the role that serves requests. */
+function parsePasswords(text: string, path: string): Omit<Passwords, 'server'> & Partial<Passwords> {
   const parsed: unknown = JSON.parse(text)
   if (typeof parsed === 'object' && parsed !== null && 'admin' in parsed && 'app' in parsed) {
-    if (typeof parsed.admin === 'string' && typeof parsed.app === 'string')
-      return { admin: parsed.admin, app: parsed.app }
+    const { admin, app } = parsed
+    const server = 'server' in parsed ? parsed.server : undefined
+    if (typeof admin === 'string' && typeof app === 'string')
+      return typeof server === 'string' ? { admin, app, server } : { admin, app }
   }
   throw new Error(`${path} does not contain the passwords of the embedded PostgreSQL`)
 }

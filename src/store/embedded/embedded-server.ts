@@ -17,10 +17,10 @@ import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions }
 
 /** The PostgreSQL server that comes with Sandyard, while it runs. */
 export interface EmbeddedServer {
-  /**
-   * The connection string of Sandyard's role. The role owns its database, and row-level security applies to the role.
-   */
+  /** The connection string of the role that serves requests. It owns nothing, and row-level security applies to it. */
   readonly connectionString: string
+  /** The connection string of the role that owns the database and applies migrations. */
+  readonly ownerConnectionString: string
   /** The connection string of the server's superuser, for backups and repairs. */
   readonly adminConnectionString: string
   /** The id of the server's current process. It changes when the server is restarted after a crash. */
@@ -50,7 +50,7 @@ const LAST_RESTART_PAUSE_MS = 5_000
 const STEADY_AFTER_MS = 60_000
 
 /**
- * Starts the embedded PostgreSQL on a data folder. The first start creates the cluster, the role and the database;
+ * Starts the embedded PostgreSQL on a data folder. The first start creates the cluster, the roles and the database;
  * docs/decisions/0002-postgresql.md says how long that takes. Later starts recover from any crash of the previous
  * process. The server listens on a Unix socket only. If the server crashes, it is restarted; connections break, and
  * connection pools open new ones. Rejects with `DataFolderInUse` if another process uses the folder.
@@ -80,11 +80,12 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
     const first = await startPostmaster(postmasterOptions)
     const kept = superviseServer(first, postmasterOptions)
     const urls = {
-      connectionString: connectionUrl(paths, passwords, 'app'),
+      connectionString: connectionUrl(paths, passwords, 'server'),
+      ownerConnectionString: connectionUrl(paths, passwords, 'app'),
       adminConnectionString: connectionUrl(paths, passwords, 'admin'),
     }
     try {
-      await createAppDatabase(urls.adminConnectionString, passwords.app)
+      await createAppDatabase(urls.adminConnectionString, passwords)
     } catch (error) {
       await kept.stop()
       throw error

@@ -29,9 +29,11 @@ export async function checkServerSuitable(q: Queryable): Promise<void> {
 
 function describeUnboundRole(role: string): string {
   return [
-    `row-level security would have no effect: the role "${role}" is a superuser or has BYPASSRLS. Create a role for Sandyard:`,
+    `row-level security would have no effect: the role "${role}" is a superuser or has BYPASSRLS. Create two roles for Sandyard, an owner and a server:`,
     `  CREATE ROLE sandyard LOGIN PASSWORD '…' NOSUPERUSER NOBYPASSRLS;`,
+    `  CREATE ROLE sandyard_server LOGIN PASSWORD '…' NOSUPERUSER NOBYPASSRLS;`,
     `  CREATE DATABASE sandyard OWNER sandyard;`,
-    `and set DATABASE_URL to postgres://sandyard:…@host:5432/sandyard`,
+    `and set DATABASE_OWNER_URL to postgres://sandyard:…@host:5432/sandyard`,
+    `and DATABASE_URL to postgres://sandyard_server:…@host:5432/sandyard`,
   ].join('\n')
 }

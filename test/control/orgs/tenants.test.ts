@@ -121,7 +121,7 @@ test('each change records its events in order, and reads record none', async () 
 test('an event is written in the transaction of its change, so a change whose event can’t be written is rolled back', async () => {
   const { deps, caller } = control
   const made = await create(false)
-  await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events ADD CONSTRAINT no_more CHECK (false) NOT VALID' }))
+  await control.asOwner('ALTER TABLE events ADD CONSTRAINT no_more CHECK (false) NOT VALID')
   try {
     await assert.rejects(create(true))
     await assert.rejects(startSandbox(deps, caller, { id: made.id }, { waitMs: null, signal: never }))
@@ -129,17 +129,19 @@ test('an event is written in the transaction of its change, so a change whose ev
     await assert.rejects(deleteSandbox(deps, caller, { id: made.id }))
     await assert.rejects(createApiKey(deps, caller, { name: 'k', scopes: SCOPES, expires_at: null }))
   } finally {
-    await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events DROP CONSTRAINT no_more' }))
+    await control.asOwner('ALTER TABLE events DROP CONSTRAINT no_more')
   }
   assert.deepEqual(await getSandbox(deps, caller, { id: made.id }), made)
 })
 
-test('an event can be neither changed nor deleted, not even by the program itself', async () => {
-  for (const text of [`UPDATE events SET event_type = 'x'`, 'DELETE FROM events'])
+test('an event can be neither changed nor deleted, not even by the program itself or the owner of the table', async () => {
+  for (const text of [`UPDATE events SET event_type = 'x'`, 'DELETE FROM events']) {
     await assert.rejects(
       control.deps.db.asSystem((q) => q.query({ text })),
-      /append-only/,
+      /permission denied/,
     )
+    await assert.rejects(control.asOwner(text), /append-only/)
+  }
 })
 
 test('a revoked key is refused once its cache entry is too old, an expired key at once, and an unknown key always', async () => {

@@ -250,7 +250,7 @@ test('when a worker is removed, volumes that it was deleting are gone and their 
   await deps.db.asSystem((q) =>
     q.query({ text: `UPDATE sandboxes SET visible_until = now() WHERE id = $1`, values: [id] }),
   )
-  await deps.db.asSystem((q) => q.query({ text: `DELETE FROM sandbox_volumes WHERE sandbox_id = $1`, values: [id] }))
+  await world.asOwner('DELETE FROM sandbox_volumes WHERE sandbox_id = $1', [id])
   await deleteVolume(deps, caller, asId<VolumeId>(volume.id))
   await world.reap()
   assert.equal((await rows(`SELECT 1 FROM volumes WHERE name = 'doomed'`)).length, 1)

@@ -31,7 +31,7 @@ describe('the embedded PostgreSQL', () => {
 
   test('row-level security applies to the program’s role, the server listens on a private socket only, and it keeps its data', async () => {
     const server = await start(home)
-    await withClient(server.connectionString, async (client) => {
+    await withClient(server.ownerConnectionString, async (client) => {
       await client.query('create table kept (id int4 primary key)')
       const { rows } = await client.query(
         `select rolsuper or rolbypassrls or rolcreaterole as strong, current_setting('listen_addresses') as tcp,
@@ -47,7 +47,7 @@ describe('the embedded PostgreSQL', () => {
     assert.ok(!existsSync(`/proc/${String(server.pid())}`))
     const again = await start(home)
     assert.equal(again.connectionString, server.connectionString)
-    await withClient(again.connectionString, (client) => client.query('insert into kept values (1)'))
+    await withClient(again.ownerConnectionString, (client) => client.query('insert into kept values (1)'))
     await again.stop()
   })
 
@@ -76,7 +76,7 @@ describe('the embedded PostgreSQL', () => {
     assert.ok(existsSync(`/proc/${String(owner.postmaster)}`))
     const next = await start(home)
     assert.notEqual(next.pid(), owner.postmaster)
-    await withClient(next.connectionString, (client) => client.query('drop table outlived'))
+    await withClient(next.ownerConnectionString, (client) => client.query('drop table outlived'))
     await next.stop()
   })
 
@@ -123,7 +123,7 @@ describe('the embedded PostgreSQL', () => {
   test('a data folder whose path is too long for a socket works', async () => {
     const deep = join(home, 'x'.repeat(100))
     const server = await start(deep)
-    await withClient(server.connectionString, (client) => client.query('select 1'))
+    await withClient(server.ownerConnectionString, (client) => client.query('select 1'))
     await server.stop()
   })
 

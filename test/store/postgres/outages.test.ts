@@ -129,8 +129,9 @@ describe('the database during outages', () => {
   })
 
   test('a statement waits for a lock no longer than a caller for a connection, and a lock is no outage', async () => {
-    await db.asSystem((q) => q.query({ text: 'create table if not exists hot (id int4)' }))
     await onServer(external.adminUrl, async (admin) => {
+      await admin.query('create table hot (id int4)')
+      await admin.query('grant select on hot to public')
       await admin.query('begin; lock table hot in access exclusive mode')
       const blocked = db.asOrg(ORG, (q) => q.query({ text: 'select * from hot' }))
       await assert.rejects(blocked, isUnavailable)

@@ -65,8 +65,8 @@ async function lay(history: readonly Held[]): Promise<readonly Interval[]> {
       fromMs = toMs
     }
   }
+  await clearLedger(control)
   await deps.db.asSystem(async (q) => {
-    await clearLedger(q)
     await q.query({ text: `DELETE FROM volumes WHERE kind = 'managed'` })
     await q.query({
       text: `INSERT INTO storage_accruals SELECT $1, volume_id, from_at, to_at, used_bytes

@@ -77,7 +77,7 @@ async function lay(
   const { deps, caller } = control
   const named = (drawn: readonly Drawn[]): readonly LedgerRun[] =>
     drawn.map(({ sandbox, ...run }) => ({ ...run, sandbox_id: sandboxes[sandbox] ?? assert.fail('no such sandbox') }))
-  await deps.db.asSystem(clearLedger)
+  await clearLedger(control)
   await insertRuns(control, caller.org_id, named(ledger.rolledUp))
   await makeRollUpUsageLoop({ db: deps.db, clock: { ...deps.clock, now: () => NOW } }).run(never)
   await insertRuns(control, caller.org_id, named([...ledger.ended, ...ledger.open]))
@@ -168,7 +168,7 @@ test('the parts of a range add up to the range', async () => {
 
 test('a run is rolled up once, however many passes run at the same time; another pass changes nothing', async () => {
   const { deps, caller } = control
-  await deps.db.asSystem(clearLedger)
+  await clearLedger(control)
   const start = Date.parse('2028-02-28T20:00:00Z')
   const ledger = Array.from({ length: 400 }, (_, n): LedgerRun => {
     const sandbox_id = sandboxes[n % 4] ?? assert.fail('no such sandbox')
@@ -198,7 +198,7 @@ test('a run is rolled up once, however many passes run at the same time; another
 
 test('a reader during a roll-up counts each run exactly once', async () => {
   const { deps, caller } = control
-  await deps.db.asSystem(clearLedger)
+  await clearLedger(control)
   const at = Date.parse('2028-02-29T12:00:00Z')
   const ledger = Array.from({ length: 600 }, (_, n): LedgerRun => {
     const sandbox_id = sandboxes[n % 4] ?? assert.fail('no such sandbox')

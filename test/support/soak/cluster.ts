@@ -65,6 +65,7 @@ export async function openSoakCluster(): Promise<SoakCluster> {
   const shared = {
     ...common,
     DATABASE_URL: database.connectionString,
+    DATABASE_OWNER_URL: database.ownerConnectionString,
     SANDYARD_API_KEY: KEY,
     SANDYARD_SECRET_KEY: systemRandom.bytes(32).toString('base64'),
   }
