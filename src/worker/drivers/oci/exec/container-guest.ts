@@ -20,10 +20,10 @@ import { startExecOnTerminal } from './exec-terminal.ts'
 import { exitCodeOf } from './exit-code.ts'
 import { makeFifoPool } from './fifo-pool.ts'
 import type { Launcher, RuntimeExit } from '../run/launcher.ts'
-import { hideHostFolders } from '../run/runtime.ts'
 import { makePidFileWaiter } from './pid-file.ts'
 import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
+import { describeStartFailure } from './start-failure.ts'
 import { startWithPermit } from './start-with-permit.ts'
 import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../rootfs/toolbox.ts'
@@ -45,11 +45,6 @@ type ContainerGuestDeps = {
  * new one with SIGSTOP.
  */
 const START_TIMEOUT_MS = 30_000
-/**
- * How long the output of a runtime is read after the runtime ended. A half-started process in the sandbox may keep it open
- * for as long as the sandbox lives.
- */
-const LAST_OUTPUT_MS = 1_000
 
 /** The terminal size that replaces a requested size of zero, on which programs can't draw. */
 const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
@@ -248,37 +243,6 @@ function isGone(pid: number): boolean {
   } catch {
     return true
   }
-}
-
-/** How many characters of a runtime's message are sent to the client. */
-const MESSAGE_LIMIT = 1000
-
-/** Describes why a runtime ended without starting the process, although every check had passed. */
-async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
-  const message = hideHostFolders(await readLastOutput(execCli), [runDir, rootPath])
-    .trim()
-    .slice(-MESSAGE_LIMIT)
-  return new ExecFailure(
-    'other',
-    `the runtime could not start the process: ${message === '' ? 'it did not say why' : message}`,
-  )
-}
-
-/** Reads what an ended runtime has written, for at most `LAST_OUTPUT_MS`. */
-async function readLastOutput({ stdout, stderr }: ExecCli): Promise<string> {
-  const output = stderr ?? stdout
-  const chunks: Buffer[] = []
-  const timer = setTimeout(() => output.destroy(), LAST_OUTPUT_MS)
-  try {
-    for await (const chunk of output) {
-      if (chunk instanceof Buffer) chunks.push(chunk)
-    }
-  } catch (error) {
-    if (!hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE')) throw error // the timer destroyed it
-  } finally {
-    clearTimeout(timer)
-  }
-  return Buffer.concat(chunks).toString('utf8')
 }
 
 /** The guests of a worker's containers. All channels of a container share one guest and its ready pipes. */
