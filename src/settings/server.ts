@@ -45,6 +45,15 @@ export const SERVER_SETTINGS = {
       'the folder for all persistent data: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
     parse: directoryPath,
   } satisfies Setting<string>,
+  ballastMib: {
+    variable: 'SANDYARD_BALLAST_MIB',
+    flag: null,
+    fallback: null,
+    unit: 'MiB',
+    meaning:
+      'the size of a file beside the embedded PostgreSQL that is deleted when the disk is full, so that sandboxes can still be deleted; 0 means no file (default: 1 % of the file system, at most 256)',
+    parse: integerBetween(0, 65_536),
+  } satisfies Setting<number>,
   apiKey: {
     variable: 'SANDYARD_API_KEY',
     flag: null,

@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { afterEach, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
+import { call, mustCall } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
 import type { FaultLoad } from '../support/fault-load.ts'
 import { noteSurvival, assertSurvivesFault } from '../support/fault-invariants.ts'
@@ -56,6 +59,37 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     noteSurvival('the disk of the embedded PostgreSQL is full, of its log as well', [survival], 1)
   })
 
+  test('the embedded PostgreSQL with a ballast: sandboxes can be deleted although the disk is full', async () => {
+    const disk = openDisk()
+    const server = await startOn(disk, { ...SIMULATED, SANDYARD_BALLAST_MIB: '64' })
+    opened.push(() => server.close())
+    const ballast = join(server.dataDir, 'database', 'ballast')
+    await waitUntil(() => existsSync(ballast), 30_000)
+    const sandboxes = []
+    for (let n = 0; n < 20; n++)
+      sandboxes.push(await mustCall(server, 'create_sandbox', { body: { image: 'registry.example/box:1' } }))
+    disk.fill()
+    await waitUntil(
+      () => !existsSync(ballast),
+      30_000,
+      () => 'the ballast is still there',
+    )
+    for (const { id } of sandboxes) {
+      await waitUntil(
+        async () => (await call(server, 'delete_sandbox', { params: { sandbox_id: id } })).status !== 503,
+        60_000,
+      )
+      assert.equal((await call(server, 'get_sandbox', { params: { sandbox_id: id } })).status, 404)
+    }
+    assert.match(server.output(), /freed the ballast/)
+    disk.free()
+    await waitUntil(
+      () => existsSync(ballast),
+      30_000,
+      () => 'the ballast was not made again',
+    )
+  })
+
   function openDisk(): SmallDisk {
     const disk = mountSmallDisk(DISK_MIB)
     opened.push(() => {
@@ -65,7 +99,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
   }
 })
 
-const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn' }
+const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn', SANDYARD_BALLAST_MIB: '0' }
 
 /** Fills the disk, runs `then`, waits until requests are refused, and frees the space again. */
 async function whileFull(
@@ -108,11 +142,11 @@ async function startAgain(external: ExternalPostgres): Promise<void> {
 }
 
 /** Starts a server whose data folder, with its database, is on this disk. */
-async function startOn(disk: SmallDisk): Promise<RealServer> {
+async function startOn(disk: SmallDisk, env: Readonly<Record<string, string>> = SIMULATED): Promise<RealServer> {
   const before = process.env['TMPDIR']
   process.env['TMPDIR'] = disk.folder
   try {
-    return await startServer(SIMULATED)
+    return await startServer(env)
   } finally {
     if (before === undefined) delete process.env['TMPDIR']
     else process.env['TMPDIR'] = before

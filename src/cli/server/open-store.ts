@@ -53,6 +53,7 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   await ensureDataFolder(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, 'database'),
+    ballastMib: config.ballastMib,
     log,
     clock: systemClock,
     random: systemRandom,

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
+import { openBallast } from './ballast.ts'
 import { lockDataFolder } from './data-lock.ts'
 import { locateBinaries } from './embedded-binaries.ts'
 import {
@@ -35,6 +36,8 @@ export type EmbeddedOptions = {
   readonly log: Log
   readonly clock: Clock
   readonly random: Random
+  /** The size of the ballast; see `openBallast`. Absent: none. */
+  readonly ballastMib?: number | null
   /** Settings of PostgreSQL for this start only, such as `{ fsync: 'off' }` in a test. */
   readonly settings?: Readonly<Record<string, string>>
 }
@@ -76,6 +79,11 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
       clock,
       log,
     }
+    const ballast = openBallast({
+      ...options,
+      dir: dataDir,
+      sizeMib: options.ballastMib === undefined ? 0 : options.ballastMib,
+    })
     await stopOrphans(postmasterOptions)
     const first = await startPostmaster(postmasterOptions)
     const kept = superviseServer(first, postmasterOptions)
@@ -90,9 +98,11 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
       await kept.stop()
       throw error
     }
+    ballast.start()
     let stopping: Promise<void> | null = null
     const stopAndFree = async (): Promise<void> => {
       try {
+        await ballast.close()
         await kept.stop()
         if (!paths.socketDir.startsWith(dataDir)) await rm(paths.socketDir, { recursive: true, force: true })
       } finally {
