@@ -4,17 +4,20 @@
 import { fileURLToPath } from 'node:url'
 import { completeInstalledPackage, isInstalledPackage } from './installed-package.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
+import { offerGvisor } from './offer-gvisor.mjs'
 import { runMain } from './say.mjs'
 import { ensureSystemPackages } from './system-packages.mjs'
 
 /** The commands that run sandboxes on this machine. They need system packages. */
 const commandsThatRunSandboxes = new Set(['up', 'worker'])
 
-await runMain(() => {
+await runMain(async () => {
   const root = fileURLToPath(new URL('..', import.meta.url))
   const runsSandboxes = commandsThatRunSandboxes.has(process.argv[2] ?? '')
   if (isInstalledPackage(root)) completeInstalledPackage(root, { runsSandboxes })
   else ensureNodePackages(root, { isDevelopment: false })
-  if (runsSandboxes) ensureSystemPackages()
+  if (!runsSandboxes) return 0
+  ensureSystemPackages()
+  await offerGvisor(root)
   return 0
 })

