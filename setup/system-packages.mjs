@@ -27,6 +27,11 @@ const needs = [
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 
+/** The Debian packages of the required programs, as a package's `Depends` lists them. Any one runtime is enough. */
+export function systemPackages() {
+  return needs.map(({ programs, debianPackage }) => (programs === ociRuntimes ? 'crun | runc | runsc' : debianPackage))
+}
+
 /** The programs that only the tests need. */
 const testNeeds = [
   {
