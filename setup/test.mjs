@@ -15,5 +15,5 @@ await runMain(async () => {
   const given = process.argv.slice(2)
   const flags = given.filter((word) => word.startsWith('-'))
   const paths = given.filter((word) => !word.startsWith('-'))
-  return await runTests(root, { paths: paths.length === 0 ? ['test/**/*.test.ts'] : paths, flags })
+  return await runTests(root, { paths: paths.length === 0 ? ['test'] : paths, flags })
 })
