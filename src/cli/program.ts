@@ -22,6 +22,14 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'run the control plane without a worker; several processes may share one PostgreSQL',
     load: async () => (await import('./commands/serve.ts')).defineServe,
   },
+  down: {
+    summary: 'stop the server and all sandboxes of this machine, and keep the data',
+    load: async () => (await import('./commands/down.ts')).defineDown,
+  },
+  uninstall: {
+    summary: 'stop everything on this machine and delete the data',
+    load: async () => (await import('./commands/uninstall.ts')).defineUninstall,
+  },
   doctor: {
     summary: 'show what this machine can run, and what is missing',
     load: async () => (await import('./commands/doctor.ts')).defineDoctor,

@@ -9,7 +9,8 @@ import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
 import { requireFreePort } from '../server/listen-address.ts'
-import { openDataFolder } from '../server/data-folder.ts'
+import { lockDataFolder } from '../../store/embedded/data-lock.ts'
+import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
 import { describeOwnerServes } from '../server/server-role.ts'
@@ -43,6 +44,8 @@ async function runUp({ config }: Call): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const stop = listenForStopSignals(config)
   await requireFreePort(config)
+  await ensureDataFolder(config.dataDir)
+  using _lock = lockDataFolder(config.dataDir)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')

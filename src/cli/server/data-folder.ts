@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -16,6 +17,33 @@ export type DataFolder = {
    * and 0-9.
    */
   readonly namePrefix: string
+}
+
+/** Everything that Sandyard makes in a data folder. `sandyard uninstall` deletes these and nothing else. */
+export const DATA_FOLDER_ENTRIES = [
+  'database',
+  'database.url',
+  'images',
+  'lease.json',
+  'lease.json.watch',
+  'life.json',
+  'lock',
+  'lock.pid',
+  'logs',
+  'name-prefix',
+  'network',
+  'runtime',
+  'sandboxes',
+  'sealing.key',
+  'vm',
+  'volumes',
+  'worker.credential',
+  'worker.json',
+] as const
+
+/** Whether a server or a worker of Sandyard has used this folder. */
+export function isDataFolder(path: string): boolean {
+  return existsSync(join(path, 'name-prefix')) || existsSync(join(path, 'database', 'lock'))
 }
 
 /** Opens the data folder and creates missing files, which only their owner can read. May be repeated. */

@@ -1,4 +1,15 @@
-import { chmodSync, closeSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 
@@ -44,6 +55,34 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
       rmSync(ownerPath, { force: true })
       file.close()
     },
+  }
+}
+
+/**
+ * Finds the process that has locked a data folder. Returns null if no process that is visible here has the lock's file open: then
+ * nobody has locked the folder, or a process in another container has.
+ */
+export function findDataFolderOwner(dataDir: string): number | null {
+  const pid = Number(existsSync(join(dataDir, 'lock.pid')) ? ownerOf(join(dataDir, 'lock.pid')) : '')
+  return Number.isSafeInteger(pid) && pid > 1 && pid !== process.pid && holdsDataFolder(pid, dataDir) ? pid : null
+}
+
+/** Whether a process has the lock's file of a data folder open. */
+export function holdsDataFolder(pid: number, dataDir: string): boolean {
+  try {
+    const lock = realpathSync(join(dataDir, 'lock'))
+    const folder = `/proc/${String(pid)}/fd`
+    return readdirSync(folder).some((name) => linkOrNull(join(folder, name)) === lock)
+  } catch {
+    return false // the process has ended
+  }
+}
+
+function linkOrNull(path: string): string | null {
+  try {
+    return readlinkSync(path)
+  } catch {
+    return null // the descriptor was closed
   }
 }
 

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { mkdir, realpath, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
@@ -118,6 +119,19 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
     lock[Symbol.dispose]()
     throw error
   }
+}
+
+/** Stops the server that a killed process left running on a data folder. Call it while no process uses the folder. */
+export async function stopLeftServer({
+  dataDir,
+  clock,
+  log,
+}: Pick<EmbeddedOptions, 'dataDir' | 'clock' | 'log'>): Promise<void> {
+  const home = join(dataDir, 'postgres')
+  const clusterDir = join(home, 'data')
+  if (!existsSync(clusterDir)) return
+  using _lock = lockDataFolder(dataDir)
+  await stopOrphans({ clusterDir, socketDir: join(home, 'run'), clock, log })
 }
 
 /** Settings that apply to every start. They override the cluster's own configuration file. */
