@@ -187,7 +187,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     mountDir,
     bootId,
     isAlive: makeCachedLivenessCheck(clock),
-    toolbox: await mountToolbox({ dir, mountDir }, log),
+    toolbox: await mountToolbox({ dir, mountDir }, settings.initBinary, log),
     hardLimits,
   }
 }

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
-import { dirname, join, basename } from 'node:path'
+import { dirname, join } from 'node:path'
 import { runCommand, localCommands } from '../../../../lib/run-command.ts'
 import { TOOLS_FOLDER } from '../environment.ts'
 import type { Log } from '../../../../lib/log.ts'
@@ -10,29 +11,47 @@ import { mount, mountPointsBelow } from '../../../mounts.ts'
 export const TOOLBOX_PREFIX = 'toolbox-'
 
 /**
- * Creates this machine's toolbox, mounts it readonly in the driver's mount folder, and returns the mount's path. The driver's
- * own folder is unsuitable: some runtimes mount as the sandbox's user 0, who may not enter it. Returns null if the toolbox
- * can't be created; sandboxes then run without file operations. Deletes toolboxes that no running sandbox uses.
+ * Creates this machine's toolbox with the init program, in a readonly tmpfs in the driver's mount folder, and returns its path.
+ * A bind mount of a folder or program of the machine would show their paths in `/proc/self/mountinfo` of each sandbox. Some
+ * runtimes mount as the sandbox's user 0, who may enter the mount folder. Returns null if the toolbox can't be created; sandboxes
+ * then run without file operations.
  */
 export async function mountToolbox(
   folders: { readonly dir: string; readonly mountDir: string },
+  initBinary: string,
   log: Log,
 ): Promise<string | null> {
-  const parent = join(folders.dir, 'toolbox')
   try {
-    const toolbox = await makeToolbox(parent)
-    const point = join(folders.mountDir, `${TOOLBOX_PREFIX}${basename(toolbox)}`)
+    const files = await collectFiles(initBinary)
+    const point = join(folders.mountDir, `${TOOLBOX_PREFIX}${nameOf(files)}`)
     await mkdir(point, { recursive: true })
     if (!(await mountPointsBelow(folders.mountDir)).includes(point))
-      await mount(localCommands, ['--bind', '-o', 'ro,nosuid,nodev', toolbox, point])
-    const mounted = new Set(await readdir(folders.mountDir))
-    const unused = (await readdir(parent)).filter((name) => !mounted.has(`${TOOLBOX_PREFIX}${name}`))
-    for (const name of unused) await rm(join(parent, name), { recursive: true, force: true })
-    return point
+      await mount(localCommands, ['-t', 'tmpfs', '-o', `nosuid,nodev,mode=755,size=${SIZE}`, 'tmpfs', point])
+    const toolbox = await makeToolbox(point, files)
+    await mount(localCommands, ['-o', 'remount,ro', point])
+    await removeStoredToolboxes(folders)
+    return toolbox
   } catch (error) {
     log.warn({ err: error }, 'the toolbox could not be created: sandboxes have no file operations')
     return null
   }
+}
+
+/** The most that a toolbox may take of the machine's memory. Perl and its libraries take about 10 MiB. */
+const SIZE = '64m'
+
+/** Deletes the toolboxes that earlier releases stored on disk, unless sandboxes of such a release still run. */
+async function removeStoredToolboxes(folders: { readonly dir: string; readonly mountDir: string }): Promise<void> {
+  const parent = join(folders.dir, 'toolbox')
+  if (!existsSync(parent)) return
+  const mounted = new Set(await readdir(folders.mountDir))
+  const unused = (await readdir(parent)).filter((name) => !mounted.has(`${TOOLBOX_PREFIX}${name}`))
+  for (const name of unused) await rm(join(parent, name), { recursive: true, force: true })
+}
+
+/** The path of the init program of a toolbox that `mountToolbox` created. */
+export function initOf(toolbox: string): string {
+  return join(toolbox, INIT)
 }
 
 /** The scripts of the toolbox, from `worker/perl/guest`. */
@@ -44,8 +63,8 @@ type ToolScript = 'files.pl' | 'tcp.pl'
  * atomically in `parent` and has a hash of its content as its name. An existing folder is used again. Rejects when the machine
  * has no perl to copy.
  */
-export async function makeToolbox(parent: string): Promise<string> {
-  const files = await collectFiles()
+export async function makeToolbox(parent: string, given: readonly ToolFile[] | null = null): Promise<string> {
+  const files = given ?? (await collectFiles(null))
   const path = join(parent, nameOf(files))
   await mkdir(parent, { recursive: true })
   const names = await readdir(parent)
@@ -79,6 +98,7 @@ const UNFINISHED_PREFIX = 'unfinished-'
 const LOADER = 'loader'
 const LIBRARIES = 'lib'
 const PERL = 'perl'
+const INIT = 'init'
 /** Runs a script with only the toolbox's modules: an image's modules may belong to another version of perl. */
 const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
 
@@ -98,7 +118,7 @@ const SCRIPTS = join(import.meta.dirname, '../../../perl/guest')
 
 type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
 
-async function collectFiles(): Promise<readonly ToolFile[]> {
+async function collectFiles(initBinary: string | null): Promise<readonly ToolFile[]> {
   // Variables such as PERL5LIB would load modules of the user who started the worker.
   const env = { PATH: process.env['PATH'], LC_ALL: 'C' }
   const { stdout } = await runCommand('perl', ['-e', LIST, ...MODULES], { timeoutMs: COMMAND_TIMEOUT_MS, env })
@@ -112,6 +132,7 @@ async function collectFiles(): Promise<readonly ToolFile[]> {
   const scripts = (await readdir(SCRIPTS)).map((name) => ({ name, path: join(SCRIPTS, name) }))
   const found = [
     { name: PERL, path: perl },
+    ...(initBinary === null ? [] : [{ name: INIT, path: initBinary }]),
     ...librariesIn(needed),
     ...objects.flatMap((path) => {
       const [name] = /auto\/.+\.so$/.exec(path) ?? []
@@ -125,7 +146,7 @@ async function collectFiles(): Promise<readonly ToolFile[]> {
     unique.map(async ({ name, path }) => ({
       name,
       content: await readFile(path),
-      mode: name === PERL || name === LOADER ? 0o755 : 0o644,
+      mode: [PERL, LOADER, INIT].includes(name) ? 0o755 : 0o644,
     })),
   )
 }

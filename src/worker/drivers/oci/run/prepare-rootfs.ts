@@ -12,6 +12,7 @@ import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
 import { describeIsolation } from './probe.ts'
 import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
+import { initOf } from '../rootfs/toolbox.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
@@ -65,7 +66,7 @@ export async function prepareRootfs(
     namesMappings: namespacePath === null || runtime.name !== 'runc',
     netnsPath: network.netnsPath,
     cgroupsPath: context.cgroups.runtimePath(desired.run_id),
-    initBinary: settings.initBinary,
+    initBinary: context.toolbox === null ? settings.initBinary : initOf(context.toolbox),
     toolbox: context.toolbox,
     workload,
     user: known,
