@@ -245,6 +245,7 @@ CREATE TABLE events (
   sandbox_id uuid,
   actor json NOT NULL,
   payload json NOT NULL,
+  actor_key text GENERATED ALWAYS AS (NULLIF(COALESCE((actor ->> 'api_key_id'::text), (actor ->> 'user_id'::text), (actor ->> 'key_id'::text), (actor ->> 'code'::text)), 'sandyard'::text)) STORED,
   CONSTRAINT events_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT events_pkey PRIMARY KEY (id)
 );
@@ -684,6 +685,10 @@ CREATE VIEW org_limits WITH (security_invoker=true) AS
      JOIN plans p ON ((p.name = o.plan)));
 
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, id DESC);
+
+CREATE INDEX events_of_actor ON public.events USING btree (org_id, actor_key, id DESC) WHERE (actor_key IS NOT NULL);
+
+CREATE INDEX events_of_sandbox ON public.events USING btree (org_id, sandbox_id, id DESC) WHERE (sandbox_id IS NOT NULL);
 
 CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
 

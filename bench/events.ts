@@ -10,6 +10,9 @@ const EVENTS = 1_000_000
 const DAYS = 90
 const GOAL_MS = 10
 const SAMPLES = 200
+const RARE_KEY = '00000000-0000-7000-8000-00000000000a'
+const SOME_SANDBOX = '00000000-0000-7000-8000-000000070000'
+const NO_SANDBOX = '00000000-0000-7000-8000-ffffffffffff'
 
 /**
  * Reads a page of 20 among a million events over HTTP, one request at a time. The limit is a read of one event by its
@@ -61,6 +64,13 @@ async function shapesOf(cloud: Cloud, middle: Date): Promise<readonly (readonly 
     ['an hour in the middle', range],
     ['an hour in the middle, of a type of 50 %', `${range}&event_type=sandbox_running`],
     ['an hour in the middle, of a type of 0.01 %, mostly none', `${range}&event_type=sandbox_renamed`],
+    ['of a sandbox', `sandbox_id=${SOME_SANDBOX}`],
+    ['of a sandbox that none has', `sandbox_id=${NO_SANDBOX}`],
+    ['of an API key with 0.01 %', `actor=${RARE_KEY}`],
+    ['of the operator, mostly none', 'actor=operator'],
+    ['of a category of 100 %', 'category=sandbox'],
+    ['of a category that none has', 'category=volume'],
+    ['of an API key with 0.01 % and a type of 50 %', `actor=${RARE_KEY}&event_type=sandbox_running`],
     ['by a cursor in the middle', `cursor=${page.next_cursor}`],
   ]
 }
@@ -70,13 +80,14 @@ async function shapesOf(cloud: Cloud, middle: Date): Promise<readonly (readonly 
  */
 async function fill(admin: Client, org: string): Promise<{ readonly middle: Date; readonly id: string }> {
   await admin.query(
-    `INSERT INTO events (id, org_id, timestamp, category, event_type, actor, payload)
+    `INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
      SELECT uuidv7(age), $1, date_trunc('milliseconds', now() + age), 'sandbox',
        CASE WHEN n % 10000 = 7 THEN 'sandbox_renamed' WHEN n % 2 = 0 THEN 'sandbox_running' ELSE 'sandbox_' || n % 7 END,
-       '{"kind":"system","code":"sandyard","label":"Sandyard"}', json_build_object('sandbox_id', gen_random_uuid(), 'cause', 'worker_report')
+       ('00000000-0000-7000-8000-' || lpad((n / 7)::text, 12, '0'))::uuid,
+       CASE WHEN n % 10000 = 7 THEN $2 ELSE '{"kind":"system","code":"sandyard","label":"Sandyard"}' END::json, json_build_object('sandbox_id', gen_random_uuid(), 'cause', 'worker_report')
      FROM (SELECT n, (n - ${String(EVENTS)}) * interval '${String(DAYS)} days' / ${String(EVENTS)} AS age
            FROM generate_series(1, ${String(EVENTS)}) n) s`,
-    [org],
+    [org, JSON.stringify({ kind: 'api_key', api_key_id: RARE_KEY, name: 'rare' })],
   )
   await admin.query('VACUUM ANALYZE')
   const { rows } = await admin.query<{ readonly id: string; readonly timestamp: Date }>(

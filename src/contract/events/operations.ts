@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { DateTime, nullable, pageOf, requestObject, stringEnum, taggedUnion, Uuid, pageQuery } from '../common.ts'
+import { EVENT_CATEGORIES } from '../../domain/events/event-types.ts'
 import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
 
 /** The schemas and operations of audit events. */
@@ -39,6 +40,16 @@ export const EventIdParams = requestObject({ event_id: Uuid })
 
 export const ListEventsQuery = requestObject({
   event_type: Type.Optional(Type.String({ description: 'Only events of this type.' })),
+  category: Type.Optional(stringEnum(EVENT_CATEGORIES, { description: 'Only events of this category.' })),
+  sandbox_id: Type.Optional(
+    Type.String({ format: 'uuid', description: 'Only events of this sandbox, which may be deleted.' }),
+  ),
+  actor: Type.Optional(
+    Type.String({
+      description:
+        'Only events that this actor caused: the id of an API key or of a user, `operator`, or `sandyard` for the service itself.',
+    }),
+  ),
   since: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or after this instant.' })),
   until: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or before this instant.' })),
   ...pageQuery,
@@ -51,6 +62,8 @@ export const EVENT_OPERATIONS = {
     path: '/v1/events',
     tag: 'Events',
     summary: 'List audit events, the newest first',
+    description:
+      'With several filters, a page may have fewer events than `limit`, or none, although more follow: continue while there is a `next_cursor`.',
     query: ListEventsQuery,
     reply: jsonReply(EventPage, 'A page of events.'),
   }),

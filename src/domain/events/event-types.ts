@@ -19,7 +19,11 @@ type Value = {
 
 type Facts = Readonly<Record<string, FactKind>>
 
-function event<const Given extends Facts>(category: string, what: string, facts: Given) {
+function event<const Category extends string, const Given extends Facts>(
+  category: Category,
+  what: string,
+  facts: Given,
+) {
   return { category, what, facts }
 }
 
@@ -127,6 +131,18 @@ export const EVENT_TYPES = {
 } as const
 
 export type EventType = keyof typeof EVENT_TYPES
+export type EventCategory = (typeof EVENT_TYPES)[EventType]['category']
+
+/** Every category, in the order of the catalogue. */
+export const EVENT_CATEGORIES: readonly EventCategory[] = [
+  ...new Set(Object.values(EVENT_TYPES).map(({ category }) => category)),
+]
+
+/** The event types of a category. */
+export function typesOfCategory(category: EventCategory): readonly EventType[] {
+  const types = Object.keys(EVENT_TYPES) as EventType[] // the keys of the catalogue
+  return types.filter((type) => EVENT_TYPES[type].category === category)
+}
 
 type Required<F extends Facts> = {
   readonly [N in keyof F as F[N] extends `${string}?` ? never : N]: F[N] extends Kind ? Value[F[N]] : never

@@ -49,5 +49,10 @@ export type Actor =
 /** The user of the `sandyard` command: anyone who can read the installation's data folder. */
 export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }
 
+/** The code of the program itself. */
+export const SYSTEM_ACTOR_KEY = 'sandyard'
 /** The program itself, as the cause of an event. */
-export const SYSTEM_ACTOR: Actor = { kind: 'system', code: 'sandyard', label: 'Sandyard' }
+export const SYSTEM_ACTOR: Actor = { kind: 'system', code: SYSTEM_ACTOR_KEY, label: 'Sandyard' }
+
+/** The codes of system actors. */
+export const SYSTEM_ACTOR_KEYS: readonly string[] = [SYSTEM_ACTOR_KEY, 'operator']

@@ -24,6 +24,9 @@ export type EventRow = {
   readonly payload: unknown
 }
 
+/** The columns that the type `EventRow` contains. */
+export const EVENT_COLUMNS = 'id, org_id, timestamp, category, event_type, actor, payload'
+
 /** Inserts audit events. A database trigger refuses later changes, and deletions by anything but `prune`. */
 export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
   const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
@@ -37,47 +40,11 @@ export async function insertMany(q: Queryable, events: readonly NewEvent[]): Pro
   })
 }
 
-export type EventFilter = {
-  readonly event_type: string | null
-  /** The time range of the events. Both ends are inclusive. Times are compared as stored. */
-  readonly since: Date | null
-  readonly until: Date | null
-  /** The ids that events of the time range can have. PostgreSQL needs this range to use the index. */
-  readonly fromId: string | null
-  readonly toId: string | null
-  /** Only events whose ids are before this one. */
-  readonly before: string | null
-}
-
-/** A page of an organization's events, newest first. */
-export async function page(q: Queryable, org: OrgId, filter: EventFilter, limit: number): Promise<readonly EventRow[]> {
-  const conditions = ['org_id = $1']
-  const values: unknown[] = [org]
-  const add = (condition: (parameter: string) => string, value: unknown): void => {
-    if (value === null) return
-    values.push(value)
-    conditions.push(condition(`$${String(values.length)}`))
-  }
-  add((parameter) => `event_type = ${parameter}`, filter.event_type)
-  add((parameter) => `timestamp >= ${parameter}`, filter.since)
-  add((parameter) => `timestamp <= ${parameter}`, filter.until)
-  add((parameter) => `id >= ${parameter}`, filter.fromId)
-  add((parameter) => `id < ${parameter}`, filter.toId)
-  add((parameter) => `id < ${parameter}`, filter.before)
-  values.push(limit)
-  const { rows } = await q.query<EventRow>({
-    text: `SELECT id, org_id, timestamp, category, event_type, actor, payload FROM events
-           WHERE ${conditions.join(' AND ')} ORDER BY id DESC LIMIT $${String(values.length)}`,
-    values,
-  })
-  return rows
-}
-
 /** One event of an organization, or null. */
 export async function find(q: Queryable, org: OrgId, id: EventId): Promise<EventRow | null> {
   const { rows } = await q.query<EventRow>({
     name: 'events.find',
-    text: `SELECT id, org_id, timestamp, category, event_type, actor, payload FROM events WHERE org_id = $1 AND id = $2`,
+    text: `SELECT ${EVENT_COLUMNS} FROM events WHERE org_id = $1 AND id = $2`,
     values: [org, id],
   })
   return rows[0] ?? null

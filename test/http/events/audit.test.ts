@@ -107,6 +107,24 @@ test('together, operations, operators, loops and workers record every event type
   assert.deepEqual(missing, NEVER_SEEN)
 })
 
+test('a filter of the list that can match nothing is refused by its field', async () => {
+  const key = await addKey(world.control.deps, world.control.caller.org_id)
+  for (const [field, value] of [
+    ['category', 'sandboxes'],
+    ['sandbox_id', 'box'],
+    ['actor', 'somebody'],
+  ] as const) // prettier-ignore
+  {
+    const reply = await send(world.url, { id: 'list_events', key, asking: { query: { [field]: value } } })
+    assert.equal(reply.status, 400)
+    assert.ok(reply.text.includes(`query.${field}`), reply.text)
+  }
+  const query = { category: 'sandbox', actor: 'operator', sandbox_id: world.control.caller.org_id }
+  const reply = await send(world.url, { id: 'list_events', key, asking: { query } })
+  assert.equal(reply.status, 200)
+  assertReplyMatchesContract('list_events', reply.status, JSON.parse(reply.text))
+})
+
 test('every recorded event has its category, its actor, and exactly the facts that the catalogue lists for its type', async () => {
   for (const { event_type, category, payload, actor } of await allEvents()) {
     const { category: expected, facts } = EVENT_TYPES[event_type]
