@@ -105,7 +105,7 @@ test('a sandbox reads and writes its disk at most at the rate of the setting', {
   }
   await using attacked = await openAttackedDriver({ diskThrottle: { bytesPerSec: 4 * MIB, iops: null } })
   const run = await attacked.start()
-  const { stderr } = await attacked.inside(run, 'dd if=/dev/zero of=/root/file bs=1M count=6 oflag=direct')
+  const { stderr } = await attacked.inside(run, 'dd if=/dev/zero of=/root/file bs=1M count=6 oflag=direct conv=fsync')
   const seconds = Number(/copied, ([\d.]+) s/.exec(stderr)?.[1])
   assert.ok(seconds > 0.8, `6 MiB at 4 MiB/s took ${String(seconds)} s`)
 })

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -91,6 +92,20 @@ test('a runtime that fails its trial is not used, and its own message is reporte
   writeFileSync(join(folder, 'runsc'), script('runsc version 0.0~20221219.0'), { mode: 0o755 })
   assert.match((await findRuntime({ ...choice, name: null })).unusable.join(), /too old/)
   rmSync(folder, { recursive: true })
+})
+
+test('runc is used only if root may set the limits of the processes of others', async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'runtimes-'))
+  t.after(() => rmSync(folder, { recursive: true }))
+  const put = (version: string): void =>
+    writeFileSync(join(folder, 'runc'), `#!/bin/sh\necho runc version ${version}\n`, { mode: 0o755 })
+  const find = () => findRuntime({ name: 'runc', searchPath: folder, stateDir: folder, initBinary: '/nonexistent' })
+  put('1.1.15')
+  await assert.rejects(find(), /1\.2 is needed/)
+  put('1.3.6')
+  const { status } = spawnSync('sh', ['-c', 'sleep 5 & trap "kill $!" EXIT; prlimit --pid $! --nice=40:40'])
+  if (status === 0) assert.equal((await find()).name, 'runc')
+  else await assert.rejects(find(), /runc 1\.3\.6 needs CAP_SYS_RESOURCE/)
 })
 
 test('a message for an owner names no folder of the worker, and is otherwise unchanged', () => {

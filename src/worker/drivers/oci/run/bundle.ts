@@ -127,7 +127,7 @@ function systemMounts(input: BundleInput): readonly object[] {
  */
 function devicesMount(devicesPath: string | null): object {
   if (devicesPath !== null)
-    return { destination: '/dev', type: 'bind', source: devicesPath, options: ['bind', 'nosuid', 'strictatime'] }
+    return { destination: '/dev', type: 'bind', source: devicesPath, options: ['bind', 'nosuid'] }
   const options = ['nosuid', 'strictatime', 'mode=755', 'size=64k']
   return { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options }
 }

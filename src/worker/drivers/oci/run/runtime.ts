@@ -49,7 +49,7 @@ export async function findRuntime(choice: RuntimeSearch): Promise<FoundRuntime> 
     if (binary === null) continue
     const { stdout } = await runCommand(binary, ['--version'], { timeoutMs: COMMAND_TIMEOUT_MS })
     const number = /\d[\w.+~-]*/.exec(stdout)?.[0] ?? 'unknown'
-    const flaw = flawOf(name, number)
+    const flaw = flawOf(name, number) ?? (await findMissingRight(name))
     if (flaw !== null) {
       flaws.push(`${name} ${number} ${flaw}`)
       continue
@@ -126,6 +126,19 @@ function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: release 20240729 or a later one is needed'
   return null
 }
+
+/**
+ * Describes which right of root an installed runtime lacks. runc sets the limits of a sandbox's processes from outside of their
+ * user namespace, for which prlimit(2) needs CAP_SYS_RESOURCE. In a container, root often lacks it.
+ */
+async function findMissingRight(name: RuntimeName): Promise<string | null> {
+  if (name !== 'runc') return null
+  const rights = /^CapEff:\s*([0-9a-f]+)$/m.exec(await readFile('/proc/self/status', 'utf8'))?.[1] ?? '0'
+  const hasRight = (BigInt(`0x${rights}`) >> CAP_SYS_RESOURCE) % 2n === 1n
+  return hasRight ? null : "needs CAP_SYS_RESOURCE, which this machine's root lacks, to set limits"
+}
+
+const CAP_SYS_RESOURCE = 24n // linux/capability.h
 
 function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): readonly string[] {
   const root = ['--root', join(stateDir, name)]
