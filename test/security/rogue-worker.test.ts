@@ -119,6 +119,11 @@ attack('attracts sandboxes by claiming a capacity beyond its join token', FACTS,
   assert.deepEqual(row, { vcpus: 2, memory_mib: 4_096, disk_mib: 10_000 })
   await sync(rogue, { capacity: HUGE, volumes: [] }) // the other statement that records reports
   assert.deepEqual(await rows('SELECT vcpus, memory_mib, disk_mib FROM workers WHERE id = $1', [rogue.id]), [row])
+  await sync(rogue, { capacity: { ...NOTHING, disk_mib: null } })
+  assert.match((await refusedClaimsOf(rogue)) ?? '', /disk without a limit, of which 10000 MiB are allowed/)
+  assert.deepEqual(await rows('SELECT disk_mib FROM workers WHERE id = $1', [rogue.id]), [
+    { disk_mib: row?.['disk_mib'] },
+  ])
   await sync(rogue, { capacity: NOTHING })
   assert.equal(await refusedClaimsOf(rogue), null)
   await retire(rogue)
