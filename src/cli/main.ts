@@ -1,9 +1,17 @@
 import { CommanderError } from 'commander'
+import { hasErrorCode } from '../lib/error-code.ts'
 import { SettingError } from '../config.ts'
 import { UsageError } from './command.ts'
 import { makeProgram } from './program.ts'
 
 const USAGE_EXIT_CODE = 2
+
+// A reader such as `head` may close the pipe. A command then ends quietly; a server, which listens for signals, runs on.
+for (const stream of [process.stdout, process.stderr])
+  stream.on('error', (error) => {
+    if (!hasErrorCode(error, 'EPIPE')) throw error
+    if (process.listenerCount('SIGTERM') === 0) process.exit(0)
+  })
 
 try {
   const argv = process.argv.slice(2)

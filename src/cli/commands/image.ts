@@ -1,7 +1,8 @@
+import { existsSync } from 'node:fs'
 import type { Command } from 'commander'
 import { makeLog } from '../../lib/log.ts'
 import type { ImageStore } from '../../worker/images/image-store.ts'
-import { deleteUnusedLayers, openImages } from '../worker/worker-storage.ts'
+import { deleteUnusedLayers, imagesFolder, openImages } from '../worker/worker-storage.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 
 /** Defines `sandyard image`, which manages the images on this machine. */
@@ -25,18 +26,22 @@ async function load(call: Call): Promise<void> {
 }
 
 async function list(call: Call): Promise<void> {
+  if (!existsSync(imagesFolder(call.config))) return
   for (const name of await (await open(call)).list()) process.stdout.write(`${name}\n`)
 }
 
 async function remove(call: Call): Promise<void> {
   const [reference = ''] = call.args
-  const images = await open(call)
+  const images = existsSync(imagesFolder(call.config)) ? await open(call) : null
+  if (images === null || (await images.inspect(reference)) === null)
+    throw new Error(`there is no image '${reference}' here; \`sandyard image list\` lists those that there are`)
   await images.remove(reference)
   const count = await deleteUnusedLayers(call.config, images)
   process.stdout.write(`${reference} is removed; ${String(count)} layers were deleted\n`)
 }
 
 async function prune(call: Call): Promise<void> {
-  const count = await deleteUnusedLayers(call.config, await open(call))
+  const isStore = existsSync(imagesFolder(call.config))
+  const count = isStore ? await deleteUnusedLayers(call.config, await open(call)) : 0
   process.stdout.write(`${String(count)} layers were deleted\n`)
 }

@@ -1,3 +1,5 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Command } from 'commander'
 import type { Config } from '../../config.ts'
 import type { BaseDeps } from '../../control/deps.ts'
@@ -31,17 +33,26 @@ export function orgCommand(parent: Command, nameAndArgs: string, description: st
 }
 
 /**
- * Opens the database, runs `work` and closes the database. If a server runs on the data folder, connects to the
+ * Opens the database, runs `work` and closes the database. Creates no database. If a server runs on the data folder, connects to the
  * PostgreSQL that the server started.
  */
 export async function withOperator(
   { config }: { readonly config: Config },
   work: (deps: OperatorDeps) => Promise<void>,
 ): Promise<void> {
+  requireDatabase(config)
   const log = makeLog(config.logLevel)
   await using store = await openSharedStore(config, log)
   const uuids = makeUuids(systemClock, systemRandom)
   await work({ db: store.db, clock: systemClock, random: systemRandom, uuids, log, keyCache: makeKeyCache() })
+}
+
+/** Throws if there is no database yet. Opening the embedded one would make a data folder with an empty database. */
+function requireDatabase({ databaseUrl, dataDir }: Config): void {
+  if (databaseUrl !== null || existsSync(join(dataDir, 'database'))) return
+  throw new UsageError(
+    `${dataDir} has no database: start the server there once, or name the server's data folder by --data-dir or SANDYARD_DATA_DIR`,
+  )
 }
 
 /** Runs `work` as `withOperator` does, with the organization of the call. */

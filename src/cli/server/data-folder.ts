@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { hasErrorCode } from '../../lib/error-code.ts'
+import { errorCodeOf, hasErrorCode } from '../../lib/error-code.ts'
 import { readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
 
@@ -63,8 +63,33 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
 
 /** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {
-  await mkdir(path, { recursive: true })
-  await chmod(path, 0o711) // the database's user must be able to enter the folder
+  try {
+    await mkdir(path, { recursive: true })
+    await chmod(path, 0o711) // the database's user must be able to enter the folder
+  } catch (error) {
+    throw describeFolderError(error, path)
+  }
+}
+
+const OTHER_FOLDER = 'choose another folder with --data-dir or SANDYARD_DATA_DIR'
+
+/** The remedy for each error of the operating system about a folder. */
+const REMEDIES: Readonly<Record<string, string>> = {
+  EACCES: `this user may not write there: start as root, or ${OTHER_FOLDER}`,
+  EPERM: `this user may not write there: start as root, or ${OTHER_FOLDER}`,
+  EROFS: `its file system is read-only: mount it writable, or ${OTHER_FOLDER}`,
+  ENOSPC: `its file system is full: free some space, or ${OTHER_FOLDER}`,
+  EDQUOT: `the disk quota of this user is used up: free some space, or ${OTHER_FOLDER}`,
+  ENOTDIR: `a part of the path is a file: ${OTHER_FOLDER}`,
+  EEXIST: `it is a file: ${OTHER_FOLDER}`,
+}
+
+/** Describes why a data folder can't be made or written, with the remedy. */
+export function describeFolderError(error: unknown, path: string): Error {
+  const remedy = REMEDIES[errorCodeOf(error) ?? '']
+  return new Error(`the data folder ${path} can't be used${remedy === undefined ? '' : `: ${remedy}`}`, {
+    cause: error,
+  })
 }
 
 /**
@@ -74,7 +99,11 @@ async function readOrCreateFile(path: string, random: Random, make: () => string
   const found = await readFileOrNull(path)
   if (found !== null) return found
   const fresh = `${path}.${random.bytes(8).toString('hex')}`
-  await writeFile(fresh, make(), { mode: 0o600 })
+  try {
+    await writeFile(fresh, make(), { mode: 0o600 })
+  } catch (error) {
+    throw describeFolderError(error, dirname(path))
+  }
   const file = await open(fresh)
   await file.sync()
   await file.close()

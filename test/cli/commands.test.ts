@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { describeFolderError } from '../../src/cli/server/data-folder.ts'
+import { runProgram } from '../support/program.ts'
+
+// What every command does, whatever its subject: versions, help, folders that it must not make, and pipes that close.
+
+const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
+
+let root: string
+before(() => {
+  root = mkdtempSync(join(tmpdir(), 'sandyard-commands-'))
+})
+after(() => {
+  rmSync(root, { recursive: true })
+})
+
+test('--version prints the version of package.json', async () => {
+  const manifest = readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')
+  const { code, output } = await runProgram(['--version'], {})
+  assert.equal(code, 0)
+  assert.ok(manifest.includes(`"version": "${output.trim()}"`), output)
+})
+
+test('an unknown command says which one was meant, also beneath a command that runs by itself', async () => {
+  for (const [words, meant] of [
+    [['upp'], /Did you mean up\?/],
+    [['worker', 'lits'], /worker token, list/],
+  ] as const) {
+    const { code, output } = await runProgram(words, { SANDYARD_DATA_DIR: join(root, 'none') })
+    assert.equal(code, 2, output)
+    assert.match(output, meant)
+  }
+})
+
+test('no command that reads makes a data folder, and each says what to do', async () => {
+  const dataDir = join(root, 'none')
+  const commands = ['key list', 'org list', 'worker list', 'registry list', 'member list', 'quota show', 'plan list']
+  for (const line of commands) {
+    const { code, output } = await runProgram(line.split(' '), { SANDYARD_DATA_DIR: dataDir })
+    assert.equal(code, 2, `${line}: ${output}`)
+    assert.match(output, /has no database: start the server there once, or name .*--data-dir/, line)
+    assert.ok(!existsSync(dataDir), line)
+  }
+  for (const line of ['image list', 'image prune', 'down', 'doctor']) {
+    const { code, output } = await runProgram(line.split(' '), { SANDYARD_DATA_DIR: dataDir })
+    if (line !== 'doctor') assert.equal(code, 0, `${line}: ${output}`)
+    assert.ok(!existsSync(dataDir), line)
+  }
+})
+
+test('image remove fails for an image that is not there', async () => {
+  const { code, output } = await runProgram(['image', 'remove', 'nosuch'], { SANDYARD_DATA_DIR: join(root, 'none') })
+  assert.equal(code, 1, output)
+  assert.match(output, /there is no image 'nosuch' here/)
+})
+
+test('a command whose output is closed by `head` ends quietly', () => {
+  const line = '"$0" "$1" openapi | head -n 1; echo "${PIPESTATUS[0]}"'
+  const { stdout, stderr } = spawnSync('bash', ['-c', line, process.execPath, PROGRAM], { encoding: 'utf8' })
+  assert.equal(stderr, '')
+  assert.match(stdout, /^\{\n0\n$/)
+})
+
+test('an error about the data folder names the remedy', async () => {
+  const file = join(root, 'file')
+  writeFileSync(file, '')
+  for (const dataDir of [file, join(file, 'beneath')]) {
+    const { code, output } = await runProgram(['serve', '--port', '0'], { SANDYARD_DATA_DIR: dataDir })
+    assert.equal(code, 1, output)
+    assert.match(output, /can't be used: .* file: choose another folder with --data-dir/)
+  }
+  const remedies = { EACCES: /root/, EROFS: /read-only/, ENOSPC: /full: free some space/ }
+  for (const [code, remedy] of Object.entries(remedies)) {
+    const { message } = describeFolderError(Object.assign(new Error('no'), { code }), '/srv/x')
+    assert.match(message, /^the data folder \/srv\/x can't be used/)
+    assert.match(message, remedy)
+  }
+})
