@@ -51,7 +51,7 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   const read = <N extends SettingName>(name: N): unknown => {
     const setting: Setting<unknown> = SETTINGS[name]
     const flag = setting.flag === null ? undefined : flags[setting.flag]
-    const seen = flag ?? (env[setting.variable] === '' ? undefined : env[setting.variable]) ?? setting.fallback
+    const seen = flag ?? readVariable(env, setting.variable) ?? setting.fallback
     if (seen === null) return name === 'dataDir' ? defaultDataDir() : null
     const parsed = setting.parse(seen)
     if ('value' in parsed) return parsed.value
@@ -61,6 +61,12 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   // The keys of the table are the names of the settings.
   const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)])
   return Object.fromEntries(entries) as Config // `read` parsed each value with the setting of that name
+}
+
+/** Reads a variable. An empty one counts as not given. Those of other programs' proxies are common in lower case too. */
+function readVariable(env: NodeJS.ProcessEnv, variable: string): string | undefined {
+  const names = variable.endsWith('_PROXY') ? [variable, variable.toLowerCase()] : [variable]
+  return names.map((name) => env[name]).find((value) => value !== undefined && value !== '')
 }
 
 /** Renders the settings as rows for `--help` and docs/settings.md: variable, flag, default, unit, meaning. */

@@ -1,12 +1,15 @@
 /**
  * An HTTP client for addresses that strangers choose. Invariants: only an address that `judge` allowed is dialled, because
  * the connection is made to the judged address and not to the name; every redirect is judged again; no header but harmless
- * ones reaches another origin; and time, size and redirects are limited.
+ * ones reaches another origin; and time, size and redirects are limited. Through a proxy, the proxy resolves the name again and
+ * connects: a name whose addresses are all closed here is still refused, and the proxy must guard the rest.
  */
 import { lookup as lookUp } from 'node:dns/promises'
 import { request as requestHttp, type IncomingMessage } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import { isIP, type LookupFunction } from 'node:net'
+import type { TLSSocket } from 'node:tls'
+import { openTunnel } from './proxy-tunnel.ts'
 
 /** What a request would connect to: one of the addresses of a URL's host. */
 export type Destination = { readonly url: URL; readonly address: string }
@@ -19,7 +22,12 @@ export type GuardedHttpDeps = {
   readonly judge: (destination: Destination) => Reach | null
   /** Resolves the addresses of a name. The default asks the system. */
   readonly resolve?: (name: string) => Promise<readonly string[]>
+  /** Returns the proxy for a URL, or null for a direct connection. By default, all connections are direct. */
+  readonly proxyFor?: (url: URL) => URL | null
 }
+
+/** Stands for the address of a host that only the proxy can resolve. It is special (RFC 5737), so only a named host is allowed. */
+const UNKNOWN_ADDRESS = '203.0.113.1'
 
 /** The limits of one request, in milliseconds and bytes. */
 export type GuardedLimits = {
@@ -65,12 +73,23 @@ const REDIRECTS: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 const HARMLESS_HEADERS: ReadonlySet<string> = new Set(['accept', 'accept-encoding', 'user-agent'])
 
 /** Creates a client. Each request has a connection of its own, so no judgement outlives the request that it was made for. */
-export function makeGuardedHttp({ judge, resolve = resolveBySystem }: GuardedHttpDeps): GuardedHttp {
+export function makeGuardedHttp({
+  judge,
+  resolve = resolveBySystem,
+  proxyFor = () => null,
+}: GuardedHttpDeps): GuardedHttp {
   // A public host must not lead inside, not even to what the operator named: otherwise, any stranger's host could direct
   // requests of its choice there.
   async function findAllowed(url: URL, linkedFrom: Reach | null): Promise<readonly (readonly [string, Reach])[]> {
     const host = url.hostname.replace(/^\[(.*)\]$/, '$1')
-    const addresses = isIP(host) === 0 ? await resolve(host) : [host]
+    const isProxied = proxyFor(url) !== null
+    const resolving = isIP(host) === 0 ? resolve(host) : Promise.resolve([host])
+    // Behind a proxy, the machine may be unable to resolve public names.
+    const addresses = await (isProxied ? resolving.catch(() => []) : resolving)
+    if (isProxied && addresses.length === 0) {
+      const reach = judge({ url, address: UNKNOWN_ADDRESS }) ?? 'public'
+      return reach === 'named' && linkedFrom === 'public' ? [] : [[UNKNOWN_ADDRESS, reach]]
+    }
     return addresses.flatMap((address) => {
       const reach = judge({ url, address })
       return reach === null || (reach === 'named' && linkedFrom === 'public') ? [] : [[address, reach] as const]
@@ -100,7 +119,9 @@ export function makeGuardedHttp({ judge, resolve = resolveBySystem }: GuardedHtt
             if (allowed.length === 0) throw new Error(`no address of ${url.host} is allowed`)
             const addresses = allowed.map(([address]) => address)
             const reach = allowed.every(([, found]) => found === 'named') ? 'named' : 'public'
-            const response = await dial({ ...request, url, headers, addresses, signal })
+            const proxy = proxyFor(url)
+            const tunnel = proxy === null ? null : await openTunnel(proxy, url, signal)
+            const response = await dial({ ...request, url, headers, addresses, signal, tunnel })
             const next = findRedirect(url, response)
             if (next === null) return toReply(response, { reach, end, stopAfter, limits })
             response.destroy()
@@ -124,9 +145,13 @@ async function resolveBySystem(name: string): Promise<readonly string[]> {
   return (await lookUp(name, { all: true })).map(({ address }) => address)
 }
 
-type Dial = Pick<GuardedRequest, 'url' | 'method' | 'headers' | 'signal'> & { readonly addresses: readonly string[] }
+type Dial = Pick<GuardedRequest, 'url' | 'method' | 'headers' | 'signal'> & {
+  readonly addresses: readonly string[]
+  /** A connection to the host through a proxy. Null: the addresses are dialled. */
+  readonly tunnel: TLSSocket | null
+}
 
-function dial({ url, method, headers, signal, addresses }: Dial): Promise<IncomingMessage> {
+function dial({ url, method, headers, signal, addresses, tunnel }: Dial): Promise<IncomingMessage> {
   const found = addresses.map((address) => ({ address, family: isIP(address) }))
   const lookup: LookupFunction = (_name, { all }, callback) => {
     const [first] = found
@@ -142,8 +167,7 @@ function dial({ url, method, headers, signal, addresses }: Dial): Promise<Incomi
     ...target,
     method,
     headers: { 'user-agent': 'sandyard', ...headers },
-    agent: false,
-    lookup,
+    ...(tunnel === null ? { agent: false, lookup } : { createConnection: () => tunnel }),
     signal,
   })
   outgoing.on('error', reject)

@@ -3,6 +3,7 @@ import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { judgeOutbound, parseNamedDestination } from '../../domain/network/outbound-rule.ts'
+import { proxyFor } from '../../domain/network/proxy-rule.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeGuardedHttp, type GuardedHttp } from '../../lib/guarded-http.ts'
 import type { Log } from '../../lib/log.ts'
@@ -49,12 +50,16 @@ export async function openImages(config: Config, log: Log): Promise<ImageStore> 
 }
 
 /** The client for what tenants make a worker fetch. The operator opens private addresses by naming them. */
-function openOutboundHttp({ registriesAllowed, defaultRegistry }: Config): GuardedHttp {
+function openOutboundHttp({ registriesAllowed, defaultRegistry, httpsProxy, noProxy }: Config): GuardedHttp {
   const inherent = parseNamedDestination(defaultRegistry.toLowerCase()) // the operator named it too
   const named = [...(registriesAllowed ?? []), ...(inherent === null ? [] : [inherent])]
   const own = (): readonly string[] =>
     Object.values(networkInterfaces()).flatMap((addresses) => (addresses ?? []).map(({ address }) => address))
-  return makeGuardedHttp({ judge: ({ url, address }) => judgeOutbound({ named, own: own() }, url, address) })
+  const rule = { proxy: httpsProxy, direct: noProxy ?? [] }
+  return makeGuardedHttp({
+    judge: ({ url, address }) => judgeOutbound({ named, own: own() }, url, address),
+    proxyFor: (url) => proxyFor(rule, url),
+  })
 }
 
 /** The reserve of the file system with the data folder. */

@@ -55,7 +55,7 @@ export async function sendToRegistry(request: RegistryRequest): Promise<Registry
 function unreachable(registry: string): string {
   return (
     `registry ${registry} could not be reached: its address is not allowed, or nothing answers there. Check its name; ` +
-    'the operator opens private registries by SANDYARD_REGISTRIES_ALLOWED'
+    'the operator opens private registries by SANDYARD_REGISTRIES_ALLOWED, and names a proxy by HTTPS_PROXY'
   )
 }
 
