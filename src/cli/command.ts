@@ -30,7 +30,8 @@ function readCall(command: Command): Call {
   ])
   const texts = Object.fromEntries(flags.filter((flag): flag is [string, string] => typeof flag[1] === 'string'))
   const switches = new Set(flags.filter(([, value]) => value === true).map(([name]) => name))
-  return { config: readConfig(process.env, texts), args: command.args, texts, switches }
+  const given = { ...texts, ...Object.fromEntries([...switches].map((name) => [name, 'true'])) }
+  return { config: readConfig(process.env, given), args: command.args, texts, switches }
 }
 
 /**
@@ -46,6 +47,7 @@ function settingOption(name: FlagSetting): Option {
   const { flag, variable, fallback, unit, meaning } = SETTINGS[name]
   const words = unit.split(', ')
   const source = fallback === null ? variable : `${variable}, default ${fallback}`
+  if (unit === 'switch') return new Option(`--${flag}`, `${meaning} [${source}]`).helpGroup('Settings:')
   const option = new Option(`--${flag} <${words.length > 1 ? 'value' : unit.toLowerCase()}>`, `${meaning} [${source}]`)
   if (words.length > 1) option.argChoices = words
   return option.helpGroup('Settings:')

@@ -30,7 +30,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'URL',
     meaning:
-      'the URL at which workers reach this server process, if several processes share one PostgreSQL (default: http:// with host and port)',
+      'the URL at which workers reach this server process, if several processes share one PostgreSQL (default: http:// or https:// with host and port)',
     parse: (seen) =>
       /^https?:\/\/[^/?#@]+\/?$/.test(seen) && URL.canParse(seen)
         ? { value: new URL(seen).origin }

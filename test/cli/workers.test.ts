@@ -5,7 +5,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import { isJoinToken } from '../../src/domain/orgs/api-key.ts'
+import { formatJoinToken, isJoinToken, pinOfJoinToken } from '../../src/domain/orgs/api-key.ts'
+import { systemRandom } from '../../src/lib/random.ts'
 import * as orgs from '../../src/store/orgs/orgs.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { freePort } from '../support/free-port.ts'
@@ -38,6 +39,10 @@ async function sandyard(line: string, env: Readonly<Record<string, string>> = {}
 test('a join token is printed alone for scripts, and with its name and times as JSON', async () => {
   const plain = await sandyard('worker token')
   assert.ok(isJoinToken(plain.out.trim()), plain.err)
+  assert.match(pinOfJoinToken(plain.out.trim()) ?? '', /^[0-9a-f]{64}$/)
+  const unpinned = await sandyard('worker token --unpinned')
+  assert.ok(isJoinToken(unpinned.out.trim()), unpinned.err)
+  assert.equal(pinOfJoinToken(unpinned.out.trim()), null)
   const { out } = await sandyard('worker token --name w-1 --expires-in 2h --json')
   const made: {
     readonly name: string
@@ -111,12 +116,15 @@ test('the worker command without a URL or a token fails with the name of the mis
   assert.match((await sandyard('worker', dataDir)).err, /--join URL \(or SANDYARD_JOIN\)/)
   assert.match((await sandyard('worker --join http://127.0.0.1:9', dataDir)).err, /a join token is needed/)
   assert.match((await sandyard('worker --join http://127.0.0.1:9 --token-stdin', dataDir)).err, /and it was empty/)
+  const changed = { ...dataDir, SANDYARD_JOIN_TOKEN: 'syw_changed' }
+  assert.match((await sandyard('worker --join http://127.0.0.1:9', changed)).err, /join token is incomplete/)
   assert.match((await sandyard('worker --join 127.0.0.1:9', dataDir)).err, /--join is "127.0.0.1:9"; accepted: http/)
 })
 
 test('a worker whose control plane is unreachable logs that and retries, stores its credential, and shows its token in no command line or file', async () => {
   const dataDir = join(folder, 'waits')
-  const args = ['worker', '--join', `http://127.0.0.1:${String(await freePort())}`, '--token', 'syw_secret']
+  const token = formatJoinToken(systemRandom.bytes(32), null)
+  const args = ['worker', '--join', `http://127.0.0.1:${String(await freePort())}`, '--token', token]
   const child = spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, SANDYARD_DRIVER: 'simulated' })
   try {
     let said = ''
@@ -124,10 +132,10 @@ test('a worker whose control plane is unreachable logs that and retries, stores 
       said += more
     })
     await waitUntil(() => /can't be joined: .*ECONNREFUSED.*retrying in 2 s/.test(said), 30_000)
-    assert.ok(!readFileSync(`/proc/${String(child.pid)}/cmdline`, 'utf8').includes('syw_secret'))
+    assert.ok(!readFileSync(`/proc/${String(child.pid)}/cmdline`, 'utf8').includes(token))
     const identity = join(dataDir, 'worker.json')
     assert.ok(existsSync(identity))
-    assert.ok(!readFileSync(identity, 'utf8').includes('syw_secret'))
+    assert.ok(!readFileSync(identity, 'utf8').includes(token))
     child.kill('SIGTERM')
     await waitUntil(() => child.exitCode !== null, 30_000)
     assert.equal(child.exitCode, 0)

@@ -57,6 +57,7 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
     SANDYARD_READY_AHEAD: '0',
     SANDYARD_VOLUME_POOL_GIB: '1',
     SANDYARD_VCPU_OVERCOMMIT: '1',
+    SANDYARD_INSECURE: 'true',
     SANDYARD_SHUTDOWN: 'stop',
     SANDYARD_LOG_LEVEL: 'info',
     ...env,

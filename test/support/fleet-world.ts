@@ -34,7 +34,11 @@ export async function makeFleetWorld(): Promise<FleetWorld> {
   await runCommand('nft', [`table ip cuts { ${chain('input')} ${chain('output')} }`], COMMAND)
   const root = mkdtempSync(join(tmpdir(), 'sandyard-fleet-'))
   chmodSync(root, 0o711)
-  const server = await startServer({ SANDYARD_HOST: `${SUBNET}.1`, SANDYARD_DRIVER: 'simulated' })
+  const server = await startServer({
+    SANDYARD_HOST: `${SUBNET}.1`,
+    SANDYARD_INSECURE: 'true',
+    SANDYARD_DRIVER: 'simulated',
+  })
   const workers: ClosableWorker[] = []
 
   const run = async (words: readonly string[]) => {
@@ -69,7 +73,12 @@ export async function makeFleetWorld(): Promise<FleetWorld> {
       mkdirSync(dataDir)
       const worker = makeFleetWorker({ name, address, dataDir, env })
       workers.push(worker)
-      await worker.start({ SANDYARD_JOIN: server.url, SANDYARD_JOIN_TOKEN: token, SANDYARD_WORKER_NAME: name })
+      await worker.start({
+        SANDYARD_INSECURE: 'true',
+        SANDYARD_JOIN: server.url,
+        SANDYARD_JOIN_TOKEN: token,
+        SANDYARD_WORKER_NAME: name,
+      })
       return worker
     },
     async close() {

@@ -1,12 +1,24 @@
 import { hostname } from 'node:os'
 import { defaultDataDir, type Config } from '../../config.ts'
 import { printStatus } from '../print-status.ts'
+import type { RunningControl } from '../server/start-control.ts'
 import type { FirstKey } from '../server/first-key.ts'
 
+/** What clients must know of a server: its URL, and the certificate that they must trust if it is its own. */
+type Serving = Pick<RunningControl, 'url' | 'fingerprint' | 'ownCertificate'>
+
 /** Prints the URL of the API, and the variables that the next commands need in another terminal. */
-export function printClientSetup(config: Pick<Config, 'dataDir' | 'databaseUrl'>, url: string, first: FirstKey): void {
-  printStatus(`ready on ${url} (${hostname()})`)
-  process.stdout.write(`\n${formatClientSetup(config, url, first)}`)
+export function printClientSetup(
+  config: Pick<Config, 'dataDir' | 'databaseUrl'>,
+  serving: Serving,
+  first: FirstKey,
+): void {
+  printStatus(`ready on ${serving.url} (${hostname()})`)
+  if (serving.ownCertificate !== null)
+    printStatus(
+      `encrypted with a certificate of its own; the SHA-256 of its public key is ${String(serving.fingerprint())}`,
+    )
+  process.stdout.write(`\n${formatClientSetup(config, serving, first)}`)
 }
 
 /**
@@ -15,12 +27,15 @@ export function printClientSetup(config: Pick<Config, 'dataDir' | 'databaseUrl'>
  */
 export function formatClientSetup(
   { dataDir, databaseUrl }: Pick<Config, 'dataDir' | 'databaseUrl'>,
-  url: string,
+  { url, ownCertificate }: Pick<Serving, 'url' | 'ownCertificate'>,
   first: FirstKey,
 ): string {
   const lines = [
     'export MSB_BACKEND=cloud',
     `export MSB_API_URL=${url}`,
+    ...(ownCertificate === null
+      ? []
+      : [`export SSL_CERT_FILE=${quote(ownCertificate)}    # on other machines: a copy of this file`]),
     ...(dataDir === defaultDataDir() ? [] : [`export SANDYARD_DATA_DIR=${quote(dataDir)}`]),
     ...(databaseUrl === null ? [] : ['# `sandyard` commands also need the DATABASE_URL of this server']),
     ...describeKey(first),

@@ -20,7 +20,7 @@ To run several server processes on one database, give all of them the same value
   DATABASE_URL=postgresql://…   without it, the embedded PostgreSQL serves this process alone
   DATABASE_OWNER_URL=…          for a role of its own that owns the tables and migrates them
   SANDYARD_SECRET_KEY=…         create it with: openssl rand -base64 32
-If --host is 0.0.0.0, give each process its own --advertise-url.
+If --host is 0.0.0.0, give each process its own --advertise-url. Beyond loopback the API speaks TLS: docs/tls.md.
 
 Sandboxes run on workers: run \`sandyard worker token\` here, then \`sandyard worker --join URL\` on each machine. SIGTERM ends
 the server cleanly; a second signal ends it at once. docs/replicas.md describes what happens when a server process fails.`
@@ -32,7 +32,19 @@ the server cleanly; a second signal ends it at once. docs/replicas.md describes 
 export function defineServe(serve: Command): void {
   serve.addHelpText('after', HELP)
   runs(
-    addSettings(serve, 'host', 'port', 'advertiseUrl', 'dataDir', 'placement', 'requireIsolation', 'logLevel'),
+    addSettings(
+      serve,
+      'host',
+      'port',
+      'advertiseUrl',
+      'tlsCert',
+      'tlsKey',
+      'insecure',
+      'dataDir',
+      'placement',
+      'requireIsolation',
+      'logLevel',
+    ),
     runServe,
   )
 }
@@ -51,7 +63,7 @@ async function runServe({ config }: Call): Promise<void> {
   await requireNoUpServer(control)
   const first = await createFirstKey(control.deps, config)
   printStatus('this process runs no sandboxes; workers run them')
-  printClientSetup(config, control.url, first)
+  printClientSetup(config, control, first)
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

@@ -29,6 +29,9 @@ export function defineUp(up: Command): void {
     'host',
     'port',
     'advertiseUrl',
+    'tlsCert',
+    'tlsKey',
+    'insecure',
     'dataDir',
     'driver',
     'runtime',
@@ -75,7 +78,7 @@ async function runUp({ config }: Call): Promise<void> {
       await waitForFirstSync(synced.promise, ending)
     }
     missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-    printClientSetup(config, control.url, first)
+    printClientSetup(config, control, first)
     await working // a permanent failure of the worker ends the program with its error
   } finally {
     failed.abort(new Error('the server ends'))
@@ -115,7 +118,7 @@ async function runLocalWorker(
   const identity = {
     worker_id,
     incarnation: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
-    controlPlane: makeControlPlane({ url: control.url, credential }),
+    controlPlane: makeControlPlane({ url: control.url, credential, pin: () => control.fingerprint() }),
     onSynced,
   }
   await runWorkerAgent({ config, log }, { host, identity }, signal)

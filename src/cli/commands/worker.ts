@@ -13,6 +13,11 @@ import {
 import { createJoinToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/workers/join-tokens.ts'
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
+import { keyFingerprint } from '../../lib/seal.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { openDataFolder } from '../server/data-folder.ts'
+import { ownFingerprint } from '../server/tls-identity.ts'
 import { isWorkerFolder } from '../worker/worker-identity.ts'
 import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
@@ -23,6 +28,9 @@ import { addBoundsFlags, readBoundsFlags } from './worker-bounds.ts'
  * The exit code of a worker that was removed. A supervisor should not restart it, because it would be refused again.
  */
 const REMOVED_EXIT_CODE = 3
+
+const UNPINNED_HELP =
+  "let the worker check the server's certificate by its certificate authorities, not by the pinned key: for a proxy with TLS, or --tls-cert"
 
 const HELP = `
 Without a subcommand it runs sandboxes for the control plane at --join, until SIGTERM. The first start needs a join token: from
@@ -37,7 +45,18 @@ Run the subcommands where the database of the control plane is.`
  */
 export function defineWorker(worker: Command): void {
   worker.addHelpText('after', HELP)
-  addSettings(worker, 'join', 'joinToken', 'dataDir', 'driver', 'requireIsolation', 'runtime', 'shutdown', 'logLevel')
+  addSettings(
+    worker,
+    'join',
+    'joinToken',
+    'insecure',
+    'dataDir',
+    'driver',
+    'requireIsolation',
+    'runtime',
+    'shutdown',
+    'logLevel',
+  )
     .option('--token-stdin', 'read the join token from standard input')
     .option('--name <name>', "the worker's name [SANDYARD_WORKER_NAME, default the host's name]")
     .hook('preSubcommand', refuseOwnFlags)
@@ -47,6 +66,7 @@ export function defineWorker(worker: Command): void {
       operatorCommand(worker, 'token', 'print a join token for one machine; it is shown only this once')
         .option('--name <name>', 'the name that the worker must have')
         .option('--expires-in <duration>', 'how long the token is valid, such as 2h; 24h unless given')
+        .option('--unpinned', UNPINNED_HELP)
         .option('--json', 'print JSON'),
     ),
     (call) => withFleet(call, printToken),
@@ -113,9 +133,22 @@ async function printToken(deps: OperatorDeps, call: Call): Promise<void> {
     name,
     lifeMs,
     bounds: await readBoundsFlags(deps, call),
+    pin: await readPin(deps, call),
   })
   if (call.switches.has('json')) printJson({ ...made, token })
   else process.stdout.write(`${token}\n`)
+}
+
+/** The pin for a token: the fingerprint of the installation's own certificate, unless the servers use another one. */
+async function readPin({ db }: OperatorDeps, { config, switches }: Call): Promise<string | null> {
+  if (switches.has('unpinned') || config.tlsCert !== null || config.insecure) return null
+  const { dataDir, secretKey } = config
+  const sealingKey =
+    secretKey === null
+      ? (await openDataFolder(dataDir, systemRandom, null)).sealingKey
+      : Buffer.from(secretKey, 'base64')
+  await requireSameSealingKey(db, keyFingerprint(sealingKey)) // another key would pin what no server has
+  return ownFingerprint(sealingKey)
 }
 
 async function list(deps: OperatorDeps, call: Call): Promise<void> {

@@ -1,4 +1,5 @@
 import type { AddressInfo } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
@@ -42,6 +43,7 @@ import type { DataFolder } from './data-folder.ts'
 import { describeListenError } from './listen-address.ts'
 import { openNetworkDenials } from './network-denials.ts'
 import { makeMetrics } from './metrics.ts'
+import { openTransport, type Transport } from './transport.ts'
 import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
@@ -51,6 +53,10 @@ export type RunningControl = {
   readonly deps: ControlDeps
   /** The URL of the API. */
   readonly url: string
+  /** The SHA-256 of the public key of the API's certificate now, in hex. Null for plain HTTP. */
+  fingerprint(): string | null
+  /** The file with the certificate if it is the installation's own, else null. */
+  readonly ownCertificate: string | null
   /** How many other server processes used this database when this one started. */
   readonly others: number
   /** Adds a check to `/readyz`. The check resolves with the reason why the process is not ready, or with null. */
@@ -69,6 +75,7 @@ export async function startControl(
   store: Store,
   log: Log,
 ): Promise<RunningControl> {
+  const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder })
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
   const notifications = await openNotifications({
     connectionString: store.connectionString,
@@ -153,6 +160,7 @@ export async function startControl(
     unreadyReasons: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     ...limited,
     clients,
+    ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
   })
@@ -169,7 +177,9 @@ export async function startControl(
     await close()
     throw describeListenError(error, config)
   }
-  const url = urlOf(config.host, server.server.address())
+  const url = urlOf(transport, config.host, server.server.address())
+  if (transport.kind === 'tls' && server.server instanceof TlsServer)
+    running.push(transport.keepReloaded(server.server, stopping.signal))
   try {
     await replicas.announce(advertisedUrl(config, url))
   } catch (error) {
@@ -181,6 +191,8 @@ export async function startControl(
   return {
     deps,
     url,
+    fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
+    ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,
     addReadiness: (check) => checks.push(check),
     [Symbol.asyncDispose]: close,
@@ -267,8 +279,8 @@ const MISSING_URL_WARNING =
   'other server processes use this database, and this one listens on all addresses. Set SANDYARD_ADVERTISE_URL or ' +
   '--advertise-url to the URL by which workers reach it; otherwise streams fail when the worker syncs with another process'
 
-function urlOf(host: string, address: AddressInfo | string | null): string {
+function urlOf({ kind }: Transport, host: string, address: AddressInfo | string | null): string {
   const port = typeof address === 'object' && address !== null ? address.port : 0
   const shown = WILDCARDS.includes(host) ? '127.0.0.1' : host
-  return `http://${shown.includes(':') ? `[${shown}]` : shown}:${String(port)}`
+  return `${kind === 'tls' ? 'https' : 'http'}://${shown.includes(':') ? `[${shown}]` : shown}:${String(port)}`
 }

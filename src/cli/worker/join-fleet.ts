@@ -1,6 +1,6 @@
 import { hostname } from 'node:os'
 import { WORKER_PROTOCOL_VERSION } from '../../contract/workers/worker-protocol.ts'
-import { hashSecret } from '../../domain/orgs/api-key.ts'
+import { hashSecret, pinOfJoinToken } from '../../domain/orgs/api-key.ts'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { joinOnce, JoinRefused } from '../../worker/agent/join.ts'
@@ -35,7 +35,10 @@ export async function joinFleet(
   }
   for (let pauseMs = RETRY_MIN_MS; !signal.aborted; pauseMs = Math.min(2 * pauseMs, RETRY_MAX_MS)) {
     try {
-      const identity = { credential, joined: { url, ...(await joinOnce(url, request, signal)) } }
+      const identity = {
+        credential,
+        joined: { url, pin: pinOfJoinToken(token), ...(await joinOnce(url, request, signal)) },
+      }
       await writeIdentity(dataDir, identity)
       return identity
     } catch (error) {

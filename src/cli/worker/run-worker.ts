@@ -2,6 +2,8 @@ import { text } from 'node:stream/consumers'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
+import { isLoopbackName } from '../../domain/network/loopback-name.ts'
+import { isJoinToken, pinOfJoinToken } from '../../domain/orgs/api-key.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -80,15 +82,25 @@ async function resolveOrigin({ config, texts }: Call, token: string | null): Pro
       throw new UsageError(
         'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin; `sandyard worker token` creates one',
       )
+    if (!isJoinToken(token))
+      throw new UsageError('the join token is incomplete or was changed: a token begins with syw_')
+    requireEncryption(config.join, config)
     return { kind: 'new', join: { url: config.join, token, name } }
   }
-  const joined = { ...known.joined, url: config.join ?? known.joined.url }
+  // A new token of the control plane replaces the pin, for example after it got another sealing key.
+  const pin = token !== null && isJoinToken(token) ? pinOfJoinToken(token) : (known.joined.pin ?? null)
+  const joined = { ...known.joined, url: config.join ?? known.joined.url, pin }
+  requireEncryption(joined.url, config)
   if (name !== null && name !== joined.name)
     throw new UsageError(
       `this machine has already joined as '${joined.name}'; to use another name, remove that worker first`,
     )
-  if (token !== null) printStatus(`this machine has already joined as '${joined.name}', so the join token is not used`)
-  if (joined.url !== known.joined.url) await writeIdentity(config.dataDir, { ...known, joined })
+  if (token !== null)
+    printStatus(
+      `this machine has already joined as '${joined.name}', so the join token only says which server to trust`,
+    )
+  if (joined.url !== known.joined.url || pin !== (known.joined.pin ?? null))
+    await writeIdentity(config.dataDir, { ...known, joined })
   return { kind: 'joined', credential: known.credential, joined }
 }
 
@@ -100,12 +112,15 @@ async function runUntilStopped(
   signal: AbortSignal,
 ): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
-  const { url, worker_id, name } = joined
+  const { url, worker_id, name, pin = null } = joined
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
   await loadDemoImage({ config, log }, host)
   const incarnation = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
-  const controlPlane = printReachability(makeControlPlane({ url, credential }), url)
+  const controlPlane = printReachability(
+    makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
+    url,
+  )
   const identity = { worker_id, incarnation, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()
   const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
@@ -154,11 +169,22 @@ function printReachability(controlPlane: ControlPlane, url: string): ControlPlan
   }
 }
 
-const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
+function isUnencrypted(url: string): boolean {
+  const { protocol, hostname } = new URL(url)
+  return protocol !== 'https:' && !isLoopbackName(hostname)
+}
+
+/** Refuses plain HTTP to another machine before anything is sent, unless the operator accepts it. */
+function requireEncryption(url: string, { insecure }: Pick<Config, 'insecure'>): void {
+  if (insecure || !isUnencrypted(url)) return
+  throw new UsageError(
+    `${url} is not encrypted: anyone on the network path could read credentials and secrets. ` +
+      'Use https:// in --join (SANDYARD_JOIN), or accept the risk with --insecure (SANDYARD_INSECURE=true)',
+  )
+}
 
 function warnIfUnencrypted(url: string): void {
-  const { protocol, hostname } = new URL(url)
-  if (protocol === 'https:' || LOOPBACK.test(hostname)) return
+  if (!isUnencrypted(url)) return
   printStatus(
     `WARNING: ${url} is not encrypted: anyone on the network path can read credentials and secrets. Use https`,
   )

@@ -10,7 +10,13 @@ import { hasErrorCode } from '../../lib/error-code.ts'
 export type WorkerIdentity = {
   readonly credential: string
   /** The worker's data in the control plane. Null until the machine has joined. */
-  readonly joined: { readonly url: string; readonly worker_id: WorkerId; readonly name: string } | null
+  readonly joined: {
+    readonly url: string
+    readonly worker_id: WorkerId
+    readonly name: string
+    /** The SHA-256 of the control plane's public key, in hex. Null or absent: certificate authorities decide. */
+    readonly pin?: string | null
+  } | null
 }
 
 /** The identity of a worker that has joined. */

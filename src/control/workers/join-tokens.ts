@@ -13,14 +13,19 @@ export type CreatedJoinToken = joinTokens.JoinToken & { readonly token: string }
 
 /**
  * Creates a token with which one machine may join as a worker, under `name` if given. The worker may claim at most
- * `bounds`. Only operators call it. Throws `invalid_request` for a name that no worker can have, and for shared volumes
+ * `bounds`. With `pin`, it only joins a server with that public key (SHA-256, in hex). Only operators call it. Throws `invalid_request` for a name that no worker can have, and for shared volumes
  * together with chosen organizations: a shared storage has the volumes of all organizations.
  */
 export async function createJoinToken(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
-  input: { readonly name: string | null; readonly lifeMs: number; readonly bounds: WorkerBounds },
+  input: {
+    readonly name: string | null
+    readonly lifeMs: number
+    readonly bounds: WorkerBounds
+    readonly pin?: string | null
+  },
 ): Promise<CreatedJoinToken> {
-  const { name, lifeMs, bounds } = input
+  const { name, lifeMs, bounds, pin = null } = input
   if (name !== null && !isWorkerName(name))
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
   if (bounds.shared_volumes && bounds.org_ids !== null)
@@ -30,7 +35,7 @@ export async function createJoinToken(
       seen: 'true, with chosen organizations',
       accepted: 'shared volumes or chosen organizations: a shared storage has the volumes of all organizations',
     })
-  const token = formatJoinToken(deps.random.bytes(32))
+  const token = formatJoinToken(deps.random.bytes(32), pin)
   const created_at = deps.clock.now()
   const expires_at = new Date(created_at.getTime() + lifeMs)
   const row = { id: deps.uuids.next(), name, bounds, created_at, expires_at }

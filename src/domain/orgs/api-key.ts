@@ -18,23 +18,35 @@ export function formatApiKey(bits: Buffer): string {
 
 const JOIN_TOKEN_PREFIX = 'syw_'
 
-/** Formats a worker's join token from 256 random bits, like an API key. */
-export function formatJoinToken(bits: Buffer): string {
-  return formatSecret(JOIN_TOKEN_PREFIX, bits)
+/**
+ * Formats a worker's join token from 256 random bits, like an API key. `pin` is the SHA-256 of the public key by which
+ * the worker recognizes the control plane, in hex. Null: the worker trusts its certificate authorities.
+ */
+export function formatJoinToken(bits: Buffer, pin: string | null): string {
+  return formatSecret(JOIN_TOKEN_PREFIX, bits, ...(pin === null ? [] : [Buffer.from(pin, 'hex')]))
 }
 
 /** Whether a text is a complete join token. Checks its format and its checksum. */
 export function isJoinToken(text: string): boolean {
   const body = text.slice(0, -CHECKSUM_DIGITS)
+  const digits = body.length - JOIN_TOKEN_PREFIX.length
   return (
-    body.length === JOIN_TOKEN_PREFIX.length + SECRET_DIGITS &&
+    (digits === SECRET_DIGITS || digits === 2 * SECRET_DIGITS) &&
     body.startsWith(JOIN_TOKEN_PREFIX) &&
     text === body + checksum(body)
   )
 }
 
-function formatSecret(prefix: string, bits: Buffer): string {
-  const body = prefix + base62(BigInt(`0x${bits.toString('hex')}`), SECRET_DIGITS)
+/** The pin in a complete join token: the SHA-256 of a public key, in hex. Null: the token has none. */
+export function pinOfJoinToken(token: string): string | null {
+  const digits = token.slice(JOIN_TOKEN_PREFIX.length + SECRET_DIGITS, -CHECKSUM_DIGITS)
+  if (digits === '') return null
+  const value = Array.from(digits).reduce((sum, digit) => sum * 62n + BigInt(ALPHABET.indexOf(digit)), 0n)
+  return value.toString(16).padStart(64, '0')
+}
+
+function formatSecret(prefix: string, ...parts: readonly Buffer[]): string {
+  const body = prefix + parts.map((bits) => base62(BigInt(`0x${bits.toString('hex')}`), SECRET_DIGITS)).join('')
   return body + checksum(body)
 }
 

@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
+import { clientConnectionEvent } from './client-connection-event.ts'
 
 /**
  * How long requests in progress may take to end once the server starts to close, in milliseconds. After that, all
@@ -19,9 +20,14 @@ export function closeGracefully(app: FastifyInstance): AbortSignal {
   const closing = new AbortController()
   const idleSockets = new Set<Socket>()
   const forget = (socket: Socket): boolean => idleSockets.delete(socket)
-  app.server.on('connection', (socket: Socket) => {
+  app.server.on(clientConnectionEvent(app.server), (socket: Socket) => {
     idleSockets.add(socket)
     socket.once('close', () => forget(socket))
+  })
+  const connected = new Set<Socket>()
+  app.server.on('connection', (socket: Socket) => {
+    connected.add(socket)
+    socket.once('close', () => connected.delete(socket))
   })
   app.server.on('upgrade', ({ socket }) => forget(socket))
   app.addHook('onRequest', ({ raw }, _reply, done) => {
@@ -39,6 +45,7 @@ export function closeGracefully(app: FastifyInstance): AbortSignal {
     }, SWEEP_MS)
     const deadline = setTimeout(() => {
       app.server.closeAllConnections()
+      for (const socket of connected) socket.destroy() // Node doesn't close those whose TLS handshake is unfinished
     }, DRAIN_MS)
     app.server.once('close', () => {
       clearInterval(sweep)

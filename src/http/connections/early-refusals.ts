@@ -20,7 +20,7 @@ import { renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 export function refuseMalformed(uuids: Uuids, streamedBodies: StreamedBodies): (error: Error, socket: Socket) => void {
   return (error, socket) => {
     if (hasErrorCode(error, 'ERR_HTTP_REQUEST_TIMEOUT') && streamedBodies.has(socket)) return
-    if (!socket.writable) {
+    if (!socket.writable || /^ERR_(?:SSL|TLS)/.test(errorCodeOf(error) ?? '')) {
       socket.destroy()
       return
     }

@@ -1,5 +1,6 @@
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { makeConcurrencyLimit } from '../../control/requests/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
@@ -7,6 +8,7 @@ import type { Uuids } from '../../lib/uuid.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { onResponseClose } from '../requests/request-signals.ts'
+import { clientConnectionEvent } from './client-connection-event.ts'
 import { formatRawReply } from './early-refusals.ts'
 
 /** The limits on open connections of a server process. */
@@ -70,14 +72,21 @@ export function limitConnections(
       ? ofAddress.acquire(rateLimitAddress(clients.of(request)))
       : () => undefined
   const open = new Map<Socket, SendProgress>()
+  const encrypted = app.server instanceof TlsServer
   app.server.on('connection', (socket: Socket) => {
     try {
       socket.once('close', countConnection(socket))
     } catch (error) {
-      socket.write(formatRawReply(renderProblem(problemOf(error, 0), ids.next())))
-      socket.destroySoon()
-      return
+      if (encrypted)
+        socket.destroy() // a client of TLS could not read a reply before the handshake
+      else {
+        socket.write(formatRawReply(renderProblem(problemOf(error, 0), ids.next())))
+        socket.destroySoon()
+      }
     }
+  })
+  app.server.on(clientConnectionEvent(app.server), (socket: Socket) => {
+    if (socket.destroyed || socket.writableEnded) return
     open.set(socket, { sentBytes: 0, stalledChecks: 0 })
     socket.once('close', () => open.delete(socket))
   })

@@ -1,3 +1,4 @@
+import type { IncomingMessage } from 'node:http'
 import { fastify, type FastifyInstance, type FastifyPluginAsync, type FastifyRequest } from 'fastify'
 import { Histogram, type Registry } from 'prom-client'
 import { OPERATIONS } from '../../contract/operations.ts'
@@ -34,6 +35,8 @@ export type ServerDeps = {
   readonly settings: ServerSettings
   /** The limits on requests. Absent: no limits. */
   readonly limits?: RequestLimits
+  /** The certificate and key for TLS, in PEM. Absent: the server speaks plain HTTP. */
+  readonly tls?: { readonly cert: string; readonly key: string }
   /** Finds the addresses of clients. Absent: each connection's peer is its client. */
   readonly clients?: ClientAddresses
   /** Additional routes, such as those of workers. They authenticate their own callers. */
@@ -86,6 +89,14 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const compileSchema = makeSchemaCompiler()
   const requestIds = makeRequestIds(deps.uuids)
   const streamedBodies = makeStreamedBodies()
+  const transport = {
+    shouldUpgradeCallback: ({ headers }: IncomingMessage) => headers.upgrade?.toLowerCase() === 'websocket',
+    headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
+    connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
+    keepAlive: true,
+    keepAliveInitialDelay: TCP_KEEP_ALIVE_MS,
+    requireHostHeader: false, // `refuseUnsupportedRequests` replies with the error envelope
+  }
   const app = fastify({
     logger: false,
     genReqId: () => requestIds.next(),
@@ -94,14 +105,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     requestTimeout: settings.requestTimeoutMs,
     return503OnClosing: false,
     routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
-    http: {
-      shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket',
-      headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
-      connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
-      keepAlive: true,
-      keepAliveInitialDelay: TCP_KEEP_ALIVE_MS,
-      requireHostHeader: false, // `refuseUnsupportedRequests` replies with the error envelope
-    },
+    ...(deps.tls === undefined
+      ? { http: transport }
+      : { https: { ...transport, ...deps.tls, handshakeTimeout: settings.headTimeoutMs } }),
     clientErrorHandler: refuseMalformed(requestIds, streamedBodies),
     frameworkErrors: (error, request, reply) => {
       replyWithError(deps, error, { request, reply })

@@ -9,6 +9,7 @@ import {
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
+import { makePinnedTls, type PinnedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 
 /**
@@ -64,11 +65,22 @@ const DIAL_LIMIT_MS = 8_000
 const FIRST_DIAL_LIMIT_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
 
+export type ControlPlaneOptions = {
+  readonly url: string
+  readonly credential: string
+  /**
+   * The SHA-256 of the public key that servers must have, in hex. Absent: certificate authorities decide. `https` URLs
+   * then need a certificate for their name.
+   */
+  readonly pin?: () => string | null
+}
+
 /**
  * Creates a client of the control plane, with the worker's own credential. It connects to `url` and to the other URLs that the
  * control plane names.
  */
-export function makeControlPlane(options: { readonly url: string; readonly credential: string }): ControlPlane {
+export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
+  const pinned = options.pin === undefined ? null : makePinnedTls(options.pin)
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
 
@@ -79,13 +91,15 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       silence.abort(new Error(`${url} did not answer for ${String(limitMs)} ms`))
     }, limitMs)
     try {
-      return await fetch(new URL('/worker/v1/sync', url), {
+      const target = new URL('/worker/v1/sync', url)
+      const sent = {
         method: 'POST',
         headers: { authorization, 'content-type': 'application/json' },
         body: JSON.stringify(request),
-        redirect: 'error', // only the server at `url` may get the report
         signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
-      })
+      } as const
+      if (pinned !== null && target.protocol === 'https:') return await pinned.send(target, sent)
+      return await fetch(target, { ...sent, redirect: 'error' }) // only the server at `url` may get the report
     } finally {
       clearTimeout(timer)
     }
@@ -112,7 +126,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
       const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
       const open = async (to: string, limitMs: number): Promise<WebSocket> =>
-        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal })).socket
+        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, pinned })).socket
       if (url === replicas.current) return open(url, DIAL_LIMIT_MS)
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
@@ -131,7 +145,12 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
     },
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
-      const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), { authorization, limitMs, signal })
+      const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), {
+        authorization,
+        limitMs,
+        signal,
+        pinned,
+      })
       try {
         const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
         return { asked: JSON.parse(text) as StreamPurpose, socket } // written by the same program with the same protocol version
@@ -157,11 +176,16 @@ function refusalOf(status: number, text: string): Error {
   return new Error(`the control plane refused a sync: ${String(status)} ${message}`)
 }
 
-type Opening = { readonly authorization: string; readonly limitMs: number; readonly signal: AbortSignal }
+type Opening = {
+  readonly authorization: string
+  readonly limitMs: number
+  readonly signal: AbortSignal
+  readonly pinned: PinnedTls | null
+}
 
 function openSocket(
   url: URL,
-  { authorization, limitMs, signal }: Opening,
+  { authorization, limitMs, signal, pinned }: Opening,
 ): Promise<{ readonly socket: WebSocket; readonly headers: IncomingHttpHeaders }> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted()
@@ -173,6 +197,7 @@ function openSocket(
       // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
       // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
+      ...(pinned !== null && url.protocol === 'wss:' ? { agent: pinned.upgrades } : {}),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })

@@ -1,3 +1,5 @@
+import { isLoopbackName } from '../../domain/network/loopback-name.ts'
+
 /** The URLs of the server processes that a worker may connect to, and the URL that it syncs with. */
 export type ReplicaUrls = {
   /** All known URLs. The first is the URL that the worker was started with. */
@@ -17,8 +19,6 @@ export type ReplicaUrls = {
 /** The maximum number of URLs to keep. */
 const URLS_LIMIT = 32
 
-const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
-
 /**
  * Creates the list with the URL that the worker was started with. If that URL is https, only https URLs are accepted,
  * so that no answer makes the worker send its credential unencrypted. A loopback URL is accepted only if `given` is a
@@ -33,7 +33,7 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
   const accepts = (named: string): boolean => {
     if (!URL.canParse(named)) return false
     const { protocol, hostname } = new URL(named)
-    if (LOOPBACK.test(hostname) && !LOOPBACK.test(first.hostname)) return false
+    if (isLoopbackName(hostname) && !isLoopbackName(first.hostname)) return false
     return protocol === 'https:' || (protocol === 'http:' && first.protocol === 'http:')
   }
 
