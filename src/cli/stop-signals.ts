@@ -66,7 +66,24 @@ export function listenForStopSignals({ shutdown }: Pick<Config, 'shutdown'>): Ab
   })
   process.on('SIGINT', stop.handleSignal)
   process.on('SIGTERM', stop.handleSignal)
+  if (process.env['npm_command'] === 'exec') watchLauncher(() => stop.handleSignal('SIGTERM'))
   return stop.signal
+}
+
+const LAUNCHER_POLL_MS = 200
+
+/**
+ * Calls a function when the parent process has ended. npx runs a program beneath a shell and sends its signals to the shell alone,
+ * which dies of them and leaves the program behind.
+ */
+function watchLauncher(onEnded: () => void): void {
+  const launcher = process.ppid
+  const timer = setInterval(() => {
+    if (process.ppid === launcher) return
+    clearInterval(timer)
+    onEnded()
+  }, LAUNCHER_POLL_MS)
+  timer.unref()
 }
 
 /** Resolves when the signal is aborted. */

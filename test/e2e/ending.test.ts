@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
@@ -6,10 +7,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
+import { findDataFolderOwner } from '../../src/store/embedded/data-lock.ts'
 import { findLeftovers } from '../support/leftovers.ts'
 import { makeProgram, runProgram } from '../support/program.ts'
 import { whyNoServer } from '../support/server.ts'
 import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
+import { waitUntil } from '../support/wait.ts'
 
 // How a server starts on a port in use, and how one whose driver can't open ends. Something that stays open keeps the process alive, and its networks with it.
 
@@ -35,6 +38,32 @@ for (const command of ['up', 'serve'])
       rmSync(root, { recursive: true })
     }
   })
+
+test('a server that npx started ends with the shell to which npx sends its signals', async () => {
+  const root = mkdtempSync(join(tmpdir(), 'sandyard-npx-'))
+  chmodSync(root, 0o711)
+  const env = { ...process.env, npm_command: 'exec', SANDYARD_DATA_DIR: join(root, 'data'), SANDYARD_PORT: '0' }
+  const program = join(import.meta.dirname, '../../src/cli.ts')
+  // As npx does it: the shell waits for the program, and doesn't replace itself by it.
+  const shell = spawn('sh', ['-c', '"$0" "$1" serve; exit', process.execPath, program], { env })
+  let said = ''
+  for (const stream of [shell.stdout, shell.stderr])
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      said += text
+    })
+  const hasClosed = once(shell, 'close') // once the server has ended too, because it has the shell's output
+  try {
+    await waitUntil(() => /ready on/.test(said), 60_000)
+    shell.kill('SIGTERM')
+    await hasClosed
+    assert.match(said, /SIGTERM: shutting down/)
+    assert.equal(findDataFolderOwner(join(root, 'data', 'database')), null)
+  } finally {
+    const left = findDataFolderOwner(join(root, 'data', 'database'))
+    if (left !== null) process.kill(left, 'SIGKILL')
+    rmSync(root, { recursive: true })
+  }
+})
 
 describe('a server whose driver failed to open', { skip: whyNoServer() }, () => {
   let root: string
