@@ -4,6 +4,7 @@ import type { Setting } from './settings/setting.ts'
 import { CONNECTION_SETTINGS } from './settings/connections.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { RETENTION_SETTINGS } from './settings/retention.ts'
+import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
@@ -22,6 +23,7 @@ export const SETTINGS = {
   ...SERVER_SETTINGS,
   ...CONNECTION_SETTINGS,
   ...WORKER_SETTINGS,
+  ...OUTBOUND_SETTINGS,
   ...LIMIT_SETTINGS,
   ...RETENTION_SETTINGS,
 } as const

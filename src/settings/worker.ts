@@ -1,26 +1,5 @@
-import { parseNamedDestination, type NamedDestination } from '../domain/network/outbound-rule.ts'
 import type { IdRange } from '../domain/workers/id-range.ts'
 import { directoryPath, oneOf, nonEmptyText, httpOrigin, integerBetween, userIdRange, type Setting } from './setting.ts'
-
-const namedDestinations: Setting<readonly NamedDestination[]>['parse'] = (seen) => {
-  const words = seen.toLowerCase().split(/[\s,]+/)
-  const value = words.filter((word) => word !== '').map(parseNamedDestination)
-  const parsed = value.filter((entry) => entry !== null)
-  return parsed.length === value.length
-    ? { value: parsed }
-    : {
-        accepted:
-          'hosts such as localhost:5000 or registry.lan, addresses, and blocks such as 10.1.0.0/16, separated by commas',
-      }
-}
-
-/** Accepts the URL of an HTTP proxy, with a user and password if it needs them. */
-const httpProxy: Setting<URL>['parse'] = (seen) => {
-  const url = URL.parse(seen)
-  return url !== null && url.protocol === 'http:' && url.hostname !== ''
-    ? { value: url }
-    : { accepted: 'the http:// URL of a proxy, such as http://proxy.lan:3128' }
-}
 
 /** The settings of a worker: how it joins a control plane, and how it runs sandboxes and stores their data. */
 export const WORKER_SETTINGS = {
@@ -65,32 +44,6 @@ export const WORKER_SETTINGS = {
     meaning: 'the OCI runtime; `auto` picks the one with the strongest isolation that is installed',
     parse: oneOf(['auto', 'runsc', 'crun', 'runc']),
   } satisfies Setting<'auto' | 'runsc' | 'crun' | 'runc'>,
-  registriesAllowed: {
-    variable: 'SANDYARD_REGISTRIES_ALLOWED',
-    flag: null,
-    fallback: null,
-    unit: 'hosts, addresses, blocks',
-    meaning:
-      'the registries on loopback or private addresses that sandboxes may use, separated by commas: `localhost:5000`, `registry.lan`, `10.1.0.0/16` (default: none)',
-    parse: namedDestinations,
-  } satisfies Setting<readonly NamedDestination[]>,
-  httpsProxy: {
-    variable: 'HTTPS_PROXY',
-    flag: null,
-    fallback: null,
-    unit: 'URL',
-    meaning: 'the HTTP proxy for pulls of images; also read as `https_proxy`',
-    parse: httpProxy,
-  } satisfies Setting<URL>,
-  noProxy: {
-    variable: 'NO_PROXY',
-    flag: null,
-    fallback: null,
-    unit: 'hosts, addresses, blocks',
-    meaning:
-      'the registries that are asked without the proxy, separated by commas: hosts with their subdomains, addresses, blocks, or `*`; also read as `no_proxy`',
-    parse: (seen) => ({ value: seen.split(/[\s,]+/).filter((entry) => entry !== '') }),
-  } satisfies Setting<readonly string[]>,
   diskMib: {
     variable: 'SANDYARD_DISK_MIB',
     flag: null,
