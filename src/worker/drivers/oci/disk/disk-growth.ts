@@ -28,17 +28,28 @@ export type DiskUse = {
 const LARGEST_BURST_BYTES = 8 * 1024 ** 3
 const SHARE_BEYOND_BURST = 0.25
 
+/** How many bytes disks may grow by until the next measurement. */
+export type GrowthShares = {
+  /** The equal share of each measured disk. All disks that are mounted until the next measurement have one together. */
+  readonly equalBytes: number
+  /** What any disk may take in addition to the shares of the others. */
+  readonly burstBytes: number
+}
+
 /**
- * How many bytes each disk may grow by until the next measurement. `freeBytes` is what the file system below has for all
- * of them. A disk may have allocated more than its file takes, for example by `fallocate`. That is promised already.
+ * Divides what the file system below has free among the disks. A disk may have allocated more than its file takes, for
+ * example by `fallocate`. That is promised already.
  */
-export function growthShare(freeBytes: number, disks: readonly DiskUse[]): number {
+export function growthShares(freeBytes: number, disks: readonly DiskUse[]): GrowthShares {
   const owedBytes = disks.reduce(
     (sum, { allocatedBytes, takenBytes }) => sum + Math.max(0, allocatedBytes - takenBytes),
     0,
   )
   const spareBytes = Math.max(0, freeBytes - owedBytes)
-  return Math.max(spareBytes / Math.max(1, disks.length), (spareBytes - LARGEST_BURST_BYTES) * SHARE_BEYOND_BURST)
+  return {
+    equalBytes: spareBytes / (disks.length + 1),
+    burstBytes: Math.max(0, spareBytes - LARGEST_BURST_BYTES) * SHARE_BEYOND_BURST,
+  }
 }
 
 /** A mounted disk whose growth can be limited. */

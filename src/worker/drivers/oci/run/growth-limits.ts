@@ -2,14 +2,14 @@ import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
-import { growthShare, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
+import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecords } from './run-records.ts'
 
 /** Limits how much the disks of running sandboxes grow. */
 export type GrowthLimits = {
   /** Limits the disk of a run that is about to start. */
-  limit(run: RunId): Promise<void>
+  limit(run: RunId): void
   /** Measures the disks of all started runs and limits them, now and each second until `close`. */
   start(): void
   close(): Promise<void>
@@ -25,26 +25,29 @@ type GrowthInput = {
 
 const INTERVAL_MS = 1_000
 const MIB = 1024 * 1024
+/** A disk may always grow by this until it is first measured, so that a start doesn't fail. */
+const FIRST_GROWTH_BYTES = MIB
 
 /** Makes the limits, which do nothing until `start` or `limit`. */
 export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: GrowthInput): GrowthLimits {
   const closing = new AbortController()
-  /** The disks of started runs, as they were measured last. */
-  let measured: readonly MeasuredDisk[] = []
+  /** What the disks that are mounted until the next measurement may still take together. */
+  let newcomersBytes = 0
+  let burstBytes = 0
   let running = Promise.resolve()
 
   const measure = (run: RunId): readonly MeasuredDisk[] => {
     const disk = measureDisk(rootfsPaths(mountDir, run).disk)
     return disk === null ? [] : [disk]
   }
-  async function limitThese(disks: readonly MeasuredDisk[], others: readonly MeasuredDisk[]): Promise<void> {
-    const shareBytes = growthShare((await reserve.freeMib()) * MIB, [...disks, ...others])
-    for (const disk of disks) limitGrowth(disk, shareBytes)
-  }
   async function limitAll(): Promise<void> {
+    const freeBytes = (await reserve.freeMib()) * MIB
     const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
-    measured = runs.flatMap(({ run_id }) => measure(run_id))
-    await limitThese(measured, [])
+    const disks = runs.flatMap(({ run_id }) => measure(run_id))
+    const shares = growthShares(freeBytes, disks)
+    newcomersBytes = shares.equalBytes
+    burstBytes = shares.burstBytes
+    for (const disk of disks) limitGrowth(disk, Math.max(shares.equalBytes, burstBytes))
   }
   async function run(): Promise<void> {
     while (!closing.signal.aborted) {
@@ -55,7 +58,10 @@ export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: Gro
     }
   }
   return {
-    limit: (run_id) => limitThese(measure(run_id), measured),
+    limit(run_id) {
+      newcomersBytes /= 2 // one half for this disk, the other for the next ones
+      for (const disk of measure(run_id)) limitGrowth(disk, Math.max(newcomersBytes, burstBytes, FIRST_GROWTH_BYTES))
+    },
     start() {
       running = run()
     },

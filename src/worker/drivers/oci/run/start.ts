@@ -23,7 +23,7 @@ export async function startRun(
   const { bundle, facts } = await prepareRootfs(context, desired, resources)
   stopwatch.lap('files')
   signal.throwIfAborted()
-  await context.growth.limit(desired.run_id) // not before: the worker's own files may take of the reserve
+  context.growth.limit(desired.run_id) // not before: the worker's own files may take of the reserve
   const { runtime, launcher, records, clock } = context
   const { pipes, paths, image } = resources
   const { run_id, sandbox_id } = desired
