@@ -35,6 +35,7 @@ export const DATA_FOLDER_ENTRIES = [
   'runtime',
   'sandboxes',
   'sealing.key',
+  'tls-certificate.pem',
   'vm',
   'volumes',
   'worker.credential',
