@@ -5,11 +5,15 @@
 import type { Horizons } from '../../domain/usage/kept-range.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** Raises a horizon. It never goes back, because deleted rows don't return. */
+/**
+ * Raises a horizon. It never goes back, because deleted rows don't return. Nothing is before the first organization, so
+ * a horizon before it would refuse reports for no reason.
+ */
 export async function raise(q: Queryable, kind: keyof Horizons, before: Date): Promise<void> {
   await q.query({
     name: 'retentionHorizons.raise',
-    text: `INSERT INTO retention_horizons AS h (kind, before) VALUES ($1, $2)
+    text: `INSERT INTO retention_horizons AS h (kind, before)
+           SELECT $1, $2::timestamptz WHERE EXISTS (SELECT FROM orgs WHERE created_at < $2)
            ON CONFLICT (kind) DO UPDATE SET before = excluded.before WHERE h.before < excluded.before`,
     values: [kind, before],
   })
