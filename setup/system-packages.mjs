@@ -54,6 +54,13 @@ const testNeeds = [
   },
 ]
 
+/** The programs that only the tests of the container image need. */
+const packagingNeeds = ['mmdebstrap', 'umoci'].map((name) => ({
+  programs: [name],
+  debianPackage: name,
+  purpose: `${name}, which makes the container image`,
+}))
+
 /**
  * Installs the missing programs. Prints the names of the programs and the command before it runs it. If the programs
  * can't be installed (forbidden, not root, no apt-get, no network), prints the reason and returns. The server starts
@@ -69,6 +76,11 @@ export function ensureSystemPackages() {
  */
 export function ensureTestPackages() {
   ensure([...needs, ...testNeeds], 'without them, some or all sandboxes and tests can not run here')
+}
+
+/** Installs the programs that make the container image, besides those of `ensureTestPackages`. */
+export function ensurePackagingTools() {
+  ensure([...needs, ...testNeeds, ...packagingNeeds], 'without them, some packages can not be tested here')
 }
 
 function ensure(wanted, consequence) {

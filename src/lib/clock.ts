@@ -38,7 +38,7 @@ export const systemClock: Clock = {
 export const NOTIFIED = new Error('notified')
 
 /** Sleeps for `ms`, or until `signal` aborts. Resolves in both cases. */
-export async function interruptibleSleep(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
+export async function interruptibleSleep(clock: Pick<Clock, 'sleep'>, ms: number, signal: AbortSignal): Promise<void> {
   try {
     await clock.sleep(ms, signal)
   } catch (error) {

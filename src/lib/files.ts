@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync, type Stats } from 'node:fs'
 import { readFile, rename, stat, writeFile } from 'node:fs/promises'
 import { hasErrorCode } from './error-code.ts'
 
@@ -10,6 +10,20 @@ export async function isDirectory(path: string): Promise<boolean> {
     if (hasErrorCode(error, 'ENOENT')) return false
     throw error
   }
+}
+
+/** Returns the metadata of a file that may disappear at any moment, or null if it does not exist. */
+export async function statOrNull(path: string): Promise<Stats | null> {
+  try {
+    return await stat(path)
+  } catch (error) {
+    return nullIfGone(error)
+  }
+}
+
+/** How many bytes of its file system a file takes. A sparse file takes fewer than its size. */
+export function takenBytes({ blocks }: Pick<Stats, 'blocks'>): number {
+  return blocks * 512 // the unit of st_blocks, whatever the file system's (stat(3type))
 }
 
 /**

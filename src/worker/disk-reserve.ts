@@ -49,6 +49,17 @@ export function makeDiskReserve(dir: string, setMib: number | null): DiskReserve
   }
 }
 
+/**
+ * Returns how many MiB all disks of sandboxes may have together. What they take already counts as space for them, so the
+ * limit stays the same while sandboxes write.
+ */
+export async function limitOfDisksMib(
+  takenBytes: number,
+  { reserve, overcommit }: { readonly reserve: Pick<DiskReserve, 'freeMib'>; readonly overcommit: number },
+): Promise<number> {
+  return ((await reserve.freeMib()) + takenBytes / MIB) * overcommit
+}
+
 /** A reserve that refuses nothing. */
 export const NO_DISK_RESERVE: DiskReserve = {
   freeMib: () => Promise.resolve(Number.POSITIVE_INFINITY),

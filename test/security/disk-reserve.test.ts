@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { VolumeFileError } from '../../src/contract/volumes/volume-protocol.ts'
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
-import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeDiskReserve } from '../../src/worker/disk-reserve.ts'
 import { StartError } from '../../src/worker/start-error.ts'
@@ -15,6 +14,7 @@ import { openAttackedDriver } from '../support/attacked-driver.ts'
 import { whyNoOci } from '../support/oci-driver.ts'
 import { attack } from '../support/security-attack.ts'
 import { mountSmallDisk, whyNoSmallDisk } from '../support/small-disk.ts'
+import { waitUntil } from '../support/wait.ts'
 
 const MIB = 1024 * 1024
 const RESERVE_MIB = 40
@@ -157,7 +157,7 @@ attack(
     await attacked.driver.remove(first.run_id)
     await attacked.driver.discard(first.sandbox_id)
     const more = 'dd if=/dev/zero of=/root/more bs=1M count=8 2>/dev/null'
-    while ((await attacked.inside(second, more)).code !== 0) await systemClock.sleep(100) // the next measurement lets it
+    await waitUntil(async () => (await attacked.inside(second, more)).code === 0) // the next measurement lets it
     return { tries: runs.length, outcome: `writes failed with ENOSPC; ${String(leftMib)} MiB stayed free` }
   },
 )

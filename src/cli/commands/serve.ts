@@ -7,8 +7,7 @@ import { addSettings, runs, type Call } from '../command.ts'
 import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
-import { openStore } from '../server/open-store.ts'
-import { describeOwnerServes } from '../server/server-role.ts'
+import { openServerStore } from '../server/open-server-store.ts'
 import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
@@ -54,10 +53,7 @@ async function runServe({ config }: Call): Promise<void> {
   const stop = listenForStopSignals(config)
   await requireFreePort(config)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
-  await using store = await openStore(config, log)
-  const warning = describeOwnerServes(store.serverRole)
-  if (warning !== null) printStatus(warning)
+  await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)

@@ -12,8 +12,7 @@ import { requireFreePort } from '../server/listen-address.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
-import { openStore } from '../server/open-store.ts'
-import { describeOwnerServes } from '../server/server-role.ts'
+import { openServerStore } from '../server/open-server-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
@@ -51,10 +50,7 @@ async function runUp({ config }: Call): Promise<void> {
   using _lock = lockDataFolder(config.dataDir)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
-  printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
-  await using store = await openStore(config, log)
-  const warning = describeOwnerServes(store.serverRole)
-  if (warning !== null) printStatus(warning)
+  await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   if (config.databaseUrl !== null) requireNoOtherServer(control) // the embedded database serves this process alone

@@ -4,6 +4,7 @@ import type { Config } from '../../config.ts'
 import { isLoopbackName } from '../../domain/network/loopback-name.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import { hostOfUrl } from '../../lib/resolved-hosts.ts'
 import { publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
 import { printStatus } from '../print-status.ts'
 import { readPair } from './read-pair.ts'
@@ -112,5 +113,5 @@ const WILDCARDS = ['0.0.0.0', '::']
 /** The name or address in a host or a URL, as a list. Empty for one that names no machine. */
 function nameIn(text: string | null): readonly string[] {
   if (text === null || WILDCARDS.includes(text)) return []
-  return [URL.canParse(text) ? new URL(text).hostname.replace(/^\[(.*)\]$/, '$1') : text]
+  return [hostOfUrl(text) ?? text]
 }

@@ -1,9 +1,10 @@
 import { closeSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
+import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
+import { repeat, type Repetition } from '../../lib/repeat.ts'
 
 /**
  * A file that only takes space. When the file system is full, it is deleted, so that PostgreSQL can write again and an
@@ -35,8 +36,6 @@ const INTERVAL_MS = 1_000
 /** Opens the ballast of a folder. If the file system is full, deletes the file at once, so that PostgreSQL can start. */
 export function openBallast({ dir, sizeMib, clock, random, log }: BallastInput): Ballast {
   const path = join(dir, 'ballast')
-  const closing = new AbortController()
-  let running = Promise.resolve()
 
   function check(mayMake: boolean): void {
     const { blocks, bavail, bsize } = statfsSync(dir)
@@ -54,25 +53,21 @@ export function openBallast({ dir, sizeMib, clock, random, log }: BallastInput):
       writeBallast(path, { sizeMib: wantedMib, random })
     }
   }
-  async function watch(): Promise<void> {
-    while (!closing.signal.aborted) {
-      try {
-        check(true)
-      } catch (error) {
-        log.warn({ err: error, path }, 'the ballast could not be made or freed')
-      }
-      await interruptibleSleep(clock, INTERVAL_MS, closing.signal)
-    }
-  }
   check(false)
+  let watch: Repetition | null = null
   return {
     start() {
-      running = watch()
+      const onFailure = (error: unknown): void => {
+        log.warn({ err: error, path }, 'the ballast could not be made or freed')
+      }
+      watch = repeat(
+        () => {
+          check(true)
+        },
+        { pauseMs: INTERVAL_MS, clock, onFailure },
+      )
     },
-    async close() {
-      closing.abort()
-      await running
-    },
+    close: async () => watch?.close(),
   }
 }
 

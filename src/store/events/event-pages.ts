@@ -153,9 +153,11 @@ type Walk = { readonly filter: EventFilter; readonly range: readonly Condition[]
 type Walked = { readonly rows: readonly EventRow[]; readonly walked: number; readonly last: string | null }
 
 /**
- * Checks the next `stretch` events of a range. The limit is in a subselect, so that PostgreSQL doesn't know it when it plans. It
- * underestimates how many rows row-level security leaves, and would read and sort all of them instead of using the index. Each row contains the number of checked events and the last of them. If none
- * matched, there is one row without an event.
+ * Checks the next `stretch` events of a range. Each row contains the number of checked events and the last of them. If
+ * none matched, there is one row without an event.
+ *
+ * The limit is in a subselect, so that PostgreSQL doesn't know it when it plans. It underestimates how many rows
+ * row-level security leaves, and would read and sort all of them instead of using the index.
  */
 async function walk(
   q: Queryable,

@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
-import { mkdir, open, readFile, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import { mkdir, open, readFile, readdir, rename, rm, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
+import { statOrNull } from '../../lib/files.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import type { ImageConfig } from './image.ts'
@@ -104,7 +105,7 @@ export async function openImageRecords(
     async listByUse() {
       const used = await Promise.all(
         (await list()).map(async (record) => {
-          const found = await stat(pathOf(record.reference)).catch(ignoreMissing)
+          const found = await statOrNull(pathOf(record.reference))
           return { record, usedMs: found?.mtimeMs ?? 0 }
         }),
       )

@@ -1,6 +1,7 @@
 import { readFileSync, readlinkSync, statfsSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
+import { takenBytes } from '../../../../lib/files.ts'
 import { deviceName } from '../../../processes/mountinfo.ts'
 
 /**
@@ -72,7 +73,7 @@ export function measureDisk(mountPoint: string): MeasuredDisk | null {
     return {
       freeBytes: bfree * bsize,
       allocatedBytes: (blocks - bfree) * bsize,
-      takenBytes: file.blocks * STAT_BLOCK_BYTES,
+      takenBytes: takenBytes(file),
       clusterBytes: bsize,
       clusters: blocks,
       reservedFile: join('/sys/fs/ext4', device, 'reserved_clusters'),
@@ -82,8 +83,6 @@ export function measureDisk(mountPoint: string): MeasuredDisk | null {
     throw error
   }
 }
-
-const STAT_BLOCK_BYTES = 512
 
 /** Lets the disk allocate at most `shareBytes` more. A disk that was unmounted meanwhile is fine. */
 export function limitGrowth(disk: MeasuredDisk, shareBytes: number): void {

@@ -1,9 +1,9 @@
-import { readdir, stat } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SandboxId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
-import { hasErrorCode } from '../../../../lib/error-code.ts'
-import type { DiskReserve } from '../../../disk-reserve.ts'
+import { statOrNull, takenBytes } from '../../../../lib/files.ts'
+import { limitOfDisksMib, type DiskReserve } from '../../../disk-reserve.ts'
 import { StartError } from '../../../start-error.ts'
 
 /**
@@ -33,14 +33,13 @@ type DiskPromisesInput = {
 }
 
 const MIB = 1024 * 1024
-const STAT_BLOCK_BYTES = 512
 /** A deletion reaches the worker within two syncs. */
 const REMOVALS_LIMIT_MS = 3_000
 const REMOVALS_POLL_MS = 200
 
 /** Counts the existing disks. They stay usable even if they promise too much already. */
 export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPromises> {
-  const { dir, fileName, reserve, overcommit, clock } = input
+  const { dir, fileName, clock } = input
   const sizesMib = new Map<string, number>()
   let promisedMib = 0
   let limitMib = 0
@@ -58,14 +57,14 @@ export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPr
 
   /** Measures the disks. `onDisk` gets the size of each. */
   async function measure(onDisk: (sandbox: string, sizeMib: number) => void): Promise<void> {
-    let takenBytes = 0
+    let taken = 0
     for (const sandbox of await readdir(dir)) {
-      const found = await stat(join(dir, sandbox, fileName)).catch(ignoreMissing)
+      const found = await statOrNull(join(dir, sandbox, fileName))
       if (found === null) continue
-      takenBytes += found.blocks * STAT_BLOCK_BYTES
+      taken += takenBytes(found)
       onDisk(sandbox, Math.ceil(found.size / MIB))
     }
-    limitMib = ((await reserve.freeMib()) + takenBytes / MIB) * overcommit
+    limitMib = await limitOfDisksMib(taken, input)
   }
 
   await measure(set)
@@ -91,9 +90,4 @@ export async function openDiskPromises(input: DiskPromisesInput): Promise<DiskPr
       return limitMib
     },
   }
-}
-
-function ignoreMissing(error: unknown): null {
-  if (hasErrorCode(error, 'ENOENT') || hasErrorCode(error, 'ENOTDIR')) return null
-  throw error
 }

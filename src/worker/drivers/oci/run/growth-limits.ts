@@ -1,5 +1,6 @@
-import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
+import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
+import { repeat, type Repetition } from '../../../../lib/repeat.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
@@ -30,11 +31,10 @@ const FIRST_GROWTH_BYTES = MIB
 
 /** Makes the limits, which do nothing until `start` or `limit`. */
 export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: GrowthInput): GrowthLimits {
-  const closing = new AbortController()
   /** What the disks that are mounted until the next measurement may still take together. */
   let newcomersBytes = 0
   let burstBytes = 0
-  let running = Promise.resolve()
+  let repetition: Repetition | null = null
 
   const measure = (run: RunId): readonly MeasuredDisk[] => {
     const disk = measureDisk(rootfsPaths(mountDir, run).disk)
@@ -49,25 +49,20 @@ export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: Gro
     burstBytes = shares.burstBytes
     for (const disk of disks) limitGrowth(disk, Math.max(shares.equalBytes, burstBytes))
   }
-  async function run(): Promise<void> {
-    while (!closing.signal.aborted) {
-      await limitAll().catch((error: unknown) => {
-        log.warn({ err: error }, 'the growth of disks could not be limited, so sandboxes can fill the file system')
-      })
-      await interruptibleSleep(clock, INTERVAL_MS, closing.signal)
-    }
-  }
   return {
     limit(run_id) {
       newcomersBytes /= 2 // one half for this disk, the other for the next ones
       for (const disk of measure(run_id)) limitGrowth(disk, Math.max(newcomersBytes, burstBytes, FIRST_GROWTH_BYTES))
     },
     start() {
-      running = run()
+      repetition = repeat(limitAll, {
+        pauseMs: INTERVAL_MS,
+        clock,
+        onFailure: (error) => {
+          log.warn({ err: error }, 'the growth of disks could not be limited, so sandboxes can fill the file system')
+        },
+      })
     },
-    async close() {
-      closing.abort()
-      await running
-    },
+    close: async () => repetition?.close(),
   }
 }
