@@ -1,3 +1,4 @@
+import { Client } from 'pg'
 import { createFirstOrg } from '../../src/control/orgs/create-first-org.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
 import { makeChannelLimit } from '../../src/control/requests/concurrency-limit.ts'
@@ -23,6 +24,11 @@ export type Fixture = {
   /** A caller whose organization has the limits `LIMITS`. */
   readonly limitedCaller: Caller
   readonly workers: readonly WorkerId[]
+  /**
+   * Removes the rows that rolled back schedules left in tables and indexes. Without it, PostgreSQL's time for a schedule
+   * grew from 24 to 35 ms over 900 schedules; with one call (10 ms) after each 50, it stays (2026-11).
+   */
+  vacuum(): Promise<void>
   close(): Promise<void>
 }
 
@@ -36,6 +42,8 @@ export const LIMITS = { sandboxes: 4, running: 2 }
 export async function openFixture(): Promise<Fixture> {
   const database = await makeTestDatabase()
   const store = await openSimStore(database.url)
+  const owner = new Client({ connectionString: database.ownerUrl }) // only an owner may vacuum
+  await owner.connect()
   await store.begin()
   const { random } = makeSeededChoices(0)
   const clock = makeTestClock(new Date('2026-11-21T11:00:00Z'))
@@ -88,8 +96,12 @@ export async function openFixture(): Promise<Fixture> {
     unlimitedCaller,
     limitedCaller,
     workers,
+    async vacuum() {
+      await owner.query('VACUUM')
+    },
     async close() {
       await store.close()
+      await owner.end()
       await database.close()
     },
   }

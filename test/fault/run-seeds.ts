@@ -32,6 +32,9 @@ export type RunSummary = {
 /** The number of failed schedules after which no more are run. */
 const MAX_FAILURES = 3
 
+/** The number of schedules on a fixture after which it is vacuumed. */
+const VACUUM_EVERY = 50
+
 /** Runs seeds on all fixtures in parallel, one at a time on each. Stops after `MAX_FAILURES` failures. */
 export async function runSeeds(
   fixtures: readonly Fixture[],
@@ -42,10 +45,13 @@ export async function runSeeds(
   let next = from
   let schedules = 0
   const runOn = async (fixture: Fixture): Promise<void> => {
+    let ran = 0
     while (next < from + count && failed.length < MAX_FAILURES) {
       const seed = next++
       const outcome = await runSeed(fixture, seed)
       schedules += 1
+      ran += 1
+      if (ran % VACUUM_EVERY === 0) await fixture.vacuum()
       for (const [what, times] of outcome.counts) counts.set(what, (counts.get(what) ?? 0) + times)
       if (outcome.violation !== null) failed.push(seed)
     }
