@@ -54,7 +54,7 @@ async function runWorkload(order: WorkloadRequest): Promise<WorkloadEnd> {
       process.on('SIGTERM', () => socket.write(encodeMessage(own, 'core.exec.signal', { signal: SIGTERM })))
     }
     for (const frame of reader.push(piece)) {
-      const end = frame.id === id ? endOf(frame) : null
+      const end = frame.id === id ? endOf(frame, cmd) : null
       if (end === null) continue
       socket.destroy()
       return end
@@ -63,13 +63,13 @@ async function runWorkload(order: WorkloadRequest): Promise<WorkloadEnd> {
   return { kind: 'lost' }
 }
 
-function endOf(frame: Frame): WorkloadEnd | null {
+function endOf(frame: Frame, cmd: string): WorkloadEnd | null {
   const { type, payload } = decodeEnvelope(frame.body)
   if (type === 'core.exec.exited') {
     const code = Number(asMap(decodeCbor(payload))['code'])
     return code < 0 ? { kind: 'signalled' } : { kind: 'exited', code }
   }
   if (type === 'core.exec.failed' || type === 'core.error')
-    return { kind: 'failed', message: String(asMap(decodeCbor(payload))['message']) }
+    return { kind: 'failed', message: `the program '${cmd}': ${String(asMap(decodeCbor(payload))['message'])}` }
   return null
 }

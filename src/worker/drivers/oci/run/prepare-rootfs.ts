@@ -3,17 +3,18 @@ import { ISOLATION_LEVEL_FACT } from '../../../../domain/isolation.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
 import { makeBundle } from './bundle.ts'
 import type { OciContext } from '../context.ts'
-import { sandboxEnvironment } from '../environment.ts'
+import { INIT_PATH, sandboxEnvironment, TOOLS_FOLDER } from '../environment.ts'
 import { workloadCommand } from '../../shared/desired-run.ts'
 import type { RunResources } from './acquire-resources.ts'
-import { makeFolderInMounts, resolveMounts } from '../rootfs/resolve-mounts.ts'
+import { describeProgramFlaw } from '../rootfs/check-program.ts'
+import { makeFolderInMounts, resolveMounts, type ResolvedMount } from '../rootfs/resolve-mounts.ts'
 import { applyPatches } from '../../shared/patches.ts'
 import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
 import { describeIsolation } from './probe.ts'
 import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
 import { initOf } from '../rootfs/toolbox.ts'
-import { readUserFiles, resolveUser } from '../rootfs/users.ts'
+import { readUserFiles, resolveUser, type SandboxUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
 /** A container's configuration, and facts about the sandbox for its log. */
@@ -54,6 +55,9 @@ export async function prepareRootfs(
   // reports the error itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
+  const env = sandboxEnvironment(spec, image.config, known.home)
+  if (workload !== null)
+    await requireProgram({ paths, uidShift: uid_shift, mounts }, { workload, cwd: workdir, env, user: known })
   await chownWorkloadPipes(pipes, uid_shift + known.uid)
   const { rlimits, clamped } = clampRlimits(spec.rlimits, hardLimits)
   const bundle = makeBundle({
@@ -70,7 +74,7 @@ export async function prepareRootfs(
     toolbox: context.toolbox,
     workload,
     user: known,
-    env: sandboxEnvironment(spec, image.config, known.home),
+    env,
     workdir,
     rlimits: withDefaultRlimits(rlimits, hardLimits),
     mounts,
@@ -83,4 +87,34 @@ export async function prepareRootfs(
     disk_size_mib: String(disk.sizeMib),
   }
   return { bundle, facts: clamped.length === 0 ? facts : { ...facts, clamped_rlimits: clamped.join(', ') } }
+}
+
+/** Where the runtime mounts file systems that the host doesn't see in the sandbox's root. */
+const HIDDEN_MOUNT_POINTS: readonly string[] = ['/proc', '/dev', '/sys', INIT_PATH, TOOLS_FOLDER]
+
+type WorkloadRoot = {
+  readonly paths: RunResources['paths']
+  readonly uidShift: number
+  readonly mounts: readonly ResolvedMount[]
+}
+type Workload = {
+  readonly workload: readonly string[]
+  readonly cwd: string
+  readonly env: readonly string[]
+  readonly user: SandboxUser
+}
+
+/** Rejects with `StartError` if the workload's program can't be executed. Without this check, its init ends with code 127. */
+async function requireProgram({ paths, uidShift, mounts }: WorkloadRoot, workload: Workload): Promise<void> {
+  const { cwd, env, user } = workload
+  const hiddenMountPoints = [...HIDDEN_MOUNT_POINTS, ...mounts.map(({ guest }) => guest)]
+  const root = { path: paths.root, uidShift, hiddenMountPoints, isFresh: true }
+  const path = env.find((item) => item.startsWith('PATH='))?.slice('PATH='.length) ?? ''
+  const [cmd = ''] = workload.workload
+  const flaw = await withStartFailure(
+    'config',
+    `the program '${cmd}' could not be checked`,
+    describeProgramFlaw(root, { cmd, cwd, path, user }),
+  )
+  if (flaw !== null) throw new StartError('config', flaw)
 }
