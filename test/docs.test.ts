@@ -9,6 +9,7 @@ import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { listMetrics } from './support/metrics.ts'
 import { assertNone, documents, proseOf, readDocument, ROOT } from './support/documents.ts'
 
 // Tables of the documents that are generated from the code. `UPDATE_DOCS=1 npm test -- test/docs.test.ts` rewrites them.
@@ -92,6 +93,18 @@ test('docs/settings.md lists every setting as the program reads it', () => {
 
 test('docs/drivers.md says for every ability which drivers enforce it and which refuse it', () => {
   checkSection('docs/drivers.md', 'abilities', abilities)
+})
+
+test('docs/metrics.md lists every metric with its labels and the processes that show it', async () => {
+  const rows = (await listMetrics()).map(({ name, type, labels, isLeaders, help }) => [
+    `\`${name}\``,
+    type,
+    labels.map((label) => `\`${label}\``).join(', '),
+    isLeaders ? 'the leader' : 'each process',
+    help,
+  ])
+  const head = ['metric', 'type', 'labels', 'shown by', 'meaning']
+  checkSection('docs/metrics.md', 'metrics', table([head, head.map(() => '---'), ...rows]))
 })
 
 test('docs/events.md lists every type of audit event with the facts of its payload', () => {

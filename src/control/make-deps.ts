@@ -10,6 +10,7 @@ import { makeReadFleet } from './workers/explain-waiting.ts'
 import { makeReadSandbox } from './sandboxes/read-sandboxes.ts'
 import { makeWorkerAbilities } from './sandboxes/require-abilities.ts'
 import { makeMoveQueue } from './sandboxes/transition-batches.ts'
+import type { TransitionObserver } from './sandboxes/transition.ts'
 import type { WaitLimit } from './sandboxes/wait-for-sandbox.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import type { ConcurrencyLimit } from './requests/concurrency-limit.ts'
@@ -21,6 +22,7 @@ import { makeFindWorker } from './workers/worker-join.ts'
 /** The outside dependencies, limits and settings that a program passes to the control plane. */
 export type ControlOptions = BaseDeps &
   WaitLimit &
+  TransitionObserver &
   WorkerStreams & {
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>>

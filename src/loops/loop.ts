@@ -16,12 +16,21 @@ export type Loop = {
   readonly run: (signal: AbortSignal) => Promise<number | null>
 }
 
+/** Learns about the passes of the loops, for metrics. */
+export type LoopObserver = {
+  /** This process begins to lead these loops. */
+  readonly onLead: (loops: readonly Loop[]) => void
+  readonly onLeadEnd: () => void
+  readonly onPass: (pass: { readonly loop: string; readonly durationMs: number; readonly hasFailed: boolean }) => void
+}
+
 export type LoopDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly notifications: { subscribe(topic: string, callback: () => void): () => void }
   /** Waits until this process leads and may run the loops. */
   readonly acquireLeadership: (signal: AbortSignal) => Promise<Leadership>
+  readonly observer?: LoopObserver
 }
 
 /** The pause before a process asks for the leadership again, after it lost or failed to acquire it, in milliseconds. */
@@ -41,7 +50,13 @@ export async function runLoops(
     try {
       await using leadership = await deps.acquireLeadership(signal)
       const leading = AbortSignal.any([signal, leadership.lost])
-      await Promise.all(loopsOf(leadership).map((loop) => runLoop(deps, loop, leading)))
+      const loops = loopsOf(leadership)
+      deps.observer?.onLead(loops)
+      try {
+        await Promise.all(loops.map((loop) => runLoop(deps, loop, leading)))
+      } finally {
+        deps.observer?.onLeadEnd()
+      }
     } catch (error) {
       if (!signal.aborted) deps.log.warn({ error }, 'could not lead the loops; will retry')
     }
@@ -73,10 +88,18 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
 }
 
 async function runPass(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<number | null | 'failed'> {
+  const startedMs = deps.clock.monotonicMs()
+  const report = (hasFailed: boolean): void =>
+    deps.observer?.onPass({ loop: loop.name, durationMs: deps.clock.monotonicMs() - startedMs, hasFailed })
   try {
-    return await loop.run(signal)
+    const dueMs = await loop.run(signal)
+    report(false)
+    return dueMs
   } catch (error) {
-    if (!signal.aborted) deps.log.warn({ error, loop: loop.name }, 'a pass of a loop failed; will retry')
+    if (!signal.aborted) {
+      report(true)
+      deps.log.warn({ error, loop: loop.name }, 'a pass of a loop failed; will retry')
+    }
     return 'failed'
   }
 }

@@ -86,6 +86,15 @@ export const SERVER_SETTINGS = {
         ? { value: seen }
         : { accepted: 'at least 16 characters, none of them blank' },
   } satisfies Setting<string>,
+  metricsWorkers: {
+    variable: 'SANDYARD_METRICS_WORKERS',
+    flag: null,
+    fallback: '200',
+    unit: 'workers',
+    meaning:
+      'up to this number of workers, `/metrics` has series of each worker; beyond it, only sums over all workers',
+    parse: integerBetween(0, 10_000),
+  } satisfies Setting<number>,
   defaultPlan: {
     variable: 'SANDYARD_DEFAULT_PLAN',
     flag: null,

@@ -5,7 +5,7 @@ import { systemClock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
-import { openDatabase, type Database } from '../../store/postgres/database.ts'
+import { openDatabase, type OpenDatabase } from '../../store/postgres/database.ts'
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded-server.ts'
 import { readMigrations } from '../../store/postgres/migrate.ts'
@@ -17,7 +17,7 @@ export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migra
 
 /** The open, migrated database of an installation. It is either external or embedded. */
 export type Store = {
-  readonly db: Database
+  readonly db: OpenDatabase
   readonly connectionString: string
   /** The role of `connectionString`. */
   readonly serverRole: ServerRole

@@ -1,5 +1,6 @@
 import type { AddressInfo } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
+import { Registry } from 'prom-client'
 import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
@@ -9,7 +10,6 @@ import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
-import type { LeaderFence } from '../../control/deps.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
 import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
@@ -25,24 +25,18 @@ import { bufferedRandom, systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import { makeUuids } from '../../lib/uuid.ts'
-import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
-import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
-import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
 import { makeLeaderElection } from '../../loops/leader-election.ts'
-import { runLoops, type Loop } from '../../loops/loop.ts'
-import { makePlacePendingLoop } from '../../loops/place-pending.ts'
-import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
-import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
-import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
-import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
-import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
+import { runLoops } from '../../loops/loop.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
 import { describeListenError } from './listen-address.ts'
 import { openNetworkDenials } from './network-denials.ts'
-import { makeMetrics } from './metrics.ts'
+import { loopsOf, retentionOf } from './loops.ts'
+import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
+import { makeRunMetrics } from '../metrics/run-metrics.ts'
+import { addServerMetrics } from '../metrics/server-metrics.ts'
 import { openTransport, type Transport } from './transport.ts'
 import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
@@ -99,8 +93,11 @@ export async function startControl(
     onOver: (ticket) => tickets.withdraw(ticket),
   })
   const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
+  const metrics = new Registry()
+  const loopMetrics = makeLoopMetrics(metrics, systemClock)
   const deps = makeControlDeps({
     ...base,
+    ...makeRunMetrics(metrics),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
@@ -139,6 +136,7 @@ export async function startControl(
       clock: systemClock,
       log,
       notifications,
+      observer: loopMetrics.observer,
       acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
     },
     ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
@@ -148,6 +146,25 @@ export async function startControl(
     () => checkDatabase(store, log),
     () => Promise.resolve(checkSchema(store)),
   ]
+  const unreadyReasons = async () =>
+    (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null)
+  addServerMetrics(metrics, {
+    ...deps,
+    version: VERSION,
+    isLeading: loopMetrics.isLeading,
+    unreadyReasons,
+    replicas,
+    relay,
+    connectionPools: () => store.db.poolUse(),
+    permits: {
+      waits: { inUse: () => deps.waitPermits.inUse, max: config.waitCapacity },
+      log_streams: { inUse: () => deps.logStreamLimit.permitsInUse, max: config.logStreamCapacity },
+      channels: { inUse: () => deps.channelLimit.permitsInUse, max: null },
+    },
+    dataDir: config.dataDir,
+    certificate: () => (transport.kind === 'tls' ? transport.pair().cert : null),
+    workerSeriesMax: config.metricsWorkers,
+  })
   const limited = serverLimits(config)
   const clients = makeClientAddresses(config.trustedProxies ?? [])
   const gate = { control: deps, clients, rates: limited.limits.rates }
@@ -155,9 +172,9 @@ export async function startControl(
     call: callWith(deps),
     log,
     uuids,
-    metrics: makeMetrics({ ...deps, replicas }),
+    metrics,
     metricsKey: config.metricsKey,
-    unreadyReasons: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
+    unreadyReasons,
     ...limited,
     clients,
     ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
@@ -214,35 +231,6 @@ function serverLimits(config: Config): { readonly settings: ServerSettings; read
   return {
     settings: { ...DEFAULT_SERVER_SETTINGS, connections },
     limits: makeRequestLimits({ ...config, rates }, systemClock),
-  }
-}
-
-/**
- * The loops that only the leader runs. Each transaction that changes a sandbox's state or deletes a volume first checks
- * that this process still leads.
- */
-function loopsOf(deps: ControlDeps & { readonly fence: LeaderFence; readonly retention: Retention }): readonly Loop[] {
-  return [
-    makePlacePendingLoop(deps),
-    makeEnforceDeadlinesLoop(deps),
-    makeEnforceHardLimitsLoop(deps),
-    makeDetectLostWorkersLoop(deps),
-    makeReapVolumesLoop(deps),
-    makeFinishDeparturesLoop(deps),
-    makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up
-    makePruneStreamTicketsLoop(deps),
-    makePruneIdempotencyKeysLoop(deps),
-    makePruneJoinTokensLoop(deps),
-    makePruneExpiredLoop(deps),
-  ]
-}
-
-function retentionOf(config: Config): Retention {
-  return {
-    sandboxes: config.keepSandboxesDays,
-    runs: config.keepRunsDays,
-    events: config.keepEventsDays,
-    usage: config.keepUsageDays,
   }
 }
 

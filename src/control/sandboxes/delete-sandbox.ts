@@ -4,14 +4,16 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { sandboxTopic, workerTopic } from '../topics.ts'
 import { ifMatchPrecondition, type Precondition } from './if-match.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { makeBatchFailureCheck } from './transition-batches.ts'
-import { moveInTransaction, type TransactionScope } from './transition.ts'
-
-type DeleteDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+import {
+  inTransitionScope,
+  moveInTransaction,
+  type TransactionScope,
+  type TransitionDeps as DeleteDeps,
+} from './transition.ts'
 
 /** A caller's request to delete a sandbox. */
 export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
@@ -83,13 +85,10 @@ async function deleteTogether(
   deletions: readonly DeleteRequest[],
   precondition?: Precondition,
 ): Promise<void> {
-  const topics: string[] = []
-  await deps.db.transaction('system', async (tx) => {
-    topics.length = 0
-    await precondition?.(tx)
-    await deleteInTransaction(deps, { tx, topics }, deletions)
+  await inTransitionScope(deps, async (scope) => {
+    await precondition?.(scope.tx)
+    await deleteInTransaction(deps, scope, deletions)
   })
-  deps.notifications.publish([...new Set(topics)])
 }
 
 async function deleteInTransaction(

@@ -24,7 +24,10 @@ import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type Tran
  */
 export const EPHEMERAL_VISIBLE_MS = 5_000
 
-export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'> & TransitionObserver
+
+/** Learns about transitions once they are committed, for metrics. */
+export type TransitionObserver = { readonly onTransitions?: (steps: readonly TransitionStep[]) => void }
 
 /** The dependency of use cases that move the sandbox of a request. */
 export type TransitionQueue = {
@@ -70,18 +73,34 @@ export async function moveTogether(
   requests: readonly TransitionRequest[],
   guard: TransactionGuard,
 ): Promise<TransitionAnswers> {
-  const topics: string[] = []
-  const answers = await deps.db.transaction('system', async (tx) => {
-    topics.length = 0
-    await guard(tx)
-    return moveInTransaction(deps, { tx, topics }, requests)
+  return inTransitionScope(deps, async (scope) => {
+    await guard(scope.tx)
+    return moveInTransaction(deps, scope, requests)
   })
-  deps.notifications.publish([...new Set(topics)])
-  return answers
 }
 
-/** A transaction, and the topics to publish after its commit. */
-export type TransactionScope = { readonly tx: Queryable; readonly topics: string[] }
+/** A transaction, with the topics to publish and the transitions to report after its commit. */
+export type TransactionScope = {
+  readonly tx: Queryable
+  readonly topics: string[]
+  readonly steps: TransitionStep[]
+}
+
+/** Runs `work` in one transaction. After its commit, publishes the topics and reports the transitions of the scope. */
+export async function inTransitionScope<Result>(
+  deps: Pick<TransitionDeps, 'db' | 'notifications' | 'onTransitions'>,
+  work: (scope: TransactionScope) => Promise<Result>,
+): Promise<Result> {
+  let committed: Omit<TransactionScope, 'tx'> = { topics: [], steps: [] }
+  const result = await deps.db.transaction('system', async (tx) => {
+    const scope = { tx, topics: [], steps: [] } // a repeated transaction begins with an empty scope
+    committed = scope
+    return work(scope)
+  })
+  deps.notifications.publish([...new Set(committed.topics)])
+  deps.onTransitions?.(committed.steps)
+  return result
+}
 export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
 
 /**
@@ -129,6 +148,7 @@ export async function moveInTransaction(
     )
   for (const step of steps) {
     topics.push(...topicsToNotify(step))
+    scope.steps.push(step)
     answers.set(step.request, { kind: 'moved', status: step.status, run_id: step.run_id })
   }
   return answers

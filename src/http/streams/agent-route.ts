@@ -32,6 +32,11 @@ export function agentRoute(deps: {
   const { path, params, query, access } = OPERATIONS.open_agent
   const parseParams = compileSchema(params, 'path')
   const parseOfQuery = compileSchema(query, 'query')
+  const opened = new Counter({
+    name: 'sandyard_channels_opened_total',
+    help: 'Command channels that were opened.',
+    registers: [deps.metrics],
+  })
   const ends = new Counter({
     name: 'sandyard_channel_ends_total',
     help: 'Command channels that ended, by reason.',
@@ -51,11 +56,9 @@ export function agentRoute(deps: {
       const channel = await call(openChannel, caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
-        const why = await bridgeChannel(
-          await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {}),
-          channel.socket,
-          { ...settings, signal, endOf },
-        )
+        const client = await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {})
+        opened.inc()
+        const why = await bridgeChannel(client, channel.socket, { ...settings, signal, endOf })
         ends.inc({ why })
         log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')
       } finally {

@@ -34,9 +34,25 @@ export interface ConnectionPool {
   shedOne(): void
   /** The error that shows why the server can't be reached now. Null: there is no outage. */
   readonly outage: Error | null
+  readonly use: ConnectionPoolUse
   /** Waits until all connections are released, then closes them. May be repeated. */
   close(): Promise<void>
 }
+
+/** What a pool does now, and the calls of `acquire` that it has rejected so far, by why. */
+export type ConnectionPoolUse = {
+  readonly name: string
+  readonly max: number
+  readonly inUse: number
+  readonly idle: number
+  readonly connecting: number
+  readonly waiting: number
+  readonly isAway: boolean
+  readonly rejected: Readonly<Record<AcquireFailure, number>>
+}
+
+/** `outage`: the server can't be reached. `timeout`: no connection became free in time. `queue_full`: too many wait. */
+export type AcquireFailure = 'outage' | 'timeout' | 'queue_full'
 
 export type ConnectionPoolOptions = {
   readonly name: string
@@ -85,6 +101,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   let away: Error | null = null
   let isGrowthPaused = false
   let mustShed = false
+  const rejected: Record<AcquireFailure, number> = { outage: 0, timeout: 0, queue_full: 0 }
 
   async function connect(): Promise<void> {
     size += 1
@@ -132,6 +149,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
       { error: cause, pool: options.name },
       'the database is unavailable: requests that need it are refused until it is back',
     )
+    rejected.outage += waiting.size
     refuseWaiting(new DatabaseUnavailable(AWAY, { cause }))
     dropIdle()
     void reconnect() // it never rejects
@@ -209,17 +227,24 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   return {
     async acquire() {
       if (closed.signal.aborted) throw new DatabaseUnavailable('the database is closed')
-      if (away !== null) throw new DatabaseUnavailable(AWAY, { cause: away })
+      if (away !== null) {
+        rejected.outage += 1
+        throw new DatabaseUnavailable(AWAY, { cause: away })
+      }
       const ready = [...idle.keys()].at(-1)
       if (ready !== undefined) {
         forget(ready)
         return ready
       }
-      if (waiting.size >= MAX_WAITERS) throw new DatabaseUnavailable('too many requests wait for a database connection')
+      if (waiting.size >= MAX_WAITERS) {
+        rejected.queue_full += 1
+        throw new DatabaseUnavailable('too many requests wait for a database connection')
+      }
       return new Promise((resolve, reject) => {
         const answersBefore = answers
         const giveUp = (): void => {
           waiting.delete(waiter)
+          rejected.timeout += 1
           reject(new DatabaseUnavailable('no database connection became free in time'))
           if (answers === answersBefore) beginOutage(new Error('the database does not answer'))
         }
@@ -244,6 +269,11 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
     },
     get outage() {
       return away
+    },
+    get use() {
+      const inUse = size - connecting - idle.size
+      const counts = { inUse, idle: idle.size, connecting, waiting: waiting.size, rejected: { ...rejected } }
+      return { name: options.name, max, ...counts, isAway: away !== null }
     },
     async close() {
       closed.abort()

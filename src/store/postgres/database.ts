@@ -5,7 +5,12 @@ import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import type { Log } from '../../lib/log.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { columnTypes } from './column-types.ts'
-import { makeConnectionPool, type ConnectionPool, type ConnectionPoolOptions } from './connection-pool.ts'
+import {
+  makeConnectionPool,
+  type ConnectionPool,
+  type ConnectionPoolOptions,
+  type ConnectionPoolUse,
+} from './connection-pool.ts'
 import { isRetryable } from './database-errors.ts'
 import { withSession, type QueryResult, type Queryable, type Session, type Statement } from './session.ts'
 import { checkServerSuitable } from './server-suitability.ts'
@@ -37,6 +42,12 @@ export interface Database {
   commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
   /** Waits until running statements end, but at most for the statement timeout. Then closes every connection. */
   close(): Promise<void>
+}
+
+/** A database with its connection pools. */
+export type OpenDatabase = Database & {
+  /** What each connection pool does now. */
+  readonly poolUse: () => readonly ConnectionPoolUse[]
 }
 
 export type DatabaseOptions = {
@@ -73,7 +84,7 @@ const ALL_ORGS = '*'
  * doesn't apply to its role. Rejects with `DatabaseUnavailable` if the server can't be reached. The schema must exist:
  * see `migrate.ts`.
  */
-export async function openDatabase(options: DatabaseOptions): Promise<Database> {
+export async function openDatabase(options: DatabaseOptions): Promise<OpenDatabase> {
   const tenantPool: ConnectionPool = makePoolFor(options, {
     name: 'tenants',
     max: options.tenantPoolSize,
@@ -122,7 +133,8 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
     await Promise.all([tenantPool.close(), systemPool.close()])
   }
 
-  const database: Database = {
+  const database: OpenDatabase = {
+    poolUse: () => [tenantPool.use, systemPool.use],
     asOrg: (org, fn) => useSession(org, fn),
     asSystem: (fn) => useSession('system', fn),
     transaction: (scope, fn) =>

@@ -94,15 +94,3 @@ export async function lastPlacedRunOf(q: Queryable, sandbox: SandboxId): Promise
   })
   return rows[0] ?? null
 }
-
-/** The number of open runs, by the status of their sandbox. */
-export async function countOpen(
-  q: Queryable,
-): Promise<readonly { readonly status: SandboxStatus; readonly count: number }[]> {
-  const { rows } = await q.query<{ readonly status: SandboxStatus; readonly count: number }>({
-    name: 'runs.countOpen',
-    text: `SELECT s.status, count(*) AS count FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
-           WHERE r.ended_at IS NULL GROUP BY s.status`,
-  })
-  return rows
-}

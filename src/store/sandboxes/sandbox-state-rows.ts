@@ -28,6 +28,8 @@ export type SandboxStateRow = {
   readonly max_uptime_minutes: number | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
+  /** When the open run was requested. */
+  readonly opened_at: Date | null
   /** The latest time that is recorded for the sandbox's last runs. */
   readonly latest_at: Date | null
   readonly mounts_volumes: boolean

@@ -1,0 +1,46 @@
+import { Counter, Gauge, type Metric, type Registry } from 'prom-client'
+
+/** The value of a metric for one combination of its labels. */
+export type Sample = { readonly labels?: Readonly<Record<string, string>>; readonly value: number }
+
+/** The name and meaning of a metric, and the names of its labels. */
+export type MetricText = { readonly name: string; readonly help: string; readonly labelNames?: readonly string[] }
+
+type ReadSamples = () => readonly Sample[] | Promise<readonly Sample[]>
+
+/**
+ * Adds a gauge whose samples are read whenever the metrics are scraped. Samples of an earlier scrape disappear. A
+ * metric without a value shows no sample, rather than an old one.
+ */
+export function addGauge(register: Registry, text: MetricText, read: ReadSamples): void {
+  const gauge = new Gauge({
+    ...configOf(register, text),
+    async collect() {
+      const samples = await read()
+      gauge.reset()
+      if (samples.length === 0 && text.labelNames === undefined) gauge.remove() // a gauge without labels begins with a sample of 0
+      for (const { labels = {}, value } of samples) gauge.set(labels, value)
+    },
+  })
+}
+
+/** Adds a counter whose samples are read whenever the metrics are scraped. Whoever counts must never count down. */
+export function addReadCounter(register: Registry, text: MetricText, read: ReadSamples): void {
+  const counter = new Counter({
+    ...configOf(register, text),
+    async collect() {
+      const samples = await read()
+      counter.reset()
+      for (const { labels = {}, value } of samples) counter.inc(labels, value)
+    },
+  })
+}
+
+function configOf(register: Registry, { name, help, labelNames = [] }: MetricText) {
+  return { name, help, labelNames: [...labelNames], registers: [register] }
+}
+
+/** The names of a metric's labels, as it was created. */
+export function labelNamesOf(metric: Metric): readonly string[] {
+  return 'labelNames' in metric && Array.isArray(metric.labelNames) ? metric.labelNames.map(String) : []
+}

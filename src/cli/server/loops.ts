@@ -1,0 +1,45 @@
+import type { Config } from '../../config.ts'
+import type { LeaderFence } from '../../control/deps.ts'
+import type { ControlDeps } from '../../control/make-deps.ts'
+import type { Loop } from '../../loops/loop.ts'
+import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
+import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
+import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
+import { makePlacePendingLoop } from '../../loops/place-pending.ts'
+import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
+import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
+import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
+import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
+import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
+
+/**
+ * The loops that only the leader runs. Each transaction that changes a sandbox's state or deletes a volume first checks
+ * that this process still leads.
+ */
+export function loopsOf(
+  deps: ControlDeps & { readonly fence: LeaderFence; readonly retention: Retention },
+): readonly Loop[] {
+  return [
+    makePlacePendingLoop(deps),
+    makeEnforceDeadlinesLoop(deps),
+    makeEnforceHardLimitsLoop(deps),
+    makeDetectLostWorkersLoop(deps),
+    makeReapVolumesLoop(deps),
+    makeFinishDeparturesLoop(deps),
+    makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up
+    makePruneStreamTicketsLoop(deps),
+    makePruneIdempotencyKeysLoop(deps),
+    makePruneJoinTokensLoop(deps),
+    makePruneExpiredLoop(deps),
+  ]
+}
+
+/** How long rows are kept, from the settings. */
+export function retentionOf(config: Config): Retention {
+  return {
+    sandboxes: config.keepSandboxesDays,
+    runs: config.keepRunsDays,
+    events: config.keepEventsDays,
+    usage: config.keepUsageDays,
+  }
+}
