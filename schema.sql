@@ -401,6 +401,8 @@ CREATE TABLE runs (
   disk_mib integer DEFAULT 0 NOT NULL,
   rolled_up_at timestamp with time zone,
   waits_since timestamp with time zone,
+  memory_kills integer DEFAULT 0 NOT NULL,
+  CONSTRAINT runs_memory_kills_check CHECK ((memory_kills >= 0)),
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT runs_pkey PRIMARY KEY (id),

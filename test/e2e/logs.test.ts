@@ -121,6 +121,56 @@ describe('logs', { skip: whyNoServer() }, () => {
       ['hello\n'],
     )
   })
+
+  test('a command that the kernel kills for memory is told to the client, the log and the events; a killed one is not', async () => {
+    const { code, stderr } = await runMsb(server, [
+      'run',
+      '-d',
+      '--memory',
+      '64M',
+      '--name',
+      'hungry',
+      DEMO_IMAGE,
+      '--',
+      'sleep',
+      '600',
+    ])
+    assert.equal(code, 0, stderr)
+    const { id } = await mustCall(server, 'get_sandbox_by_name', { params: { name: 'hungry' } })
+    const told = async (): Promise<readonly string[]> =>
+      (await logsOf(id, 'follow=false&sources=system')).lines.flatMap(({ text }) =>
+        text.startsWith('out of memory') ? [text] : [],
+      )
+    const events = async () =>
+      (await mustCall(server, 'list_events', { query: { sandbox_id: id, event_type: 'sandbox_out_of_memory' } })).data
+    for (const script of ['kill -9 $$', 'exit 137']) {
+      const killed = await runMsb(server, ['exec', 'hungry', '--', 'sh', '-c', script])
+      assert.notEqual(killed.code, 0)
+      assert.doesNotMatch(killed.stderr, /out of memory/)
+    }
+    assert.deepEqual([await told(), await events()], [[], []])
+
+    const hog = ['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=200M', 'count=1']
+    const starved = await runMsb(server, ['exec', 'hungry', '--', ...hog])
+    const reason =
+      "out of memory: the kernel killed a process ('dd' with \\d+ MiB) because the sandbox reached its memory limit of 64 MiB"
+    const pattern = new RegExp(reason.replace('(', '\\(').replace(')', '\\)'))
+    assert.notEqual(starved.code, 0)
+    assert.match(starved.stderr, pattern)
+    const [line = ''] = await told()
+    assert.match(line, pattern)
+    await waitUntil(async () => (await events()).length === 1, 30_000)
+    const [event] = await events()
+    assert.deepEqual(
+      { ...Object(event?.payload), run_id: '', worker: '' },
+      { sandbox_id: id, name: 'hungry', run_id: '', worker: '', killed: 1, memory_mib: 64 },
+    )
+    assert.equal((await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status, 'running')
+
+    const inShell = await runMsb(server, ['exec', 'hungry', '--', 'sh', '-c', `${hog.join(' ')}; echo survived $?`])
+    assert.match(inShell.stdout, /survived 137/)
+    await waitUntil(async () => (await told()).length === 2, 30_000)
+  })
 })
 
 /** The number of open log streams in a server's metrics. */

@@ -109,4 +109,5 @@ const PATIENT = {
   ignoresTerm: false,
   endsAfterMs: null,
   outcome: { kind: 'exited', code: 0 },
+  memoryKills: 0,
 } as const

@@ -108,6 +108,7 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
     runDir,
     orgId: asId<OrgId>('org'),
     commandCgroups: [],
+    watchMemory: () => () => null,
     spec: { ...DEFAULT_SPEC_FOR_TESTS, ...options.spec },
     image: {
       env: ['PATH=/usr/local/bin:/usr/bin:/bin', 'FROM_IMAGE=image'],

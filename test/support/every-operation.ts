@@ -132,7 +132,8 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
 }
 
 /**
- * Creates a world whose worker runs simulated sandboxes on real volumes. A start fails if its image is named `fails`.
+ * Creates a world whose worker runs simulated sandboxes on real volumes. A start fails if its image is named `fails`. The
+ * kernel kills processes of a sandbox if its image is named `hungry`.
  */
 export async function makeBusyWorld(): Promise<WorkerWorld> {
   const world = await makeWorkerWorld()
@@ -140,7 +141,8 @@ export async function makeBusyWorld(): Promise<WorkerWorld> {
     image: /\/fails:/,
     behaviour: { startFailure: { reason: 'image', message: 'no such image' } },
   } as const
-  world.runWorker(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing]) }))
+  const hungry = { image: /\/hungry:/, behaviour: { memoryKills: 2 } }
+  world.runWorker(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing, hungry]) }))
   return world
 }
 

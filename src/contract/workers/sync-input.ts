@@ -39,6 +39,7 @@ export const SyncInput = requestObject({
       phase: stringEnum(RUN_PHASES),
       outcome: Type.Optional(Outcome),
       is_idle_expired: Type.Optional(Type.Boolean()),
+      memory_kills: Type.Optional(int32()),
       facts: Type.Optional(stringMap()),
     }),
   ),

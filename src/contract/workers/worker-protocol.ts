@@ -13,7 +13,7 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
  * poll, with its whole observed state. The answer contains the whole desired state of the worker, so either side may
  * repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 6
+export const WORKER_PROTOCOL_VERSION = 7
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
@@ -162,6 +162,8 @@ export type ObservedRun = {
   readonly outcome?: RunOutcome
   /** True once the sandbox has been idle for its whole idle timeout. */
   readonly is_idle_expired?: boolean
+  /** How many of the run's processes the kernel killed because memory ran out. Absent: none, or the driver doesn't count. */
+  readonly memory_kills?: number
   /** Data for the sandbox's events, such as the image's digest and the isolation in use. */
   readonly facts?: Readonly<Record<string, string>>
 }

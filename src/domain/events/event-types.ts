@@ -123,6 +123,11 @@ export const EVENT_TYPES = {
   sandbox_stopping: event('sandbox', 'The sandbox was asked to stop.', transition),
   sandbox_stopped: event('sandbox', 'The sandbox stopped without a failure.', transition),
   sandbox_failed: event('sandbox', 'The sandbox failed or could not start; `message` says why.', transition),
+  sandbox_out_of_memory: event(
+    'sandbox',
+    'The kernel killed processes of a sandbox because memory ran out; `killed` counts those of the run.',
+    { ...sandbox, run_id: 'uuid', worker: 'text', killed: 'number', memory_mib: 'number' },
+  ),
   sandbox_deleted: event('sandbox', 'The sandbox was deleted.', { ...sandbox, slug: 'text' }),
   sandbox_channel_opened: event('sandbox', 'A client opened the command channel of a sandbox.', {
     ...sandbox,

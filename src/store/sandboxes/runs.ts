@@ -11,17 +11,41 @@ export type OpenRunOfWorker = {
   readonly status: SandboxStatus
   /** Why the run was asked to stop. Null: it was not asked. */
   readonly stop_cause: CauseCode | null
+  /** How many of its processes the kernel is known to have killed because memory ran out. */
+  readonly memory_kills: number
 }
 
 /** The open runs of a worker, in the order of their ids. */
 export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly OpenRunOfWorker[]> {
   const { rows } = await q.query<OpenRunOfWorker>({
     name: 'runs.ofWorker',
-    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause, r.memory_kills FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
     values: [worker],
   })
   return rows
+}
+
+/** A run of which the kernel killed more processes because memory ran out than was known. */
+export type MemoryKillsOfRun = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly org_id: OrgId
+  readonly name: string
+  readonly memory_mib: number
+  readonly worker: string
+}
+
+/** Raises the number of killed processes of a run. Returns null, and writes nothing, if it is not higher than the known one. */
+export async function raiseMemoryKills(q: Queryable, run: RunId, count: number): Promise<MemoryKillsOfRun | null> {
+  const { rows } = await q.query<MemoryKillsOfRun>({
+    name: 'runs.raiseMemoryKills',
+    text: `UPDATE runs r SET memory_kills = $2 FROM sandboxes s, workers w
+           WHERE r.id = $1 AND r.memory_kills < $2 AND s.id = r.sandbox_id AND w.id = r.worker_id
+           RETURNING r.id AS run_id, r.sandbox_id, r.org_id, s.name, r.memory_mib, w.name AS worker`,
+    values: [run, count],
+  })
+  return rows[0] ?? null
 }
 
 /** A run assigned to a worker, with the data that the worker needs to start it. */

@@ -76,6 +76,8 @@ type ExecSession = {
 }
 
 const SIGKILL = 9
+/** The exit code of a shell whose command was ended by SIGKILL. */
+const KILLED = 128 + SIGKILL
 
 /**
  * Starts a process and forwards its streams. Keeps messages that arrive before the process runs, up to a limit. Reports
@@ -124,6 +126,18 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
     captured.end()
   }
 
+  /**
+   * Tells a client why its command was killed. The protocol's exit has only a code, which is the same for any SIGKILL, so the
+   * reason is a last line of the error output, as a shell writes `Killed`.
+   */
+  const tellMemoryKill = (process: GuestProcess, code: number): void => {
+    const kill = code === -1 || code === KILLED ? (process.describeMemoryKill?.() ?? null) : null
+    if (kill === null) return
+    const [type, end] =
+      process.stderr === null ? (['core.exec.stdout', '\r\n'] as const) : (['core.exec.stderr', '\n'] as const)
+    channel.sendData(id, type, Buffer.from(`sandyard: ${kill}${end}`))
+  }
+
   const run = async (): Promise<void> => {
     try {
       const started = await channel.guest.exec(request)
@@ -140,6 +154,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
       hasEnded = true
       inbox.close()
       started.stdin.destroy()
+      tellMemoryKill(started, code)
       channel.send(id, 'core.exec.exited', { code })
     } catch (error) {
       if (!(error instanceof ExecFailure)) channel.log.error({ err: error }, 'a process could not be started')

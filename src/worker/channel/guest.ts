@@ -58,6 +58,11 @@ export interface GuestProcess {
   signal(signal: number): void
   /** Resolves once the process is reaped: with its exit code, or with -1 if a signal ended it. Never rejects. */
   readonly exited: Promise<number>
+  /**
+   * After the exit: describes a process of the sandbox that the kernel killed meanwhile because memory ran out. Null if there
+   * was none. Absent if the driver can't tell.
+   */
+  readonly describeMemoryKill?: () => string | null
 }
 
 const EXEC_FAILURE_KINDS = [

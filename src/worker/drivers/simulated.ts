@@ -26,6 +26,8 @@ type SimulatedBehaviour = {
   /** How long after its start the run ends by itself. Null if it never does. */
   readonly endsAfterMs: number | null
   readonly outcome: RunOutcome
+  /** How many processes of the running sandbox the kernel is said to have killed because memory ran out. */
+  readonly memoryKills: number
 }
 
 /** The default behaviour: the run starts at once and runs until it is stopped. */
@@ -36,6 +38,7 @@ const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
   ignoresTerm: false,
   endsAfterMs: null,
   outcome: { kind: 'exited', code: 0 },
+  memoryKills: 0,
 }
 
 type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
@@ -162,7 +165,13 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(desired.sandbox_id)
     logs.writerOf(desired.sandbox_id).system(LIFECYCLE_LINES.started)
-    put(desired.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: { ...observed, phase: 'running' } })
+    const { memoryKills } = behaviour
+    const running: ObservedRun = {
+      ...observed,
+      phase: 'running',
+      ...(memoryKills > 0 ? { memory_kills: memoryKills } : {}),
+    }
+    put(desired.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: running })
     if (behaviour.endsAfterMs !== null) trackEnd(endLater(desired.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
   const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {

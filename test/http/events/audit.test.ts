@@ -96,6 +96,8 @@ test('together, operations, operators, loops and workers record every event type
   await makeEnforceHardLimitsLoop(deps).run(signal)
   const ended = await world.create({ image: 'registry.example/fails:1' })
   await waitUntil(async () => (await world.statusOf(ended.id)).status === 'failed')
+  const hungry = await world.create({ image: 'registry.example/hungry:1' })
+  await waitUntil(async () => (await typesOf(hungry.id)).has('sandbox_out_of_memory'))
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
   await waitUntil(async () => (await typesOf(waiting.id)).has('sandbox_waiting'))
   await waitUntil(async () => {

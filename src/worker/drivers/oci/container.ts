@@ -29,6 +29,11 @@ export type Container = {
    * The launcher writes to them.
    */
   readonly commandCgroups: readonly string[]
+  /**
+   * Begins to watch for processes that the kernel kills because memory ran out. The returned function describes the latest one.
+   * It returns null if there was none since then.
+   */
+  readonly watchMemory: () => () => string | null
   readonly spec: SandboxSpec
   readonly image: ImageConfig
 }

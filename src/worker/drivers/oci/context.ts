@@ -19,6 +19,7 @@ import type { Launcher } from './run/launcher.ts'
 import type { HardLimits } from './users/rlimits.ts'
 import type { LivenessCheck } from '../../processes/process-identity.ts'
 import type { GrowthLimits } from './run/growth-limits.ts'
+import type { MemoryKills } from './run/memory-kills.ts'
 import type { OciRunRecords } from './run/run-records.ts'
 import type { Runtime } from './run/runtime.ts'
 import type { DiskThrottle, ParentLimits } from './run/sandbox-limits.ts'
@@ -100,6 +101,7 @@ export type OciContext = OciDriverInput & {
   readonly captures: OutputCaptures
   readonly disks: SandboxDisks
   readonly growth: GrowthLimits
+  readonly memoryKills: MemoryKills
   readonly users: SandboxUsers
   readonly cgroups: Cgroups
   /** The limits of all sandboxes together. */

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
 import { folderHash, makeMountDir, mountFolderOf } from '../../mounts.ts'
 import type { Driver } from '../driver.ts'
@@ -16,6 +17,7 @@ import { reclaimHostDevices } from './run/host-devices.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
 import { killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
 import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
+import { makeMemoryKills } from './run/memory-kills.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
 import { assertMachineUsable, probeMachine } from './run/probe.ts'
 import { releaseRun, removeMounts } from './run/release.ts'
@@ -42,6 +44,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   opened.defer(async () => {
     await poolFiller.close()
     await context.growth.close()
+    await context.memoryKills.close()
     await disks.drainPool()
   })
   opened.defer(() => {
@@ -93,7 +96,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
 type RunServices = { readonly activity: RunActivity; readonly poolFiller: PoolFiller }
 
 function makeRunOperations(context: OciContext, { activity, poolFiller }: RunServices): RunOperations<OciRunRecord> {
-  const { captures, users, bootId } = context
+  const { captures, memoryKills, users, bootId } = context
   return {
     async newRecord(desired) {
       const { spec } = desired
@@ -120,15 +123,18 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
       activity.track(run_id, idle_timeout_secs)
       return activity.isIdle(run_id)
     },
+    memoryKillsOf: (record) => memoryKills.reportedOf(record.run_id),
     stopProcesses: (record, graceMs) => stopProcesses(context, record, graceMs),
     readLastOutput: (record) => captures.finish(record),
     release: (record) => releaseRun(context, record),
     resumeOutput(record) {
       captures.begin({ ...record, shim: record.started?.shim ?? null })
+      memoryKills.adopt(record)
     },
     forget(run) {
       captures.forget(run)
       activity.forget(run)
+      memoryKills.forget(run)
     },
   }
 }
@@ -182,6 +188,14 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     users,
     captures: makeOutputCaptures({ records, bootId, logs, clock, log }),
     disks,
+    memoryKills: makeMemoryKills({
+      cgroups: limited.cgroups,
+      kernelLog: openKernelLog(),
+      records,
+      logs,
+      clock,
+      log,
+    }),
     growth: makeGrowthLimits({ records, mountDir, reserve: settings.diskReserve, clock, log }),
     ...limited,
     mountDir,
@@ -213,6 +227,7 @@ async function containerOf(context: OciContext, record: OciRunRecord): Promise<C
     uidShift: started.uid_shift,
     runDir: context.records.folderOf(run_id),
     orgId: org_id,
+    watchMemory: () => context.memoryKills.watch(run_id),
     commandCgroups: await limitCommandsOf(context, record, name),
     spec,
     image,

@@ -38,6 +38,8 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
   observe(record: Run, isBeingStarted: boolean): Promise<ObservedPhase>
   /** Whether a running sandbox was unused for its whole idle timeout. */
   isIdle(record: Run): boolean | Promise<boolean>
+  /** How many of a run's processes the kernel killed because memory ran out, if the driver counts them. */
+  memoryKillsOf?(record: Run): number
   /** Ends a run's processes: SIGTERM, then SIGKILL after `graceMs`. */
   stopProcesses(record: Run, graceMs: number): Promise<void>
   /**
@@ -121,7 +123,15 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const { run_id, sandbox_id, facts } = record
     const phase = await operations.observe(record, starts.has(run_id))
     const isIdle = phase.phase === 'running' && (await operations.isIdle(record))
-    return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
+    const memory_kills = operations.memoryKillsOf?.(record) ?? 0
+    return {
+      run_id,
+      sandbox_id,
+      ...phase,
+      facts,
+      ...(isIdle ? { is_idle_expired: true } : {}),
+      ...(memory_kills > 0 ? { memory_kills } : {}),
+    }
   }
   // Reads each record, and whether its start is in flight, at the same instant. If the start ended in between, it would
   // look like an interrupted start.

@@ -43,7 +43,10 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   const checkRuns = async (): Promise<void> => {
     const observed = await input.list()
     const signature = observed
-      .map((run) => `${run.run_id} ${run.phase} ${run.is_idle_expired === true ? 'idle' : ''}`)
+      .map(
+        (run) =>
+          `${run.run_id} ${run.phase} ${run.is_idle_expired === true ? 'idle' : ''} ${String(run.memory_kills ?? 0)}`,
+      )
       .toSorted()
       .join('\n')
     if (signature !== lastSignature) {

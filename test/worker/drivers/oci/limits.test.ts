@@ -112,6 +112,18 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'out_of_memory' })
   })
 
+  test(
+    'that filled its memory with files and is killed by a signal is not reported as out of memory',
+    { skip: isGvisor },
+    async () => {
+      const script = 'dd if=/dev/zero of=/root/file bs=1M count=100 2>/dev/null; kill -9 $$'
+      const resources = { memory_mib: 64, vcpus: 1, disk_size_mib: null }
+      const desired = await start({ resources, runtime: runtime({ cmd: ['sh', '-c', script] }) })
+      await until(async () => (await find(driver, desired.run_id))?.phase === 'ended')
+      assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'signalled', signal: 'SIGKILL' })
+    },
+  )
+
   test('gets no more processor time than its vcpus', async () => {
     const desired = await start({ resources: { memory_mib: 256, vcpus: 0.25, disk_size_mib: null } })
     const beforeMs = systemClock.monotonicMs()

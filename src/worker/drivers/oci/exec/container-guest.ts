@@ -81,6 +81,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   }
   const launch = async (files: ExecFiles, spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     await writeFile(files.spec, JSON.stringify(spec), { mode: 0o600 })
+    const describeMemoryKill = container.watchMemory()
     const execCli = await startCli(files, tty)
     const timer = setTimeout(() => {
       killCli(execCli)
@@ -91,7 +92,11 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
         if (left === null) throw await describeStartFailure(execCli, container)
         const { pid, innerPid: inner } = left
         const group = makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
-        return asGuestProcess({ execCli, pid, inner: inner ?? pid }, group, ({ code }) => code ?? -1)
+        return asGuestProcess(
+          { execCli, pid, inner: inner ?? pid, describeMemoryKill },
+          group,
+          ({ code }) => code ?? -1,
+        )
       }
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
@@ -99,7 +104,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, execCli.ended) : innerPid(pid)
       if (isGvisor && inner === null) throw await describeStartFailure(execCli, container)
       execCli.onProcessStarted()
-      const started = { execCli, pid, inner: inner ?? pid }
+      const started = { execCli, pid, inner: inner ?? pid, describeMemoryKill }
       const sent = new Set<number>()
       const group = isGvisor
         ? makeGvisorProcessGroup(container, started.inner, deps.log)
@@ -201,10 +206,14 @@ function withDefaultSize(tty: TerminalSize): TerminalSize {
 /**
  * A started process. `pid` is its id on the host, by which its terminal is found. `inner` is its id in the container.
  */
-type Started = { readonly execCli: ExecCli; readonly pid: number; readonly inner: number }
+type Started = Pick<GuestProcess, 'describeMemoryKill'> & {
+  readonly execCli: ExecCli
+  readonly pid: number
+  readonly inner: number
+}
 
 function asGuestProcess(
-  { execCli, pid, inner }: Started,
+  { execCli, pid, inner, describeMemoryKill }: Started,
   group: ProcessGroup,
   codeOf: (exit: RuntimeExit) => number,
 ): GuestProcess {
@@ -220,6 +229,7 @@ function asGuestProcess(
       group.signal(signal)
     },
     exited: execCli.ended.then(codeOf),
+    ...(describeMemoryKill === undefined ? {} : { describeMemoryKill }),
   }
 }
 

@@ -2,7 +2,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
-import { readFileOrNull } from '../../../../lib/files.ts'
+import { readFileOrNull, readFileSyncOrNull } from '../../../../lib/files.ts'
 
 /**
  * Writes a cgroup file on this thread. The kernel needs a few microseconds for the write, and a switch to another
@@ -21,6 +21,16 @@ export function writeIfPresent(path: string, value: number | string): void {
 export async function readNumber(path: string): Promise<number | undefined> {
   const text = await readFileOrNull(path)
   return text === null ? undefined : Number(text)
+}
+
+/**
+ * Reads one number of a cgroup file that has a name and a number in each line. Null if the file or the name is missing. Reads on
+ * this thread, as `writeValue` writes.
+ */
+export function readCounter(path: string, name: string): number | null {
+  const text = readFileSyncOrNull(path)
+  const value = text === null ? undefined : new RegExp(`^${name} (\\d+)$`, 'm').exec(text)?.[1]
+  return value === undefined ? null : Number(value)
 }
 
 /** Lists the host's ids of all processes in a cgroup and beneath it. Empty if the cgroup doesn't exist. */

@@ -4,7 +4,15 @@ import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { deviceName } from '../../../processes/mountinfo.ts'
 import type { Cgroups } from './cgroups.ts'
-import { foldersIn, pidsBelow, readNumber, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
+import {
+  foldersIn,
+  pidsBelow,
+  readCounter,
+  readNumber,
+  removeTree,
+  writeIfPresent,
+  writeValue,
+} from './cgroup-files.ts'
 import {
   CPU_PERIOD_US,
   RUNTIME_CGROUP,
@@ -86,10 +94,10 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
     },
     pids: (name) => pidsBelow(join(base('pids'), name)),
     commandPids: (name) => pidsBelow(join(base('pids'), commandsCgroupOf(name))),
-    async hasRunOutOfMemory(name) {
+    // The kernel counts a kill in the process's own cgroup only, not in those above it.
+    memoryKills: (name) => readCounter(join(base('memory'), name, RUNTIME_CGROUP, 'memory.oom_control'), 'oom_kill'),
+    async hasReachedMemoryLimit(name) {
       const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
-      // The kills were counted in the runtime's own cgroup, which no longer exists. In the driver's cgroup, `failcnt`
-      // stays 0 (kernel 6.18, 2026-11).
       const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
       return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },

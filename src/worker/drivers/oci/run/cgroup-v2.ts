@@ -1,10 +1,9 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { readFileOrNull } from '../../../../lib/files.ts'
 import { deviceName } from '../../../processes/mountinfo.ts'
 import type { Cgroups } from './cgroups.ts'
-import { foldersIn, pidsBelow, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
+import { foldersIn, pidsBelow, readCounter, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
 import {
   CPU_PERIOD_US,
   RUNTIME_CGROUP,
@@ -58,10 +57,8 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
     },
     pids: (name) => pidsBelow(join(base, name)),
     commandPids: (name) => pidsBelow(join(base, commandsCgroupOf(name))),
-    async hasRunOutOfMemory(name) {
-      const events = (await readFileOrNull(join(base, name, 'memory.events'))) ?? ''
-      return Number(/^oom_kill (\d+)$/m.exec(events)?.[1] ?? 0) > 0
-    },
+    memoryKills: (name) => readCounter(join(base, name, 'memory.events'), 'oom_kill'),
+    hasReachedMemoryLimit: (name) => Promise.resolve((readCounter(join(base, name, 'memory.events'), 'max') ?? 0) > 0),
     async remove(name) {
       await removeTree(join(base, name))
       await removeTree(join(base, commandsCgroupOf(name)))

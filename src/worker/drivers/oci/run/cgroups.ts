@@ -26,10 +26,12 @@ export type Cgroups = {
   /** Lists the host's ids of the processes that serve a run's commands. */
   commandPids(name: string): Promise<readonly number[]>
   /**
-   * Whether the run ran out of memory. cgroup v2 counts the kills for that reason. cgroup v1 only shows that the usage
-   * reached the limit.
+   * How many processes of a run the kernel killed because memory ran out. Null if no counter exists: with cgroup v1, the
+   * runtime's own cgroup has it, which ends with the container.
    */
-  hasRunOutOfMemory(name: string): Promise<boolean>
+  memoryKills(name: string): number | null
+  /** Whether a run's memory ever reached its limit. The kernel may have freed memory of files then, without a kill. */
+  hasReachedMemoryLimit(name: string): Promise<boolean>
   /** Removes both cgroups of a run. Rejects with EBUSY while a process is left in them. Succeeds for an unknown run. */
   remove(name: string): Promise<void>
   /** Lists the names of all runs that have a cgroup. */

@@ -11,7 +11,7 @@ export async function observeRun(
   record: OciRunRecord,
   isBeingStarted: boolean,
 ): Promise<ObservedPhase> {
-  const { records, cgroups, bootId } = context
+  const { records, memoryKills, bootId } = context
   const { started } = record
   const isSameBoot = record.boot_id === bootId
   const shim = started?.shim ?? null
@@ -23,8 +23,7 @@ export async function observeRun(
   // Read the exit file only after the check of the processes. A shim that the check found dead wrote its file before it
   // ended.
   const exit = records.readExit(record.run_id)
-  const hasRunOutOfMemory =
-    exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
+  const hasRunOutOfMemory = exit !== null && mayBeKilled(record, exit.code) && (await memoryKills.endedByKill(record))
   // The run may have been released since `record` was read. Its cgroup's memory counters are then gone, but the latest
   // record contains the outcome.
   const latest = exit !== null && record.outcome === null ? (records.read(record.run_id) ?? record) : record
