@@ -52,6 +52,12 @@ const testNeeds = [
     service: 'caddy',
     purpose: 'Caddy, whose example configuration is tested',
   },
+  {
+    programs: ['prometheus'],
+    debianPackage: 'prometheus',
+    service: 'prometheus',
+    purpose: 'Prometheus, which tests the alert rules and the dashboard',
+  },
 ]
 
 /** The programs that only the tests of the container image need. */

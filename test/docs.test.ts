@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { writeFileSync } from 'node:fs'
-import { basename, join } from 'node:path'
+import { existsSync, writeFileSync } from 'node:fs'
+import { basename, join, relative } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
 import { CHANNEL_ENDS } from '../src/contract/sandboxes/channel-ends.ts'
@@ -105,6 +105,27 @@ test('docs/metrics.md lists every metric with its labels and the processes that 
   ])
   const head = ['metric', 'type', 'labels', 'shown by', 'meaning']
   checkSection('docs/metrics.md', 'metrics', table([head, head.map(() => '---'), ...rows]))
+})
+
+test('docs/metrics.md lists every alert, and the tests of the rules make each of them fire', () => {
+  const alerts = readDocument('packaging/prometheus/sandyard.rules.yml')
+    .split(/^ *- alert: /m)
+    .slice(1)
+  const read = (text: string, key: RegExp): string => key.exec(text)?.[1] ?? assert.fail(`no ${key.source} in ${text}`)
+  const tests = readDocument('packaging/prometheus/sandyard.rules.test.yml')
+  const rows = alerts.map((text) => {
+    const name = read(text, /^(\w+)/)
+    assert.ok(tests.includes(`alertname="${name}"`), `${name} never fires in sandyard.rules.test.yml`)
+    const [page = '', heading] = read(text, /runbook: '(.*)'/).split('#')
+    const link = relative('docs', page)
+    assert.ok(existsSync(join(ROOT, page)), `${name} links to ${page}, which is no page`)
+    const title = heading ?? basename(page, '.md')
+    const target = link === 'metrics.md' ? `#${title}` : `${link}${heading === undefined ? '' : `#${heading}`}`
+    const what = read(text, /description: '(.*)'/)
+    return [`\`${name}\``, read(text, /severity: (\w+)/), what, `[${title.replaceAll('-', ' ')}](${target})`]
+  })
+  const head = ['alert', 'severity', 'what to do', 'more']
+  checkSection('docs/metrics.md', 'alerts', table([head, head.map(() => '---'), ...rows]))
 })
 
 test('docs/events.md lists every type of audit event with the facts of its payload', () => {

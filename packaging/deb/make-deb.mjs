@@ -20,6 +20,7 @@ function makeDeb() {
   const tree = join(workFolder, 'tree')
   makeProgramTree(tree, { tarball: tarball === undefined ? undefined : resolve(tarball), workFolder })
   copySystemdFiles(tree)
+  copyMonitoringFiles(tree)
   const architecture = execFileSync('dpkg', ['--print-architecture'], { encoding: 'utf8' }).trim()
   writeControlFiles(tree, architecture)
   mkdirSync(folder, { recursive: true })
@@ -38,6 +39,12 @@ function copySystemdFiles(tree) {
     cpSync(join(source, name), to)
     chmodSync(to, name.endsWith('.service') ? 0o644 : 0o600) // the settings have passwords
   }
+}
+
+/** The alert rules for Prometheus and the dashboard for Grafana, for operators to copy. */
+function copyMonitoringFiles(tree) {
+  for (const name of ['prometheus', 'grafana'])
+    cpSync(join(root, 'packaging', name), join(tree, 'usr', 'share', 'sandyard', name), { recursive: true })
 }
 
 function writeControlFiles(tree, architecture) {

@@ -176,6 +176,7 @@ function addFileSystemMetrics(register: Registry, dataDir: string): void {
   const read = async (pick: (stats: { bavail: number; blocks: number; ffree: number }) => number, unit?: 'bytes') => {
     try {
       const stats = await statfs(dataDir)
+      if (unit === undefined && stats.files === 0) return [] // btrfs has no fixed number of inodes
       return [{ value: pick(stats) * (unit === 'bytes' ? stats.bsize : 1) }]
     } catch {
       return []

@@ -1,7 +1,11 @@
 import { Counter, Histogram, type Registry } from 'prom-client'
 import type { TransitionObserver } from '../../control/sandboxes/transition.ts'
-import { ISOLATION_LEVEL_FACT, isIsolationLevel } from '../../domain/isolation.ts'
-import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
+import { ISOLATION_LEVEL_FACT, ISOLATION_LEVELS, isIsolationLevel } from '../../domain/isolation.ts'
+import { START_FAILURES } from '../../domain/sandboxes/run.ts'
+import { isTerminal, type CauseCode } from '../../domain/sandboxes/lifecycle.ts'
+
+/** The causes with which a run is recorded as lost. */
+const LOSSES: readonly CauseCode[] = ['worker_lost', 'workload_ended']
 
 const BUCKETS = [0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800]
 
@@ -30,6 +34,10 @@ export function makeRunMetrics(register: Registry): Required<TransitionObserver>
     labelNames: ['status', 'outcome', 'reason'],
     registers,
   })
+  // Rates miss the first event of a series that begins with it, so the series of failures and starts begin at 0.
+  for (const isolation of ISOLATION_LEVELS) started.zero({ isolation })
+  for (const reason of START_FAILURES) ended.inc({ status: 'failed', outcome: 'start_failed', reason }, 0)
+  for (const reason of LOSSES) ended.inc({ status: 'failed', outcome: 'lost', reason }, 0)
   return {
     onTransitions(steps) {
       for (const { request, row, status, at } of steps) {
