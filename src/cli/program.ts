@@ -38,6 +38,18 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'load, list, remove and prune the images of this machine',
     load: async () => (await import('./commands/image.ts')).defineImage,
   },
+  ps: {
+    summary: 'list the sandboxes of all organizations',
+    load: async () => (await import('./commands/ps.ts')).definePs,
+  },
+  inspect: {
+    summary: 'show everything about a sandbox',
+    load: async () => (await import('./commands/inspect.ts')).defineInspect,
+  },
+  events: {
+    summary: 'show what happened, by whom and why: the audit events of all organizations',
+    load: async () => (await import('./commands/events.ts')).defineEvents,
+  },
   org: {
     summary: 'create, list, suspend and resume organizations, and choose their plans',
     load: async () => (await import('./commands/org.ts')).defineOrg,

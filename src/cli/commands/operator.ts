@@ -21,7 +21,12 @@ export type OperatorDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 
 
 /** Declares a subcommand with the flags that locate the database. */
 export function operatorCommand(parent: Command, nameAndArgs: string, description: string): Command {
-  return addSettings(parent.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
+  return addOperatorSettings(parent.command(nameAndArgs).description(description))
+}
+
+/** Adds the flags that locate the database. */
+export function addOperatorSettings(command: Command): Command {
+  return addSettings(command, 'dataDir', 'logLevel')
 }
 
 /** Declares a subcommand for one organization: the one that `--org` names, or the only organization. */

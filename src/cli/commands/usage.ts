@@ -1,4 +1,3 @@
-import { once } from 'node:events'
 import type { Command } from 'commander'
 import { exportUsage } from '../../control/usage/export-usage.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -6,6 +5,7 @@ import { decimalSeconds } from '../../domain/usage/metering.ts'
 import { csvLine } from '../../lib/csv.ts'
 import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
+import { write } from './output.ts'
 
 const COLUMNS = ['day', 'sandbox_id', 'name', 'slug', 'vcpu_seconds', 'memory_mib_seconds', 'disk_mib_seconds']
 
@@ -48,9 +48,4 @@ function readInstant({ texts }: Call, flag: 'since' | 'until'): Date | null {
   if (!INSTANT.test(text) || Number.isNaN(instant.getTime()))
     throw new UsageError(`--${flag} takes a day such as 2028-02-29, or an instant such as 2028-02-29T12:00:00Z`)
   return instant
-}
-
-/** Writes to standard output. If the reader is slow, waits until the output's buffer is empty. */
-async function write(text: string): Promise<void> {
-  if (!process.stdout.write(text)) await once(process.stdout, 'drain')
 }

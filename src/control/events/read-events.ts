@@ -28,8 +28,20 @@ const ID_SLACK_MS = 60_000
  */
 export async function listEvents(
   deps: Pick<BaseDeps, 'db'>,
-  caller: Caller,
+  { org_id }: Pick<Caller, 'org_id'>,
+  input: EventsInput,
+): Promise<Page<events.EventRow>> {
+  return readEvents(input, (filter, count) => deps.db.asOrg(org_id, (q) => eventPages.page(q, org_id, filter, count)))
+}
+
+/** A page of the audit events of all organizations, as `listEvents`. */
+export async function listAllEvents(deps: Pick<BaseDeps, 'db'>, input: EventsInput): Promise<Page<events.EventRow>> {
+  return readEvents(input, (filter, count) => deps.db.asSystem((q) => eventPages.page(q, null, filter, count)))
+}
+
+async function readEvents(
   { cursor, limit, ...asked }: EventsInput,
+  read: (filter: eventPages.EventFilter, count: number) => Promise<eventPages.EventRows>,
 ): Promise<Page<events.EventRow>> {
   const { event_type, category = null, sandbox_id = null, actor = null, since, until } = asked
   if (event_type !== null && category !== null && !typesOfCategory(category).some((type) => type === event_type))
@@ -45,8 +57,7 @@ export async function listEvents(
     toId: until === null ? null : minUuidAt(new Date(until.getTime() + ID_SLACK_MS)),
     before: cursor === null ? null : decodeCursor('events', cursor),
   }
-  const { org_id } = caller
-  const { rows, nextBefore } = await deps.db.asOrg(org_id, (q) => eventPages.page(q, org_id, filter, limit + 1))
+  const { rows, nextBefore } = await read(filter, limit + 1)
   const items = rows.slice(0, limit)
   const last = rows.length > limit ? (items.at(-1)?.id ?? null) : nextBefore
   return { items, nextCursor: last === null ? null : encodeCursor('events', last) }

@@ -39,10 +39,16 @@ export type EventRows = { readonly rows: readonly EventRow[]; readonly nextBefor
  */
 const STRETCHES = [128, 2_048] as const
 
-/** The first `count` events of an organization that match the filter, newest first. */
-export async function page(q: Queryable, org: OrgId, filter: EventFilter, count: number): Promise<EventRows> {
-  const { range, rest } = splitFilter(filter)
-  const ofCategory = range.length === 0 && filter.category !== null && rest.every((one) => one.name === 'category')
+/**
+ * The first `count` events that match the filter, newest first. `org` null: of all organizations. No index has the range of
+ * a filter then, so each event is checked.
+ */
+export async function page(q: Queryable, org: OrgId | null, filter: EventFilter, count: number): Promise<EventRows> {
+  const split = splitFilter(filter)
+  const range = org === null ? [] : split.range
+  const rest = org === null ? [...split.range, ...split.rest] : split.rest
+  const ofCategory =
+    org !== null && range.length === 0 && filter.category !== null && rest.every((one) => one.name === 'category')
   if (ofCategory && filter.category !== null) {
     const rows = await readTypes(q, org, { filter, types: typesOfCategory(filter.category) }, count)
     return { rows, nextBefore: null }
@@ -113,24 +119,25 @@ function timeConditions({ since, until, fromId, toId, before }: EventFilter): re
 
 /** Joins conditions with AND. Appends their values, so that each gets its own parameter. */
 function join(conditions: readonly Condition[], values: unknown[]): string {
-  return conditions
-    .map(({ text, value }) => {
-      values.push(value)
-      return text(`$${String(values.length)}`)
-    })
-    .join(' AND ')
+  const texts = conditions.map(({ text, value }) => {
+    values.push(value)
+    return text(`$${String(values.length)}`)
+  })
+  return texts.length === 0 ? 'true' : texts.join(' AND ')
 }
 
-const ofOrg = (org: OrgId): Condition => ({ name: 'org_id', text: (parameter) => `org_id = ${parameter}`, value: org })
+function ofOrg(org: OrgId | null): readonly Condition[] {
+  return org === null ? [] : [{ name: 'org_id', text: (parameter) => `org_id = ${parameter}`, value: org }]
+}
 
 async function readRange(
   q: Queryable,
-  org: OrgId,
+  org: OrgId | null,
   { filter, range }: { readonly filter: EventFilter; readonly range: readonly Condition[] },
   count: number,
 ): Promise<readonly EventRow[]> {
   const values: unknown[] = [count]
-  const where = join([ofOrg(org), ...range, ...timeConditions(filter)], values)
+  const where = join([...ofOrg(org), ...range, ...timeConditions(filter)], values)
   const text = `SELECT ${EVENT_COLUMNS} FROM events WHERE ${where} ORDER BY id DESC LIMIT $1`
   return (await q.query<EventRow>({ text, values })).rows
 }
@@ -142,7 +149,7 @@ async function readTypes(
   count: number,
 ): Promise<readonly EventRow[]> {
   const values: unknown[] = [count, types]
-  const where = join([ofOrg(org), ...timeConditions(filter)], values)
+  const where = join([...ofOrg(org), ...timeConditions(filter)], values)
   const text = `SELECT e.* FROM unnest($2::text[]) AS t(type), LATERAL (
       SELECT ${EVENT_COLUMNS} FROM events WHERE event_type = t.type AND ${where} ORDER BY id DESC LIMIT $1) e
     ORDER BY e.id DESC LIMIT $1`
@@ -161,12 +168,12 @@ type Walked = { readonly rows: readonly EventRow[]; readonly walked: number; rea
  */
 async function walk(
   q: Queryable,
-  org: OrgId,
+  org: OrgId | null,
   { filter, range, rest }: Walk,
   { stretch, count }: { readonly stretch: number; readonly count: number },
 ): Promise<Walked> {
   const values: unknown[] = [count, stretch]
-  const where = join([ofOrg(org), ...range, ...timeConditions(filter)], values)
+  const where = join([...ofOrg(org), ...range, ...timeConditions(filter)], values)
   const matches = join(rest, values)
   type Row = (EventRow | { readonly id: null }) & { readonly walked: number; readonly last: string | null }
   const { rows } = await q.query<Row>({
