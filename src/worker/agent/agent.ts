@@ -41,7 +41,7 @@ export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void
       keepProbing(agent),
       agent.volumes.keepMeasuring(),
       keepStandingBy({ ...deps, serve }, signal),
-      agent.fence.enforce(() => destroyAllRuns(agent), signal),
+      agent.fence.enforce((options) => destroyAllRuns(agent, options), signal),
     ])
   } finally {
     failed.abort(new Error('the worker ends'))

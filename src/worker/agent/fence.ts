@@ -3,6 +3,8 @@ import type { Log } from '../../lib/log.ts'
 import { WorkerRemoved } from './control-plane.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
 
+type Destroy = (options: { readonly keepsEnded: boolean }) => Promise<number>
+
 /** Destroys a worker's runs before the control plane declares them lost, and after the worker was removed. */
 export type Fence = {
   /** Whether this worker must destroy its runs and start none. */
@@ -10,10 +12,11 @@ export type Fence = {
   /** Records the error of a failed sync. */
   noteFailure(error: unknown): void
   /**
-   * While the fence is active, calls `destroy` repeatedly to destroy all runs. `destroy` returns how many runs are left.
+   * While the fence is active, calls `destroy` repeatedly to destroy all runs. `destroy` returns how many runs are left. It keeps
+   * the records of ended runs unless the worker was removed: nobody else knows how they ended.
    * Resolves when the signal aborts. Rejects with `WorkerRemoved` once a removed worker has no run left.
    */
-  enforce(destroy: () => Promise<number>, signal: AbortSignal): Promise<void>
+  enforce(destroy: Destroy, signal: AbortSignal): Promise<void>
 }
 
 /** How often the worker checks whether it must fence itself. */
@@ -48,7 +51,7 @@ export function makeFence({ renewDeadline, fencesItself, clock, log }: FenceDeps
         if (signal.aborted || !isActive()) continue
         const isNew = !isDestroying
         isDestroying = true
-        const left = await destroy()
+        const left = await destroy({ keepsEnded: removed === null })
         if (left > 0 && isNew) log.error({ runs: left }, removed?.message ?? WHY)
         if (left > 0) continue
         if (removed !== null) throw removed

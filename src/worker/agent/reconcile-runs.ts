@@ -44,15 +44,23 @@ async function reconcile(agent: Agent): Promise<void> {
   }
 }
 
-/** Destroys all runs, including desired ones. Resolves with the number of runs that are left. May be repeated. */
-export async function destroyAllRuns(agent: Agent): Promise<number> {
-  const { state } = agent
-  state.desiredRuns = []
+/**
+ * Destroys all runs, including desired ones. Resolves with the number of runs that are left. May be repeated. With `keepsEnded`,
+ * the records of ended runs stay until the control plane has answered a report of how they ended.
+ */
+export async function destroyAllRuns(agent: Agent, { keepsEnded }: { readonly keepsEnded: boolean }): Promise<number> {
+  const { deps, state, steps } = agent
+  state.desiredRuns = keepsEnded ? null : []
   state.desiredVersion = null
   state.appliedSeq = state.seq // ignores answers to earlier reports: they could start the destroyed runs again
+  const observeLeft = async (): Promise<readonly ObservedRun[]> =>
+    (await observeRuns(agent)).filter(({ phase }) => !keepsEnded || phase !== 'ended')
   try {
-    await reconcile(agent)
-    return (await observeRuns(agent)).length
+    for (const { run_id } of await observeLeft()) {
+      steps.cancelStart(run_id)
+      steps.begin({ id: run_id, starting: null, work: () => deps.driver.remove(run_id) })
+    }
+    return (await observeLeft()).length
   } catch (error) {
     logFailure(agent, error)
     return Number.POSITIVE_INFINITY

@@ -27,6 +27,7 @@ import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
+import { MACHINE_RESTARTED } from '../../../src/worker/drivers/shared/run-records.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
 import { makeWorkerWorld, type RunWorkerOptions, type WorkerWorld } from '../../support/worker-world.ts'
 
@@ -229,6 +230,41 @@ test('a worker that can’t sync destroys its runs before its lease ends, counte
     return heldOf(id).length === 0
   })
   assert.ok(clock.monotonicMs() < RENEW_DEADLINE_MS + 5_000)
+})
+
+test('a machine that restarted and reaches the control plane late still reports why its runs ended', async () => {
+  live()
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  await endLife()
+  const run = [...machine.runs.values()].find(({ observed }) => observed.sandbox_id === id)
+  assert.ok(run)
+  machine.end(run.observed.run_id, MACHINE_RESTARTED)
+  const clock = makeTestClock()
+  const real = world.connect()
+  let isCut = true
+  const controlPlane: ControlPlane = {
+    ...real,
+    sync: (...args) => (isCut ? Promise.reject(new Error('no network yet')) : real.sync(...args)),
+  }
+  const stray = makeDesiredRun()
+  await openDriver().start(stray, never)
+  live(openDriver(), { clock, controlPlane, fencesItself: true })
+  clock.advance(RENEW_DEADLINE_MS)
+  await waitUntil(() => {
+    clock.advance(500)
+    return !machine.runs.has(stray.run_id) // the fence has acted
+  })
+  isCut = false
+  const failed = await waitUntil(async () => {
+    clock.advance(500)
+    const row = await world.statusOf(id)
+    return row.status === 'failed' && row
+  })
+  assert.equal(
+    failed.last_failure_message,
+    'the machine was restarted (reboot or power loss) while the sandbox was running',
+  )
 })
 
 test('an answer that arrives after the answer to a later report changes nothing', async () => {

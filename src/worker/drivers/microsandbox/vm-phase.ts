@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { hasErrorCode } from '../../../lib/error-code.ts'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../../processes/process-identity.ts'
+import { MACHINE_RESTARTED } from '../shared/run-records.ts'
 import type { ObservedPhase } from '../shared/run-supervisor.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
@@ -34,10 +35,11 @@ export function deriveVmPhase(record: VmRunRecord, evidence: VmEvidence): Observ
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the worker ended while the sandbox was starting' } }
   }
   if (isStopping) return evidence.isVmAlive ? { phase: 'stopping' } : { phase: 'ended', outcome: { kind: 'stopped' } }
-  const isSaid = evidence.end !== null && evidence.end.kind !== 'lost'
+  // A restart of the machine in order ends each workload by a signal, which the watcher may have had the time to write.
+  const isOfEarlierBoot = record.boot_id !== evidence.bootId && evidence.end?.kind === 'signalled'
+  const isSaid = evidence.end !== null && evidence.end.kind !== 'lost' && !isOfEarlierBoot
   if (evidence.end !== null && isSaid) return { phase: 'ended', outcome: outcomeOf(evidence.end, evidence) }
-  if (record.boot_id !== evidence.bootId)
-    return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
+  if (record.boot_id !== evidence.bootId) return { phase: 'ended', outcome: MACHINE_RESTARTED }
   if (evidence.isVmAlive && !evidence.isWatched)
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the process that waits for the workload was killed' } }
   if (evidence.isVmAlive) return { phase: 'running' }

@@ -25,6 +25,12 @@ export type RunRecord<Started> = {
   readonly is_released: boolean
 }
 
+/** The outcome of a run that was running when its machine was restarted: the boot id is not the one of its record. */
+export const MACHINE_RESTARTED: RunOutcome = {
+  kind: 'lost',
+  message: 'the machine was restarted (reboot or power loss) while the sandbox was running',
+}
+
 /** Creates the record of a new run. */
 export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<never> {
   const { run_id, sandbox_id, org_id } = desired

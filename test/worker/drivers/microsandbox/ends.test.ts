@@ -11,6 +11,7 @@ import { vmPaths } from '../../../../src/worker/drivers/microsandbox/installatio
 import { deriveVmPhase, type VmEvidence } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
 import type { ObservedPhase } from '../../../../src/worker/drivers/shared/run-supervisor.ts'
 import type { VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
+import { MACHINE_RESTARTED } from '../../../../src/worker/drivers/shared/run-records.ts'
 import { makeTestClock } from '../../../support/test-clock.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 
@@ -124,7 +125,13 @@ const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, Obser
     { ...ALIVE, isWatched: false },
     lost('the process that waits for the workload was killed'),
   ],
-  ['ended with the machine it ran on', {}, { ...GONE, bootId: 'next' }, lost('the machine was restarted')],
+  ['ended with the machine it ran on', {}, { ...GONE, bootId: 'next' }, { phase: 'ended', outcome: MACHINE_RESTARTED }],
+  [
+    'ended by a signal with the machine it ran on',
+    {},
+    { ...GONE, bootId: 'next', end: { kind: 'signalled' } },
+    { phase: 'ended', outcome: MACHINE_RESTARTED },
+  ],
   [
     'stays as it was recorded',
     { outcome: { kind: 'exited', code: 3 } },

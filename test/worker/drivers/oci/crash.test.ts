@@ -8,6 +8,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { systemClock } from '../../../../src/lib/clock.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
+import { MACHINE_RESTARTED } from '../../../../src/worker/drivers/shared/run-records.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
@@ -99,7 +100,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
     changeRecord(desired, { boot_id: 'another' })
     const driver = await open()
     const seen = await find(driver, desired.run_id)
-    assert.deepEqual(seen?.outcome, { kind: 'lost', message: 'the machine was restarted' })
+    assert.deepEqual(seen?.outcome, MACHINE_RESTARTED)
   })
 
   test('ignores a record that was cut short', async () => {

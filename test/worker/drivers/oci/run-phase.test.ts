@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { asId, type OrgId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { deriveRunPhase, type RunEvidence } from '../../../../src/worker/drivers/oci/run/run-phase.ts'
+import { MACHINE_RESTARTED } from '../../../../src/worker/drivers/shared/run-records.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
@@ -60,6 +61,15 @@ test('an exit code tells how a run ended: by itself, by a signal, out of memory,
 test('a run of an earlier boot is lost, even if processes with its process ids are alive', () => {
   const phase = deriveRunPhase(record, { ...alive, bootId: 'other' })
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
+})
+
+test('a run that a restart of the machine ended has this reason, even if its workload had the time to end', () => {
+  const end = (exit: RunEvidence['exit']): unknown => {
+    const phase = deriveRunPhase(record, { ...dead, bootId: 'other', exit })
+    return phase.phase === 'ended' ? phase.outcome : null
+  }
+  for (const exit of [null, { code: 143 }, { code: 137 }]) assert.deepEqual(end(exit), MACHINE_RESTARTED)
+  for (const code of [0, 1]) assert.deepEqual(end({ code }), { kind: 'exited', code })
 })
 
 test('a run whose end no process recorded is lost, unless its stop was requested', () => {

@@ -2,6 +2,7 @@ import { constants } from 'node:os'
 import type { RunOutcome } from '../../../../contract/workers/worker-protocol.ts'
 import type { ObservedPhase } from '../../shared/run-supervisor.ts'
 import type { ExitFile, OciRunRecord } from './run-records.ts'
+import { MACHINE_RESTARTED } from '../../shared/run-records.ts'
 import type { OciContext } from '../context.ts'
 import { isAlive } from '../../../processes/process-identity.ts'
 
@@ -49,9 +50,8 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
     if (evidence.isBeingStarted) return { phase: record.is_stop_requested ? 'stopping' : 'starting' }
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the worker ended while the sandbox was starting' } }
   }
+  if (endedWithMachine(record, evidence)) return { phase: 'ended', outcome: MACHINE_RESTARTED }
   if (evidence.exit !== null) return { phase: 'ended', outcome: outcomeOf(record, evidence, evidence.exit.code) }
-  if (record.boot_id !== evidence.bootId)
-    return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
   // A live shim will still write the exit code, even if the container's first process is gone.
   if (evidence.isInitAlive || evidence.isShimAlive) return { phase: live }
   if (record.is_stop_requested) return { phase: 'ended', outcome: { kind: 'stopped' } }
@@ -61,6 +61,16 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
   }
 }
 
+/**
+ * Whether a run ended because the machine was restarted. A restart in order ends every process with SIGTERM and then SIGKILL, so
+ * the shim may have had the time to write such a code.
+ */
+function endedWithMachine(record: OciRunRecord, { bootId, exit }: RunEvidence): boolean {
+  return record.boot_id !== bootId && (exit === null || exit.code === TERMINATED || exit.code === KILLED)
+}
+
+/** The exit code 128 + SIGTERM. */
+const TERMINATED = 143
 /** The exit code 128 + SIGKILL. */
 const KILLED = 137
 /** The exit code of runsc when gVisor's kernel was killed, for example by the host because memory ran out. */
