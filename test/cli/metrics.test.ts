@@ -134,12 +134,19 @@ test('a run counts once, when its transition is committed: its placement, its st
   )
   for (const _ of [1, 2]) await move(placed)
   await move({ event: 'worker_running', facts: { isolation_level: 'microvm' } })
-  await move({ event: 'ended_badly', outcome: { kind: 'out_of_memory' } })
+  const openRuns = async (status: string) =>
+    samplesOf(await makeServerMetrics({ db: control.deps.db }).metrics()).includes(
+      `sandyard_open_runs{status="${status}"} 1`,
+    )
+  assert.ok(await openRuns('running'))
+  await move({ event: 'stop_requested' })
+  assert.ok(await openRuns('stopping'))
+  await move({ event: 'worker_stopped', outcome: { kind: 'out_of_memory' } })
   const samples = samplesOf(await register.metrics())
   for (const expected of [
     'sandyard_run_placement_duration_seconds_count 1',
     'sandyard_run_start_duration_seconds_count{isolation="microvm"} 1',
-    'sandyard_run_ends_total{status="failed",outcome="out_of_memory",reason="worker_report"} 1',
+    'sandyard_run_ends_total{status="stopped",outcome="out_of_memory",reason="worker_report"} 1',
   ])
     assert.ok(samples.includes(expected), `${expected} is not among:\n${samples.join('\n')}`)
 })
