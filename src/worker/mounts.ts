@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto'
 import { chmod, mkdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../lib/clock.ts'
@@ -48,27 +47,25 @@ async function unmount(point: string, { clock, commands }: UnmountDeps): Promise
   }
 }
 
-/** Returns a short hash of a folder's path, for names of cgroups, mount points and devices in which the path does not fit. */
-export function folderHash(dir: string): string {
-  return createHash('sha256').update(dir).digest('hex').slice(0, 12)
-}
+/** The folder of the mounts of all installations on this machine. */
+export const RUN_FOLDER = '/run/sandyard'
 
-/** The folder in which the owner of `dir` mounts file systems. `makeMountDir` creates that folder. */
-export function mountFolderOf(dir: string): string {
-  return join('/run/sandyard', folderHash(dir))
+/** The folder in which the owner of a key mounts file systems. `makeMountDir` creates that folder. */
+export function mountFolderOf(key: string): string {
+  return join(RUN_FOLDER, key)
 }
 
 /**
- * Creates `mountFolderOf(dir)` as a shared mount. Container runtimes have mount namespaces of their own, with a copy of
+ * Creates `mountFolderOf(key)` as a shared mount. Container runtimes have mount namespaces of their own, with a copy of
  * every mount that existed when they started. An unmount beneath a shared mount also takes place in those namespaces;
  * the file system is then really free. The folder is in `/run`, because user 0 of a sandbox must be able to enter every
- * parent folder. That user is unprivileged on the host, and the parent folders of `dir` may be closed to it. May be
+ * parent folder. That user is unprivileged on the host, and the parent folders of the data folder may be closed to it. May be
  * repeated.
  */
-export async function makeMountDir(dir: string): Promise<string> {
-  const path = mountFolderOf(dir)
+export async function makeMountDir(key: string): Promise<string> {
+  const path = mountFolderOf(key)
   await mkdir(path, { recursive: true, mode: 0o711 })
-  for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
+  for (const folder of [RUN_FOLDER, path]) await chmod(folder, 0o711)
   if (!(await mountPointsBelow(path)).includes(path))
     await mount(localCommands, ['--bind', '--make-shared', path, path])
   return path

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { folderHash } from '../../src/worker/mounts.ts'
+import { folderHash } from '../support/folder-hash.ts'
 import { parseMountinfo } from '../../src/worker/processes/mountinfo.ts'
 import { openAttackedDriver } from '../support/attacked-driver.ts'
 import { whyNoOci } from '../support/oci-driver.ts'

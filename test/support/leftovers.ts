@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tryCommand } from '../../src/lib/run-command.ts'
-import { mountFolderOf, folderHash, mountPointsBelow } from '../../src/worker/mounts.ts'
+import { mountFolderOf, mountPointsBelow } from '../../src/worker/mounts.ts'
 
 const COMMAND_TIMEOUT_MS = 10_000
 
@@ -11,25 +11,26 @@ const COMMAND_TIMEOUT_MS = 10_000
  * its sandboxes are stopped.
  */
 export async function findLeftovers(dataDir: string): Promise<readonly string[]> {
-  const sandboxesDir = join(dataDir, 'sandboxes')
   const prefix = readFileSync(join(dataDir, 'name-prefix'), 'utf8')
-  const [below, mounts, pool, loops, links, tables] = await Promise.all([
+  const own = mountFolderOf(prefix)
+  const [below, mounts, pool, loops, ownLoops, links, tables] = await Promise.all([
     mountPointsBelow(dataDir),
-    mountPointsBelow(mountFolderOf(sandboxesDir)),
-    mountPointsBelow(mountFolderOf(join(dataDir, 'volumes'))),
+    mountPointsBelow(`${own}-sandboxes`),
+    mountPointsBelow(`${own}-volumes`),
     linesOf('losetup', ['-a'], dataDir),
+    linesOf('losetup', ['-a'], own),
     linesOf('ip', ['-o', 'link'], `sy${prefix}`),
     linesOf('nft', ['list', 'tables'], `sandyard_${prefix}`),
   ])
   return [
     ...[...below, ...mounts, ...pool].map((point) => `mount ${point}`),
-    ...loops.map((line) => `loop device ${line}`),
+    ...[...loops, ...ownLoops].map((line) => `loop device ${line}`),
     ...links.map((line) => `network device ${line}`),
     ...tables.map((line) => `packet filter ${line}`),
     ...namesIn('/run/netns', (name) => name.startsWith(`sy-${prefix}-`)).map((name) => `network namespace ${name}`),
     ...namesIn(join(dataDir, 'runtime/crun')).map((name) => `container ${name}`),
-    ...cgroupsOf(folderHash(sandboxesDir)).map((path) => `cgroup ${path}`),
-    ...processesNaming([dataDir, folderHash(sandboxesDir)]).map((line) => `process ${line}`),
+    ...cgroupsOf(`${prefix}-sandboxes`).map((path) => `cgroup ${path}`),
+    ...processesNaming([dataDir, own]).map((line) => `process ${line}`),
   ]
 }
 

@@ -29,7 +29,8 @@ import { POOLED_DISK_PREFIX } from '../../src/worker/drivers/oci/disk/sandbox-di
 import { makeCommandHelper } from '../../src/worker/processes/command-helper.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
-import { folderHash, mountPointsBelow } from '../../src/worker/mounts.ts'
+import { mountPointsBelow } from '../../src/worker/mounts.ts'
+import { folderHash } from './folder-hash.ts'
 import { processCapabilities } from '../../src/worker/drivers/oci/run/capabilities.ts'
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/run/runtime.ts'
@@ -148,6 +149,7 @@ export async function makeOciFixture(
     open: (overrides = {}, parts = {}) =>
       makeOciDriver({
         dir: stateDir,
+        key: folderHash(stateDir),
         runtime,
         images: makeImages(layer, image),
         networks: makeNetworks(prefix),

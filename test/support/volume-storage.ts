@@ -11,6 +11,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { mountFolderOf, unmountBelow } from '../../src/worker/mounts.ts'
+import { folderHash } from './folder-hash.ts'
 import { openFolderStorage } from '../../src/worker/volumes/folder-storage.ts'
 import { openVolumeStorage, type StorageSettings } from '../../src/worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
@@ -32,6 +33,7 @@ export function newVolume(wanted: Partial<DesiredVolume> = {}): DesiredVolume {
 /** A folder in which volume storages can be opened. */
 export type StorageFixture = {
   readonly dir: string
+  readonly key: string
   /** Opens the storage in the folder as a starting worker does. It may be open several times. */
   open(plan?: Partial<StorageSettings>): Promise<VolumeStorage>
   /** Unmounts and deletes everything. */
@@ -41,16 +43,18 @@ export type StorageFixture = {
 /** Makes a fixture whose volume pool has 1 GiB, unless the settings of `open` differ. */
 export function makeStorageFixture(): StorageFixture {
   const dir = join(mkdtempSync(join(tmpdir(), 'sandyard-volumes-')), 'volumes')
+  const key = `${folderHash(dir)}-volumes`
   return {
     dir,
+    key,
     open: (plan = {}) =>
       openVolumeStorage(
-        { dir, sharedDir: null, volumePoolGib: 1, ...plan },
+        { dir, key, sharedDir: null, volumePoolGib: 1, ...plan },
         { uidShift: TEST_UID_SHIFT, clock: systemClock, log: makeLog('silent') },
       ),
     async remove() {
-      await unmountBelow(mountFolderOf(dir), { clock: systemClock, commands: localCommands })
-      for (const path of [join(dir, '..'), mountFolderOf(dir)])
+      await unmountBelow(mountFolderOf(key), { clock: systemClock, commands: localCommands })
+      for (const path of [join(dir, '..'), mountFolderOf(key)])
         if (existsSync(path)) rmSync(path, { recursive: true, force: true })
     },
   }

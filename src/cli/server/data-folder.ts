@@ -13,8 +13,8 @@ export type DataFolder = {
   /** The credential of the worker that runs inside `up`. */
   readonly workerCredential: string
   /**
-   * Distinguishes this installation's devices and namespaces from those of others on the machine: 6 characters of a-z
-   * and 0-9.
+   * The installation's id. It distinguishes the devices, namespaces, mounts and cgroups of this installation from those of
+   * others on the machine: 6 characters of a-z and 0-9.
    */
   readonly namePrefix: string
 }
@@ -45,6 +45,11 @@ export const DATA_FOLDER_ENTRIES = [
 /** Whether a server or a worker of Sandyard has used this folder. */
 export function isDataFolder(path: string): boolean {
   return existsSync(join(path, 'name-prefix')) || existsSync(join(path, 'database', 'lock'))
+}
+
+/** Reads the id of an installation from its data folder. Null if no server or worker has used the folder yet. */
+export async function readInstallationId(path: string): Promise<string | null> {
+  return readFileOrNull(join(path, 'name-prefix'))
 }
 
 /** Opens the data folder and creates missing files, which only their owner can read. May be repeated. */

@@ -33,7 +33,7 @@ export async function cleanMachine({ config, log }: Omit<WorkerHostDeps, 'folder
 async function stopSandboxesOf(name: RealDriver, { config, log }: Omit<WorkerHostDeps, 'folder'>): Promise<number> {
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   await using opened = new AsyncDisposableStack()
-  const storage = opened.adopt(await openVolumes(config, log), (one) => one.close())
+  const storage = opened.adopt(await openVolumes(config, folder, log), (one) => one.close())
   const logs = opened.adopt(await openLogs(config, log), (one) => one.close())
   const { driver } = await openDriver(
     { ...config, driver: name, readyAhead: 0 },

@@ -4,6 +4,7 @@ import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import { systemRandom } from '../../lib/random.ts'
+import { localCommands } from '../../lib/run-command.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import { serveChannel } from '../../worker/channel/serve-channel.ts'
@@ -11,6 +12,7 @@ import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../../worker/drivers/oci/driver.ts'
+import { findEarlierKey } from '../../worker/drivers/oci/run/earlier-key.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/run/open-cgroups.ts'
 import { startTrimLoop } from '../../worker/images/trim-loop.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
@@ -21,7 +23,15 @@ import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
 import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
-import { diskReserve, imagesFolder, openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
+import {
+  diskReserve,
+  imagesFolder,
+  openImages,
+  ociFolder,
+  ociKey,
+  UID_SHIFT,
+  type DriverDeps,
+} from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
 /** Finds the OCI runtime that the settings choose. Rejects when no such runtime works. */
@@ -66,7 +76,15 @@ export async function openOciDriver(
   const runtime = await getRuntime()
   for (const flaw of runtime.unusable) log.warn({ flaw }, 'a stronger OCI runtime is installed but unusable')
   await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
-  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
+  const earlier = { dir: ociFolder(config), earlierDir: ociFolder({ dataDir: folder.path }) }
+  const earlierKey = await findEarlierKey({ ...earlier, clock: systemClock, commands: localCommands })
+  if (earlierKey !== null)
+    log.info(
+      { key: earlierKey },
+      'sandboxes of an earlier release run on; cgroup and mounts keep their names meanwhile',
+    )
+  const key = earlierKey ?? ociKey(folder.namePrefix)
+  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(key))}` as const
   const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
   opened.defer(() => watchdog?.close())
   const helper = makeCommandHelper(log)
@@ -104,6 +122,7 @@ export async function openOciDriver(
   const guests = makeContainerGuests({ log, launcher, sessions, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
+    key,
     runtime,
     launcher,
     commands: helper.commands,

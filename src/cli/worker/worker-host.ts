@@ -46,7 +46,7 @@ export async function openWorkerHost(
   { fencesItself }: { readonly fencesItself: boolean },
 ): Promise<WorkerHost> {
   await using opened = new AsyncDisposableStack()
-  const storage = opened.adopt(await openVolumes(deps.config, deps.log), (one) => one.close())
+  const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
   printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
   const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null

@@ -16,7 +16,7 @@ import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import type { OwnRanges } from '../../worker/network/own-ranges.ts'
 import { openVolumeStorage, type StorageSettings } from '../../worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
-import type { DataFolder } from '../server/data-folder.ts'
+import { readInstallationId, type DataFolder } from '../server/data-folder.ts'
 
 /** The id on disk of user 0 of every sandbox, in image layers, disks and volumes. */
 export const UID_SHIFT = 100_000
@@ -34,7 +34,7 @@ export async function openImages(config: Config, log: Log): Promise<ImageStore> 
     dir,
     storeBytes: config.imageStoreGib === null ? await defaultStoreBytes(dir) : config.imageStoreGib * 1024 ** 3,
     reserve: diskReserve(config),
-    readLayersInUse: () => readLayersInUse(ociFolder(config)),
+    readLayersInUse: () => readSandboxLayers(config),
     uidShift: UID_SHIFT,
     clock: systemClock,
     log,
@@ -77,11 +77,22 @@ async function defaultStoreBytes(dir: string): Promise<number> {
 
 /** Deletes the image layers that no reference and no sandbox uses. Resolves with the number of deleted layers. */
 export async function deleteUnusedLayers(config: Config, images: ImageStore): Promise<number> {
-  return images.collectGarbage(await readLayersInUse(ociFolder(config)))
+  return images.collectGarbage(await readSandboxLayers(config))
+}
+
+async function readSandboxLayers(config: Config): Promise<ReadonlySet<string>> {
+  const id = await readInstallationId(config.dataDir)
+  const key = id === null ? null : ociKey(id)
+  return await readLayersInUse({ dir: ociFolder(config), imagesDir: imagesFolder(config), key })
+}
+
+/** The key of the driver for OCI runtimes of an installation. */
+export function ociKey(installationId: string): string {
+  return `${installationId}-sandboxes`
 }
 
 /** The folder in which the driver for OCI runtimes stores its sandboxes. */
-export function ociFolder(config: Config): string {
+export function ociFolder(config: Pick<Config, 'dataDir'>): string {
   return join(config.dataDir, 'sandboxes')
 }
 
@@ -104,7 +115,7 @@ export function incarnationFilePath(config: Config): string {
 }
 
 /** The settings of the volume storage, derived from the configuration. */
-export function volumeStorageConfig(config: Config): StorageSettings {
+export function volumeStorageConfig(config: Config): Omit<StorageSettings, 'key'> {
   return {
     dir: join(config.dataDir, 'volumes'),
     sharedDir: config.sharedVolumesDir,
@@ -112,9 +123,10 @@ export function volumeStorageConfig(config: Config): StorageSettings {
   }
 }
 
-/** Opens the volume storage. Rejects when existing volumes can't be reached. */
-export function openVolumes(config: Config, log: Log): Promise<VolumeStorage> {
-  return openVolumeStorage(volumeStorageConfig(config), { uidShift: UID_SHIFT, clock: systemClock, log })
+/** Opens the volume storage of an installation. Rejects when existing volumes can't be reached. */
+export function openVolumes(config: Config, { namePrefix }: DataFolder, log: Log): Promise<VolumeStorage> {
+  const settings = { ...volumeStorageConfig(config), key: `${namePrefix}-volumes` }
+  return openVolumeStorage(settings, { uidShift: UID_SHIFT, clock: systemClock, log })
 }
 
 /** Opens the store for the logs of this worker's sandboxes. */

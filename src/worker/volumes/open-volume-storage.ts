@@ -13,6 +13,8 @@ import type { VolumeStorage } from './volume-storage.ts'
 export type StorageSettings = {
   /** The installation's own folder for volumes. */
   readonly dir: string
+  /** The name of the pool's mount folder on this machine. */
+  readonly key: string
   /** A folder on a file system that all workers mount. If null, this machine stores its own volumes. */
   readonly sharedDir: string | null
   /** The size of the volume pool. If null, it is half of the free space at the first start. */
@@ -44,7 +46,7 @@ export async function openVolumeStorage(settings: StorageSettings, deps: Storage
   await warnOfStrayFolders(settings.dir, log)
   if (choice.kind === 'folders') return openFolderStorage({ ...choice, uidShift })
   try {
-    const pool = await openVolumePool({ dir: settings.dir, sizeGib: settings.volumePoolGib, clock, log })
+    const pool = await openVolumePool({ ...settings, sizeGib: settings.volumePoolGib, clock, log })
     const how = `btrfs quota groups in a pool of ${String(pool.sizeBytes / 1024 ** 3)} GiB (${volumePoolFile(settings.dir)})`
     const report = { is_shared: false, enforces_caps: true, how }
     return makeBtrfsStorage({ root: pool.root, uidShift, report, close: () => pool.close() })
@@ -59,7 +61,7 @@ export async function openVolumeStorage(settings: StorageSettings, deps: Storage
 }
 
 /** Chooses the storage for the settings, without opening it. */
-export async function chooseStorage(settings: StorageSettings): Promise<StorageChoice> {
+export async function chooseStorage(settings: Omit<StorageSettings, 'key'>): Promise<StorageChoice> {
   if (settings.sharedDir !== null) {
     const whyNoCaps = 'the quotas of a file system that machines share are not in the hands of a worker'
     return { kind: 'folders', root: settings.sharedDir, isShared: true, whyNoCaps }
@@ -73,7 +75,7 @@ export async function chooseStorage(settings: StorageSettings): Promise<StorageC
 }
 
 function folderChoice(
-  settings: StorageSettings,
+  settings: Pick<StorageSettings, 'dir'>,
   whyNoCaps: string,
 ): Extract<StorageChoice, { readonly kind: 'folders' }> {
   return { kind: 'folders', root: join(settings.dir, FOLDERS), isShared: false, whyNoCaps }

@@ -5,16 +5,18 @@
  */
 import { existsSync } from 'node:fs'
 import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf, mount, unmountBelow } from '../mounts.ts'
-import { type MountInfo, isMountedElsewhere, readMounts } from '../processes/mountinfo.ts'
+import { deviceName, type MountInfo, isMountedElsewhere, readMounts } from '../processes/mountinfo.ts'
 
 type VolumePoolOptions = {
   /** The folder of the pool's file. No other program writes to it. */
   readonly dir: string
+  /** The name of the pool's mount folder on this machine. No other pool has the same key. */
+  readonly key: string
   /** The configured size. If null, it is half of the free space at the first start, and stays unchanged. */
   readonly sizeGib: number | null
   readonly clock: Clock
@@ -49,28 +51,28 @@ export function volumePoolFile(dir: string): string {
   return join(dir, 'pool.btrfs')
 }
 
-/** Returns the mount point of the pool whose file is in `dir`. */
-export function volumePoolMountPoint(dir: string): string {
-  return join(mountFolderOf(dir), 'pool')
+/** Returns the mount point of the pool with this key. */
+export function volumePoolMountPoint(key: string): string {
+  return join(mountFolderOf(key), 'pool')
 }
 
 /**
  * Opens the pool of a folder. Creates, grows and mounts the pool as necessary, or adopts the mount of an earlier
  * worker. Rejects when the machine doesn't support a pool, and then leaves no new file.
  */
-export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
+export async function openVolumePool({ dir, key, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
   const file = volumePoolFile(dir)
   await mkdir(dir, { recursive: true, mode: 0o700 })
-  const root = volumePoolMountPoint(dir)
+  const root = volumePoolMountPoint(key)
   const unmount = async (): Promise<void> => {
-    await unmountBelow(mountFolderOf(dir), { clock, commands: localCommands })
-    for (const folder of [root, mountFolderOf(dir)]) if (existsSync(folder)) await rmdir(folder)
+    await unmountBelow(mountFolderOf(key), { clock, commands: localCommands })
+    for (const folder of [root, mountFolderOf(key)]) if (existsSync(folder)) await rmdir(folder)
   }
   const isNew = !existsSync(file)
   let sizeBytes = 0
   try {
     if (isNew) await format(file, sizeGib === null ? await halfOfFree(dir) : sizeGib * GIB)
-    await ensureMounted(dir, clock)
+    await ensureMounted({ dir, key }, clock)
     sizeBytes = await ensureSize(root, file, sizeGib, log)
     await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // succeeds if they are enabled already
     await ensureQuotasConsistent(root)
@@ -115,28 +117,47 @@ async function format(file: string, sizeBytes: number): Promise<void> {
 }
 
 /** Mounts the pool, or adopts the mount of an earlier worker unless the pool's file was replaced. */
-async function ensureMounted(dir: string, clock: Clock): Promise<void> {
-  const root = volumePoolMountPoint(dir)
+async function ensureMounted({ dir, key }: Pick<VolumePoolOptions, 'dir' | 'key'>, clock: Clock): Promise<void> {
+  const root = volumePoolMountPoint(key)
   const found = await mountAt(root)
   if (found !== undefined) {
     if (await isBackedBy(found, volumePoolFile(dir))) return
     await unmountBelow(root, { clock, commands: localCommands })
   }
-  await makeMountDir(dir)
+  const earlier = await findEarlierMount(dir)
+  await makeMountDir(key)
   await mkdir(root, { recursive: true, mode: 0o700 })
-  await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, volumePoolFile(dir), root])
+  if (earlier === null) await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, volumePoolFile(dir), root])
+  else await moveMount(earlier, root, clock)
+}
+
+/** Finds the mount of the pool by an earlier release, whose keys were hashes of a path: sandboxes may still use it. */
+async function findEarlierMount(dir: string): Promise<string | null> {
+  for (const found of await readMounts('self'))
+    if (EARLIER_MOUNT.test(found.point) && (await isBackedBy(found, volumePoolFile(dir)))) return found.point
+  return null
+}
+
+const EARLIER_MOUNT = /^\/run\/sandyard\/[0-9a-f]{12}\/pool$/
+
+/** Mounts the file system of one mount point on another. mount(8) can't move a mount whose parent is a shared mount. */
+async function moveMount(from: string, to: string, clock: Clock): Promise<void> {
+  await mount(localCommands, ['--bind', from, to])
+  await unmountBelow(dirname(from), { clock, commands: localCommands })
+  for (const folder of [from, dirname(from)]) await rmdir(folder)
 }
 
 async function mountAt(point: string): Promise<MountInfo | undefined> {
   return (await readMounts('self')).findLast((mount) => mount.point === point)
 }
 
-/**
- * Whether the loop device of a mount is backed by this file. The kernel adds a suffix to the path of a deleted file.
- */
+/** Whether the loop device of a mount is backed by this file, by whatever path it was opened. */
 async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
-  const backingFile = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
-  return backingFile?.trimEnd() === file
+  const columns = ['--noheadings', '--output', 'BACK-INO,BACK-MAJ:MIN']
+  const { stdout } = await tryCommand('losetup', [...columns, found.source], { timeoutMs: TIMEOUT_MS })
+  const [inode, device] = stdout.trim().split(/\s+/)
+  const { ino, dev } = await stat(file)
+  return inode === String(ino) && device === deviceName(dev)
 }
 
 /** Grows the file and the file system to the configured size. Never shrinks them. Returns the size in bytes. */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync, writeSync } from 'node:fs' // prettier-ignore
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { asId, type OrgId, type VolumeId } from '../../../src/domain/ids.ts'
@@ -18,6 +18,7 @@ import {
   TEST_UID_SHIFT,
   type StorageFixture,
 } from '../../support/volume-storage.ts'
+import { folderHash } from '../../support/folder-hash.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
@@ -137,7 +138,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
     const again = await storage.open(newVolume({ ...caps, org_id: volume.org_id }))
     await waitUntil(async () => (await fillFile(join(again, 'file'), 64)) > 39 * MIB)
-    const btrfs = makeBtrfs(volumePoolMountPoint(fixture.dir))
+    const btrfs = makeBtrfs(volumePoolMountPoint(fixture.key))
     await waitUntil(async () => {
       await storage.measure()
       const [groups, subvolumes] = [await btrfs.groups({ isSynced: true }), await btrfs.subvolumes()]
@@ -157,7 +158,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     await assert.rejects(storage.remove(volume), /is mounted/)
     assert.ok(existsSync(path))
     await storage.close()
-    assert.ok((await mountPointsBelow(volumePoolMountPoint(fixture.dir))).length > 0, 'a pool in use stays mounted')
+    assert.ok((await mountPointsBelow(volumePoolMountPoint(fixture.key))).length > 0, 'a pool in use stays mounted')
     holder.kill('SIGKILL')
     await once(holder, 'close')
     await storage.remove(volume)
@@ -198,11 +199,27 @@ describe('a pool', { skip: flaw ?? false }, () => {
     const earlier = await fixture.open()
     const file = join(await earlier.open(volume), 'file')
     assert.equal(await fillFile(file, 4), 4 * MIB)
-    const mounts = await mountPointsBelow(mountFolderOf(fixture.dir))
+    const mounts = await mountPointsBelow(mountFolderOf(fixture.key))
     const later = await fixture.open()
-    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), mounts)
+    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.key)), mounts)
     assertAt(await fillFile(file, 64), 16)
     assert.equal(join(await later.open(volume), 'file'), file)
+  })
+
+  test('that an earlier release mounted in another folder is adopted while it is in use', async () => {
+    const key = folderHash(fixture.dir)
+    const earlier = await fixture.open({ key })
+    const volume = newVolume()
+    const file = join(await earlier.open(volume), 'file')
+    const user = openSync(file, 'w') // a file system that is mounted twice by two loop devices would not see the write
+    const later = await fixture.open()
+    const path = join(await later.open(volume), 'file')
+    writeSync(user, 'written by a sandbox')
+    closeSync(user)
+    assert.equal(readFileSync(path, 'utf8'), 'written by a sandbox')
+    assert.ok(!existsSync(mountFolderOf(key)), 'nothing is left under the earlier key')
+    await later.close()
+    assert.equal((await tryCommand('losetup', ['-j', volumePoolFile(fixture.dir)], COMMAND)).stdout, '')
   })
 
   test('is unmounted by a clean shutdown, and has all its volumes at the next start', async () => {
@@ -211,8 +228,8 @@ describe('a pool', { skip: flaw ?? false }, () => {
     const file = join(await earlier.open(volume), 'file')
     assert.equal(await fillFile(file, 4), 4 * MIB)
     await earlier.close()
-    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), [])
-    assert.ok(!existsSync(mountFolderOf(fixture.dir)))
+    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.key)), [])
+    assert.ok(!existsSync(mountFolderOf(fixture.key)))
     assert.equal((await tryCommand('losetup', ['-j', volumePoolFile(fixture.dir)], COMMAND)).stdout, '')
     await fixture.open()
     assert.equal(statSync(file).size, 4 * MIB)
@@ -235,7 +252,7 @@ describe('a pool', { skip: flaw ?? false }, () => {
     writeFileSync(`${volumePoolFile(fixture.dir)}.new`, 'half')
     const storage = await fixture.open()
     const volume = newVolume({ capacity_bytes: 8 * MIB, org_capacity_bytes: 64 * MIB })
-    const root = volumePoolMountPoint(fixture.dir)
+    const root = volumePoolMountPoint(fixture.key)
     await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id)], COMMAND)
     await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id, volume.volume_id)], COMMAND)
     const path = await storage.open(volume)

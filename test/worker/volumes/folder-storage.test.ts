@@ -69,7 +69,7 @@ test('a folder with files that is not a volume is named in the log', async () =>
   const write = (): void => undefined
   const log: Log = { debug: write, info: write, error: write, warn: (fields) => warned.push(fields), child: () => log }
   const deps = { uidShift: TEST_UID_SHIFT, clock: systemClock, log }
-  const plan = { dir, sharedDir: null, volumePoolGib: null }
+  const plan = { dir, key: 'unused', sharedDir: null, volumePoolGib: null }
   await openVolumeStorage(plan, deps)
   assert.deepEqual(warned, [])
   writeFileSync(join(dir, org_id, 'file'), '')

@@ -73,6 +73,8 @@ export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift' | 'uidRange'> = 
 export type OciDriverInput = {
   /** The driver's own folder. Nothing else writes there. */
   readonly dir: string
+  /** The name of the driver's cgroup and of its mount folder on this machine. No other driver has the same key. */
+  readonly key: string
   readonly runtime: Runtime
   readonly launcher: Launcher
   readonly commands: HostCommands

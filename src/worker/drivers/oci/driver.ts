@@ -1,8 +1,9 @@
+import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
-import { folderHash, makeMountDir, mountFolderOf } from '../../mounts.ts'
+import { makeMountDir, mountFolderOf } from '../../mounts.ts'
 import type { Driver } from '../driver.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
@@ -140,15 +141,16 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
 }
 
 async function openContext(input: OciDriverInput, opened: AsyncDisposableStack): Promise<OciContext> {
-  const { dir, settings, runtime, random, commands, folders, logs, clock, log } = input
-  const mountFolder = mountFolderOf(dir)
-  const limited = await openLimitedCgroups(cgroupParentOf(dir), settings, log)
+  const { dir, key, settings, runtime, random, commands, folders, logs, clock, log } = input
+  const mountFolder = mountFolderOf(key)
+  const limited = await openLimitedCgroups(cgroupParentOf(key), settings, log)
   opened.defer(() => removeIfUnused({ mountDir: mountFolder, cgroups: limited.cgroups, clock, commands }))
-  const mountDir = await makeMountDir(dir)
+  const mountDir = await makeMountDir(key)
   const [records, disks, bootId, limits] = await Promise.all([
     openOciRunRecords(dir),
     openSandboxDisks({
       dir: `${dir}/disks`,
+      imagesDir: folders.images,
       defaultSizeMib: settings.defaultDiskMib,
       poolSize: settings.readyAhead,
       reserve: settings.diskReserve,
@@ -169,7 +171,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
   const users = await openSandboxUsers({
     range: settings.uidRange,
     held,
-    startAt: parseInt(folderHash(dir), 16),
+    startAt: parseInt(createHash('sha256').update(key).digest('hex').slice(0, 12), 16),
     storedShift: settings.uidShift,
     joinsNamespaces: joinsUserNamespaces(runtime.name),
     hardLimits,

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { rename } from 'node:fs/promises'
 import { test } from 'node:test'
 import { readLayersInUse } from '../../../../src/worker/drivers/oci/disk/pinned-image.ts'
+import { folderHash } from '../../../support/folder-hash.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 
@@ -13,16 +14,15 @@ test(
   async () => {
     const fixture = await makeOciFixture()
     const driver = await fixture.open()
+    const dir = `${fixture.dir}/state`
+    const folders = { dir, imagesDir: fixture.folders.images, key: folderHash(dir) }
     const never = new AbortController().signal
     try {
       const first = makeDesiredRun()
       await driver.start(first, never)
       await driver.stop(first.run_id, 0)
       await driver.remove(first.run_id)
-      assert.ok(
-        (await readLayersInUse(`${fixture.dir}/state`)).has(fixture.layer),
-        'the layers of a stopped sandbox are in use',
-      )
+      assert.ok((await readLayersInUse(folders)).has(fixture.layer), 'the layers of a stopped sandbox are in use')
 
       await rename(fixture.layer, `${fixture.layer}.away`)
       const without = makeDesiredRun({}, first.sandbox_id)
@@ -39,7 +39,7 @@ test(
 
       await driver.remove(again.run_id)
       await driver.discard(first.sandbox_id)
-      assert.equal((await readLayersInUse(`${fixture.dir}/state`)).size, 0)
+      assert.equal((await readLayersInUse(folders)).size, 0)
     } finally {
       await driver.close()
       await fixture.remove()

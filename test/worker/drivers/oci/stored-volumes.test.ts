@@ -14,6 +14,7 @@ import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { openVolumeStorage } from '../../../../src/worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../../../src/worker/volumes/volume-storage.ts'
 import { bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
+import { folderHash } from '../../../support/folder-hash.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { runVolume } from '../../../support/desired-run.ts'
 
@@ -29,7 +30,7 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
   before(async () => {
     dir = mkdtempSync(join(tmpdir(), 'sandyard-stored-'))
     const { settings } = await makeFixture()
-    const plan = { dir: join(dir, 'volumes'), sharedDir: null, volumePoolGib: 1 }
+    const plan = { dir: join(dir, 'volumes'), key: folderHash(dir), sharedDir: null, volumePoolGib: 1 }
     storage = await openVolumeStorage(plan, { uidShift: settings.uidShift, clock: systemClock, log })
     driver = await fixture.open({ readyAhead: 0 })
   })

@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { readdir, writeFile, readlink } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, isAbsolute, join, relative } from 'node:path'
 import type { Image } from '../../../images/image.ts'
 import { StartError } from '../../../start-error.ts'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
@@ -14,17 +14,21 @@ import { mountFolderOf } from '../../../mounts.ts'
  */
 const PIN = 'image.json'
 
-/** Stores the image in the folder of a sandbox's disk. */
-export async function pinImage(folder: string, image: Image): Promise<void> {
-  await writeFile(join(folder, PIN), JSON.stringify(image), { mode: 0o600 })
+/**
+ * Stores the image in the folder of a sandbox's disk. Layers are stored by their paths in the folder of the images, so that the
+ * data folder may move.
+ */
+export async function pinImage(folder: string, image: Image, imagesDir: string): Promise<void> {
+  const layers = image.layers.map((layer) => (layer.startsWith(`${imagesDir}/`) ? relative(imagesDir, layer) : layer))
+  await writeFile(join(folder, PIN), JSON.stringify({ ...image, layers }), { mode: 0o600 })
 }
 
 /**
  * Reads the image that is stored with a disk; null if there is none. Rejects with `StartError` of reason `image` if one
  * of the image's layers is gone. Over other layers, the files of the writable layer would not fit.
  */
-export async function readPinnedImage(folder: string): Promise<Image | null> {
-  const image = await readPin(folder)
+export async function readPinnedImage(folder: string, imagesDir: string): Promise<Image | null> {
+  const image = await readPin(folder, imagesDir)
   if (image === null || image.layers.every((layer) => existsSync(layer))) return image
   throw new StartError(
     'image',
@@ -33,26 +37,39 @@ export async function readPinnedImage(folder: string): Promise<Image | null> {
 }
 
 /** Reads which image layers the disks in a folder need. These layers must not be deleted. */
-async function readPinnedLayers(kept: string): Promise<readonly string[]> {
+async function readPinnedLayers(kept: string, imagesDir: string): Promise<readonly string[]> {
   const names = existsSync(kept) ? await readdir(kept) : []
-  const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
+  const images = await Promise.all(names.map((name) => readPin(join(kept, name), imagesDir)))
   return images.flatMap((image) => image?.layers ?? [])
 }
 
-async function readPin(folder: string): Promise<Image | null> {
+async function readPin(folder: string, imagesDir: string): Promise<Image | null> {
   const text = await readFileOrNull(join(folder, PIN))
-  return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk was marked ready
+  if (text === null) return null
+  const image = JSON.parse(text) as Image // written by pinImage before the disk was marked ready
+  return { ...image, layers: image.layers.map((layer) => layerPath(layer, imagesDir)) }
 }
 
-/** Reads which image layers the running and stopped sandboxes of the driver at `dir` need. These layers must not be deleted. */
-export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
-  const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept')))
-  const mountDir = mountFolderOf(dir)
+/** Returns the path of a layer. Earlier releases stored paths that a move of the data folder made wrong. */
+function layerPath(stored: string, imagesDir: string): string {
+  if (!isAbsolute(stored)) return join(imagesDir, stored)
+  const own = join(imagesDir, 'layers', basename(stored))
+  return existsSync(own) ? own : stored
+}
+
+/** The folders and the key of a driver. A data folder that was never started has no key. */
+type DriverFolders = { readonly dir: string; readonly imagesDir: string; readonly key: string | null }
+
+/** Reads which image layers the running and stopped sandboxes of a driver need. These layers must not be deleted. */
+export async function readLayersInUse({ dir, imagesDir, key }: DriverFolders): Promise<ReadonlySet<string>> {
+  const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept'), imagesDir))
+  if (key === null) return layers
+  const mountDir = mountFolderOf(key)
   for (const run of await namesIn(mountDir)) {
     const links = join(mountDir, run, 'layers')
     for (const name of await namesIn(links)) {
       const layer = await readlink(join(links, name)).catch(nothingIfGone)
-      if (layer !== null) layers.add(layer)
+      if (layer !== null) layers.add(layerPath(layer, imagesDir))
     }
   }
   return layers

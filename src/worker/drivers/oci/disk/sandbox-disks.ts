@@ -54,6 +54,8 @@ export type SandboxDisk = {
 
 type SandboxDisksInput = {
   readonly dir: string
+  /** The folder of the image store. */
+  readonly imagesDir: string
   readonly defaultSizeMib: number
   /** How many disks of the default size to keep formatted and mounted. */
   readonly poolSize: number
@@ -131,10 +133,11 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
       return { path, isNew: true, sizeMib, mountedAs }
     },
     async markReady(sandbox, image) {
-      await pinImage(folderOf(sandbox), image)
+      await pinImage(folderOf(sandbox), image, input.imagesDir)
       await writeFile(join(folderOf(sandbox), READY), '')
     },
-    pinnedImageOf: async (sandbox) => (isReady(sandbox) ? await readPinnedImage(folderOf(sandbox)) : null),
+    pinnedImageOf: async (sandbox) =>
+      isReady(sandbox) ? await readPinnedImage(folderOf(sandbox), input.imagesDir) : null,
     isReady,
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })

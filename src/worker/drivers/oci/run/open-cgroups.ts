@@ -1,6 +1,5 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { folderHash } from '../../../mounts.ts'
 import { openV1 } from './cgroup-v1.ts'
 import { openV2 } from './cgroup-v2.ts'
 import type { Cgroups } from './cgroups.ts'
@@ -33,9 +32,9 @@ export async function openCgroups(
   }
 }
 
-/** Returns the name of the parent cgroup of all runs of the driver whose folder is `dir`. */
-export function cgroupParentOf(dir: string): string {
-  return `sandyard/${folderHash(dir)}`
+/** Returns the name of the parent cgroup of all runs of the driver with this key. */
+export function cgroupParentOf(key: string): string {
+  return `sandyard/${key}`
 }
 
 /** Returns the folder that contains the cgroups of all runs beneath `/<parent>`. */

@@ -3,6 +3,7 @@ import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunId } from '../../../../domain/ids.ts'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
+import type { CommandRunner } from '../../../../lib/run-command.ts'
 import { unmountBelow } from '../../../mounts.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
 import { removePins } from '../../shared/pin-mounts.ts'
@@ -40,7 +41,7 @@ async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRe
 
 /** Unmounts a run's file systems and removes their folders. It removes only empty folders, so it can't delete content. */
 export async function removeMounts(
-  context: Pick<OciContext, 'mountDir' | 'clock' | 'commands'>,
+  context: Pick<OciContext, 'mountDir' | 'clock'> & { readonly commands: CommandRunner },
   run: string,
 ): Promise<void> {
   const paths = rootfsPaths(context.mountDir, run)
