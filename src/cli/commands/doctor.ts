@@ -2,6 +2,8 @@ import { access, constants } from 'node:fs/promises'
 import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { measureCapacity } from '../../worker/drivers/shared/machine.ts'
+import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
 import { openCgroups } from '../../worker/drivers/oci/run/open-cgroups.ts'
 import { parentLimitsOf } from '../../worker/drivers/oci/run/limit-runs.ts'
@@ -13,7 +15,8 @@ import { addSettings, runs, type Call } from '../command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
 import { checkServerRole } from '../server/server-role.ts'
 import { checkUserIds } from '../worker/check-user-ids.ts'
-import { chooseRuntime } from '../worker/open-oci-driver.ts'
+import { describeCapacity, readMachine } from '../worker/describe-capacity.ts'
+import { chooseRuntime, limitSettings } from '../worker/open-oci-driver.ts'
 import { diskReserve, volumeStorageConfig } from '../worker/worker-storage.ts'
 
 /** Defines `sandyard doctor`, which reports which sandboxes this machine can run. */
@@ -78,6 +81,11 @@ async function runDoctor({ config }: Call): Promise<number> {
       const lacks = probe.lacks.length === 0 ? '' : `; this kernel lacks ${probe.lacks.join(' and ')}`
       const together = `${String(memoryBytes / 1024 / 1024)} MiB and ${String(pids)} processes`
       return `all sandboxes together: ${together} (cgroup v${String(probe.version)})${lacks}`
+    }),
+    await check('capacity', async () => {
+      const machine = readMachine(config.hostReserveMib)
+      const settings = { ...limitSettings(config), diskReserve: NO_DISK_RESERVE, diskOvercommit: config.diskOvercommit }
+      return describeCapacity(await measureCapacity(settings, Infinity), { machine, defaultDiskMib: config.diskMib })
     }),
     await check('connections', async () =>
       describeConnectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),

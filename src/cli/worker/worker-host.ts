@@ -2,6 +2,7 @@ import { rm } from 'node:fs/promises'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import type { Capacity } from '../../domain/workers/worker.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { ISOLATION_LEVELS, isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
@@ -18,6 +19,7 @@ import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './choose-driver.ts'
+import { describeCapacity, readMachine } from './describe-capacity.ts'
 import { printStatus } from '../print-status.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
 import { deadlineFilePath, diskReserve, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
@@ -56,13 +58,20 @@ export async function openWorkerHost(
   const ownRanges = await openOwnRanges(deps.config, deps.log)
   const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile, ownRanges })
   opened.adopt(driver, (one) => one.close())
-  const { report } = await driver.probe()
+  const { report, capacity } = await driver.probe()
   const level = isolationOf(report.abilities)
   requireIsolation(level, deps.config)
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   printStatus(`isolation level: ${level ?? 'none'} (container < gvisor < microvm; docs/drivers.md)`)
+  if (driver.name !== 'simulated') printStatus(`capacity: ${describeOffer(deps.config, capacity)}`)
   opened.move()
   return { driver, storage, logs, renewDeadline }
+}
+
+/** Describes the capacity that the driver offers. That of the simulated driver has nothing to do with the machine. */
+function describeOffer(config: Config, capacity: Capacity): string {
+  const machine = readMachine(config.hostReserveMib)
+  return describeCapacity(capacity, { machine, defaultDiskMib: config.diskMib })
 }
 
 /** Throws if the driver isolates sandboxes less than the operator demands. */
