@@ -175,6 +175,7 @@ AS $function$
     ('events', '{SELECT,INSERT}'),
     ('idempotency', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('leads', '{SELECT,INSERT,UPDATE}'),
+    ('machine_clocks', '{SELECT,INSERT,UPDATE}'),
     ('members', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('org_limits', '{SELECT}'),
     ('orgs', '{SELECT,INSERT,UPDATE}'),
@@ -285,6 +286,14 @@ CREATE TABLE leads (
 ALTER TABLE leads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leads FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE machine_clocks (
+  boot_id uuid NOT NULL,
+  booted_at timestamp with time zone NOT NULL,
+  CONSTRAINT machine_clocks_pkey PRIMARY KEY (boot_id)
+);
+ALTER TABLE machine_clocks ENABLE ROW LEVEL SECURITY;
+ALTER TABLE machine_clocks FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE members (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
@@ -376,7 +385,7 @@ ALTER TABLE replicas FORCE ROW LEVEL SECURITY;
 CREATE TABLE retention_horizons (
   kind text NOT NULL,
   before timestamp with time zone NOT NULL,
-  CONSTRAINT retention_horizons_kind_known CHECK ((kind = ANY (ARRAY['runs'::text, 'usage'::text]))),
+  CONSTRAINT retention_horizons_kind_known CHECK ((kind = ANY (ARRAY['runs'::text, 'usage'::text, 'clock'::text]))),
   CONSTRAINT retention_horizons_pkey PRIMARY KEY (kind)
 );
 ALTER TABLE retention_horizons ENABLE ROW LEVEL SECURITY;
@@ -767,6 +776,8 @@ CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (sandyard_s
 CREATE POLICY tenant ON idempotency AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON leads AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY system ON machine_clocks AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 

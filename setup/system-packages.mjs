@@ -39,6 +39,11 @@ const testNeeds = [
     debianPackage: 'openssh-client',
     purpose: 'ssh, which tests the SSH of sandboxes',
   },
+  {
+    programs: ['faketime'],
+    debianPackage: 'faketime',
+    purpose: 'faketime, with which tests set the clock of a server',
+  },
   { programs: ['openssl'], debianPackage: 'openssl', purpose: 'openssl, which makes certificates for tests' },
   {
     programs: ['nginx'],

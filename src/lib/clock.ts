@@ -1,6 +1,12 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { makeSteadyTime } from './steady-time.ts'
+
 /** Access to time. Production uses `systemClock`. Tests use a clock that they control. */
 export interface Clock {
-  /** Wall-clock time, for what is stored or shown. It may jump. */
+  /**
+   * The time, for what is stored or shown. It does not jump while a process lives, but two processes may disagree about
+   * it.
+   */
   now(): Date
   /** Milliseconds that never go back, for measuring durations. */
   monotonicMs(): number
@@ -8,9 +14,17 @@ export interface Clock {
   sleep(ms: number, signal?: AbortSignal): Promise<void>
 }
 
+const UPTIME = '/proc/uptime'
+
+const steady = makeSteadyTime({
+  wallMs: () => Date.now(),
+  monotonicMs: () => performance.now(),
+  sinceBootMs: () => (existsSync(UPTIME) ? sinceBootMs() : performance.now()), // clients also run where Linux doesn't
+})
+
 /** The machine's clock. No other code in this program reads the time. */
 export const systemClock: Clock = {
-  now: () => new Date(),
+  now: () => new Date(steady.nowMs()),
   monotonicMs: () => performance.now(),
   sleep: (ms, signal) =>
     new Promise<void>((resolve, reject) => {
@@ -28,6 +42,19 @@ export const systemClock: Clock = {
       }, ms)
       signal?.addEventListener('abort', onAbort, { once: true })
     }),
+}
+
+/** How far the wall clock has jumped ahead of `systemClock` since this process started, in milliseconds. */
+export function wallAheadMs(): number {
+  return steady.wallAheadMs()
+}
+
+/**
+ * The time since the machine's boot (CLOCK_BOOTTIME) in milliseconds, in steps of 10 ms, from proc_uptime(5). It continues
+ * while a process is stopped and while the machine sleeps, and all processes read the same time.
+ */
+export function sinceBootMs(): number {
+  return Math.floor(Number(readFileSync(UPTIME, 'utf8').split(' ')[0]) * 1000)
 }
 
 /**

@@ -20,7 +20,7 @@ export type Retention = {
   readonly usage: number
 }
 
-type PruneDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly retention: Retention }
+type PruneDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'> & { readonly retention: Retention }
 
 /** The maximum number of rows that one step reads. A step takes some 10 to 50 ms. */
 const BATCH = 500
@@ -38,14 +38,36 @@ const STEPS: readonly { readonly kept: keyof Retention; readonly step: PruneStep
   { kept: 'usage', step: prunePrunedSandboxes },
 ]
 
-/** Makes the loop. Each of its passes is one step; it waits for its period once nothing is left. */
-export function makePruneExpiredLoop({ db, clock, retention }: PruneDeps): Loop {
+/**
+ * Makes the loop. Each of its passes is one step; it waits for its period once nothing is left. The time that it goes by
+ * follows the clock by at most a day in each period. A clock that is wrong by a year therefore doesn't delete a year of
+ * rows: the log tells about it every hour, and there are days to correct it.
+ */
+export function makePruneExpiredLoop({ db, clock, log, retention }: PruneDeps): Loop {
   const steps = STEPS.filter(({ kept }) => retention[kept] > 0)
   let at = 0
   let position: { readonly before: Date; readonly last: string | null } | null = null
 
+  let advancedMs = clock.monotonicMs()
+  let now = new Date(0)
+
+  /** Sets `now` to the time that the next steps go by. */
+  async function advance(): Promise<void> {
+    const wanted = clock.now()
+    const reached = await db.asSystem((q) => retentionHorizons.findClock(q))
+    const aheadMs = wanted.getTime() - (reached ?? wanted).getTime()
+    if (reached === null || aheadMs <= DAY_MS) now = wanted
+    else {
+      const isDue = clock.monotonicMs() - advancedMs >= PERIOD_MS
+      now = isDue ? new Date(reached.getTime() + DAY_MS) : reached
+      log.warn({ behind_days: Math.round(aheadMs / DAY_MS) }, AHEAD)
+    }
+    advancedMs = clock.monotonicMs()
+    await db.asSystem((q) => retentionHorizons.setClock(q, now))
+  }
+
   async function begin(kept: keyof Retention): Promise<{ readonly before: Date; readonly last: null }> {
-    const before = startOfDay(new Date(clock.now().getTime() - retention[kept] * DAY_MS))
+    const before = startOfDay(new Date(now.getTime() - retention[kept] * DAY_MS))
     if (kept === 'runs' || kept === 'usage') await db.asSystem((q) => retentionHorizons.raise(q, kept, before))
     return { before, last: null }
   }
@@ -57,13 +79,12 @@ export function makePruneExpiredLoop({ db, clock, retention }: PruneDeps): Loop 
       return null
     }
     const startedMs = clock.monotonicMs()
+    if (at === 0 && position === null) await advance()
     const next = at + 1
     at = next // if this step fails, the next pass goes on with the next one
     const { before, last: after } = position ?? (await begin(current.kept))
     position = null
-    const { walked, last } = await db.asSystem((q) =>
-      current.step(q, { before, after, limit: BATCH, now: clock.now() }),
-    )
+    const { walked, last } = await db.asSystem((q) => current.step(q, { before, after, limit: BATCH, now }))
     if (walked === BATCH) {
       at = next - 1
       position = { before, last }
@@ -73,3 +94,7 @@ export function makePruneExpiredLoop({ db, clock, retention }: PruneDeps): Loop 
 
   return { name: 'prune-expired', periodMs: PERIOD_MS, topics: [], run }
 }
+
+const AHEAD =
+  'the clock is days ahead of the time for which old rows were deleted, so retention catches up by a day an hour. Check ' +
+  "the machine's clock, unless the server was stopped for days"

@@ -16,6 +16,7 @@ import { minUuidAt } from '../../src/lib/uuid.ts'
 import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makePruneExpiredLoop, type Retention } from '../../src/loops/prune-expired.ts'
 import { makeRollUpUsageLoop } from '../../src/loops/roll-up-usage.ts'
+import * as retentionHorizons from '../../src/store/usage/retention-horizons.ts'
 import * as runs from '../../src/store/sandboxes/runs.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { reportOf } from '../support/report.ts'
@@ -46,7 +47,9 @@ async function report(stored_sandboxes: readonly SandboxId[]) {
   return { sent, recorded }
 }
 
+/** Prunes as a server does that has run all the time. */
 async function prune(retention: Partial<Retention>): Promise<void> {
+  await control.deps.db.asSystem((q) => retentionHorizons.setClock(q, clock.now()))
   const loop = makePruneExpiredLoop({ ...control.deps, retention: { ...FOR_EVER, ...retention } })
   while ((await loop.run(never)) !== null);
 }
@@ -203,4 +206,28 @@ test('a reply to an Idempotency-Key is remembered as long as the operator says',
   }
   assert.deepEqual(await expiryOf('hour', 3_600_000), new Date(clock.now().getTime() + 3_600_000))
   assert.equal((await expiryOf('ever', null))?.getUTCFullYear(), 9_999)
+})
+
+test('a clock that is a year ahead deletes a day of rows an hour at most, and says so', async () => {
+  const { deps } = control
+  await deps.db.asSystem((q) => retentionHorizons.setClock(q, clock.now()))
+  const reachedMs = async () => (await deps.db.asSystem((q) => retentionHorizons.findClock(q)))?.getTime() ?? 0
+  const fromMs = clock.now().getTime()
+  const warnings: string[] = []
+  const log = { ...deps.log, warn: (_: object, text: string) => warnings.push(text) }
+  const ahead = { ...clock, now: () => new Date(clock.now().getTime() + 365 * DAY_MS) }
+  const loop = makePruneExpiredLoop({ ...deps, clock: ahead, log, retention: { ...FOR_EVER, events: 30 } })
+  const pass = async () => {
+    while ((await loop.run(never)) !== null);
+  }
+  await pass()
+  assert.equal(await reachedMs(), fromMs)
+  for (let hours = 1; hours <= 3; hours++) {
+    clock.advance(3_600_000)
+    await pass()
+    assert.equal(await reachedMs(), fromMs + hours * DAY_MS)
+  }
+  assert.equal(warnings.length, 4)
+  await prune({})
+  assert.equal(await reachedMs(), clock.now().getTime())
 })

@@ -7,6 +7,7 @@ import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelLimit, makeLogStreamLimit } from '../../control/requests/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
+import { adoptMachineClock } from '../../control/workers/machine-clock.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
@@ -18,7 +19,7 @@ import { makeRequestLimits, type RequestLimits } from '../../http/requests/reque
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
-import { systemClock } from '../../lib/clock.ts'
+import { systemClock, wallAheadMs } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
@@ -38,6 +39,7 @@ import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
 import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
 import { openTransport, type Transport } from './transport.ts'
+import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
@@ -71,6 +73,8 @@ export async function startControl(
 ): Promise<RunningControl> {
   const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder })
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
+  const machine = await readMachine()
+  if (machine !== null) await adoptMachineClock({ db: store.db, clock: systemClock, log, machine })
   const notifications = await openNotifications({
     connectionString: store.connectionString,
     clock: systemClock,
@@ -204,6 +208,7 @@ export async function startControl(
     throw error
   }
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
+  if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
   return {
     deps,

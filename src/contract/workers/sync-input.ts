@@ -38,6 +38,7 @@ export const SyncInput = requestObject({
       sandbox_id: Uuid,
       phase: stringEnum(RUN_PHASES),
       outcome: Type.Optional(Outcome),
+      ran_ms: Type.Optional(int64()),
       is_idle_expired: Type.Optional(Type.Boolean()),
       memory_kills: Type.Optional(int32()),
       facts: Type.Optional(stringMap()),

@@ -160,6 +160,11 @@ export type ObservedRun = {
   readonly phase: RunPhase
   /** Present when `phase` is `ended`. */
   readonly outcome?: RunOutcome
+  /**
+   * How long the run ran, in milliseconds by a clock that never jumps. Present when `phase` is `ended`, if the worker
+   * knows.
+   */
+  readonly ran_ms?: number
   /** True once the sandbox has been idle for its whole idle timeout. */
   readonly is_idle_expired?: boolean
   /** How many of the run's processes the kernel killed because memory ran out. Absent: none, or the driver doesn't count. */

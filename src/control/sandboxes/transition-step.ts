@@ -12,6 +12,7 @@ import {
 } from '../../domain/sandboxes/lifecycle.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../domain/ids.ts'
 import { isIsolationLevel, ISOLATION_LEVEL_FACT } from '../../domain/isolation.ts'
+import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -42,6 +43,8 @@ export type TransitionRequest = {
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: the outcome that the worker reports. */
   readonly outcome?: RunOutcome
+  /** With an event that ends a run: how long it ran by its worker's clock, in milliseconds. */
+  readonly ran_ms?: number
   /** With `worker_running`: what the driver reported about the run. The audit event contains it. */
   readonly facts?: Readonly<Record<string, string>>
 }
@@ -136,11 +139,28 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
   if (status === 'stopping') return { stop_requested_at: at, stop_cause: request.cause.code }
   if (!isTerminal(status)) return {}
   return {
-    ended_at: at,
+    ended_at: row.started_at === null ? at : endOf({ startedAt: row.started_at, at, ranMs: request.ran_ms }),
     outcome: request.outcome ?? { kind: request.event },
     ...(request.event === 'stop_requested' ? { stop_requested_at: at, stop_cause: request.cause.code } : {}),
   }
 }
+
+/**
+ * The end of a run, for what is billed: as long after its start as its worker measured. Clocks of different machines
+ * differ, and this one may have been set. A worker can't prolong a run by more than the time of its lease.
+ */
+function endOf({ startedAt, at, ranMs }: { startedAt: Date; at: Date; ranMs: number | undefined }): Date {
+  if (ranMs === undefined || ranMs < 0) return at
+  const passedMs = at.getTime() - startedAt.getTime()
+  const longestMs = passedMs > 0 ? passedMs + WORKER_LEASE_MS : LONGEST_UNSEEN_MS
+  return new Date(startedAt.getTime() + Math.min(ranMs, longestMs))
+}
+
+/**
+ * The longest time that a worker may report of a run that started in the future of this server's clock, in
+ * milliseconds. The clock was set back, so nothing here knows better.
+ */
+const LONGEST_UNSEEN_MS = 366 * 24 * 3_600_000
 
 /**
  * The longest time that a run may last, in seconds: the limit of the sandbox or of its organization, whichever is

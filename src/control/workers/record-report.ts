@@ -114,10 +114,9 @@ function transitionOf(run: runs.OpenRunOfWorker, observed: ObservedRun | undefin
       : null
   if (observed.phase === 'ended') {
     if (run.status !== 'running' && isCancelledStart(observed.outcome)) return null // the worker will retry or report it stopped
-    return endTransitionOf(
-      run,
-      observed.outcome ?? { kind: 'lost', message: 'the worker reported the end of the run without its outcome' },
-    )
+    const { outcome, ran_ms } = observed
+    const unknown = { kind: 'lost', message: 'the worker reported the end of the run without its outcome' } as const
+    return { ...endTransitionOf(run, outcome ?? unknown), ...(ran_ms === undefined ? {} : { ran_ms }) }
   }
   if (observed.phase === 'running' && run.status === 'starting') {
     return {

@@ -30,6 +30,8 @@ export type SandboxStateRow = {
   readonly worker_id: WorkerId | null
   /** When the open run was requested. */
   readonly opened_at: Date | null
+  /** When the open run started. */
+  readonly started_at: Date | null
   /** The latest time that is recorded for the sandbox's last runs. */
   readonly latest_at: Date | null
   readonly mounts_volumes: boolean

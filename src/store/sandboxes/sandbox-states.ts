@@ -31,7 +31,7 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
   const { rows: runs } = await tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
     name: 'sandboxStates.openRuns',
-    text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, r.opened_at, greatest(r.opened_at, r.started_at) AS latest_at
+    text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, r.opened_at, r.started_at, greatest(r.opened_at, r.started_at) AS latest_at
            FROM unnest($1::uuid[]) AS w(id), LATERAL (
              SELECT id, worker_id, opened_at, started_at FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
     values: [ordered],
@@ -43,14 +43,14 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
 }
 
-type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'opened_at' | 'latest_at'>
+type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'opened_at' | 'started_at' | 'latest_at'>
 
 function later(one: Date | null, other: Date | null): Date | null {
   if (one === null || other === null) return one ?? other
   return one > other ? one : other
 }
 
-const NO_RUN: OpenRun = { run_id: null, worker_id: null, opened_at: null, latest_at: null }
+const NO_RUN: OpenRun = { run_id: null, worker_id: null, opened_at: null, started_at: null, latest_at: null }
 
 /**
  * The columns of a transition: those of the sandbox, of its run (prefixed `run_` where both have the name), and of its

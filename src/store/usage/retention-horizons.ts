@@ -19,6 +19,25 @@ export async function raise(q: Queryable, kind: keyof Horizons, before: Date): P
   })
 }
 
+/** The time that retention has reached. Null: it has never run. */
+export async function findClock(q: Queryable): Promise<Date | null> {
+  const { rows } = await q.query<{ readonly at: Date }>({
+    name: 'retentionHorizons.findClock',
+    text: `SELECT before AS at FROM retention_horizons WHERE kind = 'clock'`,
+  })
+  return rows[0]?.at ?? null
+}
+
+/** Sets the time that retention has reached. It may go back, because a clock may be corrected. */
+export async function setClock(q: Queryable, at: Date): Promise<void> {
+  await q.query({
+    name: 'retentionHorizons.setClock',
+    text: `INSERT INTO retention_horizons (kind, before) VALUES ('clock', $1)
+           ON CONFLICT (kind) DO UPDATE SET before = excluded.before`,
+    values: [at],
+  })
+}
+
 /** The horizons. A horizon is null if nothing of its kind was ever deleted. */
 export async function find(q: Queryable): Promise<Horizons> {
   const { rows } = await q.query<{ readonly kind: keyof Horizons; readonly before: Date }>({

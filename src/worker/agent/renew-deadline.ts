@@ -4,9 +4,8 @@
  * earlier, so no sandbox runs on two workers. The deadline's clock counts from the machine's boot and continues while a
  * process is stopped and while the machine sleeps.
  */
-import { readFileSync } from 'node:fs'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
-import type { Clock } from '../../lib/clock.ts'
+import { sinceBootMs, type Clock } from '../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 import { readBootId } from '../processes/process-identity.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
@@ -61,9 +60,4 @@ export async function openRenewDeadline(path: string): Promise<RenewDeadline> {
     },
     hasPassed: () => sinceBootMs() >= deadlineMs,
   }
-}
-
-/** Reads CLOCK_BOOTTIME in milliseconds from proc_uptime(5), in steps of 10 ms. */
-function sinceBootMs(): number {
-  return Math.floor(Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1000)
 }

@@ -63,7 +63,12 @@ export type SimulatedWorld = {
   end(run: RunId, outcome: RunOutcome): void
 }
 
-type SimulatedRun = { readonly desired: DesiredRun; readonly startedAtMs: number; readonly observed: ObservedRun }
+type SimulatedRun = {
+  readonly desired: DesiredRun
+  /** Null while the run starts. */
+  readonly startedAtMs: number | null
+  readonly observed: ObservedRun
+}
 
 /** Creates a machine without runs. */
 export function makeSimulatedWorld(): SimulatedWorld {
@@ -117,8 +122,15 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   for (const [id, { observed }] of world.runs) if (observed.phase === 'starting') world.end(id, cutShort)
 
   const openLogs = new Set<RunId>()
-  const writeLogs = (): void => {
-    for (const [id, { desired, observed }] of world.runs) {
+  /** Notes how long each run ran, and writes the logs. */
+  const follow = (): void => {
+    for (const [id, run] of world.runs) {
+      const { desired, observed, startedAtMs } = run
+      if (observed.phase === 'ended' && observed.ran_ms === undefined && startedAtMs !== null)
+        world.runs.set(id, {
+          ...run,
+          observed: { ...observed, ran_ms: Math.round(clock.monotonicMs() - startedAtMs) },
+        })
       const writer = logs.writerOf(desired.sandbox_id)
       if (observed.phase !== 'ended' && !openLogs.has(id)) {
         openLogs.add(id)
@@ -129,8 +141,8 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       }
     }
   }
-  writeLogs()
-  world.onChange.add(writeLogs)
+  follow()
+  world.onChange.add(follow)
 
   const put = (id: RunId, run: SimulatedRun): void => {
     world.runs.set(id, run)
@@ -141,6 +153,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const isExpired =
       observed.phase === 'running' &&
       idle_timeout_secs !== null &&
+      startedAtMs !== null &&
       clock.monotonicMs() - startedAtMs >= idle_timeout_secs * 1000
     return isExpired ? { ...observed, is_idle_expired: true } : observed
   }
@@ -152,7 +165,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       phase: 'starting',
       facts: { isolation: ISOLATION },
     }
-    const run = { desired, startedAtMs: clock.monotonicMs(), observed }
+    const run = { desired, startedAtMs: null, observed }
     put(desired.run_id, run)
     const failure = await waitForStart(behaviour, signal)
     if (failure !== null) {
@@ -261,7 +274,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     },
     async close() {
       closing.abort()
-      world.onChange.delete(writeLogs)
+      world.onChange.delete(follow)
       for (const onChange of watching) world.onChange.delete(onChange)
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...ends, ...[...starts.values()].map((start) => start.done)])

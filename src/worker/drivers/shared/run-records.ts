@@ -1,6 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type OrgId, type SandboxId } from '../../../domain/ids.ts'
+import { sinceBootMs } from '../../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 
@@ -18,6 +19,10 @@ export type RunRecord<Started> = {
   readonly facts: Readonly<Record<string, string>>
   /** Set once the sandbox accepted commands. */
   readonly started: Started | null
+  /** When `started` was set, by the clock that counts from the machine's boot, in milliseconds. */
+  readonly started_ms?: number
+  /** How long the run ran, in milliseconds. Set with `outcome`, if the run started since the machine's last boot. */
+  readonly ran_ms?: number
   readonly is_stop_requested: boolean
   /** Set once the run has ended and the outcome is known. */
   readonly outcome: RunOutcome | null
@@ -46,6 +51,15 @@ export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<nev
     outcome: null,
     is_released: false,
   }
+}
+
+/** When a run started: as an earlier record of the run says, or now if this record is the first with `started`. */
+function startOf(record: RunRecord<unknown>, earlier: RunRecord<unknown> | undefined): number | undefined {
+  return (
+    record.started_ms ??
+    earlier?.started_ms ??
+    (record.started === null || earlier?.started ? undefined : sinceBootMs())
+  )
 }
 
 /** A driver's runs on disk. Each run has a folder with its record, and an end file that stores how the run ended. */
@@ -110,7 +124,9 @@ export async function openRunRecords<R extends RunRecord<unknown>>(
     listOf: (sandbox) => [...(bySandbox.get(sandbox)?.values() ?? [])],
     names: () => readdir(runs),
     read: (run) => byRun.get(run) ?? null,
-    async write(record) {
+    async write(given) {
+      const started_ms = startOf(given, byRun.get(given.run_id))
+      const record = started_ms === undefined ? given : { ...given, started_ms }
       await mkdir(folderOf(record.run_id), { recursive: true, mode: 0o700 })
       await writeJsonAtomically(recordOf(record.run_id), record)
       remember(record)

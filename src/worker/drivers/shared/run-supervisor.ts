@@ -5,9 +5,11 @@ import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
 import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
+import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
 import type { Driver } from '../driver.ts'
 import type { RunRecord, RunRecords } from './run-records.ts'
+import { measureRun, readEndedMsAgo } from './run-time.ts'
 import { makeRunWatch } from './run-watch.ts'
 import { makeStartsInFlight } from './starts-in-flight.ts'
 
@@ -85,6 +87,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   clock,
   log,
 }: RunSupervisorInput<Run>): Promise<RunSupervisor> {
+  const bootId = await readBootId()
   const mutex = makeKeyedMutex()
   const starts = makeStartsInFlight(mutex, () => {
     watch.checkSoon()
@@ -94,9 +97,9 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
    * Records a run's outcome and frees all its resources. May be repeated, and writes the run's end to the sandbox's log
    * only once.
    */
-  const recordEnd = async (record: Run, outcome: RunOutcome): Promise<Run> => {
+  const recordEnd = async (record: Run, outcome: RunOutcome, endedMsAgo = 0): Promise<Run> => {
     await operations.readLastOutput(record, outcome)
-    const ended: Run = { ...record, outcome }
+    const ended: Run = { ...record, outcome, ...measureRun(record, bootId, endedMsAgo) }
     await records.write(ended)
     const writer = logs.writerOf(record.sandbox_id)
     if (record.outcome === null) writer.system(LIFECYCLE_LINES.ended(outcome))
@@ -106,10 +109,10 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     await records.write(released)
     return released
   }
-  const releaseIfEnded = async (record: Run): Promise<Run> => {
+  const releaseIfEnded = async (record: Run, endedMsAgo = 0): Promise<Run> => {
     if (record.is_released) return record
     const observed = await operations.observe(record, false)
-    return observed.phase === 'ended' ? await recordEnd(record, observed.outcome) : record
+    return observed.phase === 'ended' ? await recordEnd(record, observed.outcome, endedMsAgo) : record
   }
   /** Releases a run if it has ended. Does nothing to a run that is starting, live or unknown. */
   const releaseEnded = async (run: RunId): Promise<void> => {
@@ -128,6 +131,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       run_id,
       sandbox_id,
       ...phase,
+      ...(phase.phase === 'ended' ? measureRun(record, bootId) : {}),
       facts,
       ...(isIdle ? { is_idle_expired: true } : {}),
       ...(memory_kills > 0 ? { memory_kills } : {}),
@@ -145,7 +149,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       await records.delete(record.run_id)
       return
     }
-    const { is_released } = await releaseIfEnded(record)
+    const { is_released } = await releaseIfEnded(record, await readEndedMsAgo(records.endFileOf(record.run_id), clock))
     if (is_released) return
     logs.writerOf(record.sandbox_id).openRun()
     operations.resumeOutput(record)
