@@ -46,6 +46,10 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'show everything about a sandbox',
     load: async () => (await import('./commands/inspect.ts')).defineInspect,
   },
+  why: {
+    summary: 'explain where a sandbox stands, what was tried and what would help',
+    load: async () => (await import('./commands/why.ts')).defineWhy,
+  },
   events: {
     summary: 'show what happened, by whom and why: the audit events of all organizations',
     load: async () => (await import('./commands/events.ts')).defineEvents,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { OrgId, SandboxId } from '../../src/domain/ids.ts'
+import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { makeOperatorWorld, type OperatorWorld } from '../support/operator-world.ts'
 
 // `sandyard ps`, `inspect` and `events` over all organizations, on a database whose sandboxes this file moves itself.
@@ -97,4 +98,37 @@ test('events shows what happened in all organizations, the oldest first, by sand
   assert.ok((await types('--category', 'org')).every((type) => type.startsWith('org_')))
   assert.ok((await types('--actor', 'operator', '--org', 'acme')).includes('org_created'))
   assert.match(await world.refuse('events', '--since', 'yesterday'), /--since takes an instant/)
+})
+
+test('why says where a sandbox stands, since when, by whom, what each worker lacks and what would help', async () => {
+  const big = await world.create({
+    name: 'big',
+    spec: { resources: { vcpus: 8, memory_mib: 100, disk_size_mib: null } },
+  })
+  await world.move(big, { event: 'no_capacity' })
+  const waits = await world.print('why', 'big')
+  assert.match(
+    waits,
+    /^The sandbox 'big' \(\S+\) of the organization 'default', .* waits for a worker with enough capacity\./,
+  )
+  assert.match(waits, /since 20\S+ \(\d+s ago\), by Sandyard\n/)
+  assert.match(waits, /Workers:\n {2}w-1: it needs 8 vCPUs, and 3 are free\n/)
+  assert.match(waits, /no server runs on this database, so nothing is placed\n/)
+  assert.match(waits, /What would help:\n {2}start the server/)
+
+  const failing = await world.create({ name: 'failing' })
+  const worker = await world.addWorker('w-2', 1)
+  await world.move(failing, { event: 'placed', worker: { id: worker, name: 'w-2' } })
+  const outcome = { kind: 'start_failed', reason: 'registry', message: 'no such registry' } as const
+  await world.move(failing, {
+    event: 'worker_start_failed',
+    outcome,
+    cause: { actor: SYSTEM_ACTOR, code: 'worker_report', message: outcome.message },
+  })
+  const failed = JSON.parse(await world.print('why', 'failing', '--json'))
+  assert.equal(failed.state, 'failed')
+  assert.equal(failed.reasons[0], 'no such registry')
+  assert.ok(failed.advice.includes('check the credentials: sandyard registry list --org default'))
+  assert.equal(failed.runs[0].outcome.reason, 'registry')
+  assert.match(await world.print('why', running), /is running on the worker 'w-1'/)
 })
