@@ -668,6 +668,8 @@ CREATE TABLE workers (
   offer text GENERATED ALWAYS AS (md5(((COALESCE((driver)::text, ''::text) || ' '::text) || COALESCE((storage)::text, ''::text)))) STORED NOT NULL,
   bounds jsonb,
   refused_claims text,
+  disk jsonb,
+  is_disk_short boolean DEFAULT false NOT NULL,
   CONSTRAINT workers_deadline_while_draining CHECK (((drain_deadline_at IS NULL) OR (draining_since IS NOT NULL))),
   CONSTRAINT workers_pkey PRIMARY KEY (id)
 );

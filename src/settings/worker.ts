@@ -63,10 +63,10 @@ export const WORKER_SETTINGS = {
   diskOvercommit: {
     variable: 'SANDYARD_DISK_OVERCOMMIT',
     flag: null,
-    fallback: '64',
+    fallback: '2',
     unit: 'factor',
     meaning:
-      "how many times the free space, less the reserve, the disks of a worker's sandboxes may promise together, those of stopped sandboxes included; new sandboxes beyond it wait; with 1, their growth leaves the reserve alone",
+      "how many times the free space, less the reserve, the disks of a worker's sandboxes may promise together, those of stopped sandboxes included; new sandboxes beyond it wait; with 1, every disk can be filled",
     parse: integerBetween(1, 1_000),
   } satisfies Setting<number>,
   imageMaxGib: {

@@ -1,4 +1,5 @@
 import { statfs } from 'node:fs/promises'
+import { diskPressureOf, type DiskPressure, type WorkerDisk } from '../domain/workers/disk-pressure.ts'
 import { StartError } from './start-error.ts'
 
 /**
@@ -12,6 +13,10 @@ export type DiskReserve = {
   isShort(): Promise<boolean>
   /** Throws `StartError('disk')` if nothing is free beyond the reserve. `what` is the subject of the message. */
   require(what: string): Promise<void>
+  /** Throws `StartError('disk')` if half of the reserve is gone. `what` is the subject of the message. */
+  requireNotCritical(what: string): Promise<void>
+  /** Measures the file system. `before` is the last level. Null: there is no reserve, and nothing is watched. */
+  measure(before: DiskPressure): Promise<WorkerDisk | null>
 }
 
 const MIB = 1024 * 1024
@@ -26,27 +31,49 @@ const DEFAULT_SHARE = 0.05
  * system, at most 2 GiB.
  */
 export function makeDiskReserve(dir: string, setMib: number | null): DiskReserve {
-  async function measure(): Promise<{ readonly freeMib: number; readonly reserveMib: number }> {
+  async function measure(): Promise<Measured> {
     const { blocks, bavail, bsize, files, ffree } = await statfs(dir)
-    const fallbackMib = Math.min(LARGEST_DEFAULT_MIB, Math.ceil(((blocks * bsize) / MIB) * DEFAULT_SHARE))
-    const reserveMib = setMib ?? fallbackMib
+    const totalMib = Math.floor((blocks * bsize) / MIB)
+    const freeMib = Math.floor((bavail * bsize) / MIB)
+    const reserveMib = setMib ?? Math.min(LARGEST_DEFAULT_MIB, Math.ceil(totalMib * DEFAULT_SHARE))
     // Some file systems, such as btrfs, make inodes as needed and report 0 for their number.
-    if (reserveMib > 0 && files > 0 && ffree < files * INODES_SHARE) return { freeMib: 0, reserveMib }
-    return { freeMib: Math.max(0, Math.floor((bavail * bsize) / MIB) - reserveMib), reserveMib }
+    const ofInodes = files > 0 ? ffree / (files * INODES_SHARE) : Infinity
+    return { totalMib, freeMib, reserveMib, reserves: Math.min(freeMib / reserveMib, ofInodes) }
   }
-  const isShort = async (): Promise<boolean> => setMib !== 0 && (await measure()).freeMib === 0
+  /** How many MiB are free beyond the reserve. */
+  const beyondMib = ({ freeMib, reserveMib, reserves }: Measured): number =>
+    reserveMib > 0 && reserves <= 1 ? 0 : Math.max(0, freeMib - reserveMib)
+  const isShort = async (): Promise<boolean> => setMib !== 0 && beyondMib(await measure()) === 0
+  const refusal = (what: string, { reserveMib, freeMib }: Measured): StartError =>
+    new StartError(
+      'disk',
+      `${what}: the worker's disk is full up to the reserve of the control plane (${String(reserveMib)} MiB, SANDYARD_DISK_RESERVE_MIB), and ${String(freeMib)} MiB are free; try again later, or delete sandboxes or files of volumes`,
+    )
   return {
-    freeMib: async () => (await measure()).freeMib,
+    freeMib: async () => beyondMib(await measure()),
     isShort,
     async require(what) {
-      if (!(await isShort())) return
-      const { reserveMib } = await measure()
-      throw new StartError(
-        'disk',
-        `${what}: the worker's disk is full up to the reserve of the control plane (${String(reserveMib)} MiB, SANDYARD_DISK_RESERVE_MIB); try again later`,
-      )
+      if (await isShort()) throw refusal(what, await measure())
+    },
+    async requireNotCritical(what) {
+      const measured = await measure()
+      if (setMib !== 0 && diskPressureOf(measured.reserves, 'none') === 'critical') throw refusal(what, measured)
+    },
+    async measure(before) {
+      if (setMib === 0) return null
+      const { totalMib, freeMib, reserveMib, reserves } = await measure()
+      const pressure = diskPressureOf(reserves, before)
+      return { total_mib: totalMib, free_mib: freeMib, reserve_mib: reserveMib, pressure }
     },
   }
+}
+
+type Measured = {
+  readonly totalMib: number
+  readonly freeMib: number
+  readonly reserveMib: number
+  /** The free space as a multiple of the reserve. If inodes are scarcer, their number as a multiple of their reserve. */
+  readonly reserves: number
 }
 
 /**
@@ -65,4 +92,6 @@ export const NO_DISK_RESERVE: DiskReserve = {
   freeMib: () => Promise.resolve(Number.POSITIVE_INFINITY),
   isShort: () => Promise.resolve(false),
   require: () => Promise.resolve(),
+  requireNotCritical: () => Promise.resolve(),
+  measure: () => Promise.resolve(null),
 }

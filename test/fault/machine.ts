@@ -209,7 +209,7 @@ function withGates(gates: Gates, incarnation: Incarnation, driver: Driver): Driv
   return {
     ...driver,
     start: (run, signal) => act(`start ${run.run_id}`, () => driver.start(run, signal)),
-    stop: (run, graceMs) => act(`stop ${run}`, () => driver.stop(run, graceMs)),
+    stop: (run, graceMs, outcome) => act(`stop ${run}`, () => driver.stop(run, graceMs, outcome)),
     remove: (run) => act(`remove ${run}`, () => driver.remove(run)),
     discard: (sandbox) => act(`discard ${sandbox}`, () => driver.discard(sandbox)),
   }

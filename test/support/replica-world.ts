@@ -88,6 +88,7 @@ export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
       SANDYARD_READY_AHEAD: '1',
       SANDYARD_VOLUME_POOL_GIB: '1',
       SANDYARD_VCPU_OVERCOMMIT: '100',
+      SANDYARD_DISK_OVERCOMMIT: '64',
       SANDYARD_SHUTDOWN: 'stop',
       SANDYARD_LOG_LEVEL: 'info',
     }

@@ -162,7 +162,7 @@ export function spawnProgram(
   const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_)/.test(name))
   const child = spawn(file, words, {
     stdio: ['pipe', 'pipe', 'pipe'],
-    env: { ...Object.fromEntries(own), ...settings },
+    env: { ...Object.fromEntries(own), ...LITTLE_SPACE, ...settings },
   })
   // The kernel closes the pipe when this process ends, even by SIGKILL. `cat` then ends, and the program gets SIGTERM.
   const watchdog = spawn('sh', ['-c', 'cat > /dev/null; kill -TERM "$0"', String(child.pid)], {
@@ -174,6 +174,9 @@ export function spawnProgram(
   })
   return child
 }
+
+/** Tests run many sandboxes with default disks, also on a machine with little free space. */
+const LITTLE_SPACE = { SANDYARD_DISK_OVERCOMMIT: '64' }
 
 async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return

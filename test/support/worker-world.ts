@@ -19,6 +19,7 @@ import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makeRelay, type Relay } from '../../src/relay/relay.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
 import { makeControlPlane, type ControlPlane } from '../../src/worker/agent/control-plane.ts'
+import { NO_DISK_RESERVE, type DiskReserve } from '../../src/worker/disk-reserve.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/volume-files.ts'
@@ -53,6 +54,7 @@ export type RunWorkerOptions = {
   readonly fencesItself?: boolean
   readonly storage?: VolumeStorage
   readonly logs?: SandboxLogs
+  readonly diskReserve?: Pick<DiskReserve, 'measure'>
 }
 
 const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
@@ -123,6 +125,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
         fencesItself = false,
         storage = folders,
         logs = makeNoLogs(),
+        diskReserve = NO_DISK_RESERVE,
       } = {},
     ) {
       const ending = new AbortController()
@@ -138,6 +141,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
           filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
           logs,
           controlPlane,
+          diskReserve,
           clock,
           log,
           fencesItself,

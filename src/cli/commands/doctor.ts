@@ -1,4 +1,6 @@
 import { access, constants } from 'node:fs/promises'
+import type { Config } from '../../config.ts'
+import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
@@ -51,7 +53,7 @@ async function runDoctor({ config }: Call): Promise<number> {
     await check('disk', async () => {
       const reserve = diskReserve(config)
       await reserve.require('no sandbox can start')
-      return `${String(await reserve.freeMib())} MiB are free beyond the reserve of the control plane`
+      return describeDisk(await reserve.measure('none'), config)
     }),
     await check('OCI runtime', async () => {
       const { isolation, unusable } = await getRuntime()
@@ -104,6 +106,17 @@ async function runDoctor({ config }: Call): Promise<number> {
   const needed = findings.filter(({ name }) => !unneeded.includes(name))
   const chosen = surveys.find(({ name }) => name === choice.name)
   return needed.every(({ isOk }) => isOk) && (chosen?.missing.length ?? 0) === 0 ? 0 : 1
+}
+
+/** Describes the file system with the data folder, and the disks of sandboxes that it can have. */
+function describeDisk(disk: WorkerDisk | null, { diskMib, diskOvercommit }: Config): string {
+  if (disk === null)
+    return 'SANDYARD_DISK_RESERVE_MIB is 0: sandboxes may fill the disk, and the control plane then stops'
+  const { free_mib, total_mib, reserve_mib, pressure } = disk
+  const promised = Math.max(0, free_mib - reserve_mib) * diskOvercommit
+  const disks = `new disks may promise ${String(promised)} MiB, which is ${String(Math.floor(promised / diskMib))} of ${String(diskMib)} MiB (SANDYARD_DISK_OVERCOMMIT is ${String(diskOvercommit)})`
+  const warning = pressure === 'none' ? '' : '; nearly full'
+  return `${String(free_mib)} of ${String(total_mib)} MiB are free, ${String(reserve_mib)} of them are the reserve of the control plane${warning}; ${disks}`
 }
 
 /** Formats the surveys of the drivers, in the order of preference, and the chosen driver. Each string is one line. */

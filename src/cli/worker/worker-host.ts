@@ -110,6 +110,7 @@ export function runWorkerAgent(
       ...identity,
       ...host,
       ...(renewDeadline === null ? { fencesItself: false } : { fencesItself: true, renewDeadline }),
+      diskReserve: diskReserve(config),
       storageSampleMs: config.storageSampleSecs * 1_000,
       filesOf: makeVolumeFilesOpener({
         uidShift: UID_SHIFT,

@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { ABILITIES } from '../../domain/abilities.ts'
 import { ISOLATION_LEVELS, isolationAbility } from '../../domain/isolation.ts'
+import { DISK_PRESSURES } from '../../domain/workers/disk-pressure.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { RUN_PHASES } from './worker-protocol.ts'
@@ -8,7 +9,7 @@ import { RUN_PHASES } from './worker-protocol.ts'
 const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['exited']), code: Type.Integer() }),
   requestObject({ kind: stringEnum(['signalled']), signal: Type.String() }),
-  requestObject({ kind: stringEnum(['out_of_memory', 'stopped']) }),
+  requestObject({ kind: stringEnum(['out_of_memory', 'disk_full', 'stopped']) }),
   requestObject({ kind: stringEnum(['start_failed']), reason: stringEnum(START_FAILURES), message: Type.String() }),
   requestObject({ kind: stringEnum(['lost']), message: Type.String() }),
 ])
@@ -25,6 +26,14 @@ export const SyncInput = requestObject({
   known_generation: Type.Union([int64(), Type.Null()]),
   known_desired_version: Type.Union([Type.String(), Type.Null()]),
   capacity: requestObject({ vcpus: int32(), memory_mib: int32(), disk_mib: Type.Union([int64(), Type.Null()]) }),
+  disk: Type.Optional(
+    requestObject({
+      total_mib: int64(),
+      free_mib: int64(),
+      reserve_mib: int64(),
+      pressure: stringEnum(DISK_PRESSURES),
+    }),
+  ),
   driver: requestObject({
     name: Type.String(),
     isolation: Type.String(),

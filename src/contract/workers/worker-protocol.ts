@@ -3,6 +3,7 @@ import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/i
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
+import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 
 export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
@@ -61,6 +62,8 @@ export type SyncRequest = {
    */
   readonly known_desired_version: string | null
   readonly capacity: Capacity
+  /** The file system with the worker's data folder, rounded. Absent: it is not watched. */
+  readonly disk?: WorkerDisk
   readonly driver: DriverReport
   readonly observed_runs: readonly ObservedRun[]
   /** Sandboxes whose writable layer is stored on this worker, whether or not they run. */

@@ -13,6 +13,7 @@ import type { BaseDeps } from '../deps.ts'
 import { moveAll } from '../sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../sandboxes/transition-step.ts'
 import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
+import { recordDiskPressure } from './record-disk-pressure.ts'
 import { recordMemoryKills } from './record-memory-kills.ts'
 import type { ReportRecorder } from './report-batches.ts'
 
@@ -76,6 +77,7 @@ export async function recordReport(deps: RecordReportDeps, report: BoundReport):
     return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
   })
   await moveAll(deps, moves)
+  await recordDiskPressure(deps, report.worker_id, { disk: report.disk, wasShort: recorded.is_disk_short })
   await recordMemoryKills(deps, open, report.observed_runs)
   return { notice: noticeOf(recorded), open, has_more, hasMoved: moves.length > 0 || has_emptied, generation }
 }

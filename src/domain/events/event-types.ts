@@ -40,6 +40,7 @@ const transition = {
 const member = { member_id: 'uuid', user_id: 'uuid', role: 'text' } as const
 const key = { api_key_id: 'uuid', name: 'text' } as const
 const credential = { credential_id: 'uuid', host: 'text', username: 'text' } as const
+const workerDisk = { worker: 'text', free_mib: 'number', reserve_mib: 'number' } as const
 const file = { volume_id: 'uuid', path: 'text' } as const
 
 export const EVENT_TYPES = {
@@ -128,6 +129,12 @@ export const EVENT_TYPES = {
     'The kernel killed processes of a sandbox because memory ran out; `killed` counts those of the run.',
     { ...sandbox, run_id: 'uuid', worker: 'text', killed: 'number', memory_mib: 'number' },
   ),
+  worker_disk_short: event(
+    'worker',
+    'The disk of a worker is full up to its reserve: it refuses pulls and new disks.',
+    workerDisk,
+  ),
+  worker_disk_freed: event('worker', 'The disk of a worker has free space again.', workerDisk),
   sandbox_deleted: event('sandbox', 'The sandbox was deleted.', { ...sandbox, slug: 'text' }),
   sandbox_channel_opened: event('sandbox', 'A client opened the command channel of a sandbox.', {
     ...sandbox,

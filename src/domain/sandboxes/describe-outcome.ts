@@ -25,6 +25,8 @@ export function describeOutcome(outcome: RunOutcome): string {
       return `the workload was ended by ${outcome.signal}`
     case 'out_of_memory':
       return 'the sandbox ran out of memory'
+    case 'disk_full':
+      return "the worker stopped it because the machine's disk was full and its files grew most"
     case 'stopped':
       return 'it was stopped'
     case 'start_failed':

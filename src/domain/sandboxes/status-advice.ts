@@ -53,6 +53,10 @@ export const ADVICE_OF_OUTCOME: Readonly<Record<RunOutcome['kind'], Advice>> = {
   exited: logs,
   signalled: logs,
   out_of_memory: () => ['create it with more resources.memory_mib, or let its workload use less'],
+  disk_full: (names) => [
+    'delete sandboxes or files of volumes that nobody needs, or give the machine more space: sandyard doctor, on its machine',
+    ...start(names),
+  ],
   stopped: start,
   start_failed: () => [],
   lost: worker,

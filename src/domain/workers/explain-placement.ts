@@ -17,7 +17,7 @@ export type MissingRequirement = {
   readonly requested: number | string
   /** For an amount: how much is free on the worker that comes closest to the needed capacity. */
   readonly largest_free: number | null
-  /** For any other need: a description of what would satisfy it. */
+  /** For disk and any other need than an amount: a description of what would satisfy it. */
   readonly accepted: string | null
 }
 
@@ -64,13 +64,20 @@ export function explainPlacement(request: PlacementRequest, workers: readonly Pl
   const resource = (name: keyof typeof largest_free, requested: number): readonly MissingRequirement[] => {
     const free = largest_free[name]
     if (free === null || free >= requested) return []
-    return [{ kind: 'resource', name, requested, largest_free: free, accepted: null }]
+    const accepted = name === 'disk_mib' ? describeDiskRemedy(closest) : null
+    return [{ kind: 'resource', name, requested, largest_free: free, accepted }]
   }
   if (closest !== null) {
     missing.push(...resource('vcpus', vcpus), ...resource('memory_mib', memory_mib))
     missing.push(...resource('disk_mib', diskTakenOn(closest, request)))
   }
   return { missing, largest_free }
+}
+
+function describeDiskRemedy(worker: PlacementWorker | null): string {
+  return worker?.is_disk_short === true
+    ? 'free space on the worker: its disk is full up to SANDYARD_DISK_RESERVE_MIB; delete sandboxes or files of volumes'
+    : 'a smaller resources.disk_size_mib, fewer sandboxes (stopped ones count too), or a higher SANDYARD_DISK_OVERCOMMIT'
 }
 
 /** A need that a worker satisfies or not, whatever its capacity. */

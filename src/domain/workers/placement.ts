@@ -49,6 +49,8 @@ export type PlacementWorker = WorkerProfile & {
   readonly free_memory_mib: number
   /** Null: the worker doesn't limit the sum of its disks. */
   readonly free_disk_mib: number | null
+  /** Whether its file system is full up to its reserve, so that it gets no new disks. */
+  readonly is_disk_short?: boolean
 }
 
 /**

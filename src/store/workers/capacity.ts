@@ -27,6 +27,8 @@ export type WorkerCapacity = DiskUse & {
   readonly free_memory_mib: number
   /** The worker's disk capacity, whatever is used of it. Null: not limited. */
   readonly disk_mib: number | null
+  /** Whether its file system is full up to its reserve. */
+  readonly is_disk_short: boolean
   /** The hash of the worker's profile: see `findProfiles`. */
   readonly profile_hash: string
   /** The organizations whose runs it may get. Null: all. */
@@ -41,7 +43,7 @@ export async function listFree(q: Queryable, now: Date): Promise<readonly Worker
     name: 'capacity.listFree',
     text: `SELECT w.id, w.name, w.offer AS profile_hash, w.bounds -> 'org_ids' AS org_ids, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
              (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib,
-             w.disk_mib::float8, coalesce(d.sized_disks_mib, 0) AS sized_disks_mib,
+             w.disk_mib::float8, w.is_disk_short, coalesce(d.sized_disks_mib, 0) AS sized_disks_mib,
              coalesce(d.default_disks, 0) AS default_disks
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs

@@ -80,7 +80,17 @@ export type RecordedReportRow = RecordedWorkerReport & {
  */
 export function recordReports(reports: readonly ReportWithoutVolumes[], lease: LeaseTimes): Statement {
   const rows = reports.map(
-    ({ worker_id, incarnation, seq, capacity, driver, storage, stopped_sandboxes, refused_claims = null }) => {
+    ({
+      worker_id,
+      incarnation,
+      seq,
+      capacity,
+      driver,
+      storage,
+      stopped_sandboxes,
+      disk = null,
+      refused_claims = null,
+    }) => {
       return {
         worker_id,
         incarnation,
@@ -88,6 +98,7 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
         ...capacity,
         driver,
         storage,
+        disk,
         is_shared: storage.is_shared,
         stopped_sandboxes,
         refused_claims,
@@ -98,7 +109,7 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
     name: 'workerReports.recordReports',
     text: `WITH p AS MATERIALIZED (
              SELECT * FROM json_to_recordset($1::json) AS p(worker_id uuid, incarnation uuid, seq bigint, vcpus integer,
-               memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, is_shared boolean, stopped_sandboxes json,
+               memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, disk jsonb, is_shared boolean, stopped_sandboxes json,
                refused_claims text)),
            old AS MATERIALIZED (
              SELECT w.id, w.lease_expires_at, w.vcpus, w.memory_mib, w.storage FROM p JOIN workers w ON w.id = p.worker_id
@@ -107,15 +118,15 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
            renewed AS (
              UPDATE workers w SET vcpus = p.vcpus, memory_mib = p.memory_mib, disk_mib = p.disk_mib, driver = p.driver,
                lease_expires_at = $2, life = p.incarnation, report_seq = p.seq, storage = p.storage,
-               refused_claims = p.refused_claims
+               refused_claims = p.refused_claims, disk = p.disk
              FROM p JOIN old ON old.id = p.worker_id WHERE w.id = p.worker_id
-             RETURNING w.id, w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $3
+             RETURNING w.id, w.draining_since, w.drain_deadline_at, w.is_disk_short, old.lease_expires_at IS NULL OR old.lease_expires_at < $3
                OR old.vcpus < w.vcpus OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS adds_capacity),
            emptied AS (
              UPDATE volumes v SET emptied_at = $3 FROM renewed n JOIN p ON p.worker_id = n.id
              WHERE v.status = 'deleting' AND v.emptied_at IS NULL AND (v.home_worker_id = n.id OR v.is_shared AND p.is_shared)
                AND v.used_bytes IS NULL RETURNING n.id)
-           SELECT w.id AS worker_id, w.draining_since, w.drain_deadline_at, w.adds_capacity, ${GENERATION} AS generation,
+           SELECT w.id AS worker_id, w.draining_since, w.drain_deadline_at, w.is_disk_short, w.adds_capacity, ${GENERATION} AS generation,
              EXISTS (SELECT 1 FROM emptied e WHERE e.id = w.id) AS has_emptied,
              p.is_shared OR EXISTS (SELECT 1 FROM volumes v WHERE v.home_worker_id = w.id AND v.emptied_at IS NULL)
                OR EXISTS (SELECT 1 FROM json_array_elements_text(p.stopped_sandboxes) AS t(id)

@@ -1,4 +1,5 @@
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
+import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { OrgId, WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/lease.ts'
 import type { AuthenticatedWorker, WorkerBounds } from '../../domain/workers/worker-bounds.ts'
@@ -59,6 +60,8 @@ export type WorkerReport = ReportPosition & {
   readonly capacity: Capacity
   readonly driver: DriverReport
   readonly storage: StorageReport
+  /** Absent: the worker doesn't watch its disk. */
+  readonly disk?: WorkerDisk
   /** What the worker claimed beyond its bounds, for operators. Absent or null: nothing. */
   readonly refused_claims?: string | null
   readonly now: Date
@@ -75,6 +78,8 @@ export type DrainState = { readonly draining_since: Date | null; readonly drain_
 export type RecordedWorkerReport = DrainState & {
   /** Whether there may now be capacity for waiting runs. */
   readonly adds_capacity: boolean
+  /** Whether the last audit event about the worker's disk said that it is short. */
+  readonly is_disk_short: boolean
 }
 
 /**
@@ -102,9 +107,9 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
     name: 'workers.renew',
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
-             life = $8, report_seq = $9, storage = $10, refused_claims = $11
+             life = $8, report_seq = $9, storage = $10, refused_claims = $11, disk = $12
            FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ incarnation: '$8', seq: '$9', now: '$7' })}
-           RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
+           RETURNING w.draining_since, w.drain_deadline_at, w.is_disk_short, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
              OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS adds_capacity`,
     values: [
       id,
@@ -118,6 +123,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
       report.seq,
       JSON.stringify(report.storage),
       report.refused_claims ?? null,
+      report.disk === undefined ? null : JSON.stringify(report.disk),
     ],
   })
   return rows[0] ?? null

@@ -8,6 +8,8 @@ import type { Driver, Probe } from '../drivers/driver.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { ControlPlane } from './control-plane.ts'
+import type { DiskReserve } from '../disk-reserve.ts'
+import type { DiskGuard } from './disk-guard.ts'
 import type { Fence } from './fence.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
 import type { Steps } from './steps.ts'
@@ -25,6 +27,8 @@ export type AgentDeps = {
   readonly filesOf: (root: string) => VolumeFiles
   readonly logs: Pick<SandboxLogs, 'read' | 'discard'>
   readonly controlPlane: ControlPlane
+  /** The reserve of the file system to watch. Absent: none is watched. */
+  readonly diskReserve?: Pick<DiskReserve, 'measure'>
   readonly clock: Clock
   readonly log: Log
   /**
@@ -89,5 +93,6 @@ export type Agent = {
   readonly fence: Fence
   readonly steps: Steps
   readonly volumes: VolumeReconciler
+  readonly diskGuard: DiskGuard
   readonly state: AgentState
 }

@@ -3,11 +3,14 @@
  * reconciles the two. It stores no state on disk: each sync observes the driver again, and the control plane sends the
  * desired state again to each new process.
  */
+import type { RunId, VolumeId } from '../../domain/ids.ts'
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import { NO_DISK_RESERVE } from '../disk-reserve.ts'
 import type { Probe } from '../drivers/driver.ts'
 import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { Agent, AgentDeps, AgentState } from './agent-state.ts'
+import { makeDiskGuard } from './disk-guard.ts'
 import { makeFence } from './fence.ts'
 import { makeRenewDeadline } from './renew-deadline.ts'
 import { destroyAllRuns, reconcileRuns } from './reconcile-runs.ts'
@@ -40,6 +43,7 @@ export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void
       keepSyncing(agent, serve),
       keepProbing(agent),
       agent.volumes.keepMeasuring(),
+      deps.diskReserve === undefined ? null : agent.diskGuard.keepWatching(signal),
       keepStandingBy({ ...deps, serve }, signal),
       agent.fence.enforce((options) => destroyAllRuns(agent, options), signal),
     ])
@@ -72,6 +76,8 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     onNews()
     if (!signal.aborted) void reconcileRuns(agent)
   }
+  const volumesOf = (run: RunId): readonly VolumeId[] =>
+    state.desiredRuns?.find(({ run_id }) => run_id === run)?.volumes.map(({ volume_id }) => volume_id) ?? []
   const renewDeadline = deps.renewDeadline ?? makeRenewDeadline(deps.clock)
   const agent: Agent = {
     deps,
@@ -80,6 +86,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     fence: makeFence({ ...deps, renewDeadline }),
     steps: makeSteps({ ...deps, onEnd }, signal),
     volumes: makeVolumeReconciler({ ...deps, sampleMs: deps.storageSampleMs, onNews }, signal),
+    diskGuard: makeDiskGuard({ ...deps, reserve: deps.diskReserve ?? NO_DISK_RESERVE, volumesOf, onNews }),
     state,
   }
   return agent

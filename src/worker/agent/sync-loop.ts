@@ -60,7 +60,8 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
 }
 
 async function makeReport(agent: Agent): Promise<SyncRequest> {
-  const { deps, state, volumes } = agent
+  const { deps, diskGuard, state, volumes } = agent
+  const disk = diskGuard.reported()
   const [observed_runs, stored_sandboxes] = [await observeRuns(agent), await deps.driver.listStored()]
   const content = {
     protocol: WORKER_PROTOCOL_VERSION,
@@ -68,6 +69,7 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
     incarnation: deps.incarnation,
     known_desired_version: state.desiredVersion,
     capacity: state.probe.capacity,
+    ...(disk === undefined ? {} : { disk }),
     driver: state.probe.report,
     observed_runs,
     stored_sandboxes,

@@ -1,6 +1,12 @@
 import type { Duplex } from 'node:stream'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type { Capacity, DriverReport, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
+import type {
+  Capacity,
+  DriverReport,
+  ObservedRun,
+  DesiredRun,
+  RunOutcome,
+} from '../../contract/workers/worker-protocol.ts'
 
 /**
  * Runs sandboxes for a worker. A driver stores the state of each run on the machine, never only in memory, and `list`
@@ -25,10 +31,10 @@ export interface Driver {
    */
   start(run: DesiredRun, signal: AbortSignal): Promise<void>
   /**
-   * Sends SIGTERM, then SIGKILL after `graceMs`, and resolves when the run has ended. Succeeds for an ended or unknown
-   * run.
+   * Sends SIGTERM, then SIGKILL after `graceMs`, and resolves when the run has ended with `outcome`; absent: `stopped`.
+   * Succeeds for an ended or unknown run.
    */
-  stop(run: RunId, graceMs: number): Promise<void>
+  stop(run: RunId, graceMs: number, outcome?: RunOutcome): Promise<void>
   /**
    * Stops a run without grace and deletes its record. The sandbox's writable layer stays. Succeeds for an unknown run.
    */
@@ -38,6 +44,8 @@ export interface Driver {
    * sandbox.
    */
   discard(sandbox: SandboxId): Promise<void>
+  /** Measures what the writable layers of the running sandboxes take of the machine's disk. */
+  measureDisks(): Promise<readonly RunDisk[]>
   /** Opens a stream that carries the agent protocol for one client. Rejects when the run is not running. */
   openChannel(run: RunId): Promise<Duplex>
   /** Calls `onChange` within a second after the result of `list` changes. The returned function ends the calls. */
@@ -45,6 +53,9 @@ export interface Driver {
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>
 }
+
+/** What the writable layer of a running sandbox takes of the machine's disk. */
+export type RunDisk = { readonly run_id: RunId; readonly takenBytes: number }
 
 /** The driver's abilities on this machine, and the machine's capacity. */
 export type Probe = { readonly report: DriverReport; readonly capacity: Capacity }

@@ -213,7 +213,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const kept = work.finally(() => ends.delete(kept))
     ends.add(kept)
   }
-  const end = async (id: RunId, graceMs: number): Promise<void> => {
+  const end = async (id: RunId, graceMs: number, outcome: RunOutcome = { kind: 'stopped' }): Promise<void> => {
     const start = starts.get(id)
     start?.abort.abort(new Error('the run was stopped'))
     await Promise.allSettled([start?.done])
@@ -224,7 +224,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const { ignoresTerm, stopDelayMs } = behaviourOf(run.desired)
     const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
     if (waitMs > 0) await clock.sleep(waitMs)
-    world.end(id, { kind: 'stopped' })
+    world.end(id, outcome)
   }
 
   return {
@@ -258,6 +258,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       world.stored.delete(sandbox)
       return Promise.resolve()
     },
+    measureDisks: () => Promise.resolve([]),
     openChannel(id): Promise<Duplex> {
       const isRunning = world.runs.get(id)?.observed.phase === 'running'
       return Promise.reject(

@@ -12,6 +12,8 @@ export const LIFECYCLE_LINES = {
         return `ended by signal ${outcome.signal}`
       case 'out_of_memory':
         return 'out of memory: the sandbox reached its memory limit and was killed'
+      case 'disk_full':
+        return "stopped because the machine's disk is full and this sandbox's files grew most"
       case 'stopped':
         return 'stopped'
       case 'start_failed':

@@ -64,8 +64,17 @@ test('a disk that no worker has capacity for is named by its size, unless it is 
   const workers = [{ ...WORKER, free_disk_mib: 700 }]
   const told = explainPlacement({ ...REQUEST, disk_mib: 800 }, workers)
   assert.deepEqual(told.missing, [
-    { kind: 'resource', name: 'disk_mib', requested: 800, largest_free: 700, accepted: null },
+    {
+      kind: 'resource',
+      name: 'disk_mib',
+      requested: 800,
+      largest_free: 700,
+      accepted:
+        'a smaller resources.disk_size_mib, fewer sandboxes (stopped ones count too), or a higher SANDYARD_DISK_OVERCOMMIT',
+    },
   ])
+  const short = explainPlacement({ ...REQUEST, disk_mib: 800 }, [{ ...WORKER, free_disk_mib: 0, is_disk_short: true }])
+  assert.match(short.missing[0]?.accepted ?? '', /its disk is full up to SANDYARD_DISK_RESERVE_MIB; delete sandboxes/)
   assert.equal(told.largest_free.disk_mib, 700)
   const [byDefault] = explainPlacement(REQUEST, workers).missing
   assert.deepEqual([byDefault?.name, byDefault?.requested], ['disk_mib', 1_000])

@@ -27,6 +27,7 @@ const OUTCOMES: Readonly<Record<RunOutcome['kind'], RunOutcome>> = {
   exited: { kind: 'exited', code: 3 },
   signalled: { kind: 'signalled', signal: 'SIGKILL' },
   out_of_memory: { kind: 'out_of_memory' },
+  disk_full: { kind: 'disk_full' },
   stopped: { kind: 'stopped' },
   start_failed: { kind: 'start_failed', reason: 'image', message: 'no such image' },
   lost: { kind: 'lost', message: 'the lease is over' },

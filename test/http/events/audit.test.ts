@@ -8,6 +8,7 @@ import { allowNetworkRange, disallowNetworkRange } from '../../../src/control/or
 import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { setPlan } from '../../../src/control/orgs/plans.ts'
 import { setQuota } from '../../../src/control/orgs/quotas.ts'
+import { recordDiskPressure } from '../../../src/control/workers/record-disk-pressure.ts'
 import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
@@ -100,6 +101,9 @@ test('together, operations, operators, loops and workers record every event type
   await waitUntil(async () => (await typesOf(hungry.id)).has('sandbox_out_of_memory'))
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
   await waitUntil(async () => (await typesOf(waiting.id)).has('sandbox_waiting'))
+  const disk = { total_mib: 1_000, free_mib: 40, reserve_mib: 50, pressure: 'short' } as const
+  await recordDiskPressure(deps, world.worker_id, { disk, wasShort: false })
+  await recordDiskPressure(deps, world.worker_id, { disk: { ...disk, pressure: 'none' }, wasShort: true })
   await waitUntil(async () => {
     await makeReapVolumesLoop(deps).run(signal)
     return (await allEvents()).some(({ event_type }) => event_type === 'volume_deleted')

@@ -58,6 +58,7 @@ export async function openSoakCluster(): Promise<SoakCluster> {
     SANDYARD_SHUTDOWN: 'stop',
     SANDYARD_STOP_GRACE_MS: '500',
     SANDYARD_VCPU_OVERCOMMIT: '100',
+    SANDYARD_DISK_OVERCOMMIT: '64',
     SANDYARD_READY_AHEAD: '1',
     SANDYARD_VOLUME_POOL_GIB: '1',
     ...(lacks === false ? {} : { SANDYARD_DRIVER: 'simulated' }),

@@ -1,10 +1,11 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { SandboxId } from '../../../domain/ids.ts'
 import { hasErrorCode } from '../../../lib/error-code.ts'
 import { statOrNull, takenBytes } from '../../../lib/files.ts'
 import { limitOfDisksMib } from '../../disk-reserve.ts'
 import type { OfferedShare } from '../shared/machine.ts'
-import { sandboxesFolder } from './installation.ts'
+import { sandboxesFolder, vmPaths } from './installation.ts'
 
 /**
  * Returns how many MiB the disks of all sandboxes may have together. The runtime makes sparse disks in a folder for each
@@ -16,6 +17,11 @@ export async function measureDiskLimitMib(
 ): Promise<number> {
   const taken = await takenBelow(sandboxesFolder(home))
   return limitOfDisksMib(taken, { reserve: diskReserve, overcommit: diskOvercommit })
+}
+
+/** Returns what the files of a sandbox take, its disk included. */
+export function measureTakenBytes(home: string, sandbox: SandboxId): Promise<number> {
+  return takenBelow(join(sandboxesFolder(home), vmPaths(home, sandbox).name))
 }
 
 /** Adds up the bytes that all files in a folder take. What disappears meanwhile doesn't count. */

@@ -8,7 +8,7 @@ import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
-import { measureDiskLimitMib } from './disk-limit.ts'
+import { measureDiskLimitMib, measureTakenBytes } from './disk-limit.ts'
 import { makeGuestHeartbeats } from './guest-heartbeats.ts'
 import { assertHomeShortEnough, vmPaths, describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
 import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
@@ -40,13 +40,19 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     list: () => supervisor.list(),
     listStored: () => storedSandboxes.list(),
     start: (desired, signal) => supervisor.start(desired, signal),
-    stop: (run, graceMs) => supervisor.stop(run, graceMs),
+    stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
       supervisor.assertNoRunOf(sandbox)
       if ((await storedSandboxes.read(sandbox)) === null) return
       await msb.remove(vmPaths(home, sandbox).name)
       await storedSandboxes.delete(sandbox)
+    },
+    async measureDisks() {
+      const live = records.list().filter(({ is_released }) => !is_released)
+      return await Promise.all(
+        live.map(async ({ run_id, sandbox_id }) => ({ run_id, takenBytes: await measureTakenBytes(home, sandbox_id) })),
+      )
     },
     async openChannel(run) {
       const record = records.read(run)

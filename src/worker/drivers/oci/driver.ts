@@ -71,11 +71,17 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     list: () => supervisor.list(),
     listStored: () => disks.list(),
     start: (desired, signal) => supervisor.start(desired, signal),
-    stop: (run, graceMs) => supervisor.stop(run, graceMs),
+    stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
       supervisor.assertNoRunOf(sandbox)
       await disks.delete(sandbox)
+    },
+    async measureDisks() {
+      const live = records.list().filter(({ is_released, started }) => !is_released && started !== null)
+      return await Promise.all(
+        live.map(async ({ run_id, sandbox_id }) => ({ run_id, takenBytes: await disks.takenBytes(sandbox_id) })),
+      )
     },
     async openChannel(run) {
       const record = records.read(run)

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { availableParallelism, totalmem } from 'node:os'
 import { delimiter, join } from 'node:path'
+import { roundMib } from '../../../domain/workers/disk-pressure.ts'
 import type { DiskReserve } from '../../disk-reserve.ts'
 import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 
@@ -30,17 +31,9 @@ export async function measureCapacity(
   }
 }
 
-/** The offered disk has this many steps in each doubling. */
-const DISK_STEPS = 64
-
-/**
- * Rounds a limit of disks down, so that a report stays the same while logs and images change the free space a little.
- * Null: there is no limit.
- */
+/** Null: there is no limit. */
 function offeredDiskMib(limitMib: number): number | null {
-  if (!Number.isFinite(limitMib)) return null
-  const step = Math.max(1, 2 ** Math.floor(Math.log2(Math.max(1, limitMib))) / DISK_STEPS)
-  return Math.floor(Math.floor(limitMib / step) * step)
+  return Number.isFinite(limitMib) ? roundMib(limitMib) : null
 }
 
 /** The rest is for what sandboxes need besides their own memory, such as the processes that run their commands. */

@@ -182,7 +182,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 
   /** Stops a run and returns its last record, or null for an unknown run. */
-  const stop = async (run: RunId, graceMs: number): Promise<Run | null> => {
+  const stop = async (run: RunId, graceMs: number, outcome: RunOutcome = { kind: 'stopped' }): Promise<Run | null> => {
     await starts.cancel(run)
     const stopped = await mutex.run(run, async () => {
       const read = records.read(run)
@@ -193,7 +193,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       if (!record.is_stop_requested) logs.writerOf(record.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
       watch.checkSoon()
       await operations.stopProcesses(stopping, graceMs)
-      return await recordEnd(stopping, { kind: 'stopped' })
+      return await recordEnd(stopping, outcome)
     })
     watch.checkSoon()
     return stopped
@@ -205,8 +205,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   return {
     list,
     start: (desired, signal) => starts.start(desired.run_id, signal, (either) => start(desired, either)),
-    async stop(run, graceMs) {
-      await stop(run, graceMs)
+    async stop(run, graceMs, outcome) {
+      await stop(run, graceMs, outcome)
     },
     async remove(run) {
       if ((await stop(run, 0)) === null) return

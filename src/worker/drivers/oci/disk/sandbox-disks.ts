@@ -11,7 +11,7 @@ import type { Image } from '../../../images/image.ts'
 import { openDiskPromises } from './disk-promises.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
-import { readFileOrNull } from '../../../../lib/files.ts'
+import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts'
 
 /**
  * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write.
@@ -26,6 +26,8 @@ export type SandboxDisks = {
   /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
+  /** Returns what a sandbox's disk takes of the file system. 0 for an unknown sandbox. */
+  takenBytes(sandbox: SandboxId): Promise<number>
   /** Returns how many MiB all disks together may have, by the space of the file system. */
   measureLimitMib(): Promise<number>
   /** Deletes a sandbox's disk. Succeeds for an unknown sandbox. */
@@ -139,6 +141,7 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     pinnedImageOf: async (sandbox) =>
       isReady(sandbox) ? await readPinnedImage(folderOf(sandbox), input.imagesDir) : null,
     isReady,
+    takenBytes: async (sandbox) => takenBytes((await statOrNull(join(folderOf(sandbox), IMAGE))) ?? { blocks: 0 }),
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })
       promises.remove(sandbox)

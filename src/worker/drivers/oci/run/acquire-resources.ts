@@ -135,6 +135,7 @@ async function prepareDisk(context: OciContext, desired: DesiredRun, paths: Root
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const prepare = async (): Promise<SandboxDisk> => {
     const sizeMib = diskSizeMib(desired, settings)
+    await settings.diskReserve.requireNotCritical('the sandbox was not started')
     if (!disks.isReady(sandbox_id)) {
       requireDiskSize(sizeMib, settings)
       await settings.diskReserve.require('the sandbox got no disk')
