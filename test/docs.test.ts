@@ -96,11 +96,11 @@ test('docs/drivers.md says for every ability which drivers enforce it and which 
 })
 
 test('docs/metrics.md lists every metric with its labels and the processes that show it', async () => {
-  const rows = (await listMetrics()).map(({ name, type, labels, isLeaders, help }) => [
+  const rows = (await listMetrics()).map(({ name, type, labels, shownBy, help }) => [
     `\`${name}\``,
     type,
     labels.map((label) => `\`${label}\``).join(', '),
-    isLeaders ? 'the leader' : 'each process',
+    shownBy,
     help,
   ])
   const head = ['metric', 'type', 'labels', 'shown by', 'meaning']

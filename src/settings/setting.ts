@@ -37,6 +37,18 @@ export const httpOrigin: Setting<string>['parse'] = (seen) => {
   return isFine ? { value: url.origin } : { accepted: 'http:// or https:// with a host and, if need be, a port' }
 }
 
+/** An address on which a process listens. */
+export type ListenAddress = { readonly host: string; readonly port: number }
+
+/** Accepts a host and a port. An IPv6 address is in brackets. */
+export const listenAddress: Setting<ListenAddress>['parse'] = (seen) => {
+  const [, bracketed, name, digits] = /^(?:\[([\da-fA-F:]+)\]|([\w.-]+)):(\d{1,5})$/.exec(seen) ?? []
+  const port = Number(digits)
+  const host = bracketed ?? name
+  if (host === undefined || port > 65_535) return { accepted: 'host:port, such as 127.0.0.1:9480 or [::1]:9480' }
+  return { value: { host, port } }
+}
+
 /** Accepts integers from `least` to `most`. */
 export function integerBetween(least: number, most: number): Setting<number>['parse'] {
   return (seen) => {

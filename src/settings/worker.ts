@@ -1,5 +1,15 @@
 import type { IdRange } from '../domain/workers/id-range.ts'
-import { directoryPath, oneOf, nonEmptyText, httpOrigin, integerBetween, userIdRange, type Setting } from './setting.ts'
+import {
+  directoryPath,
+  listenAddress,
+  type ListenAddress,
+  oneOf,
+  nonEmptyText,
+  httpOrigin,
+  integerBetween,
+  userIdRange,
+  type Setting,
+} from './setting.ts'
 
 /** The settings of a worker: how it joins a control plane, and how it runs sandboxes and stores their data. */
 export const WORKER_SETTINGS = {
@@ -27,6 +37,15 @@ export const WORKER_SETTINGS = {
     meaning: "the worker's name for `sandyard worker` (default: the host's name)",
     parse: nonEmptyText,
   } satisfies Setting<string>,
+  workerMetricsAddress: {
+    variable: 'SANDYARD_WORKER_METRICS_ADDRESS',
+    flag: null,
+    fallback: null,
+    unit: 'host:port',
+    meaning:
+      'where `sandyard worker` answers `GET /metrics` in plain HTTP, such as 127.0.0.1:9480, by the rules of `SANDYARD_METRICS_KEY`; without it, a worker listens nowhere',
+    parse: listenAddress,
+  } satisfies Setting<ListenAddress>,
   driver: {
     variable: 'SANDYARD_DRIVER',
     flag: 'driver',

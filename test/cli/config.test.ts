@@ -27,6 +27,8 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_UID_RANGE: '100000-300000' }, {}, /SANDYARD_UID_RANGE/],
     [{ SANDYARD_UID_RANGE: '300000:65536' }, {}, /FIRST-LAST/],
     [{ SANDYARD_REGISTRIES_ALLOWED: 'http://localhost:5000' }, {}, /hosts such as localhost:5000/],
+    [{ SANDYARD_WORKER_METRICS_ADDRESS: '9480' }, {}, /host:port, such as 127.0.0.1:9480 or \[::1\]:9480/],
+    [{ SANDYARD_WORKER_METRICS_ADDRESS: 'localhost:65536' }, {}, /SANDYARD_WORKER_METRICS_ADDRESS/],
   ]
   for (const [env, flags, message] of refused)
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { Registry } from 'prom-client'
 import { makeLoopMetrics } from '../../src/cli/metrics/loop-metrics.ts'
+import { makePullMetrics } from '../../src/cli/metrics/machine-metrics.ts'
 import { makeRunMetrics } from '../../src/cli/metrics/run-metrics.ts'
 import { SCRAPE_LIMIT_MS } from '../../src/cli/metrics/server-metrics.ts'
 import { moveSandbox } from '../../src/control/sandboxes/transition.ts'
@@ -10,6 +11,7 @@ import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { StartError } from '../../src/worker/start-error.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { makeServerMetrics } from '../support/metrics.ts'
 import { createTestSandbox } from '../support/quota-world.ts'
@@ -167,4 +169,39 @@ test('a loop shows its passes, failures and last success, and nothing of its suc
   const following = await register.metrics()
   assert.match(following, /^sandyard_leader 0$/m)
   assert.doesNotMatch(following, /^sandyard_loop_(last_success|period)\w*\{/m)
+})
+
+test('a pull counts with its duration, a stored image does not, and a failure counts by its reason', async () => {
+  const register = new Registry()
+  const count = makePullMetrics(register, systemClock)
+  const config = { env: [], entrypoint: null, cmd: null, workdir: null, user: null }
+  const outcomes: readonly (() => Promise<boolean>)[] = [
+    () => Promise.resolve(true),
+    () => Promise.resolve(false),
+    () => Promise.reject(new StartError('registry', 'the registry is away')),
+    () => Promise.reject(new Error('a bug')),
+  ]
+  for (const outcome of outcomes) {
+    const images = count({
+      list: () => Promise.resolve([]),
+      async resolve(reference, { onFetched }) {
+        if (await outcome()) onFetched?.()
+        return { reference, digest: '', layers: [], config }
+      },
+    })
+    const options = {
+      org: control.caller.org_id,
+      policy: 'if_missing',
+      auth: null,
+      signal: AbortSignal.timeout(10_000),
+    } as const
+    await images.resolve('localhost/demo', options).catch(() => undefined)
+  }
+  const samples = samplesOf(await register.metrics())
+  for (const expected of [
+    'sandyard_machine_pull_duration_seconds_count 1',
+    'sandyard_machine_pull_failures_total{reason="registry"} 1',
+    'sandyard_machine_pull_failures_total{reason="host"} 1',
+  ])
+    assert.ok(samples.includes(expected), `${expected} is not among:\n${samples.join('\n')}`)
 })

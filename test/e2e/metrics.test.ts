@@ -6,8 +6,10 @@ import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { mustCall } from '../support/api.ts'
 import { assertNone } from '../support/documents.ts'
+import { freePort } from '../support/free-port.ts'
 import { listMetrics } from '../support/metrics.ts'
 import { DASHBOARD, PROMETHEUS_FILES, startPrometheus, whyNoPrometheus, type TestPrometheus } from '../support/prometheus.ts' // prettier-ignore
+import { makeProgram, runProgram } from '../support/program.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -88,6 +90,36 @@ describe('metrics in Prometheus', { skip: whyNoPrometheus() }, () => {
       const names = query.match(/\b(sandyard|process|nodejs)_\w+/g) ?? []
       const unknown = names.filter((name) => !known.has(name) && !known.has(name.replace(/_(bucket|count|sum)$/, '')))
       assertNone(unknown, `no such metric, in "${where}"`)
+    }
+  })
+
+  test('a worker shows the metrics of its machine on its own address, and only to those who may read them', async () => {
+    const address = `127.0.0.1:${String(await freePort())}`
+    const dataDir = join(folder, 'worker')
+    const token = await runProgram(['worker', 'token'], { SANDYARD_DATA_DIR: server.dataDir })
+    const key = 'the key of the metrics'.replaceAll(' ', '-')
+    const settings = {
+      SANDYARD_DATA_DIR: dataDir,
+      SANDYARD_JOIN: server.url,
+      SANDYARD_JOIN_TOKEN: /syw_\S+/.exec(token.output)?.[0] ?? assert.fail(token.output),
+      SANDYARD_DRIVER: 'simulated',
+      SANDYARD_WORKER_METRICS_ADDRESS: address,
+      SANDYARD_METRICS_KEY: key,
+    }
+    const worker = makeProgram(['worker'], settings, /ready: the control plane/)
+    try {
+      await worker.start()
+      assert.equal((await fetch(`http://${address}/metrics`)).status, 401)
+      const headers = { authorization: `Bearer ${key}` }
+      assert.equal((await fetch(`http://${address}/`, { headers })).status, 404)
+      const text = await (await fetch(`http://${address}/metrics`, { headers })).text()
+      assert.match(text, /^sandyard_machine_runs\{phase="running"\} 0$/m)
+      assert.match(text, /^sandyard_machine_last_report_timestamp_seconds \d/m)
+      assert.match(text, /^sandyard_machine_volumes_free_bytes \d/m)
+      assert.match(text, /^sandyard_data_folder_free_bytes \d/m)
+      assert.equal(execFileSync('promtool', ['check', 'metrics'], { input: text, encoding: 'utf8' }), '')
+    } finally {
+      await worker.stop()
     }
   })
 

@@ -2,10 +2,12 @@ import { Registry, type Metric } from 'prom-client'
 import { FLEET_METRICS } from '../../src/cli/metrics/fleet-metrics.ts'
 import { labelNamesOf } from '../../src/cli/metrics/gauges.ts'
 import { LEADER_LOOP_METRICS, makeLoopMetrics } from '../../src/cli/metrics/loop-metrics.ts'
+import { addMachineMetrics, makePullMetrics, withSyncMetrics } from '../../src/cli/metrics/machine-metrics.ts'
 import { makeRunMetrics } from '../../src/cli/metrics/run-metrics.ts'
 import { addServerMetrics, type ServerMetricsDeps } from '../../src/cli/metrics/server-metrics.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
+import { makeControlPlane } from '../../src/worker/agent/control-plane.ts'
 import { makeHttpWorld } from './http-world.ts'
 
 /** A registry with the metrics of a server process, except for those of HTTP. `deps` replace what the metrics read. */
@@ -39,18 +41,34 @@ export type ListedMetric = {
   readonly name: string
   readonly type: string
   readonly labels: readonly string[]
-  /** Whether only the leader shows it. */
-  readonly isLeaders: boolean
+  readonly shownBy: 'each server' | 'the leader' | 'each worker' | 'each process'
   readonly help: string
 }
 
-/** Every metric of a server process by its name, without those that Node and the process library define. */
+/** Every metric of servers and workers by its name, without those that Node and the process library define. */
 export async function listMetrics(): Promise<readonly ListedMetric[]> {
   const register = makeServerMetrics()
   makeLoopMetrics(register, systemClock)
   makeRunMetrics(register)
+  addMachineMetrics(register, {
+    driver: { list: () => Promise.resolve([]), pools: () => [] },
+    storage: { root: '/' },
+    readImageBytes: () => Promise.resolve(0),
+    clock: systemClock,
+    log: makeLog('silent'),
+  })
+  makePullMetrics(register, systemClock)
+  withSyncMetrics(register, {
+    controlPlane: makeControlPlane({ url: 'http://127.0.0.1:9', credential: '' }),
+    clock: systemClock,
+  })
   await makeHttpWorld({ server: { metrics: register } }).close()
   const ofLeader = new Set([...LEADER_LOOP_METRICS, ...FLEET_METRICS.map(({ name }) => name)])
+  const shownBy = (name: string): ListedMetric['shownBy'] => {
+    if (ofLeader.has(name)) return 'the leader'
+    if (name.startsWith('sandyard_machine_')) return 'each worker'
+    return /^sandyard_(build_info|data_folder_)/.test(name) ? 'each process' : 'each server'
+  }
   const types = new Map((await register.getMetricsAsJSON()).map(({ name, type }) => [name, String(type)]))
   return register
     .getMetricsAsArray()
@@ -58,7 +76,7 @@ export async function listMetrics(): Promise<readonly ListedMetric[]> {
       const { name, help } = described
       const metric: Metric | undefined = register.getSingleMetric(name)
       const labels = metric === undefined ? [] : labelNamesOf(metric)
-      return { name, help, labels, type: types.get(name) ?? '', isLeaders: ofLeader.has(name) }
+      return { name, help, labels, type: types.get(name) ?? '', shownBy: shownBy(name) }
     })
     .filter(({ name }) => name.startsWith('sandyard_'))
     .toSorted((a, b) => (a.name < b.name ? -1 : 1))

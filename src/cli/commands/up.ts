@@ -7,6 +7,7 @@ import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Command } from 'commander'
+import type { Registry } from 'prom-client'
 import { addSettings, runs, type Call } from '../command.ts'
 import { requireFreePort } from '../server/listen-address.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
@@ -14,6 +15,7 @@ import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openServerStore } from '../server/open-server-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
+import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
@@ -57,7 +59,7 @@ async function runUp({ config }: Call): Promise<void> {
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await createFirstKey(control.deps, config)
-  await using host = await tryOpenWorkerHost({ config, folder, log })
+  await using host = await tryOpenWorkerHost({ config, folder, log }, control.metrics)
   const failed = new AbortController()
   const ending = AbortSignal.any([signal, failed.signal])
   const synced = Promise.withResolvers<void>()
@@ -87,11 +89,14 @@ async function runUp({ config }: Call): Promise<void> {
  * Opens the worker's host. Returns null if no driver works on this machine. The API runs without a worker, too: clients
  * can read, and starts report what is missing.
  */
-async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<(WorkerHost & AsyncDisposable) | null> {
+async function tryOpenWorkerHost(
+  deps: WorkerHostDeps,
+  metrics: Registry,
+): Promise<(WorkerHost & AsyncDisposable) | null> {
   try {
     // `fencesItself` is false because no other server process exists. So nobody can mark the sandboxes as lost, and
     // start them elsewhere, while this process is frozen or can't reach the database.
-    const host = await openWorkerHost(deps, { fencesItself: false })
+    const host = await openWorkerHost(deps, { fencesItself: false, metrics })
     return { ...host, [Symbol.asyncDispose]: () => closeWorkerHost(deps.config, host) }
   } catch (error) {
     deps.log.error({ error }, 'no driver')
@@ -114,7 +119,10 @@ async function runLocalWorker(
   const identity = {
     worker_id,
     incarnation: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
-    controlPlane: makeControlPlane({ url: control.url, credential, pin: () => control.fingerprint() }),
+    controlPlane: withSyncMetrics(control.metrics, {
+      controlPlane: makeControlPlane({ url: control.url, credential, pin: () => control.fingerprint() }),
+      clock: systemClock,
+    }),
     onSynced,
   }
   await runWorkerAgent({ config, log }, { host, identity }, signal)

@@ -1,4 +1,4 @@
-import { Counter, Gauge, type Metric, type Registry } from 'prom-client'
+import { collectDefaultMetrics, Counter, Gauge, type Metric, type Registry } from 'prom-client'
 
 /** The value of a metric for one combination of its labels. */
 export type Sample = { readonly labels?: Readonly<Record<string, string>>; readonly value: number }
@@ -22,6 +22,21 @@ export function addGauge(register: Registry, text: MetricText, read: ReadSamples
       for (const { labels = {}, value } of samples) gauge.set(labels, value)
     },
   })
+}
+
+/** Sums of other metrics, which break Prometheus' rules: only counters end with `_total`. */
+const MISNAMED = ['nodejs_active_handles_total', 'nodejs_active_requests_total', 'nodejs_active_resources_total']
+
+/** Adds the metrics of the Node process. */
+export function addNodeMetrics(register: Registry): void {
+  collectDefaultMetrics({ register })
+  for (const name of MISNAMED) register.removeSingleMetric(name)
+}
+
+/** Adds the version of the program. */
+export function addBuildInfo(register: Registry, version: string): void {
+  const text = { name: 'sandyard_build_info', help: '1, with the version of the program.', labelNames: ['version'] }
+  addGauge(register, text, () => [{ labels: { version }, value: 1 }])
 }
 
 /** Adds a counter whose samples are read whenever the metrics are scraped. Whoever counts must never count down. */

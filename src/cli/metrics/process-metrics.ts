@@ -1,8 +1,8 @@
 import { X509Certificate } from 'node:crypto'
-import { statfs } from 'node:fs/promises'
 import type { Registry } from 'prom-client'
 import type { ConnectionPoolUse } from '../../store/postgres/connection-pool.ts'
-import { addGauge, addReadCounter, type Sample } from './gauges.ts'
+import { addDataFolderMetrics } from './file-system-metrics.ts'
+import { addBuildInfo, addGauge, addReadCounter, type Sample } from './gauges.ts'
 
 /** Where the metrics of a server process read their values. */
 export type ProcessSources = {
@@ -25,15 +25,7 @@ type PermitUse = { readonly inUse: () => number; readonly max: number | null }
 export function addProcessMetrics(register: Registry, sources: ProcessSources): void {
   const { version, permits } = sources
   const one = (value: number): readonly Sample[] => [{ value }]
-  addGauge(
-    register,
-    {
-      name: 'sandyard_build_info',
-      help: '1, with the version of the program.',
-      labelNames: ['version'],
-    },
-    () => [{ labels: { version }, value: 1 }],
-  )
+  addBuildInfo(register, version)
   addGauge(
     register,
     {
@@ -100,7 +92,7 @@ export function addProcessMetrics(register: Registry, sources: ProcessSources): 
     },
     () => one(sources.relay.standbyCount),
   )
-  addFileSystemMetrics(register, sources.dataDir)
+  addDataFolderMetrics(register, sources.dataDir)
   addGauge(
     register,
     {
@@ -168,42 +160,5 @@ function addConnectionPoolMetrics(register: Registry, read: ProcessSources['conn
       labelNames: ['pool', 'reason'],
     },
     () => each(({ rejected }) => Object.entries(rejected).map(([reason, value]) => ({ labels: { reason }, value }))),
-  )
-}
-
-/** The file system with the data folder. A folder that can't be read shows no sample. */
-function addFileSystemMetrics(register: Registry, dataDir: string): void {
-  const read = async (pick: (stats: { bavail: number; blocks: number; ffree: number }) => number, unit?: 'bytes') => {
-    try {
-      const stats = await statfs(dataDir)
-      if (unit === undefined && stats.files === 0) return [] // btrfs has no fixed number of inodes
-      return [{ value: pick(stats) * (unit === 'bytes' ? stats.bsize : 1) }]
-    } catch {
-      return []
-    }
-  }
-  addGauge(
-    register,
-    {
-      name: 'sandyard_data_folder_free_bytes',
-      help: 'Free space for the program on the file system of the data folder.',
-    },
-    () => read(({ bavail }) => bavail, 'bytes'),
-  )
-  addGauge(
-    register,
-    {
-      name: 'sandyard_data_folder_size_bytes',
-      help: 'The size of the file system of the data folder.',
-    },
-    () => read(({ blocks }) => blocks, 'bytes'),
-  )
-  addGauge(
-    register,
-    {
-      name: 'sandyard_data_folder_free_inodes',
-      help: 'Free inodes on the file system of the data folder.',
-    },
-    () => read(({ ffree }) => ffree),
   )
 }

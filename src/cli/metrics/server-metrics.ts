@@ -1,10 +1,10 @@
-import { collectDefaultMetrics, Counter, type Registry } from 'prom-client'
+import { Counter, type Registry } from 'prom-client'
 import type { Clock } from '../../lib/clock.ts'
 import { makeLimitedRead } from '../../lib/limited-read.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import { FLEET_METRICS, readFleetNumbers } from './fleet-metrics.ts'
-import { addGauge } from './gauges.ts'
+import { addGauge, addNodeMetrics } from './gauges.ts'
 import { addProcessMetrics, type ProcessSources } from './process-metrics.ts'
 
 /** What the metrics of a server process read. */
@@ -17,9 +17,6 @@ export type ServerMetricsDeps = Omit<ProcessSources, 'isReady'> & {
   /** Up to this number of workers, each worker has series of its own. */
   readonly workerSeriesMax: number
 }
-
-/** Sums of other metrics, which break Prometheus' rules: only counters end with `_total`. */
-const MISNAMED = ['nodejs_active_handles_total', 'nodejs_active_requests_total', 'nodejs_active_resources_total']
 
 /**
  * How long the numbers of the installation serve all scrapes, in milliseconds. It is less than any usual interval of
@@ -35,8 +32,7 @@ export const SCRAPE_LIMIT_MS = 2_000
  */
 export function addServerMetrics(register: Registry, deps: ServerMetricsDeps): void {
   const { clock, log, db } = deps
-  collectDefaultMetrics({ register })
-  for (const name of MISNAMED) register.removeSingleMetric(name)
+  addNodeMetrics(register)
   const failures = new Counter({
     name: 'sandyard_metrics_read_failures_total',
     help: 'Reads for scrapes that failed or took too long. The metrics that needed them were absent.',

@@ -55,6 +55,8 @@ export type RunningControl = {
   readonly ownCertificate: string | null
   /** How many other server processes used this database when this one started. */
   readonly others: number
+  /** The metrics of this process, which its API shows. */
+  readonly metrics: Registry
   /** Adds a check to `/readyz`. The check resolves with the reason why the process is not ready, or with null. */
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
@@ -213,6 +215,7 @@ export async function startControl(
   return {
     deps,
     url,
+    metrics,
     fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,

@@ -12,7 +12,7 @@ import { microVmFolder, diskReserve, openImages, UID_SHIFT, type DriverDeps } fr
 /** Opens the driver for microVMs. Rejects with the list of what the machine lacks for this driver. */
 export async function openMicrosandboxDriver(
   config: Config,
-  { storage, logs, log, deadlineFile, ownRanges }: DriverDeps,
+  { storage, logs, log, deadlineFile, ownRanges, countPulls = (images) => images }: DriverDeps,
 ): Promise<Driver> {
   const installation = findInstallation()
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
@@ -24,7 +24,7 @@ export async function openMicrosandboxDriver(
   const driver = await makeMicrosandboxDriver({
     dir: microVmFolder(config),
     installation,
-    images,
+    images: countPulls(images),
     imageDigests: async () => {
       const records = await Promise.all((await images.list()).map((reference) => images.inspect(reference)))
       return records.flatMap((record) => (record === null ? [] : [record.digest]))

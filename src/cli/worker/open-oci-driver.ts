@@ -71,6 +71,7 @@ export async function openOciDriver(
     deadlineFile,
     ownRanges,
     getRuntime,
+    countPulls = (images) => images,
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
   const runtime = await getRuntime()
@@ -126,7 +127,7 @@ export async function openOciDriver(
     runtime,
     launcher,
     commands: helper.commands,
-    images,
+    images: countPulls(images),
     networks,
     clock: systemClock,
     log,

@@ -1,4 +1,5 @@
 import { text } from 'node:stream/consumers'
+import { Registry } from 'prom-client'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
@@ -10,6 +11,8 @@ import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
+import { withSyncMetrics } from '../metrics/machine-metrics.ts'
+import { listenForMetrics } from './metrics-listener.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import { UsageError, type Call } from '../command.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
@@ -42,10 +45,12 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
   // Open the host before joining: a machine that can't run sandboxes must not use up the token.
-  const host = await openWorkerHost({ config, folder, log }, { fencesItself: true })
+  const metrics = new Registry()
+  const host = await openWorkerHost({ config, folder, log }, { fencesItself: true, metrics })
   try {
+    await using _listener = await listenForMetrics(config, metrics)
     const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.join, signal)
-    if (joined !== null) await runUntilStopped(config, { host, joined }, signal)
+    if (joined !== null) await runUntilStopped(config, { host, joined, metrics }, signal)
     return 'stopped'
   } catch (error) {
     if (!(error instanceof WorkerRemoved)) throw error
@@ -104,11 +109,11 @@ async function resolveOrigin({ config, texts }: Call, token: string | null): Pro
   return { kind: 'joined', credential: known.credential, joined }
 }
 
-type JoinedWorker = { readonly host: WorkerHost; readonly joined: JoinedIdentity }
+type JoinedWorker = { readonly host: WorkerHost; readonly joined: JoinedIdentity; readonly metrics: Registry }
 
 async function runUntilStopped(
   config: Config,
-  { host, joined: { credential, joined } }: JoinedWorker,
+  { host, joined: { credential, joined }, metrics }: JoinedWorker,
   signal: AbortSignal,
 ): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
@@ -118,7 +123,10 @@ async function runUntilStopped(
   await loadDemoImage({ config, log }, host)
   const incarnation = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
   const controlPlane = printReachability(
-    makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
+    withSyncMetrics(metrics, {
+      controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
+      clock: systemClock,
+    }),
     url,
   )
   const identity = { worker_id, incarnation, controlPlane, onSynced: printDrainChanges() }

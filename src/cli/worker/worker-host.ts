@@ -1,4 +1,5 @@
 import { rm } from 'node:fs/promises'
+import type { Registry } from 'prom-client'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
@@ -18,11 +19,20 @@ import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
+import { addMachineMetrics, makePullMetrics } from '../metrics/machine-metrics.ts'
 import { openDriver } from './choose-driver.ts'
 import { describeCapacity, readMachine } from './describe-capacity.ts'
 import { printStatus } from '../print-status.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
-import { deadlineFilePath, diskReserve, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
+import {
+  deadlineFilePath,
+  diskReserve,
+  openImages,
+  openLogs,
+  openVolumes,
+  readImageBytes,
+  UID_SHIFT,
+} from './worker-storage.ts'
 
 /** The open resources of a worker on its machine: the driver that runs sandboxes, the volume storage and the logs. */
 export type WorkerHost = {
@@ -41,11 +51,11 @@ export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFol
 /**
  * Opens the driver, the volume storage and the logs of this machine, and prints which driver and storage are used. Pass
  * `fencesItself: false` only if worker and control plane are one process: then no other worker can run the same sandboxes.
- * Rejects when no driver works on this machine.
+ * `metrics` gets the metrics of the machine. Rejects when no driver works on this machine.
  */
 export async function openWorkerHost(
   deps: WorkerHostDeps,
-  { fencesItself }: { readonly fencesItself: boolean },
+  { fencesItself, metrics }: { readonly fencesItself: boolean; readonly metrics: Registry },
 ): Promise<WorkerHost> {
   await using opened = new AsyncDisposableStack()
   const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
@@ -56,7 +66,14 @@ export async function openWorkerHost(
   if (deadlineFile === null) await rm(deadlineFilePath(deps.config), { force: true })
   const renewDeadline = deadlineFile === null ? null : await openRenewDeadline(deadlineFile)
   const ownRanges = await openOwnRanges(deps.config, deps.log)
-  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, deadlineFile, ownRanges })
+  const { driver, reason } = await openDriver(deps.config, {
+    ...deps,
+    storage,
+    logs,
+    deadlineFile,
+    ownRanges,
+    countPulls: makePullMetrics(metrics, systemClock),
+  })
   opened.adopt(driver, (one) => one.close())
   const { report, capacity } = await driver.probe()
   const level = isolationOf(report.abilities)
@@ -64,6 +81,13 @@ export async function openWorkerHost(
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   printStatus(`isolation level: ${level ?? 'none'} (container < gvisor < microvm; docs/drivers.md)`)
   if (driver.name !== 'simulated') printStatus(`capacity: ${describeOffer(deps.config, capacity)}`)
+  addMachineMetrics(metrics, {
+    driver,
+    storage,
+    readImageBytes: () => readImageBytes(deps.config),
+    clock: systemClock,
+    log: deps.log,
+  })
   opened.move()
   return { driver, storage, logs, renewDeadline }
 }

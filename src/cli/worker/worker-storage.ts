@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { mkdir, statfs } from 'node:fs/promises'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
@@ -7,6 +8,8 @@ import { proxyFor } from '../../domain/network/proxy-rule.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeGuardedHttp, type GuardedHttp } from '../../lib/guarded-http.ts'
 import type { Log } from '../../lib/log.ts'
+import type { ImageResolver } from '../../worker/drivers/shared/desired-run.ts'
+import { openLayerSizes } from '../../worker/images/layer-sizes.ts'
 import { readLayersInUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
 import { makeDiskReserve, type DiskReserve } from '../../worker/disk-reserve.ts'
 import { DEFAULT_IMAGE_LIMITS } from '../../worker/images/image.ts'
@@ -47,6 +50,13 @@ export async function openImages(config: Config, log: Log): Promise<ImageStore> 
       layersPerImage: config.imageMaxLayers,
     },
   })
+}
+
+/** Reads the size of all image layers. It works while the store is open elsewhere. */
+export async function readImageBytes(config: Config): Promise<number> {
+  const layersDir = join(imagesFolder(config), 'layers')
+  if (!existsSync(layersDir)) return 0
+  return (await openLayerSizes({ dir: join(imagesFolder(config), 'sizes'), layersDir })).total()
 }
 
 /** The client for what tenants make a worker fetch. The operator opens private addresses by naming them. */
@@ -147,6 +157,8 @@ export type DriverDeps = {
   readonly log: Log
   /** The addresses that this machine denies to sandboxes. */
   readonly ownRanges: OwnRanges
+  /** Makes the resolver of images count its pulls. Absent: nobody counts them. */
+  readonly countPulls?: (images: ImageResolver) => ImageResolver
   /** The file of the worker's renew deadline; null for a worker that doesn't fence itself. */
   readonly deadlineFile: string | null
 }

@@ -1,12 +1,10 @@
-import { timingSafeEqual } from 'node:crypto'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { Registry } from 'prom-client'
 import { renderDocumentText } from '../../contract/openapi.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
-import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
-import { bearerCredentialIn } from '../requests/bearer-credential.ts'
+import { refusalOfMetrics } from '../requests/metrics-access.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 export type ServiceRouteDeps = {
@@ -40,23 +38,8 @@ export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): 
   app.get(OPERATIONS.get_document.path, (_request, reply) => reply.type(JSON_TYPE).send(document))
 }
 
-const LOOPBACK = /^(127\.|::1$|::ffff:127\.)/
-
-/**
- * Throws `invalid_api_key` unless the request has the key, or no key is set and the client is on this machine. A forwarded
- * request may come from anywhere.
- */
-function requireMetricsAccess({ headers, socket }: FastifyRequest, key: string | null): void {
-  if (key !== null) {
-    const given = bearerCredentialIn(headers.authorization) ?? ''
-    if (timingSafeEqual(hashSecret(given), hashSecret(key))) return
-    throw new Problem('invalid_api_key', {
-      message: 'the metrics need the token of SANDYARD_METRICS_KEY as a bearer token',
-    })
-  }
-  const isForwarded = headers['x-forwarded-for'] !== undefined || headers['forwarded'] !== undefined
-  if (!isForwarded && LOOPBACK.test(socket.remoteAddress ?? '')) return
-  throw new Problem('invalid_api_key', {
-    message: 'the metrics answer only clients on this machine; set SANDYARD_METRICS_KEY and send it as a bearer token',
-  })
+/** Throws `invalid_api_key` unless the request may read the metrics. */
+function requireMetricsAccess(request: FastifyRequest, key: string | null): void {
+  const message = refusalOfMetrics(request, key)
+  if (message !== null) throw new Problem('invalid_api_key', { message })
 }

@@ -50,12 +50,21 @@ export interface Driver {
   openChannel(run: RunId): Promise<Duplex>
   /** Calls `onChange` within a second after the result of `list` changes. The returned function ends the calls. */
   watch(onChange: () => void): () => void
+  /** The pools from which runs get resources. Absent: the driver has none. */
+  readonly pools?: () => readonly ResourcePool[]
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>
 }
 
 /** What the writable layer of a running sandbox takes of the machine's disk. */
 export type RunDisk = { readonly run_id: RunId; readonly takenBytes: number }
+
+/** Resources of one kind. `ready`: prepared for the next starts. `free`: how many runs may still get one, or null. */
+export type ResourcePool = {
+  readonly name: 'disks' | 'user_namespaces' | 'networks'
+  readonly ready: number
+  readonly free: number | null
+}
 
 /** The driver's abilities on this machine, and the machine's capacity. */
 export type Probe = { readonly report: DriverReport; readonly capacity: Capacity }

@@ -21,6 +21,8 @@ type NetworkSlots = {
   release(slot: number): void
   /** Creates namespaces in the background until `prewarmCount` are ready. Logs a failure. */
   prewarm(): void
+  /** How many namespaces are ready, and how many networks the address pool still has space for, these included. */
+  use(): { readonly ready: number; readonly free: number }
   /** Waits for namespaces that are being created, and removes the unused namespaces. */
   close(): Promise<void>
 }
@@ -116,6 +118,7 @@ export function makeNetworkSlots(options: {
       taken.delete(slot)
     },
     prewarm,
+    use: () => ({ ready: ready.length, free: count - taken.size + ready.length }),
     close: async () => {
       isClosing = true
       later.close()

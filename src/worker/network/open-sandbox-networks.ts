@@ -182,6 +182,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     attach: (run, spec, operator) => mutex.run(run, () => attach(run, { spec, operator })),
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
+    use: () => slots.use(),
     close: () => parts.disposeAsync(),
   }
 }

@@ -26,6 +26,8 @@ export interface SandboxNetworks {
   detach(run: RunId): Promise<void>
   /** The runs that have a network on this machine. */
   list(): Promise<readonly RunId[]>
+  /** How many namespaces are ready for later starts, and how many further networks the address pool has space for. */
+  use(): { readonly ready: number; readonly free: number }
   /** Stops the DNS forwarder and removes unused namespaces. The networks of runs stay. */
   close(): Promise<void>
 }

@@ -96,6 +96,11 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       return input.openGuestChannel(container, usage, logs.writerOf(record.sandbox_id))
     },
     watch: (onChange) => supervisor.watch(onChange),
+    pools: () => [
+      { name: 'disks', ready: disks.pooledCount, free: null },
+      { name: 'user_namespaces', ready: users.pooledCount, free: null },
+      { name: 'networks', ...input.networks.use() },
+    ],
     close: () => parts.disposeAsync(),
   }
 }

@@ -41,6 +41,8 @@ export type SandboxDisks = {
   releaseHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Formats and mounts spare disks until the pool is full. */
   fillPool(): Promise<void>
+  /** The number of disks in the pool. */
+  readonly pooledCount: number
   /** Unmounts and deletes the disks in the pool. */
   drainPool(): Promise<void>
 }
@@ -156,6 +158,9 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
         await input.mountPooled(name, imageOf(name))
         pooled.push(name)
       }
+    },
+    get pooledCount() {
+      return pooled.length
     },
     async drainPool() {
       isDraining = true

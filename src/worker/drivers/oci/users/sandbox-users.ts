@@ -40,6 +40,8 @@ export type SandboxUsers = {
   free(ids: RunIds): void
   /** Makes namespaces for the next starts until the pool is full. */
   fillPool(): Promise<void>
+  /** The number of namespaces in the pool. */
+  readonly pooledCount: number
   close(): void
 }
 
@@ -174,6 +176,9 @@ export async function openSandboxUsers(input: SandboxUsersInput): Promise<Sandbo
           throw error
         }
       }
+    },
+    get pooledCount() {
+      return pool.size
     },
     close() {
       isClosed = true
