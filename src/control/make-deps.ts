@@ -10,7 +10,7 @@ import { makeReadFleet } from './workers/explain-waiting.ts'
 import { makeReadSandbox } from './sandboxes/read-sandboxes.ts'
 import { makeWorkerAbilities } from './sandboxes/require-abilities.ts'
 import { makeMoveQueue } from './sandboxes/transition-batches.ts'
-import type { TransitionObserver } from './sandboxes/transition.ts'
+import type { EventObserver, TransitionObserver } from './sandboxes/transition.ts'
 import type { WaitLimit } from './sandboxes/wait-for-sandbox.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import type { ConcurrencyLimit } from './requests/concurrency-limit.ts'
@@ -23,6 +23,7 @@ import { makeFindWorker } from './workers/worker-join.ts'
 export type ControlOptions = BaseDeps &
   WaitLimit &
   TransitionObserver &
+  EventObserver &
   WorkerStreams & {
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>>

@@ -1,5 +1,6 @@
 import { pino } from 'pino'
 import { errorCodeOf } from './error-code.ts'
+import { formatPretty } from './pretty-log.ts'
 
 /** The program's log, a subset of pino's logger. Calls pass fields first, then a message. */
 export interface Log {
@@ -13,17 +14,24 @@ export interface Log {
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent'] as const
 export type LogLevel = (typeof LOG_LEVELS)[number]
 
+export const LOG_FORMATS = ['json', 'pretty'] as const
+export type LogFormat = (typeof LOG_FORMATS)[number]
+
 /**
- * Makes a log that writes JSON lines to standard error. Standard output is for data that a person or a script reads.
+ * Makes a log that writes lines to standard error: JSON, or text for a terminal. Standard output is for data that a person or a
+ * script reads.
  */
-export function makeLog(level: LogLevel): Log {
+export function makeLog(level: LogLevel, format: LogFormat = 'json'): Log {
+  const standardError = pino.destination({ dest: 2, sync: true })
   return pino(
     {
       level,
+      timestamp: pino.stdTimeFunctions.isoTime,
+      formatters: { level: (label) => ({ level: label }) },
       redact: ['password', 'secret', 'credential', '*.password', '*.secret', '*.credential', '*.registry_auth'],
       serializers: { err: describeError, error: describeError },
     },
-    pino.destination({ dest: 2, sync: true }),
+    format === 'json' ? standardError : { write: (line) => standardError.write(formatPretty(line)) },
   )
 }
 

@@ -3,7 +3,7 @@ import { isPlanName, PLAN_NAME_RULE } from '../domain/orgs/plan.ts'
 import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
 import { ISOLATION_LEVELS, type IsolationLevel } from '../domain/isolation.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
-import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
+import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from '../lib/log.ts'
 import { denials, directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of the program and of the control plane. */
@@ -135,9 +135,18 @@ export const SERVER_SETTINGS = {
     flag: 'log-level',
     fallback: 'warn',
     unit: LOG_LEVELS.join(', '),
-    meaning: 'the least severe messages that are logged, as JSON lines on standard error',
+    meaning:
+      'the least severe messages that are logged, on standard error; `info` has one line for each step of a sandbox’s life',
     parse: oneOf<LogLevel>(LOG_LEVELS),
   } satisfies Setting<LogLevel>,
+  logFormat: {
+    variable: 'SANDYARD_LOG_FORMAT',
+    flag: null,
+    fallback: 'auto',
+    unit: ['auto', ...LOG_FORMATS].join(', '),
+    meaning: 'how messages are logged: JSON lines, or text for people (`pretty`); `auto` is `pretty` at a terminal',
+    parse: oneOf<LogFormat | 'auto'>(['auto', ...LOG_FORMATS]),
+  } satisfies Setting<LogFormat | 'auto'>,
   defaultRegistry: {
     variable: 'SANDYARD_DEFAULT_REGISTRY',
     flag: null,

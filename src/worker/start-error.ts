@@ -1,4 +1,10 @@
+import { AssertionError } from 'node:assert'
 import type { StartFailure } from '../contract/workers/worker-protocol.ts'
+
+/** The reasons that a request causes. The others are about the machine. */
+const OF_REQUEST: ReadonlySet<StartFailure> = new Set(['image', 'registry', 'patch', 'mount', 'config', 'cancelled'])
+/** The errors of JavaScript itself. */
+const BUGS = [TypeError, RangeError, ReferenceError, SyntaxError, AssertionError] as const
 
 /**
  * The failure of a sandbox's start, with its reason. The sandbox's owner sees the message. The message must contain no
@@ -6,9 +12,12 @@ import type { StartFailure } from '../contract/workers/worker-protocol.ts'
  */
 export class StartError extends Error {
   readonly reason: StartFailure
+  /** Whether the request caused the failure, such as a mistyped image. The log then needs no stack. */
+  readonly isOfRequest: boolean
   constructor(reason: StartFailure, message: string, cause?: unknown) {
     super(message, { cause })
     this.reason = reason
+    this.isOfRequest = OF_REQUEST.has(reason) && !(cause instanceof Error && BUGS.some((bug) => cause instanceof bug))
   }
 }
 

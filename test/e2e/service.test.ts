@@ -14,6 +14,7 @@ import { waitUntil } from '../support/wait.ts'
 // The whole program: waits and their limit, the time limits of sandboxes, when names become free, secrets that appear nowhere, one server
 // for each data folder, and how the server stops and restarts.
 
+const SECRET_VALUE = 'value-of-a-variable-that-nobody-may-see'
 const SECRET = 'inline-password-that-nobody-may-see'
 /** The maximum time from SIGTERM to the end of the process. */
 const STOP_MOST_MS = 5_000
@@ -130,6 +131,60 @@ describe('the service', { skip: whyNoServer() }, () => {
       assert.equal(made.status, 'running')
       await mustCall(server, 'delete_sandbox', { params: { sandbox_id: made.id } })
     }
+  })
+
+  test('the log has one line for each step of a sandbox, with its sandbox and organization, and no stack for a mistyped image', async () => {
+    const linesOf = (name: string): readonly Readonly<Record<string, unknown>>[] =>
+      server
+        .output()
+        .split('\n')
+        .flatMap((line) => {
+          if (!line.startsWith('{')) return []
+          const parsed: Readonly<Record<string, unknown>> = JSON.parse(line)
+          return parsed['name'] === name && parsed['level'] !== 'debug' ? [parsed] : []
+        })
+    const env = [{ key: 'TOKEN', value: SECRET_VALUE }]
+    const made = await mustCall(server, 'create_sandbox', {
+      query: wait,
+      body: body('told', { env, lifecycle: { ephemeral: false } }),
+    })
+    await mustCall(server, 'stop_sandbox', { params: { sandbox_id: made.id } })
+    await until('told', (sandbox) => sandbox?.status === 'stopped')
+    await mustCall(server, 'delete_sandbox', { params: { sandbox_id: made.id } })
+    await mustCall(server, 'create_sandbox', {
+      query: wait,
+      body: body('mistyped', { image: 'localhost/demoo', lifecycle: { ephemeral: false } }),
+    })
+    await waitUntil(
+      () =>
+        linesOf('told').some(({ msg }) => msg === 'sandbox deleted') &&
+        linesOf('mistyped').some(({ msg }) => msg === 'sandbox failed'),
+    )
+    assert.deepEqual(
+      linesOf('told').map(({ msg }) => msg),
+      [
+        'sandbox created',
+        'sandbox starts',
+        'sandbox placed on a worker',
+        'sandbox runs',
+        'sandbox stops',
+        'sandbox stopped',
+        'sandbox deleted',
+      ],
+    )
+    for (const line of [...linesOf('told'), ...linesOf('mistyped')]) {
+      assert.equal(line['level'], 'info')
+      assert.match(String(line['time']), /^\d{4}-\d\d-\d\dT[\d:.]+Z$/)
+      assert.match(String(line['sandbox_id']), /^[0-9a-f-]{36}$/)
+      assert.match(String(line['org_id']), /^[0-9a-f-]{36}$/)
+      assert.match(String(line['org']), /^[a-z]/)
+      assert.doesNotMatch(JSON.stringify(line), /stack/)
+    }
+    const failed = linesOf('mistyped').filter(({ msg }) => msg === 'sandbox failed')
+    assert.equal(failed.length, 1)
+    assert.match(String(failed[0]?.['message']), /localhost\/demoo/)
+    assert.match(String(linesOf('told').at(-1)?.['actor']), /^key /)
+    assert.ok(!server.output().includes(SECRET_VALUE))
   })
 
   test('a registry password appears in no reply, event, log line or table, except encrypted', async () => {

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { findDataFolderOwner, holdsDataFolder, lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { stopLeftServer } from '../../store/embedded/embedded-server.ts'
 import { addSettings, runs, type Call } from '../command.ts'
@@ -35,7 +35,7 @@ async function runDown({ config }: Call): Promise<void> {
  * folder, which keeps the next server from starting until it is disposed.
  */
 export async function takeDown(config: Config): Promise<Disposable> {
-  const log = makeLog(config.logLevel)
+  const log = openLog(config)
   const database = join(config.dataDir, 'database')
   for (const folder of [config.dataDir, database]) await endOwner(folder)
   const lock = lockDataFolder(config.dataDir)

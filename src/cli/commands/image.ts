@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import type { Command } from 'commander'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import type { ImageStore } from '../../worker/images/image-store.ts'
 import { deleteUnusedLayers, imagesFolder, openImages } from '../worker/worker-storage.ts'
 import { addSettings, runs, type Call } from '../command.ts'
@@ -16,7 +16,7 @@ export function defineImage(image: Command): void {
 }
 
 function open({ config }: Call): Promise<ImageStore> {
-  return openImages(config, makeLog(config.logLevel))
+  return openImages(config, openLog(config))
 }
 
 async function load(call: Call): Promise<void> {

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { dumpSchema } from '../../store/postgres/schema-dump.ts'
 import { addSettings, runs } from '../command.ts'
 import { openSharedStore } from '../server/open-store.ts'
@@ -8,7 +8,7 @@ import { openSharedStore } from '../server/open-store.ts'
 export function defineMigrate(migrate: Command): void {
   addSettings(migrate.option('--dump', 'print the schema as schema.sql has it'), 'dataDir', 'logLevel')
   runs(migrate, async ({ config, switches }) => {
-    await using store = await openSharedStore(config, makeLog(config.logLevel)) // makes a missing database, as `up` does
+    await using store = await openSharedStore(config, openLog(config)) // makes a missing database, as `up` does
     process.stdout.write(switches.has('dump') ? await store.db.asSystem(dumpSchema) : 'the schema is up to date\n')
   })
 }

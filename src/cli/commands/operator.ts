@@ -6,7 +6,7 @@ import type { BaseDeps } from '../../control/deps.ts'
 import { makeKeyCache, type KeyCache } from '../../control/orgs/key-cache.ts'
 import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeUuids } from '../../lib/uuid.ts'
 import type { Database } from '../../store/postgres/database.ts'
@@ -46,7 +46,7 @@ export async function withOperator(
   work: (deps: OperatorDeps) => Promise<void>,
 ): Promise<void> {
   requireDatabase(config)
-  const log = makeLog(config.logLevel)
+  const log = openLog(config)
   await using store = await openSharedStore(config, log)
   const uuids = makeUuids(systemClock, systemRandom)
   await work({ db: store.db, clock: systemClock, random: systemRandom, uuids, log, keyCache: makeKeyCache() })

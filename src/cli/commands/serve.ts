@@ -1,6 +1,6 @@
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
@@ -49,7 +49,7 @@ export function defineServe(serve: Command): void {
 }
 
 async function runServe({ config }: Call): Promise<void> {
-  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(openLog(config), systemClock)
   const stop = listenForStopSignals(config)
   await requireFreePort(config)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)

@@ -2,7 +2,7 @@ import { registerWorker } from '../../control/workers/worker-join.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
@@ -45,7 +45,7 @@ export function defineUp(up: Command): void {
 }
 
 async function runUp({ config }: Call): Promise<void> {
-  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(openLog(config), systemClock)
   const stop = listenForStopSignals(config)
   await requireFreePort(config)
   await ensureDataFolder(config.dataDir)

@@ -32,6 +32,7 @@ import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
+import { makeLifecycleObserver } from './lifecycle-observer.ts'
 import { describeListenError } from './listen-address.ts'
 import { openNetworkDenials } from './network-denials.ts'
 import { loopsOf, retentionOf } from './loops.ts'
@@ -104,6 +105,7 @@ export async function startControl(
   const deps = makeControlDeps({
     ...base,
     ...makeRunMetrics(metrics),
+    ...makeLifecycleObserver(config, store, log),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),

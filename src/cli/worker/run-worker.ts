@@ -7,7 +7,7 @@ import { isLoopbackName } from '../../domain/network/loopback-name.ts'
 import { isJoinToken, pinOfJoinToken } from '../../domain/orgs/api-key.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeLog } from '../../lib/log.ts'
+import { openLog } from '../open-log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
@@ -36,7 +36,7 @@ import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from
  */
 export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const { config } = call
-  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(openLog(config), systemClock)
   const token = await readJoinToken(call)
   const signal = listenForStopSignals(config)
   await ensureDataFolder(config.dataDir)
@@ -116,7 +116,7 @@ async function runUntilStopped(
   { host, joined: { credential, joined }, metrics }: JoinedWorker,
   signal: AbortSignal,
 ): Promise<void> {
-  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(openLog(config), systemClock)
   const { url, worker_id, name, pin = null } = joined
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)

@@ -6,6 +6,7 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import type { BaseDeps } from '../deps.ts'
+import type { EventObserver } from './transition.ts'
 
 /**
  * The result of a create. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
@@ -23,7 +24,7 @@ export type SandboxAdmitter = { readonly admitInBatch: (admission: admissions.Ad
 const ADMITTED: AdmissionResult = { kind: 'admitted' }
 const CONFLICT: AdmissionResult = { kind: 'conflict' }
 
-type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'>
+type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'> & EventObserver
 type Results = Map<admissions.Admission, AdmissionResult>
 
 /**
@@ -32,7 +33,11 @@ type Results = Map<admissions.Admission, AdmissionResult>
  */
 export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
   return makeBatch<admissions.Admission, AdmissionResult>({
-    run: (batch) => admitBatch(deps, batch),
+    run: async (batch) => {
+      const results = await admitBatch(deps, batch)
+      deps.onEvents?.(batch.flatMap(({ events }, index) => (results[index]?.kind === 'admitted' ? events : [])))
+      return results
+    },
     groupOf: ({ sandbox }) => sandbox.org_id,
     maxItems: 256,
     maxInFlight: 2,

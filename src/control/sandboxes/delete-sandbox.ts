@@ -109,14 +109,13 @@ async function deleteInTransaction(
       return { sandbox_id: sandbox.id, run_id: null, event: 'stop_requested', cause } as const
     })
     await moveInTransaction(deps, scope, stops)
-    await events.insertMany(
-      tx,
-      deleted.map(({ sandbox: { id, name, slug }, caller: { org_id, actor } }) => {
-        const payload = { sandbox_id: id, name, slug }
-        const event_type = 'sandbox_deleted'
-        return { id: deps.uuids.next(), org_id, timestamp: now, event_type, sandbox_id: id, actor, payload }
-      }),
-    )
+    const told = deleted.map(({ sandbox: { id, name, slug }, caller: { org_id, actor } }) => {
+      const payload = { sandbox_id: id, name, slug }
+      const event_type = 'sandbox_deleted'
+      return { id: deps.uuids.next(), org_id, timestamp: now, event_type, sandbox_id: id, actor, payload } as const
+    })
+    await events.insertMany(tx, told)
+    scope.events.push(...told)
   }
   for (const id of byId.keys()) {
     const home = hidden.get(id)?.home_worker_id ?? null

@@ -11,6 +11,7 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
+import type { NewEvent } from '../../store/events/events.ts'
 import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
@@ -24,10 +25,13 @@ import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type Tran
  */
 export const EPHEMERAL_VISIBLE_MS = 5_000
 
-export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'> & TransitionObserver
+export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'> & TransitionObserver & EventObserver
 
 /** Learns about transitions once they are committed, for metrics. */
 export type TransitionObserver = { readonly onTransitions?: (steps: readonly TransitionStep[]) => void }
+
+/** Learns about audit events of sandboxes once they are committed, for the log. */
+export type EventObserver = { readonly onEvents?: (events: readonly NewEvent[]) => void }
 
 /** The dependency of use cases that move the sandbox of a request. */
 export type TransitionQueue = {
@@ -79,26 +83,28 @@ export async function moveTogether(
   })
 }
 
-/** A transaction, with the topics to publish and the transitions to report after its commit. */
+/** A transaction, with the topics to publish and the transitions and audit events to report after its commit. */
 export type TransactionScope = {
   readonly tx: Queryable
   readonly topics: string[]
   readonly steps: TransitionStep[]
+  readonly events: NewEvent[]
 }
 
 /** Runs `work` in one transaction. After its commit, publishes the topics and reports the transitions of the scope. */
 export async function inTransitionScope<Result>(
-  deps: Pick<TransitionDeps, 'db' | 'notifications' | 'onTransitions'>,
+  deps: Pick<TransitionDeps, 'db' | 'notifications' | 'onTransitions' | 'onEvents'>,
   work: (scope: TransactionScope) => Promise<Result>,
 ): Promise<Result> {
-  let committed: Omit<TransactionScope, 'tx'> = { topics: [], steps: [] }
+  let committed: Omit<TransactionScope, 'tx'> = { topics: [], steps: [], events: [] }
   const result = await deps.db.transaction('system', async (tx) => {
-    const scope = { tx, topics: [], steps: [] } // a repeated transaction begins with an empty scope
+    const scope = { tx, topics: [], steps: [], events: [] } // a repeated transaction begins with an empty scope
     committed = scope
     return work(scope)
   })
   deps.notifications.publish([...new Set(committed.topics)])
   deps.onTransitions?.(committed.steps)
+  deps.onEvents?.(committed.events)
   return result
 }
 export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
@@ -133,11 +139,9 @@ export async function moveInTransaction(
     for (const [{ request }, answer] of refused) answers.set(request, answer)
     steps = steps.filter((step) => !refused.has(step))
   }
-  if (steps.length > 0)
-    await sandboxStates.writeTransitions(
-      tx,
-      steps.map((step) => writesOf(deps, step)),
-    )
+  const writes = steps.map((step) => writesOf(deps, step))
+  if (writes.length > 0) await sandboxStates.writeTransitions(tx, writes)
+  scope.events.push(...writes.map(({ event }) => event))
   const ended = steps.filter(({ row, status }) => isTerminal(status) && row.ephemeral && !row.is_hidden)
   const visibleUntil = new Date(now.getTime() + EPHEMERAL_VISIBLE_MS)
   if (ended.length > 0)

@@ -10,6 +10,7 @@ import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import * as workers from '../../store/workers/workers.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import type { BaseDeps } from '../deps.ts'
+import type { EventObserver } from '../sandboxes/transition.ts'
 import { moveAll } from '../sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../sandboxes/transition-step.ts'
 import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
@@ -18,7 +19,8 @@ import { recordMemoryKills } from './record-memory-kills.ts'
 import type { ReportRecorder } from './report-batches.ts'
 
 export type RecordReportDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'log'> &
-  ReportRecorder & {
+  ReportRecorder &
+  EventObserver & {
     /** Present if the report itself was not authenticated: the sender of an earlier report with the same credential. */
     readonly sender?: RememberedSender
   }

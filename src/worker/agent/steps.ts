@@ -43,8 +43,8 @@ export function makeSteps(
     try {
       await work(abort)
     } catch (error) {
-      if (error instanceof StartError) log.info({ id, reason: error.reason, err: error }, 'a start failed')
-      else {
+      // The driver has logged why a start failed.
+      if (!(error instanceof StartError)) {
         log.warn({ error, id }, 'a step of the worker failed; it is repeated if it is still needed')
         await interruptibleSleep(clock, FAILED_STEP_PAUSE_MS, signal)
       }

@@ -29,7 +29,7 @@ async function waiters(): Promise<number> {
 async function overlap(first: TransitionRequest, second: TransitionRequest): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {
-    await moveInTransaction(control.deps, { tx, topics: [], steps: [] }, [first])
+    await moveInTransaction(control.deps, { tx, topics: [], steps: [], events: [] }, [first])
     waiting = moveSandbox(control.deps, second)
     await waitUntil(async () => (await waiters()) > 0)
   })

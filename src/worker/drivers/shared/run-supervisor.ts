@@ -170,12 +170,15 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     } catch (error) {
       const failure = startErrorOf(error, signal)
       const { reason, message } = failure
-      log.warn({ run_id: record.run_id, reason, err: failure }, 'start failed')
+      const about = { sandbox_id: record.sandbox_id, slug: desired.slug, org_id: record.org_id, run_id: record.run_id }
+      // The control plane logs every failed start in one line. What the request caused needs no more than that.
+      if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
+      else log.warn({ ...about, reason, err: failure }, 'start failed')
       try {
         await recordEnd(record, { kind: 'start_failed', reason, message })
       } catch (left) {
         // The outcome is recorded. Every later check of the runs tries again to release the remaining resources.
-        log.error({ run_id: record.run_id, err: left }, 'cleaning up after a failed start failed')
+        log.error({ ...about, err: left }, 'cleaning up after a failed start failed')
       }
       throw failure
     }

@@ -44,7 +44,7 @@ export async function startRun(
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
   await records.write({ ...record, image: image.config, facts, started })
-  context.log.debug({ run_id, ...stopwatch.laps() }, 'started')
+  context.log.debug({ sandbox_id, slug: desired.slug, org_id: desired.org_id, run_id, ...stopwatch.laps() }, 'started')
 }
 
 type Stopwatch = { lap(name: string): void; laps(): Readonly<Record<string, number>> }
