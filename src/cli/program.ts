@@ -50,6 +50,10 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'explain where a sandbox stands, what was tried and what would help',
     load: async () => (await import('./commands/why.ts')).defineWhy,
   },
+  logs: {
+    summary: 'print or follow the log of a sandbox',
+    load: async () => (await import('./commands/logs.ts')).defineLogs,
+  },
   events: {
     summary: 'show what happened, by whom and why: the audit events of all organizations',
     load: async () => (await import('./commands/events.ts')).defineEvents,

@@ -5,12 +5,11 @@ import { explainPlacement } from '../../domain/workers/explain-placement.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import * as capacity from '../../store/workers/capacity.ts'
-import * as replicas from '../../store/workers/replicas.ts'
 import type { BaseDeps } from '../deps.ts'
 import { listEvents, type EventRow } from '../events/read-events.ts'
 import { listWorkers, type FleetWorker } from './fleet.ts'
 import { makeFleetReader, placementRequestOf, type PlacementSettings } from './read-fleet.ts'
-import { REPLICA_GONE_MS } from './replicas.ts'
+import { readLiveReplicas } from './replicas.ts'
 import { inspectSandbox, type RunDetails, type SandboxDetails } from '../sandboxes/inspect-sandbox.ts'
 
 /** Why a worker doesn't get a waiting run. Empty `lacks`: it could have it now. */
@@ -35,7 +34,6 @@ type ExplainDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly settings: Placeme
 
 const EVENTS_READ = 20
 const WORKERS_SHOWN = 100
-const REPLICAS_READ = 64
 
 /** Explains the state of a sandbox of any organization. Throws `sandbox_not_found`. */
 export async function explainSandbox(deps: ExplainDeps, id: SandboxId): Promise<SandboxExplanation> {
@@ -53,7 +51,7 @@ export async function explainSandbox(deps: ExplainDeps, id: SandboxId): Promise<
     is_org_suspended: details.org_suspended_at !== null,
     worker,
     is_worker_live: worker === null ? null : fleet.some(({ name, state }) => name === worker && isReporting(state)),
-    live_servers: await countServers(deps),
+    live_servers: (await readLiveReplicas(deps)).length,
     cause: run?.stop_cause ?? causeOf(since),
     outcome: run?.outcome ?? null,
     waiting,
@@ -83,12 +81,6 @@ function causeOf(event: EventRow | null): CauseCode | null {
   const payload = event?.payload
   if (typeof payload !== 'object' || payload === null || !('cause' in payload)) return null
   return Object.keys(CAUSES).find((code): code is CauseCode => code === payload.cause) ?? null
-}
-
-async function countServers({ db, clock }: ExplainDeps): Promise<number> {
-  const rows = await db.asSystem((q) => replicas.list(q, REPLICAS_READ))
-  const from = clock.now().getTime() - REPLICA_GONE_MS
-  return rows.filter(({ seen_at }) => seen_at.getTime() >= from).length
 }
 
 async function explainWait({ db, clock, settings }: ExplainDeps, id: SandboxId, fleet: readonly FleetWorker[]) {

@@ -48,6 +48,18 @@ const ROW_KEPT_AFTER_MS = 45_000
 /** The maximum number of rows that are read. */
 const REPLICAS_LIMIT = 64
 
+/**
+ * The server processes that renewed their row lately, for people. Unlike a replica, it compares the clocks of machines.
+ */
+export async function readLiveReplicas({
+  db,
+  clock,
+}: Pick<ReplicasDeps, 'db' | 'clock'>): Promise<readonly replicas.Replica[]> {
+  const rows = await db.asSystem((q) => replicas.list(q, REPLICAS_LIMIT))
+  const from = clock.now().getTime() - REPLICA_GONE_MS
+  return rows.filter(({ seen_at }) => seen_at.getTime() >= from)
+}
+
 type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: number }
 
 /** Makes the directory of server processes for one process. No two live processes may announce the same URL. */

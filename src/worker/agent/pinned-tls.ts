@@ -16,8 +16,9 @@ export type PinnedTls = {
 }
 
 type PinnedRequest = {
-  readonly method: 'POST'
+  readonly method: 'GET' | 'POST'
   readonly headers: Readonly<Record<string, string>>
+  /** Empty with GET. */
   readonly body: string
   readonly signal: AbortSignal
 }
