@@ -1,4 +1,8 @@
 import assert from 'node:assert/strict'
+import { X509Certificate } from 'node:crypto'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { Registry } from 'prom-client'
 import { makeLoopMetrics } from '../../src/cli/metrics/loop-metrics.ts'
@@ -12,6 +16,7 @@ import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { StartError } from '../../src/worker/start-error.ts'
+import { makeCertificate } from '../support/certificates.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { makeServerMetrics } from '../support/metrics.ts'
 import { createTestSandbox } from '../support/quota-world.ts'
@@ -31,6 +36,7 @@ before(async () => {
     await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
     await control.asOwner(
       `UPDATE workers SET vcpus = $2, memory_mib = 1024, disk_mib = 100, lease_expires_at = ${lease}, draining_since = ${draining},
+         disk = '{"total_mib": 1000, "free_mib": 100, "reserve_mib": 200, "pressure": "short"}',
          driver = '{"name": "simulated", "abilities": [], "default_disk_mib": 10}' WHERE name = $1`,
       [name, vcpus],
     )
@@ -58,6 +64,8 @@ test('the leader shows what workers offer, by state and worker, and which runs w
     `sandyard_fleet_memory_bytes{driver="simulated"} ${String(2 * 1024 * 2 ** 20)}`,
     `sandyard_worker_disk_bytes{worker="w1"} ${String(100 * 2 ** 20)}`,
     'sandyard_worker_vcpus{worker="away"} 16',
+    'sandyard_workers_by_disk_pressure{pressure="short"} 2',
+    `sandyard_worker_file_system_free_bytes{worker="w1"} ${String(100 * 2 ** 20)}`,
     'sandyard_worker_state{worker="away",driver="simulated",state="silent"} 1',
     'sandyard_waiting_runs{reason="scheduling"} 1',
     'sandyard_waiting_runs{reason="insufficient_capacity"} 1',
@@ -169,6 +177,25 @@ test('a loop shows its passes, failures and last success, and nothing of its suc
   const following = await register.metrics()
   assert.match(following, /^sandyard_leader 0$/m)
   assert.doesNotMatch(following, /^sandyard_loop_(last_success|period)\w*\{/m)
+})
+
+test('the certificate of the API and the connection pools are shown', async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-metrics-'))
+  t.after(() => rmSync(folder, { recursive: true }))
+  const { certFile } = await makeCertificate(folder)
+  const pem = readFileSync(certFile, 'utf8')
+  const rejected = { outage: 3, timeout: 0, queue_full: 0 }
+  const pool = { name: 'system', max: 8, inUse: 2, idle: 1, connecting: 0, waiting: 5, isAway: true, rejected }
+  const text = await makeServerMetrics({ certificate: () => pem, connectionPools: () => [pool] }).metrics()
+  const expiry = new X509Certificate(pem).validToDate.getTime() / 1000
+  for (const expected of [
+    `sandyard_tls_certificate_expiry_timestamp_seconds ${String(expiry)}`,
+    'sandyard_database_connections{pool="system",state="in_use"} 2',
+    'sandyard_database_waiters{pool="system"} 5',
+    'sandyard_database_up{pool="system"} 0',
+    'sandyard_database_rejections_total{pool="system",reason="outage"} 3',
+  ])
+    assert.ok(samplesOf(text).includes(expected), `${expected} is not among:\n${text}`)
 })
 
 test('a pull counts with its duration, a stored image does not, and a failure counts by its reason', async () => {

@@ -60,10 +60,8 @@ describe('metrics in Prometheus', { skip: whyNoPrometheus() }, () => {
       rules.filter(({ health }) => health !== 'ok').map(({ name }) => name),
       'Prometheus can not evaluate',
     )
-    assertNone(
-      rules.filter(({ state }) => state !== 'inactive').map(({ name }) => name),
-      'pending or firing',
-    )
+    // A busy machine may make an alert pending for a moment; one whose condition stays never gets inactive.
+    await waitUntil(async () => (await read()).every(({ state }) => state === 'inactive'))
   })
 
   test('rules and dashboard use only metrics that a server shows, and Prometheus evaluates each expression', async () => {

@@ -50,6 +50,8 @@ suite('the container image', { skip: whyNot, timeout: 2 * PACKAGE_LIMIT_MS }, ()
     )
     for (const unit of ['sandyard', 'sandyard-server', 'sandyard-worker'])
       assert.match(stdout, new RegExp(`-rw-r--r-- root/root .* ./usr/lib/systemd/system/${unit}\\.service`))
+    assert.match(stdout, / \.\/usr\/share\/sandyard\/prometheus\/sandyard\.rules\.yml/)
+    assert.match(stdout, / \.\/usr\/share\/sandyard\/grafana\/sandyard\.json/)
     assert.match(stdout, /-rw------- root\/root .* \.\/etc\/sandyard\/server\.env/)
   })
 

@@ -1,3 +1,4 @@
+import { DISK_PRESSURES, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as numbers from '../../store/workers/fleet-numbers.ts'
@@ -97,6 +98,25 @@ const RESOURCES: readonly Resource[] = [
   },
 ]
 
+/** What workers report about the file system with their data folder. The numbers are rounded. */
+const FILE_SYSTEMS: readonly (MetricText & { readonly read: (disk: WorkerDisk) => number })[] = [
+  {
+    name: 'sandyard_worker_file_system_size_bytes',
+    help: 'The size of the file system with the worker’s data folder.',
+    read: ({ total_mib }) => total_mib,
+  },
+  {
+    name: 'sandyard_worker_file_system_free_bytes',
+    help: 'Free space on the file system with the worker’s data folder, rounded.',
+    read: ({ free_mib }) => free_mib,
+  },
+  {
+    name: 'sandyard_worker_file_system_reserve_bytes',
+    help: 'The free space that sandboxes leave to the control plane (SANDYARD_DISK_RESERVE_MIB).',
+    read: ({ reserve_mib }) => reserve_mib,
+  },
+]
+
 /** The workers by driver. The driver of a worker that has not reported is empty. */
 function byDriver(workers: readonly numbers.WorkerNumbers[]) {
   return Map.groupBy(workers, ({ driver }) => driver ?? '')
@@ -145,6 +165,21 @@ export const FLEET_METRICS: readonly FleetMetric[] = [
     ...worker,
     labelNames: ['worker'],
     read: (all: FleetNumbers) => eachWorker(all, read),
+  })),
+  {
+    name: 'sandyard_workers_by_disk_pressure',
+    help: 'Live workers by what their file system lacks: short ones refuse new disks, critical ones stop runs that write.',
+    labelNames: ['pressure'],
+    read: ({ workers, now }) =>
+      DISK_PRESSURES.map((pressure) => {
+        const some = workers.filter((one) => one.disk?.pressure === pressure && stateOf(one, now) === 'live')
+        return { labels: { pressure }, value: some.length }
+      }),
+  },
+  ...FILE_SYSTEMS.map(({ read, ...text }) => ({
+    ...text,
+    labelNames: ['worker'],
+    read: (all: FleetNumbers) => eachWorker(all, ({ disk }) => (disk === null ? null : read(disk) * MIB)),
   })),
   {
     name: 'sandyard_worker_state',

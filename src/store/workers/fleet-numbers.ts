@@ -1,5 +1,6 @@
 /** The numbers of the whole installation that metrics show. */
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
+import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
 
@@ -18,6 +19,8 @@ export type WorkerNumbers = {
   readonly runs: number
   readonly lease_expires_at: Date | null
   readonly is_draining: boolean
+  /** The file system with its data folder. Null: it is not watched. */
+  readonly disk: WorkerDisk | null
 }
 
 /** Every worker that was not removed. */
@@ -27,7 +30,7 @@ export async function listWorkers(q: Queryable): Promise<readonly WorkerNumbers[
     text: `SELECT w.name, w.driver ->> 'name' AS driver, w.vcpus, w.memory_mib, c.disk_mib,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::float8 AS used_memory_mib,
              (coalesce(d.sized_disks_mib, 0) + coalesce(d.default_disks, 0) * c.default_disk_mib)::float8 AS used_disk_mib,
-             coalesce(u.runs, 0)::integer AS runs, w.lease_expires_at, w.draining_since IS NOT NULL AS is_draining
+             coalesce(u.runs, 0)::integer AS runs, w.lease_expires_at, w.draining_since IS NOT NULL AS is_draining, w.disk
            FROM workers w LEFT JOIN (
              SELECT worker_id, count(*) AS runs, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
              WHERE ended_at IS NULL AND worker_id IS NOT NULL GROUP BY worker_id) u ON u.worker_id = w.id

@@ -10,6 +10,7 @@ import {
   type Database,
 } from '../../../src/store/postgres/database.ts'
 import { makeEmptyDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
+import { waitUntil } from '../../support/wait.ts'
 
 const ALPHA = asId<OrgId>('00000000-0000-7000-8000-00000000000a')
 const BETA = asId<OrgId>('00000000-0000-7000-8000-00000000000b')
@@ -158,6 +159,26 @@ describe('the database', () => {
     })
     await assert.rejects(hurried.asSystem((q) => q.query({ text: 'select pg_sleep(60)' })), isUnavailable) // prettier-ignore
     await hurried.close()
+  })
+
+  test('the pools tell how many connections are in use, how many callers wait, and why calls got none', async () => {
+    const own = await openDatabase({
+      connectionString: home.url,
+      tenantPoolSize: 1,
+      systemPoolSize: 1,
+      statementTimeoutMs: 10_000,
+      log,
+    })
+    const [release, tenants] = [Promise.withResolvers<undefined>(), () => own.poolUse()[0]]
+    const holding = own.asOrg(ALPHA, () => release.promise)
+    await waitUntil(() => tenants()?.inUse === 1)
+    const waiting = own.asOrg(ALPHA, (q) => q.query({ text: 'select 1' }))
+    assert.deepEqual([tenants()?.name, tenants()?.max, tenants()?.waiting], ['tenants', 1, 1])
+    await assert.rejects(waiting, isUnavailable) // no connection becomes free in time
+    assert.deepEqual(tenants()?.rejected, { outage: 0, timeout: 1, queue_full: 0 })
+    release.resolve(undefined)
+    await holding
+    await own.close()
   })
 
   test('a prepared statement works again on the next connection after its table was changed', async () => {
