@@ -126,6 +126,7 @@ export const NO_VOLUMES = {
   root: '/none',
   report: { is_shared: false, enforces_caps: false, how: 'a worker of a schedule' },
   open: () => Promise.reject(new Error('no volumes in a schedule')),
+  promisedBytes: () => 0,
   applyCaps: () => Promise.resolve(),
   remove: () => Promise.resolve(),
   measure: () => Promise.resolve([]),

@@ -159,7 +159,7 @@ export async function makeOciFixture(
         log: collectLog(logged),
         random: systemRandom,
         folders,
-        volumes: volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
+        volumes: { promisedBytes: () => 0, ...(volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT)) },
         logs,
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)

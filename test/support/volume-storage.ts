@@ -13,6 +13,7 @@ import { makeUuids } from '../../src/lib/uuid.ts'
 import { mountFolderOf, unmountBelow } from '../../src/worker/mounts.ts'
 import { folderHash } from './folder-hash.ts'
 import { openFolderStorage } from '../../src/worker/volumes/folder-storage.ts'
+import { NO_DISK_RESERVE, type DiskReserve } from '../../src/worker/disk-reserve.ts'
 import { openVolumeStorage, type StorageSettings } from '../../src/worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 
@@ -36,23 +37,31 @@ export type StorageFixture = {
   readonly key: string
   /** Opens the storage in the folder as a starting worker does. It may be open several times. */
   open(plan?: Partial<StorageSettings>): Promise<VolumeStorage>
-  /** Unmounts and deletes everything. */
+  /** Closes all storages, unmounts and deletes everything. */
   remove(): Promise<void>
 }
 
-/** Makes a fixture whose volume pool has 1 GiB, unless the settings of `open` differ. */
-export function makeStorageFixture(): StorageFixture {
-  const dir = join(mkdtempSync(join(tmpdir(), 'sandyard-volumes-')), 'volumes')
+/** Makes a fixture whose volume pool has 1 GiB, unless the settings of `open` differ, with a reserve of its disk. */
+export function makeStorageFixture(
+  parent = tmpdir(),
+  reserve: Pick<DiskReserve, 'freeMib'> = NO_DISK_RESERVE,
+): StorageFixture {
+  const dir = join(mkdtempSync(join(parent, 'sandyard-volumes-')), 'volumes')
+  const opened: VolumeStorage[] = []
   const key = `${folderHash(dir)}-volumes`
   return {
     dir,
     key,
-    open: (plan = {}) =>
-      openVolumeStorage(
+    async open(plan = {}) {
+      const storage = await openVolumeStorage(
         { dir, key, sharedDir: null, volumePoolGib: 1, ...plan },
-        { uidShift: TEST_UID_SHIFT, clock: systemClock, log: makeLog('silent') },
-      ),
+        { uidShift: TEST_UID_SHIFT, reserve, clock: systemClock, log: makeLog('silent') },
+      )
+      opened.push(storage)
+      return storage
+    },
     async remove() {
+      await Promise.allSettled(opened.map((storage) => storage.close()))
       await unmountBelow(mountFolderOf(key), { clock: systemClock, commands: localCommands })
       for (const path of [join(dir, '..'), mountFolderOf(key)])
         if (existsSync(path)) rmSync(path, { recursive: true, force: true })

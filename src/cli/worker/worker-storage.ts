@@ -136,7 +136,12 @@ export function volumeStorageConfig(config: Config): Omit<StorageSettings, 'key'
 /** Opens the volume storage of an installation. Rejects when existing volumes can't be reached. */
 export function openVolumes(config: Config, { namePrefix }: DataFolder, log: Log): Promise<VolumeStorage> {
   const settings = { ...volumeStorageConfig(config), key: `${namePrefix}-volumes` }
-  return openVolumeStorage(settings, { uidShift: UID_SHIFT, clock: systemClock, log })
+  return openVolumeStorage(settings, {
+    uidShift: UID_SHIFT,
+    reserve: diskReserve(config),
+    clock: systemClock,
+    log,
+  })
 }
 
 /** Opens the store for the logs of this worker's sandboxes. */

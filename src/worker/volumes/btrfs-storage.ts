@@ -9,6 +9,7 @@ import { hasErrorCode } from '../../lib/error-code.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
+import { ALL_VOLUMES_GROUP } from './pool-growth.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import {
   type VolumeKey,
@@ -24,6 +25,7 @@ type BtrfsStorageOptions = {
   /** The id of the host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly report: StorageReport
+  readonly promisedBytes: () => number
   /** Releases the file system. */
   readonly close: () => Promise<void>
 }
@@ -35,13 +37,14 @@ type BtrfsStorageOptions = {
 const FIRST_SUBVOLUME_ID = 256
 
 /** Creates the storage for volumes on a mounted btrfs. */
-export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageOptions): VolumeStorage {
+export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close }: BtrfsStorageOptions): VolumeStorage {
   const btrfs = makeBtrfs(root)
   const mutex = makeKeyedMutex()
 
   return {
     report,
     root,
+    promisedBytes,
     open: (volume) =>
       mutex.run(volume.org_id, async () => {
         const path = join(root, volumeSubpath(volume))
@@ -106,6 +109,8 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
   await chmod(join(btrfs.root, volume.org_id), 0o700) // sandboxes reach their volumes by bind mounts, and local users must not
   const group = orgGroup(idOf(state, volume.org_id))
   if (!state.groups.has(group)) await btrfs.createGroup(group)
+  if (state.groups.get(group)?.parents.includes(ALL_VOLUMES_GROUP) !== true)
+    await btrfs.assignGroup(group, ALL_VOLUMES_GROUP)
   if (!state.subvolumes.has(subpath)) await btrfs.createSubvolume(subpath, group)
   else if (state.groups.has(group)) return state
   return readState(btrfs)

@@ -44,6 +44,7 @@ export async function openFolderStorage({
   return {
     report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
     root,
+    promisedBytes: () => 0,
     async open(volume) {
       refuseCaps(volume)
       const path = join(root, volumeSubpath(volume))

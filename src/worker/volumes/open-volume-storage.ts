@@ -4,8 +4,11 @@ import { delimiter, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { tryCommand } from '../../lib/run-command.ts'
+import type { DiskReserve } from '../disk-reserve.ts'
+import { makeBtrfs } from './btrfs-commands.ts'
 import { makeBtrfsStorage } from './btrfs-storage.ts'
 import { openFolderStorage } from './folder-storage.ts'
+import { openPoolGrowth } from './pool-growth.ts'
 import { openVolumePool, volumePoolFile } from './volume-pool.ts'
 import type { VolumeStorage } from './volume-storage.ts'
 
@@ -21,7 +24,13 @@ export type StorageSettings = {
   readonly volumePoolGib: number | null
 }
 
-type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
+type StorageDeps = {
+  readonly uidShift: number
+  /** The reserve of the file system with the volumes. */
+  readonly reserve: Pick<DiskReserve, 'freeMib'>
+  readonly clock: Clock
+  readonly log: Log
+}
 
 /**
  * The kind of storage to use on this machine: a volume pool, or plain folders with the reason why they can't enforce
@@ -41,7 +50,7 @@ const MODPROBE_TIMEOUT_MS = 10_000
  * find empty folders instead of their volumes.
  */
 export async function openVolumeStorage(settings: StorageSettings, deps: StorageDeps): Promise<VolumeStorage> {
-  const { uidShift, clock, log } = deps
+  const { uidShift, reserve, clock, log } = deps
   const choice = await chooseStorage(settings)
   await warnOfStrayFolders(settings.dir, log)
   if (choice.kind === 'folders') return openFolderStorage({ ...choice, uidShift })
@@ -49,7 +58,20 @@ export async function openVolumeStorage(settings: StorageSettings, deps: Storage
     const pool = await openVolumePool({ ...settings, sizeGib: settings.volumePoolGib, clock, log })
     const how = `btrfs quota groups in a pool of ${String(pool.sizeBytes / 1024 ** 3)} GiB (${volumePoolFile(settings.dir)})`
     const report = { is_shared: false, enforces_caps: true, how }
-    return makeBtrfsStorage({ root: pool.root, uidShift, report, close: () => pool.close() })
+    await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
+    opened.defer(() => pool.close())
+    const { root, quotaFolder } = pool
+    const btrfs = makeBtrfs(root)
+    const growth = await openPoolGrowth({ btrfs, file: volumePoolFile(settings.dir), quotaFolder, reserve, clock, log })
+    opened.defer(() => growth.close())
+    const parts = opened.move()
+    return makeBtrfsStorage({
+      root,
+      uidShift,
+      report,
+      promisedBytes: () => growth.promisedBytes(),
+      close: () => parts.disposeAsync(),
+    })
   } catch (error) {
     if (!choice.isNew)
       throw new Error(`the volumes in ${volumePoolFile(settings.dir)} can't be reached: ${messageOf(error)}`, {

@@ -27,6 +27,8 @@ type VolumePool = {
   /** The mount point of the pool. The sandboxes' users can pass through all its parent folders. */
   readonly root: string
   readonly sizeBytes: number
+  /** The folder in which the kernel shows the pool's quota groups. Null: this kernel shows none. */
+  readonly quotaFolder: string | null
   /** Unmounts the pool, unless part of it is still mounted elsewhere. */
   close(): Promise<void>
 }
@@ -87,6 +89,7 @@ export async function openVolumePool({ dir, key, sizeGib, clock, log }: VolumePo
   return {
     root,
     sizeBytes,
+    quotaFolder: await findQuotaFolder(root),
     async close() {
       if (!(await isMountedElsewhere(root))) await unmount()
     },
@@ -186,15 +189,21 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
  * Trees have levels up to 7, so the threshold 8 disables the behavior. If counting has stopped, runs a rescan.
  */
 async function ensureQuotasConsistent(root: string): Promise<void> {
-  const device = basename((await mountAt(root))?.source ?? '')
-  const names = existsSync(BTRFS_SYSFS_FOLDER) ? await readdir(BTRFS_SYSFS_FOLDER) : []
-  const own = names.find((name) => existsSync(join(BTRFS_SYSFS_FOLDER, name, 'devices', device)))
-  if (own === undefined) return
-  const groups = join(BTRFS_SYSFS_FOLDER, own, 'qgroups')
+  const groups = await findQuotaFolder(root)
+  if (groups === null) return
   const threshold = join(groups, 'drop_subtree_threshold')
   if (existsSync(threshold)) await writeFile(threshold, '8')
   if ((await readIfThere(join(groups, 'inconsistent')))?.trim() !== '1') return
   await runCommand('btrfs', ['quota', 'rescan', '-w', root], { timeoutMs: RESCAN_TIMEOUT_MS })
+}
+
+async function findQuotaFolder(root: string): Promise<string | null> {
+  const device = basename((await mountAt(root))?.source ?? '')
+  const names = existsSync(BTRFS_SYSFS_FOLDER) ? await readdir(BTRFS_SYSFS_FOLDER) : []
+  const own = names.find((name) => existsSync(join(BTRFS_SYSFS_FOLDER, name, 'devices', device)))
+  if (own === undefined) return null
+  const groups = join(BTRFS_SYSFS_FOLDER, own, 'qgroups')
+  return existsSync(groups) ? groups : null
 }
 
 /**

@@ -13,6 +13,8 @@ export interface VolumeStorage {
   readonly report: StorageReport
   /** The folder of all volumes. */
   readonly root: string
+  /** What the volumes may take of the machine's disk before they are measured again. 0: nothing limits them. */
+  promisedBytes(): number
   /**
    * Returns the folder of a volume on this machine and enforces its caps. Creates the volume when it is missing. A new
    * volume belongs to user 0 of the sandboxes. Rejects for a cap that can't be enforced here.

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { chooseStorage, openVolumeStorage } from '../../../src/worker/volumes/open-volume-storage.ts'
+import { NO_DISK_RESERVE } from '../../../src/worker/disk-reserve.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/volume-storage.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { Log } from '../../../src/lib/log.ts'
@@ -68,7 +69,7 @@ test('a folder with files that is not a volume is named in the log', async () =>
   const warned: object[] = []
   const write = (): void => undefined
   const log: Log = { debug: write, info: write, error: write, warn: (fields) => warned.push(fields), child: () => log }
-  const deps = { uidShift: TEST_UID_SHIFT, clock: systemClock, log }
+  const deps = { uidShift: TEST_UID_SHIFT, reserve: NO_DISK_RESERVE, clock: systemClock, log }
   const plan = { dir, key: 'unused', sharedDir: null, volumePoolGib: null }
   await openVolumeStorage(plan, deps)
   assert.deepEqual(warned, [])

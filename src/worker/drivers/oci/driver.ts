@@ -209,7 +209,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
       clock,
       log,
     }),
-    growth: makeGrowthLimits({ records, mountDir, reserve: settings.diskReserve, clock, log }),
+    growth: makeGrowthLimits({ records, mountDir, reserve: settings.diskReserve, volumes: input.volumes, clock, log }),
     ...limited,
     mountDir,
     bootId,

@@ -11,6 +11,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import type { Log } from '../../../../src/lib/log.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import { NO_DISK_RESERVE } from '../../../../src/worker/disk-reserve.ts'
 import { openVolumeStorage } from '../../../../src/worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../../../src/worker/volumes/volume-storage.ts'
 import { bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
@@ -31,7 +32,12 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
     dir = mkdtempSync(join(tmpdir(), 'sandyard-stored-'))
     const { settings } = await makeFixture()
     const plan = { dir: join(dir, 'volumes'), key: folderHash(dir), sharedDir: null, volumePoolGib: 1 }
-    storage = await openVolumeStorage(plan, { uidShift: settings.uidShift, clock: systemClock, log })
+    storage = await openVolumeStorage(plan, {
+      uidShift: settings.uidShift,
+      reserve: NO_DISK_RESERVE,
+      clock: systemClock,
+      log,
+    })
     driver = await fixture.open({ readyAhead: 0 })
   })
   after(async () => {

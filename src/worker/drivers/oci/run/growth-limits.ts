@@ -4,6 +4,7 @@ import { repeat, type Repetition } from '../../../../lib/repeat.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
+import type { VolumeStorage } from '../../../volumes/volume-storage.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecords } from './run-records.ts'
 
@@ -20,6 +21,7 @@ type GrowthInput = {
   readonly records: Pick<OciRunRecords, 'list'>
   readonly mountDir: string
   readonly reserve: Pick<DiskReserve, 'freeMib'>
+  readonly volumes: Pick<VolumeStorage, 'promisedBytes'>
   readonly clock: Clock
   readonly log: Log
 }
@@ -30,7 +32,7 @@ const MIB = 1024 * 1024
 const FIRST_GROWTH_BYTES = MIB
 
 /** Makes the limits, which do nothing until `start` or `limit`. */
-export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: GrowthInput): GrowthLimits {
+export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, log }: GrowthInput): GrowthLimits {
   /** What the disks that are mounted until the next measurement may still take together. */
   let newcomersBytes = 0
   let burstBytes = 0
@@ -41,7 +43,7 @@ export function makeGrowthLimits({ records, mountDir, reserve, clock, log }: Gro
     return disk === null ? [] : [disk]
   }
   async function limitAll(): Promise<void> {
-    const freeBytes = (await reserve.freeMib()) * MIB
+    const freeBytes = Math.max(0, (await reserve.freeMib()) * MIB - volumes.promisedBytes())
     const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
     const disks = runs.flatMap(({ run_id }) => measure(run_id))
     const shares = growthShares(freeBytes, disks)
