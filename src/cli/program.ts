@@ -54,6 +54,10 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'print or follow the log of a sandbox',
     load: async () => (await import('./commands/logs.ts')).defineLogs,
   },
+  top: {
+    summary: 'show what sandboxes use of their processors and memory',
+    load: async () => (await import('./commands/top.ts')).defineTop,
+  },
   events: {
     summary: 'show what happened, by whom and why: the audit events of all organizations',
     load: async () => (await import('./commands/events.ts')).defineEvents,

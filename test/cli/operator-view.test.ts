@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { after, before, test } from 'node:test'
 import type { OrgId, SandboxId } from '../../src/domain/ids.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { makeOperatorWorld, type OperatorWorld } from '../support/operator-world.ts'
+import { waitUntil } from '../support/wait.ts'
 
 // `sandyard ps`, `inspect` and `events` over all organizations, on a database whose sandboxes this file moves itself.
 
@@ -131,4 +133,31 @@ test('why says where a sandbox stands, since when, by whom, what each worker lac
   assert.ok(failed.advice.includes('check the credentials: sandyard registry list --org default'))
   assert.equal(failed.runs[0].outcome.reason, 'registry')
   assert.match(await world.print('why', running), /is running on the worker 'w-1'/)
+})
+
+test('events --follow goes on with new events until interrupted, and closed pipes end commands quietly', async () => {
+  const followed = world.spawn('events', '--org', 'acme', '--limit', '1', '--follow')
+  let said = ''
+  followed.stdout?.setEncoding('utf8').on('data', (text: string) => {
+    said += text
+  })
+  await waitUntil(() => said.split('\n').length > 2, 30_000)
+  await world.create({ name: 'followed', org: acme, start: false })
+  await waitUntil(() => said.includes('\tsandbox_created\t') && said.includes('name=followed'), 30_000)
+  followed.kill('SIGINT')
+  await once(followed, 'exit')
+  assert.equal(followed.exitCode, 130)
+  assert.equal(said.match(/name=followed/g)?.length, 1)
+
+  const closed = world.spawn('events', '--follow')
+  closed.stdout?.once('data', () => closed.stdout?.destroy())
+  let complained = ''
+  closed.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    complained += text
+  })
+  const ended = once(closed, 'exit')
+  await waitUntil(() => closed.stdout?.destroyed === true, 30_000)
+  await world.create({ name: 'unread', org: acme, start: false })
+  await ended
+  assert.deepEqual([closed.exitCode, complained], [0, ''])
 })

@@ -37,6 +37,27 @@ describe('the operator’s view', { skip: whyNoServer() }, () => {
     assert.match(await operate('events', '--sandbox', 'seen'), /\tsandbox_running\t/)
   })
 
+  test('top shows what containers use, the busiest first', async () => {
+    await run('busy', 'while :; do :; done')
+    await run('asleep', 'exec sleep 600')
+    const lines = (await operate('top', '--json')).trimEnd().split('\n')
+    const used = lines.map((line): { name: string; used_vcpus: number; used_memory_mib: number; processes: number } =>
+      JSON.parse(line),
+    )
+    const [first] = used
+    const asleep = used.find(({ name }) => name === 'asleep')
+    assert.ok(first !== undefined && asleep !== undefined)
+    assert.equal(first.name, 'busy')
+    assert.ok(first.used_vcpus > 0.05 && first.used_vcpus > 5 * asleep.used_vcpus, JSON.stringify(used))
+    assert.ok(asleep.used_memory_mib > 0 && asleep.processes >= 1, JSON.stringify(used))
+    assert.match(
+      await operate('top', '--sort', 'memory', '--limit', '1'),
+      /^ORG\t.*\n\S+\t.* of 1\t\d+ MiB of \d+ MiB\t\d+\n$/,
+    )
+    const { code, stderr } = await runMsb(server, ['stop', 'busy'])
+    assert.equal(code, 0, stderr)
+  })
+
   test('logs prints the latest lines of any sandbox, follows it to its end, and leaves no valid key', async () => {
     await run(
       'talks',

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -33,6 +34,8 @@ export type OperatorWorld = TestControl & {
   readonly print: (...args: readonly string[]) => Promise<string>
   /** Runs the command and expects it to fail. Resolves with its standard error. */
   readonly refuse: (...args: readonly string[]) => Promise<string>
+  /** Starts the command and returns its process. */
+  readonly spawn: (...args: readonly string[]) => ChildProcess
   readonly addOrg: (slug: string) => Promise<OrgId>
   readonly addWorker: (name: string, vcpus: number) => Promise<WorkerId>
   readonly create: (input: Created) => Promise<SandboxId>
@@ -47,8 +50,11 @@ export async function makeOperatorWorld(): Promise<OperatorWorld> {
   const dataDir = mkdtempSync(join(tmpdir(), 'sandyard-view-'))
   let reports = 0
 
+  const spawn = (args: readonly string[]): ChildProcess =>
+    spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl })
+
   async function sandyard(args: readonly string[]) {
-    const child = spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl })
+    const child = spawn(args)
     assert.ok(child.stdout !== null && child.stderr !== null)
     child.stdin?.end()
     const [out, err] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')])
@@ -57,6 +63,7 @@ export async function makeOperatorWorld(): Promise<OperatorWorld> {
 
   return {
     ...control,
+    spawn: (...args) => spawn(args),
     async print(...args) {
       const { code, out, err } = await sandyard(args)
       assert.equal(code, 0, `${args.join(' ')}: ${err}`)

@@ -13,6 +13,7 @@ import { addOperatorSettings, withOperator, type OperatorDeps } from './operator
 import { printJsonLines, write } from './output.ts'
 import { addOrgFilter, readCount, readOrgFilter, readSince, SANDBOX_HELP } from './sandbox-argument.ts'
 import { makeTableFormat, terminalWidth, type Row } from './table.ts'
+import { untilEnd } from './until-end.ts'
 
 const DEFAULT_LIMIT = 100
 const MAX_LIMIT = 10_000
@@ -30,18 +31,17 @@ export function defineEvents(events: Command): void {
     .option('--follow', 'go on with new events until interrupted')
     .option('--json', 'print one JSON object a line')
     .addHelpText('after', `\nThe latest events, the oldest first.${SANDBOX_HELP}`)
-  runs(events, (call) => withOperator(call, (deps) => print(deps, call)))
+  runs(events, (call) => untilEnd((signal) => withOperator(call, (deps) => print(deps, call, signal))))
 }
 
-async function print(deps: OperatorDeps, call: Call): Promise<void> {
+async function print(deps: OperatorDeps, call: Call, signal: AbortSignal): Promise<void> {
   const asked = await readFilter(deps, call)
   const limit = readCount(call, 'limit', MAX_LIMIT) ?? DEFAULT_LIMIT
   const found = await latestEvents(deps, asked, limit)
   const printPages = await makePrinter(deps, call, found)
   await printPages(asPages([found]))
   if (!call.switches.has('follow')) return
-  const never = new AbortController() // an interrupt ends the process
-  await printPages(followEvents(deps, asked, { known: found, signal: never.signal }))
+  await printPages(followEvents(deps, asked, { known: found, signal }))
 }
 
 async function* asPages<Item>(pages: readonly Item[]): AsyncGenerator<Item> {

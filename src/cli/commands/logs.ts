@@ -1,9 +1,7 @@
-import { constants } from 'node:os'
 import type { Command } from 'commander'
 import { DEFAULT_LOG_SOURCES } from '../../contract/streams/operations.ts'
 import type { SandboxCandidate } from '../../control/sandboxes/find-sandbox.ts'
 import { LOG_FOLLOW_MAX_SECS, LOG_TAIL_MAX } from '../../domain/requests/request-bounds.ts'
-import { hasErrorCode } from '../../lib/error-code.ts'
 import { parseServerEvents } from '../../lib/server-events.ts'
 import { escapeControls } from '../../lib/terminal-text.ts'
 import { runs, type Call } from '../command.ts'
@@ -12,6 +10,7 @@ import { addOperatorSettings, withOperator, type OperatorDeps } from './operator
 import { write } from './output.ts'
 import { findPublicApi, type PublicApi } from './public-api.ts'
 import { addOrgFilter, readCount, readSandboxArgument, readSince, SANDBOX_HELP } from './sandbox-argument.ts'
+import { untilEnd } from './until-end.ts'
 
 const HELP = `${SANDBOX_HELP}
 The log is read from the worker of the latest run by a running server. For that, the command creates a key of the organization
@@ -29,60 +28,25 @@ export function defineLogs(logs: Command): void {
     .option('--url <url>', 'the server to ask; one of those on the database unless given')
     .option('--json', 'print one JSON object a line')
     .addHelpText('after', HELP)
-  runs(logs, async (call) => {
-    let exitCode = 0
-    await withOperator(call, async (deps) => {
-      exitCode = await print(deps, call)
-    })
-    return exitCode
-  })
+  runs(logs, (call) => untilEnd((signal) => withOperator(call, (deps) => print(deps, call, signal))))
 }
 
-/** Ends the command after its key is revoked: at an interrupt, and when the reader of the output has gone. */
-function listenForEnd(): { readonly signal: AbortSignal; readonly exitCode: () => number } {
-  const end = new AbortController()
-  let exitCode = 0
-  for (const name of ['SIGINT', 'SIGTERM'] as const)
-    process.on(name, () => {
-      exitCode = 128 + constants.signals[name]
-      end.abort()
-    })
-  process.stdout.on('error', () => end.abort())
-  return { signal: end.signal, exitCode: () => exitCode }
-}
-
-async function print(deps: OperatorDeps, call: Call): Promise<number> {
-  const ending = listenForEnd()
+async function print(deps: OperatorDeps, call: Call, signal: AbortSignal): Promise<void> {
   const sandbox = await readSandboxArgument(deps, call)
   const api = await findPublicApi(deps, call)
   const query = readQuery(deps, call)
   const isFollowed = call.switches.has('follow')
-  const key = {
-    org_id: sandbox.org_id,
-    name: 'sandyard logs',
-    lifeMs: isFollowed ? LOG_FOLLOW_MAX_SECS * 1000 : READ_KEY_MS,
+  const lifeMs = isFollowed ? LOG_FOLLOW_MAX_SECS * 1000 : READ_KEY_MS
+  const key = { org_id: sandbox.org_id, name: 'sandyard logs', lifeMs }
+  const printLine = printerOf(call)
+  for (let cursor: string | null = null; !signal.aborted;) {
+    const from: string | null = cursor
+    const read: Read = await withReadKey(deps, key, (secret) =>
+      printStream({ api, sandbox, query, key: secret, cursor: from, signal, printLine }),
+    )
+    if (read.hasEnded || (read.cursor === cursor && !isFollowed)) return
+    cursor = read.cursor
   }
-  try {
-    for (let cursor: string | null = null; !ending.signal.aborted;) {
-      const from: string | null = cursor
-      const read: Read = await withReadKey(deps, key, (secret) =>
-        printStream({
-          api,
-          sandbox,
-          query,
-          key: secret,
-          cursor: from,
-          signal: ending.signal,
-          printLine: printerOf(call),
-        }),
-      )
-      if (read.hasEnded || (read.cursor === cursor && !isFollowed)) break
-      cursor = read.cursor
-    }
-  } catch (error) {
-    if (!ending.signal.aborted && !hasErrorCode(error, 'EPIPE')) throw error
-  }
-  return ending.exitCode()
 }
 
 /** How long the key of a log that is not followed is valid. A log that takes longer goes on with another key. */

@@ -1,5 +1,6 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
+import { interruptibleSleep } from '../../lib/clock.ts'
 import type { BaseDeps } from '../deps.ts'
 import { listAllEvents, listEvents, type EventRow, type EventsInput } from './read-events.ts'
 
@@ -46,7 +47,8 @@ export async function* followEvents(
   const oldest = known[0]?.timestamp ?? null // `known` has every later event
   let seen = new Map(known.map(({ id, timestamp }) => [id, timestamp]))
   while (!signal.aborted) {
-    await deps.clock.sleep(POLL_MS)
+    await interruptibleSleep(deps.clock, POLL_MS, signal)
+    if (signal.aborted) return
     const from = new Date(deps.clock.now().getTime() - OVERLAP_MS)
     const fresh: EventRow[] = []
     for await (const page of pagesOf(deps, { ...asked, since: from }))

@@ -1,5 +1,5 @@
 /** Sandboxes of all organizations, as operators see them. Every query needs a connection that sees all organizations. */
-import type { OrgId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { SandboxStatus, StatusReason } from '../../domain/sandboxes/lifecycle.ts'
 import type { Queryable } from '../postgres/database.ts'
 
@@ -7,6 +7,8 @@ import type { Queryable } from '../postgres/database.ts'
 export type ListedSandbox = {
   readonly org: string
   readonly id: SandboxId
+  /** Its latest run. Null before the first start. */
+  readonly run_id: RunId | null
   readonly name: string
   readonly slug: string
   readonly image: string
@@ -30,7 +32,7 @@ export type SandboxPage = {
   readonly limit: number
 }
 
-const LISTED = `o.slug AS org, s.id, s.name, s.slug, s.spec_projection ->> 'image' AS image, s.status, s.status_reason,
+const LISTED = `o.slug AS org, s.id, s.run_id, s.name, s.slug, s.spec_projection ->> 'image' AS image, s.status, s.status_reason,
   s.last_failure_message, w.name AS worker, s.vcpus, s.memory_mib, s.created_at, s.started_at, s.stopped_at`
 
 /** A page of the sandboxes with an open run. It reads open runs only, however many sandboxes are stopped. */
