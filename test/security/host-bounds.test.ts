@@ -6,6 +6,7 @@ import { test } from 'node:test'
 import { cgroupParentOf } from '../../src/worker/drivers/oci/run/open-cgroups.ts'
 import { openAttackedDriver } from '../support/attacked-driver.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
+import { folderHash } from '../support/folder-hash.ts'
 import { makeOciFixture, testRuntime, whyNoOci } from '../support/oci-driver.ts'
 import { attack } from '../support/security-attack.ts'
 
@@ -120,7 +121,7 @@ type ParentCgroup = {
 
 /** The parent cgroup of the sandboxes of a fixture, in either version. */
 function parentCgroup(fixtureDir: string): ParentCgroup {
-  const parent = cgroupParentOf(`${fixtureDir}/state`)
+  const parent = cgroupParentOf(folderHash(`${fixtureDir}/state`))
   const isV2 = existsSync('/sys/fs/cgroup/cgroup.controllers')
   const of = (controller: string): string => join('/sys/fs/cgroup', isV2 ? '' : controller, parent)
   const read = (path: string): number => Number(readFileSync(path, 'utf8'))

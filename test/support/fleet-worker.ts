@@ -3,6 +3,7 @@ import type { ChildProcess } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
+import { ociKey } from '../../src/cli/worker/worker-storage.ts'
 import { readJson } from '../../src/lib/files.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/run/open-cgroups.ts'
 import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
@@ -135,7 +136,9 @@ async function exitOf(child: ChildProcess): Promise<void> {
 
 /** Lists the runs whose cgroups contain processes. Doesn't trust the worker's own records. */
 async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
-  const base = cgroupFolderOf(cgroupParentOf(join(dataDir, 'sandboxes')))
+  const id = join(dataDir, 'name-prefix')
+  if (!existsSync(id)) return []
+  const base = cgroupFolderOf(cgroupParentOf(ociKey(readFileSync(id, 'utf8'))))
   const runs = existsSync(base) ? readdirSync(base) : []
   const live = runs.filter((run) => [run, join(run, 'c')].some((group) => hasProcesses(join(base, group))))
   const records = live.map((run) =>

@@ -13,8 +13,9 @@ const COMMAND_TIMEOUT_MS = 10_000
 export async function findLeftovers(dataDir: string): Promise<readonly string[]> {
   const prefix = readFileSync(join(dataDir, 'name-prefix'), 'utf8')
   const own = mountFolderOf(prefix)
-  const [below, mounts, pool, loops, ownLoops, links, tables] = await Promise.all([
+  const [below, data, mounts, pool, loops, ownLoops, links, tables] = await Promise.all([
     mountPointsBelow(dataDir),
+    mountPointsBelow(own),
     mountPointsBelow(`${own}-sandboxes`),
     mountPointsBelow(`${own}-volumes`),
     linesOf('losetup', ['-a'], dataDir),
@@ -23,7 +24,7 @@ export async function findLeftovers(dataDir: string): Promise<readonly string[]>
     linesOf('nft', ['list', 'tables'], `sandyard_${prefix}`),
   ])
   return [
-    ...[...below, ...mounts, ...pool].map((point) => `mount ${point}`),
+    ...[...below, ...data, ...mounts, ...pool].map((point) => `mount ${point}`),
     ...[...loops, ...ownLoops].map((line) => `loop device ${line}`),
     ...links.map((line) => `network device ${line}`),
     ...tables.map((line) => `packet filter ${line}`),

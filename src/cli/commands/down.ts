@@ -3,12 +3,14 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
+import { systemRandom } from '../../lib/random.ts'
 import { openLog } from '../open-log.ts'
 import { findDataFolderOwner, holdsDataFolder, lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { stopLeftServer } from '../../store/embedded/embedded-server.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 import { printStatus } from '../print-status.ts'
-import { isDataFolder } from '../server/data-folder.ts'
+import { isDataFolder, openDataFolder } from '../server/data-folder.ts'
+import { mountDataFolder } from '../server/data-mount.ts'
 import { cleanMachine } from '../worker/clean-machine.ts'
 
 const HELP = `
@@ -40,7 +42,9 @@ export async function takeDown(config: Config): Promise<Disposable> {
   for (const folder of [config.dataDir, database]) await endOwner(folder)
   const lock = lockDataFolder(config.dataDir)
   try {
-    const stopped = await cleanMachine({ config, log })
+    const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+    await using mounted = await mountDataFolder(folder)
+    const stopped = await cleanMachine({ config: { ...config, dataDir: mounted.path }, folder, log })
     if (stopped > 0) printStatus(`stopped ${String(stopped)} sandboxes`)
     if (existsSync(database)) await stopLeftServer({ dataDir: database, clock: systemClock, log })
     return lock

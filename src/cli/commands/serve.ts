@@ -6,6 +6,7 @@ import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
 import { requireFreePort } from '../server/listen-address.ts'
 import { openDataFolder } from '../server/data-folder.ts'
+import { mountDataFolder } from '../server/data-mount.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openServerStore } from '../server/open-server-store.ts'
 import { createFirstKey } from '../server/first-key.ts'
@@ -48,18 +49,20 @@ export function defineServe(serve: Command): void {
   )
 }
 
-async function runServe({ config }: Call): Promise<void> {
-  const log = rateLimitedLog(openLog(config), systemClock)
-  const stop = listenForStopSignals(config)
-  await requireFreePort(config)
-  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+async function runServe({ config: given }: Call): Promise<void> {
+  const log = rateLimitedLog(openLog(given), systemClock)
+  const stop = listenForStopSignals(given)
+  await requireFreePort(given)
+  const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
+  await using mounted = await mountDataFolder(folder)
+  const config = { ...given, dataDir: mounted.path }
   await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)
   const first = await createFirstKey(control.deps, config)
   printStatus('this process runs no sandboxes; workers run them')
-  printClientSetup(config, control, first)
+  printClientSetup(given, control, first)
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

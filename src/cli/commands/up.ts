@@ -12,6 +12,7 @@ import { addSettings, runs, type Call } from '../command.ts'
 import { requireFreePort } from '../server/listen-address.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
+import { mountDataFolder } from '../server/data-mount.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openServerStore } from '../server/open-server-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
@@ -44,14 +45,16 @@ export function defineUp(up: Command): void {
   runs(up, runUp)
 }
 
-async function runUp({ config }: Call): Promise<void> {
-  const log = rateLimitedLog(openLog(config), systemClock)
-  const stop = listenForStopSignals(config)
-  await requireFreePort(config)
-  await ensureDataFolder(config.dataDir)
-  using _lock = lockDataFolder(config.dataDir)
-  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  printStatus(`data folder: ${config.dataDir}`)
+async function runUp({ config: given }: Call): Promise<void> {
+  const log = rateLimitedLog(openLog(given), systemClock)
+  const stop = listenForStopSignals(given)
+  await requireFreePort(given)
+  await ensureDataFolder(given.dataDir)
+  using _lock = lockDataFolder(given.dataDir)
+  const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
+  printStatus(`data folder: ${given.dataDir}`)
+  await using mounted = await mountDataFolder(folder)
+  const config = { ...given, dataDir: mounted.path }
   await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
@@ -76,7 +79,7 @@ async function runUp({ config }: Call): Promise<void> {
       await waitForFirstSync(synced.promise, ending)
     }
     missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-    printClientSetup(config, control, first)
+    printClientSetup(given, control, first)
     await working // a permanent failure of the worker ends the program with its error
   } finally {
     failed.abort(new Error('the server ends'))

@@ -55,6 +55,7 @@ export async function readInstallationId(path: string): Promise<string | null> {
 /** Opens the data folder and creates missing files, which only their owner can read. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataFolder(path)
+  if ((await readInstallationId(path)) === null) await forgetMachine(path)
   const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
   return {
     path,
@@ -65,6 +66,14 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
     workerCredential: await stored('worker.credential', () => random.bytes(32).toString('base64url')),
     namePrefix: await stored('name-prefix', () => namePrefix(random)),
   }
+}
+
+/**
+ * Deletes what refers to containers and networks on this machine. An installation that gets an id has none yet: these files then
+ * came with a copy of another installation's folder.
+ */
+async function forgetMachine(path: string): Promise<void> {
+  for (const name of ['runtime', 'network']) await rm(join(path, name), { recursive: true, force: true })
 }
 
 /** Creates the folder if it is missing. May be repeated. */

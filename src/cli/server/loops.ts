@@ -5,7 +5,6 @@ import type { Loop } from '../../loops/loop.ts'
 import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
 import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
 import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
-import { makeLogWaitingLoop } from '../../loops/log-waiting.ts'
 import { makePlacePendingLoop } from '../../loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
@@ -22,7 +21,6 @@ export function loopsOf(
 ): readonly Loop[] {
   return [
     makePlacePendingLoop(deps),
-    makeLogWaitingLoop(deps),
     makeEnforceDeadlinesLoop(deps),
     makeEnforceHardLimitsLoop(deps),
     makeDetectLostWorkersLoop(deps),

@@ -11,7 +11,8 @@ import { startEmbedded } from '../../store/embedded/embedded-server.ts'
 import { readMigrations } from '../../store/postgres/migrate.ts'
 import { prepareSchema, type DatabaseUrls, type ServerRole } from '../../store/postgres/prepare-schema.ts'
 import { lockSchema, type SchemaLock } from '../../store/postgres/schema-lock.ts'
-import { ensureDataFolder } from './data-folder.ts'
+import { ensureDataFolder, openDataFolder } from './data-folder.ts'
+import { mountDataFolder } from './data-mount.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')
 
@@ -85,7 +86,18 @@ async function openExternal(urls: DatabaseUrls, log: Log): Promise<Store> {
  * Opens the database for a short command, as `openStore` does. If a server runs on the data folder, connects to the
  * PostgreSQL that the server started.
  */
-export async function openSharedStore(config: Config, log: Log): Promise<Store> {
+export async function openSharedStore(given: Config, log: Log): Promise<Store> {
+  if (given.databaseUrl !== null) return openStore(given, log)
+  await using opened = new AsyncDisposableStack()
+  await ensureDataFolder(given.dataDir)
+  const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
+  const mounted = opened.use(await mountDataFolder(folder))
+  const store = opened.use(await openRunningStore({ ...given, dataDir: mounted.path }, log))
+  const parts = opened.move()
+  return { ...store, [Symbol.asyncDispose]: () => parts.disposeAsync() }
+}
+
+async function openRunningStore(config: Config, log: Log): Promise<Store> {
   try {
     return await openStore(config, log)
   } catch (error) {

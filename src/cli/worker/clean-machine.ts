@@ -2,9 +2,7 @@ import { existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
-import { systemRandom } from '../../lib/random.ts'
 import { removeInstallationNetworks } from '../../worker/network/open-sandbox-networks.ts'
-import { openDataFolder } from '../server/data-folder.ts'
 import { openDriver, REAL_DRIVERS, type RealDriver } from './choose-driver.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
 import type { WorkerHostDeps } from './worker-host.ts'
@@ -20,18 +18,16 @@ const FOLDERS: Readonly<Record<RealDriver, (config: Config) => string>> = {
  * packet filters, cgroups and loop devices. Keeps the files. Resolves with the number of sandboxes that ran. Call it only while
  * no server or worker uses the folder. The next server reads from the files how the runs ended.
  */
-export async function cleanMachine({ config, log }: Omit<WorkerHostDeps, 'folder'>): Promise<number> {
-  const { namePrefix } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+export async function cleanMachine({ config, folder, log }: WorkerHostDeps): Promise<number> {
   await rm(deadlineFilePath(config), { force: true }) // a watchdog that still runs must not read an old deadline
   let stopped = 0
   for (const name of REAL_DRIVERS)
-    if (existsSync(FOLDERS[name](config))) stopped += await stopSandboxesOf(name, { config, log })
-  await removeInstallationNetworks({ dir: join(config.dataDir, 'network'), namePrefix })
+    if (existsSync(FOLDERS[name](config))) stopped += await stopSandboxesOf(name, { config, folder, log })
+  await removeInstallationNetworks({ dir: join(config.dataDir, 'network'), namePrefix: folder.namePrefix })
   return stopped
 }
 
-async function stopSandboxesOf(name: RealDriver, { config, log }: Omit<WorkerHostDeps, 'folder'>): Promise<number> {
-  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+async function stopSandboxesOf(name: RealDriver, { config, folder, log }: WorkerHostDeps): Promise<number> {
   await using opened = new AsyncDisposableStack()
   const storage = opened.adopt(await openVolumes(config, folder, log), (one) => one.close())
   const logs = opened.adopt(await openLogs(config, log), (one) => one.close())

@@ -16,6 +16,7 @@ import { listenForMetrics } from './metrics-listener.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import { UsageError, type Call } from '../command.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
+import { mountDataFolder } from '../server/data-mount.ts'
 import { describeError, joinFleet, type JoinOptions } from './join-fleet.ts'
 import {
   loadDemoImage,
@@ -35,15 +36,17 @@ import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from
  * when an operator has removed this worker.
  */
 export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
-  const { config } = call
-  const log = rateLimitedLog(openLog(config), systemClock)
+  const { config: given } = call
+  const log = rateLimitedLog(openLog(given), systemClock)
   const token = await readJoinToken(call)
-  const signal = listenForStopSignals(config)
-  await ensureDataFolder(config.dataDir)
-  using _lock = lockDataFolder(config.dataDir)
+  const signal = listenForStopSignals(given)
+  await ensureDataFolder(given.dataDir)
+  using _lock = lockDataFolder(given.dataDir)
   const origin = await resolveOrigin(call, token)
-  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  printStatus(`data folder: ${config.dataDir}`)
+  const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
+  printStatus(`data folder: ${given.dataDir}`)
+  await using mounted = await mountDataFolder(folder)
+  const config = { ...given, dataDir: mounted.path }
   // Open the host before joining: a machine that can't run sandboxes must not use up the token.
   const metrics = new Registry()
   const host = await openWorkerHost({ config, folder, log }, { fencesItself: true, metrics })

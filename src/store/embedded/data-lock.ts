@@ -5,10 +5,10 @@ import {
   openSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
-  realpathSync,
   rmSync,
+  statSync,
   writeFileSync,
+  type Stats,
 } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -70,20 +70,18 @@ export function findDataFolderOwner(dataDir: string): number | null {
 /** Whether a process has the lock's file of a data folder open. */
 export function holdsDataFolder(pid: number, dataDir: string): boolean {
   try {
-    const lock = realpathSync(join(dataDir, 'lock'))
+    const lock = statSync(join(dataDir, 'lock'))
     const folder = `/proc/${String(pid)}/fd`
-    return readdirSync(folder).some((name) => linkOrNull(join(folder, name)) === lock)
+    return readdirSync(folder).some((name) => isFile(join(folder, name), lock))
   } catch {
     return false // the process has ended
   }
 }
 
-function linkOrNull(path: string): string | null {
-  try {
-    return readlinkSync(path)
-  } catch {
-    return null // the descriptor was closed
-  }
+/** Whether a path leads to a file, by whatever name: a data folder may have several paths. */
+function isFile(path: string, { ino, dev }: Pick<Stats, 'ino' | 'dev'>): boolean {
+  const found = statSync(path, { throwIfNoEntry: false }) // undefined: the descriptor was closed
+  return found?.ino === ino && found.dev === dev
 }
 
 /** Describes the owner, for the error message only. The owner may be in another container, or may just be starting. */

@@ -64,7 +64,7 @@ export async function createClusterFolders(dataDir: string, user: ServerUser): P
   if (!(await canAccess(user, home))) {
     throw new Error(
       `the user of the embedded PostgreSQL (id ${String(user.uid)}) can't reach ${home}: a folder above ${dataDir} does ` +
-        'not let it through. Choose a data folder beneath /var/lib, or set DATABASE_URL',
+        'not let it through, and this process may not mount it elsewhere. Choose a folder beneath /var/lib, or set DATABASE_URL',
     )
   }
   return { clusterDir: join(home, 'data'), logDir, socketDir: await createSocketDir(join(home, 'run'), user) }

@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
-import { closeSync, openSync } from 'node:fs'
-import { readdir, readFile, readlink, realpath, rm, stat } from 'node:fs/promises'
+import { closeSync, openSync, type Stats } from 'node:fs'
+import { readdir, readFile, readlink, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -165,15 +165,17 @@ async function readPidFile(clusterDir: string): Promise<readonly string[]> {
 }
 
 async function findServerProcesses(clusterDir: string): Promise<readonly number[]> {
-  const home = await realpath(clusterDir)
+  const home = await stat(clusterDir)
   const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name))
   const found = await Promise.all(pids.map((pid) => isServerProcess(pid, home)))
   return pids.filter((_, index) => found[index] === true).map(Number)
 }
 
-async function isServerProcess(pid: string, home: string): Promise<boolean> {
+/** Whether a process is a server in a folder, by whatever path it was started: a data folder may move. */
+async function isServerProcess(pid: string, home: Stats): Promise<boolean> {
   try {
-    if ((await readlink(`/proc/${pid}/cwd`)) !== home) return false
+    const { ino, dev } = await stat(`/proc/${pid}/cwd`)
+    if (ino !== home.ino || dev !== home.dev) return false
     return /\/postgres( \(deleted\))?$/.test(await readlink(`/proc/${pid}/exe`))
   } catch (error) {
     if (isGoneError(error)) return false

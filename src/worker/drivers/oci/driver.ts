@@ -13,10 +13,11 @@ import { openSandboxDisks } from './disk/sandbox-disks.ts'
 import { makePoolFiller, type PoolFiller } from './pool-filler.ts'
 import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
+import { confirmEnd } from './run/confirm-end.ts'
 import { cgroupParentOf } from './run/open-cgroups.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
-import { killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
+import { disownRuns, killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
 import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
 import { makeMemoryKills } from './run/memory-kills.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
@@ -56,6 +57,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   })
   opened.defer(() => activity.close())
   const operations = makeRunOperations(context, { activity, poolFiller })
+  await disownRuns(context)
   await killOrphanedShims(context)
   await reclaimHostDevices(log)
   await limitAdoptedRuns(context)
@@ -125,7 +127,7 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
       }
     },
     async observe(record, isBeingStarted) {
-      const phase = await observeRun(context, record, isBeingStarted)
+      const phase = await confirmEnd(context, record, await observeRun(context, record, isBeingStarted))
       if (phase.phase === 'ended') await captures.finish(record) // read the last output before the end is reported
       return phase
     },

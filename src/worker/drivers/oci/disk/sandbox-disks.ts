@@ -9,6 +9,7 @@ import type { HostCommands } from '../../../processes/system-calls.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import type { Image } from '../../../images/image.ts'
 import { openDiskPromises } from './disk-promises.ts'
+import { describeCheckFailure } from './check-failure.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts'
@@ -186,6 +187,6 @@ async function isClean(path: string): Promise<boolean> {
 
 async function repair(commands: CommandRunner, path: string): Promise<void> {
   const result = await commands.attempt('e2fsck', ['-f', '-y', path], { timeoutMs: CHECK_TIMEOUT_MS })
-  const isRepaired = result.code !== null && (result.code & ~3) === 0 // 1 and 2 say "errors corrected" (e2fsck(8))
-  if (!isRepaired) throw new Error(`the sandbox's disk is damaged beyond repair: e2fsck exit ${String(result.code)}`)
+  const failure = describeCheckFailure(result)
+  if (failure !== null) throw new Error(failure)
 }

@@ -26,6 +26,19 @@ export async function killOrphanedShims(context: OciContext): Promise<void> {
   }
 }
 
+/**
+ * Takes from the records the processes of runs that have no cgroup of this driver. They have ended, or they belong to the
+ * installation of which this one is a copy: its runtime's state and its processes must not be touched.
+ */
+export async function disownRuns(context: OciContext): Promise<void> {
+  const own = new Set(await context.cgroups.list())
+  for (const record of context.records.list()) {
+    if (record.started === null || record.is_released || own.has(record.run_id)) continue
+    const started = { ...record.started, runtime: context.runtime, shim: null, init: null }
+    await context.records.write({ ...record, started })
+  }
+}
+
 /** Removes everything that belongs to a run without a readable record: processes, network, cgroup, mounts and files. */
 export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
   const known = new Set(context.records.list().map((record) => record.run_id))
