@@ -167,6 +167,11 @@ describe('logs', { skip: whyNoServer() }, () => {
     )
     assert.equal((await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status, 'running')
 
+    assert.match(
+      server.output(),
+      /"name":"hungry","org_id":"[^"]+","org":"[^"]+","run_id":"[^"]+","msg":"out of memory: /,
+    )
+
     const inShell = await runMsb(server, ['exec', 'hungry', '--', 'sh', '-c', `${hog.join(' ')}; echo survived $?`])
     assert.match(inShell.stdout, /survived 137/)
     await waitUntil(async () => (await told()).length === 2, 30_000)

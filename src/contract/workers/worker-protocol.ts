@@ -183,7 +183,11 @@ export type DesiredRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
+  /** The sandbox's name when the answer was made, for the log. */
+  readonly name: string
   readonly slug: string
+  /** The organization's slug, for the log. */
+  readonly org: string
   readonly desired_status: 'running' | 'stopped'
   /** The time from SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number

@@ -53,7 +53,10 @@ export type RunAssignment = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
+  readonly name: string
   readonly slug: string
+  /** The organization's slug. */
+  readonly org: string
   readonly status: SandboxStatus
   readonly spec: SandboxSpec
   readonly registry:
@@ -68,7 +71,7 @@ export type RunAssignment = {
 export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<readonly RunAssignment[]> {
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed,
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id

@@ -86,6 +86,8 @@ test("a worker gets its organization's credential and no other, even while the o
     registry: { mode: 'auto' },
     registry_sealed: null,
     default_disk_max_mib: null,
+    name: 'n',
+    org: 'o',
     network_allow: [],
   } as const
   await save('busy.example', PASSWORD)

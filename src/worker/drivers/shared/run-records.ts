@@ -15,6 +15,9 @@ export type RunRecord<Started> = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
+  /** The sandbox's name and its organization's slug, for the log. Absent in records of an earlier version. */
+  readonly name?: string
+  readonly org?: string
   readonly boot_id: string
   readonly facts: Readonly<Record<string, string>>
   /** Set once the sandbox accepted commands. */
@@ -36,14 +39,27 @@ export const MACHINE_RESTARTED: RunOutcome = {
   message: 'the machine was restarted (reboot or power loss) while the sandbox was running',
 }
 
+/** Returns the fields of a log line about a run. */
+export function logFieldsOf({
+  sandbox_id,
+  name,
+  org_id,
+  org,
+  run_id,
+}: Pick<RunRecord<unknown>, 'sandbox_id' | 'name' | 'org_id' | 'org' | 'run_id'>): object {
+  return { sandbox_id, name, org_id, org, run_id }
+}
+
 /** Creates the record of a new run. */
 export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<never> {
-  const { run_id, sandbox_id, org_id } = desired
+  const { run_id, sandbox_id, org_id, name, org } = desired
   return {
     version: 1,
     run_id,
     sandbox_id,
     org_id,
+    name,
+    org,
     boot_id: bootId,
     facts: {},
     started: null,

@@ -8,7 +8,7 @@ import type { SandboxLogs } from '../../logs/logs.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
 import type { Driver } from '../driver.ts'
-import type { RunRecord, RunRecords } from './run-records.ts'
+import { logFieldsOf, type RunRecord, type RunRecords } from './run-records.ts'
 import { measureRun, readEndedMsAgo } from './run-time.ts'
 import { makeRunWatch } from './run-watch.ts'
 import { makeStartsInFlight } from './starts-in-flight.ts'
@@ -170,7 +170,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     } catch (error) {
       const failure = startErrorOf(error, signal)
       const { reason, message } = failure
-      const about = { sandbox_id: record.sandbox_id, slug: desired.slug, org_id: record.org_id, run_id: record.run_id }
+      const about = logFieldsOf(record)
       // The control plane logs every failed start in one line. What the request caused needs no more than that.
       if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
       else log.warn({ ...about, reason, err: failure }, 'start failed')

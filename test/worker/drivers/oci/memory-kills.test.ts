@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { asId, type RunId } from '../../../../src/domain/ids.ts'
 import { makeMemoryKillParser, type MemoryKill } from '../../../../src/worker/processes/kernel-log.ts'
 import { describeMemoryKills } from '../../../../src/worker/drivers/oci/run/describe-memory-kills.ts'
 
 const ALL = '/sandyard/0123456789ab'
-const RUN = `${ALL}/019aa6c7-0000-7000-8000-000000000001`
+const RUN_ID = asId<RunId>('019aa6c7-0000-7000-8000-000000000001')
+const RUN = `${ALL}/${RUN_ID}`
 const victim = (limit: string, name: string): string =>
   `6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=c,mems_allowed=0${limit},task_memcg=${RUN}/c,task=${name},pid=12,uid=0\n`
 const killed = (name: string): string =>
@@ -17,7 +19,7 @@ function parse(...records: readonly string[]): readonly MemoryKill[] {
 
 test('the kernel’s messages say which process was killed, its memory, and which limit was reached', () => {
   const told = (...records: readonly string[]): string =>
-    describeMemoryKills(parse(...records), { count: 1, memoryMib: 64 })
+    describeMemoryKills(parse(...records), { run: RUN_ID, count: 1, memoryMib: 64 })
   const noise = '6,1,1,-;EXT4-fs (loop1): mounted\n SUBSYSTEM=block\n'
   const because = "out of memory: the kernel killed a process ('dd' with 68 MiB) because"
   assert.equal(
@@ -42,7 +44,7 @@ test('a process may have any name, and a kill without its first line has no cgro
 
 test('without the kernel’s messages, the text says how many processes were killed', () => {
   assert.equal(
-    describeMemoryKills([], { count: 3, memoryMib: 64 }),
+    describeMemoryKills([], { run: RUN_ID, count: 3, memoryMib: 64 }),
     'out of memory: the kernel killed 3 processes because the sandbox reached its memory limit of 64 MiB',
   )
 })

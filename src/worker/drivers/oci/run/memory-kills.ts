@@ -3,6 +3,7 @@ import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { SandboxLogs } from '../../../logs/logs.ts'
 import type { KernelLog, MemoryKill } from '../../../processes/kernel-log.ts'
+import { logFieldsOf } from '../../shared/run-records.ts'
 import type { Cgroups } from './cgroups.ts'
 import { describeMemoryKills } from './describe-memory-kills.ts'
 import type { OciRunRecord, OciRunRecords } from './run-records.ts'
@@ -79,13 +80,13 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
   const tell = (record: OciRunRecord, count: number, which: readonly MemoryKill[]): void => {
     const counted = countedOf(record.run_id)
     const text = describeMemoryKills(which, {
+      run: record.run_id,
       count: count - counted.count,
       memoryMib: record.spec.resources.memory_mib,
     })
     Object.assign(counted, { count, lastText: text, lastMs: clock.monotonicMs() })
     logs.writerOf(record.sandbox_id).system(text)
-    const { sandbox_id, run_id, org_id } = record
-    log.info({ sandbox_id, run_id, org_id }, text)
+    log.info(logFieldsOf(record), text)
   }
   const check = (run: RunId): number => {
     const counter = cgroups.memoryKills(run)

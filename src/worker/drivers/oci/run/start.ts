@@ -1,5 +1,6 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
+import { logFieldsOf } from '../../shared/run-records.ts'
 import { assertScriptNames } from '../../shared/desired-run.ts'
 import type { OciContext } from '../context.ts'
 import { acquireResources } from './acquire-resources.ts'
@@ -44,7 +45,7 @@ export async function startRun(
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
   await records.write({ ...record, image: image.config, facts, started })
-  context.log.debug({ sandbox_id, slug: desired.slug, org_id: desired.org_id, run_id, ...stopwatch.laps() }, 'started')
+  context.log.debug({ ...logFieldsOf(desired), ...stopwatch.laps() }, 'started')
 }
 
 type Stopwatch = { lap(name: string): void; laps(): Readonly<Record<string, number>> }
