@@ -480,6 +480,8 @@ CREATE TABLE sandboxes (
   max_duration_secs bigint,
   projection_bytes integer,
   isolation text,
+  restart_at timestamp with time zone,
+  restart_count integer DEFAULT 0 NOT NULL,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
@@ -487,6 +489,8 @@ CREATE TABLE sandboxes (
   CONSTRAINT sandboxes_pkey PRIMARY KEY (id),
   CONSTRAINT sandboxes_reason_known CHECK ((status_reason = ANY (ARRAY['scheduling'::text, 'insufficient_capacity'::text]))),
   CONSTRAINT sandboxes_reason_while_starting CHECK (((status_reason IS NULL) OR (status = 'starting'::text))),
+  CONSTRAINT sandboxes_restart_after_end CHECK (((restart_at IS NULL) OR (status = ANY (ARRAY['stopped'::text, 'failed'::text])))),
+  CONSTRAINT sandboxes_restart_count_check CHECK ((restart_count >= 0)),
   CONSTRAINT sandboxes_slug_shape CHECK (((slug ~ '^[a-z0-9]+(-[a-z0-9]+)*$'::text) AND ((length(slug) >= 3) AND (length(slug) <= 63)))),
   CONSTRAINT sandboxes_status_known CHECK ((status = ANY (ARRAY['created'::text, 'starting'::text, 'running'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
 ) WITH (fillfactor=65);
@@ -733,6 +737,8 @@ CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rol
 
 CREATE INDEX runs_waiting ON public.runs USING btree (opened_at, id) INCLUDE (vcpus, memory_mib, disk_mib, sandbox_id, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NULL) AND (waits_since IS NOT NULL));
 
+CREATE INDEX sandbox_labels_restart ON public.sandbox_labels USING btree (sandbox_id) WHERE (key = 'sandyard.restart'::text);
+
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
 
 CREATE INDEX sandbox_volumes_of_volume ON public.sandbox_volumes USING btree (volume_id);
@@ -748,6 +754,8 @@ CREATE UNIQUE INDEX sandboxes_name_key ON public.sandboxes USING btree (org_id, 
 CREATE INDEX sandboxes_of_home ON public.sandboxes USING btree (home_worker_id) WHERE (home_worker_id IS NOT NULL);
 
 CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WHERE (visible_until IS NULL);
+
+CREATE INDEX sandboxes_restart ON public.sandboxes USING btree (restart_at) WHERE (restart_at IS NOT NULL);
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
 

@@ -7,6 +7,7 @@ import type { Caller } from '../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
+import { RESTART_LABEL, RESTART_POLICIES } from '../../src/domain/sandboxes/restart.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeIncarnation, type Gates } from './gates.ts'
 import type { Replica } from './replica.ts'
@@ -120,8 +121,11 @@ export function makeClients(world: {
       if (sandbox === null) {
         const image = seeded.pick(IMAGES)
         const name = seeded.chance(20) ? seeded.pick(NAMES) : null
+        const lifecycle = seeded.pick(LIFECYCLES)
+        const labels =
+          lifecycle.ephemeral || !seeded.chance(40) ? {} : { [RESTART_LABEL]: seeded.pick(RESTART_POLICIES) }
         const input = {
-          spec: { ...PLAIN_SPEC, image: `registry.example/${image}:1`, lifecycle: seeded.pick(LIFECYCLES) },
+          spec: { ...PLAIN_SPEC, image: `registry.example/${image}:1`, lifecycle, labels },
           name,
           slug: null,
           registry: { mode: 'auto' },

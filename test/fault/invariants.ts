@@ -61,7 +61,7 @@ const NEXT_STATUSES: ReadonlyMap<SandboxStatus, ReadonlySet<SandboxStatus>> = ne
     status,
     new Set(
       TRANSITION_EVENTS.flatMap((event) =>
-        [true, false].flatMap((isPlaced) => nextStatus({ status, isPlaced }, event) ?? []),
+        [true, false].flatMap((is) => nextStatus({ status, isPlaced: is, isToRestart: !is }, event) ?? []),
       ),
     ),
   ]),
@@ -112,7 +112,8 @@ function oneEventPerTransition({ before, after }: InvariantInput): string | null
 
 function stateOf(sandbox: SandboxRow, from: Snapshot): string {
   const run = openBySandbox(from).get(sandbox.id)?.[0]
-  return `${sandbox.status} ${sandbox.status_reason ?? ''} ${run?.id ?? ''} ${run?.worker_id ?? ''}`
+  const restart = String(sandbox.restart_at !== null)
+  return `${sandbox.status} ${sandbox.status_reason ?? ''} ${run?.id ?? ''} ${run?.worker_id ?? ''} ${restart}`
 }
 
 function meteredIntervalsDisjoint({ after }: InvariantInput): string | null {

@@ -20,6 +20,7 @@ import { runLoops, type Loop } from '../../src/loops/loop.ts'
 import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../src/loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../src/loops/finish-departures.ts'
+import { makeRestartEndedLoop } from '../../src/loops/restart-ended.ts'
 import { makeRollUpUsageLoop } from '../../src/loops/roll-up-usage.ts'
 import type { Database } from '../../src/store/postgres/database.ts'
 import type { Gates, Incarnation } from './gates.ts'
@@ -39,7 +40,7 @@ export type Replica = {
   sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
 }
 
-export const LOOPS = ['place', 'deadlines', 'pools', 'lost', 'reap', 'retire', 'roll_up'] as const
+export const LOOPS = ['place', 'deadlines', 'pools', 'lost', 'reap', 'retire', 'restart', 'roll_up'] as const
 export type LoopName = (typeof LOOPS)[number]
 
 export type ReplicaWorld = {
@@ -141,6 +142,7 @@ function makeLoops(depsFor: (name: LoopName) => ControlDeps & FenceDeps): Readon
     lost: makeDetectLostWorkersLoop(depsFor('lost')),
     reap: makeReapVolumesLoop(depsFor('reap')),
     retire: makeFinishDeparturesLoop(depsFor('retire')),
+    restart: makeRestartEndedLoop(depsFor('restart')),
     roll_up: makeRollUpUsageLoop(depsFor('roll_up')),
   }
 }

@@ -12,6 +12,7 @@ export type SandboxRow = {
   readonly home_worker_id: WorkerId | null
   readonly name: string
   readonly ephemeral: boolean
+  readonly restart_at: number | null
 }
 
 export type RunRow = {
@@ -52,6 +53,7 @@ type SandboxTuple = readonly [
   WorkerId | null,
   string,
   boolean,
+  number | null,
 ]
 type RunTuple = readonly [
   RunId,
@@ -78,8 +80,8 @@ export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<
   const { rows } = await store.statement<Row>('system', {
     name: 'fault.snapshot',
     text: `SELECT
-        (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name, ephemeral)
-           ORDER BY id) FROM sandboxes) AS sandboxes,
+        (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name, ephemeral,
+           sandyard_ms(restart_at)) ORDER BY id) FROM sandboxes) AS sandboxes,
         (SELECT json_agg(json_build_array(id, sandbox_id, worker_id, vcpus, memory_mib, is_ephemeral, sandyard_ms(started_at),
            sandyard_ms(stop_requested_at), sandyard_ms(ended_at), outcome ->> 'kind', outcome ->> 'message', stop_cause)
            ORDER BY id) FROM runs) AS runs,
@@ -92,9 +94,9 @@ export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<
   return {
     sandboxes: new Map(
       (row.sandboxes ?? []).map(
-        ([id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral]) => [
+        ([id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral, restart_at]) => [
           id,
-          { id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral },
+          { id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral, restart_at },
         ],
       ),
     ),

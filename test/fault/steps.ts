@@ -48,6 +48,7 @@ const LOOP_WEIGHT: Readonly<Record<LoopName, number>> = {
   pools: 1,
   reap: 1,
   retire: 1,
+  restart: 2,
   roll_up: 1,
 }
 /** The maximum time that passes in a step: seconds, for the worker's timers, or more than a lease of half a minute. */

@@ -10,6 +10,7 @@ import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
 import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
 import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
+import { makeRestartEndedLoop } from '../../loops/restart-ended.ts'
 import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
 
 /**
@@ -26,6 +27,7 @@ export function loopsOf(
     makeDetectLostWorkersLoop(deps),
     makeReapVolumesLoop(deps),
     makeFinishDeparturesLoop(deps),
+    makeRestartEndedLoop(deps),
     makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up
     makePruneStreamTicketsLoop(deps),
     makePruneIdempotencyKeysLoop(deps),

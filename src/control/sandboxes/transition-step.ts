@@ -12,7 +12,8 @@ import {
 } from '../../domain/sandboxes/lifecycle.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../domain/ids.ts'
 import { isIsolationLevel, ISOLATION_LEVEL_FACT } from '../../domain/isolation.ts'
-import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import { runEnd } from './run-end.ts'
+import { hasGivenUp, messageOf, restartChange } from './restart-step.ts'
 import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -86,8 +87,13 @@ export function resolveStep(
 ): TransitionStep | TransitionAnswer {
   const isStart = request.event === 'start_admitted'
   if (row === undefined || (row.is_hidden && isStart)) return { kind: 'absent' }
-  if (request.run_id !== null && request.run_id !== row.run_id) return staleAnswer(row)
-  const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null }, request.event)
+  const isToRestart = row.restart_at !== null
+  const isAboutRun = request.run_id === row.run_id || (isToRestart && request.event === 'stop_requested')
+  if (request.run_id !== null && !isAboutRun) return staleAnswer(row)
+  // A client may have stopped or started the sandbox since the loop read that its restart is due.
+  if (request.cause.code === 'restart_policy' && (row.restart_at === null || row.restart_at > now))
+    return staleAnswer(row)
+  const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null, isToRestart }, request.event)
   if (status === null) return staleAnswer(row)
   if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return staleAnswer(row)
   return {
@@ -139,28 +145,11 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
   if (status === 'stopping') return { stop_requested_at: at, stop_cause: request.cause.code }
   if (!isTerminal(status)) return {}
   return {
-    ended_at: row.started_at === null ? at : endOf({ startedAt: row.started_at, at, ranMs: request.ran_ms }),
+    ended_at: runEnd(row.started_at, at, request.ran_ms),
     outcome: request.outcome ?? { kind: request.event },
     ...(request.event === 'stop_requested' ? { stop_requested_at: at, stop_cause: request.cause.code } : {}),
   }
 }
-
-/**
- * The end of a run, for what is billed: as long after its start as its worker measured. Clocks of different machines
- * differ, and this one may have been set. A worker can't prolong a run by more than the time of its lease.
- */
-function endOf({ startedAt, at, ranMs }: { startedAt: Date; at: Date; ranMs: number | undefined }): Date {
-  if (ranMs === undefined || ranMs < 0) return at
-  const passedMs = at.getTime() - startedAt.getTime()
-  const longestMs = passedMs > 0 ? passedMs + WORKER_LEASE_MS : LONGEST_UNSEEN_MS
-  return new Date(startedAt.getTime() + Math.min(ranMs, longestMs))
-}
-
-/**
- * The longest time that a worker may report of a run that started in the future of this server's clock, in
- * milliseconds. The clock was set back, so nothing here knows better.
- */
-const LONGEST_UNSEEN_MS = 366 * 24 * 3_600_000
 
 /**
  * The longest time that a run may last, in seconds: the limit of the sandbox or of its organization, whichever is
@@ -184,14 +173,16 @@ function isolationOf(facts: TransitionRequest['facts']): Pick<SandboxChange, 'is
   return level !== undefined && isIsolationLevel(level) ? { isolation: level } : {}
 }
 
-function sandboxChange({ request, status, run_id, at }: TransitionStep): SandboxChange {
+function sandboxChange(step: TransitionStep): SandboxChange {
+  const { request, row, status, run_id, at } = step
   return {
     status,
+    ...restartChange(step),
     status_reason: REASON_AFTER[request.event] ?? null,
-    ...(status === 'failed' ? { last_failure_message: request.cause.message ?? 'failed' } : {}),
+    ...(status === 'failed' || hasGivenUp(step) ? { last_failure_message: messageOf(step) ?? 'failed' } : {}),
     ...(status === 'running' ? { started_at: at, ...isolationOf(request.facts) } : {}),
     ...(request.event === 'start_admitted' && run_id !== null ? { run_id, stopped_at: null } : {}),
-    ...(isTerminal(status) ? { stopped_at: at } : {}),
+    ...(isTerminal(status) ? { stopped_at: notBefore(at, runEnd(row.started_at, at, request.ran_ms)) } : {}),
     ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),
     ...(status === 'running' || isTerminal(status) ? { forget_registry_secret: true } : {}),
   }
@@ -212,13 +203,11 @@ function notBefore(now: Date, start: Date | null): Date {
 }
 
 /** The audit event of a transition; every transition leaves exactly one. */
-function eventOf(
-  deps: { readonly uuids: Uuids },
-  { request, row, status, now }: TransitionStep,
-  run_id: RunId | null,
-): NewEvent {
+function eventOf(deps: { readonly uuids: Uuids }, step: TransitionStep, run_id: RunId | null): NewEvent {
+  const { request, row, status, now } = step
   const event_type = eventTypeOf(request.event, status)
   const { cause, worker, facts } = request
+  const message = messageOf(step)
   return {
     id: deps.uuids.next(),
     org_id: row.org_id,
@@ -231,7 +220,7 @@ function eventOf(
       name: row.name,
       cause: cause.code,
       ...(run_id === null ? {} : { run_id }),
-      ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
+      ...(message === null ? {} : { message }),
       ...(worker === undefined ? {} : { worker: worker.name }),
       ...(facts === undefined ? {} : { facts }),
     },

@@ -1,5 +1,6 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
 import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
+import { isRestartPolicy, RESTART_LABEL, RESTART_POLICIES } from './restart.ts'
 import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
@@ -20,6 +21,9 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
   const isolation = labels[ISOLATION_LABEL]
   if (isolation !== undefined && !isIsolationLevel(isolation))
     return refusal(`${field}.${ISOLATION_LABEL}`, describeSeen(isolation), ISOLATION_LEVELS.join(', '))
+  const restart = labels[RESTART_LABEL]
+  if (restart !== undefined && !isRestartPolicy(restart))
+    return refusal(`${field}.${RESTART_LABEL}`, describeSeen(restart), RESTART_POLICIES.join(', '))
   return null
 }
 

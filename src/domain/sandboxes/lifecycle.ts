@@ -36,6 +36,7 @@ export const CAUSES = {
   pool_exhausted: 'The included hours of the month are used up.',
   suspended: 'The organization was suspended.',
   drained: 'The worker of the run is drained, and the deadline of the drain has passed.',
+  restart_policy: 'The label `sandyard.restart` of the sandbox asks for another run.',
   worker_lost: 'The lease of the worker of the run ended without a report, or the worker was removed.',
 } as const
 export type CauseCode = keyof typeof CAUSES
@@ -50,8 +51,15 @@ export function isActive(status: SandboxStatus): boolean {
   return status === 'starting' || status === 'running' || status === 'stopping'
 }
 
-/** The state that decides the next status of a sandbox. `isPlaced`: its run has a worker. */
-export type LifecycleState = { readonly status: SandboxStatus; readonly isPlaced: boolean }
+/**
+ * The state that decides the next status of a sandbox. `isPlaced`: its run has a worker. `isToRestart`: its run has
+ * ended, and its restart policy will start another one.
+ */
+export type LifecycleState = {
+  readonly status: SandboxStatus
+  readonly isPlaced: boolean
+  readonly isToRestart?: boolean
+}
 
 /** The status after an event, or null if the event does not apply in this state. */
 export function nextStatus(state: LifecycleState, event: TransitionEvent): SandboxStatus | null {
@@ -68,7 +76,8 @@ const TRANSITIONS: Record<TransitionEvent, (state: LifecycleState) => SandboxSta
     if (status === 'starting') return 'failed'
     return status === 'stopping' ? 'stopped' : null
   },
-  stop_requested: ({ status, isPlaced }) => {
+  stop_requested: ({ status, isPlaced, isToRestart = false }) => {
+    if (isToRestart && isTerminal(status)) return 'stopped'
     if (status === 'starting') return isPlaced ? 'stopping' : 'stopped'
     return status === 'running' ? 'stopping' : null
   },

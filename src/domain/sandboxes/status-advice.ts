@@ -42,6 +42,7 @@ export const ADVICE_OF_CAUSE: Readonly<Record<CauseCode, Advice>> = {
       : `end the drain: sandyard worker resume ${names.worker}`,
     ...start(names),
   ],
+  restart_policy: (names) => [...logs(names), `end the restarts: msb stop ${names.name}`],
   worker_lost: (names) => [
     `look at the machine of the worker${names.worker === null ? '' : ` '${names.worker}'`}: sandyard worker list`,
     ...start(names),

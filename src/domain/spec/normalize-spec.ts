@@ -1,5 +1,6 @@
 import { snakeCase } from '../casing.ts'
 import { findLabelRefusal } from '../sandboxes/labels.ts'
+import { RESTART_LABEL } from '../sandboxes/restart.ts'
 import { DISK_MIN_MIB, IMAGE_REFERENCE_MAX_CHARS, MEMORY_MIN_MIB, VCPUS_MIN } from '../requests/request-bounds.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../names.ts'
 import { normalizeMounts } from './normalize-mounts.ts'
@@ -35,6 +36,13 @@ export function normalizeSpec(
   const labels = input.labels ?? {}
   const badLabels = findLabelRefusal(labels, 'labels')
   if (badLabels !== null) refuse(badLabels)
+  if (labels[RESTART_LABEL] !== undefined && input.lifecycle?.ephemeral === true)
+    refuse({
+      code: 'invalid_request',
+      field: `labels.${RESTART_LABEL}`,
+      seen: 'a restart policy of an ephemeral sandbox, which is deleted when its run ends',
+      accepted: 'no restart policy, or lifecycle.ephemeral false',
+    })
   const normalized: NormalizedSpec = {
     name: normalizeName(input.name ?? '', refuse),
     slug: normalizeSlug(input.slug ?? null, refuse),

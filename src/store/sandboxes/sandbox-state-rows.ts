@@ -32,9 +32,17 @@ export type SandboxStateRow = {
   readonly opened_at: Date | null
   /** When the open run started. */
   readonly started_at: Date | null
+  /** Why the open run was asked to stop. */
+  readonly stop_cause: CauseCode | null
   /** The latest time that is recorded for the sandbox's last runs. */
   readonly latest_at: Date | null
   readonly mounts_volumes: boolean
+  /** The value of the label `sandyard.restart`. */
+  readonly restart_policy: string | null
+  /** When the restart policy starts another run. Null: it doesn't. */
+  readonly restart_at: Date | null
+  /** How many restarts in a row led to the latest run. */
+  readonly restart_count: number
 }
 
 /** The columns of a sandbox that a transition writes. A column that is undefined stays unchanged. */
@@ -48,6 +56,9 @@ export type SandboxChange = {
   /** The run that a start creates. It also removes the isolation of the previous run. */
   readonly run_id?: RunId
   readonly isolation?: IsolationLevel
+  /** Each transition writes it: only the end of a run sets it. */
+  readonly restart_at: Date | null
+  readonly restart_count?: number
   /**
    * True deletes the sealed registry password that came with the create request. It serves only the start that the same
    * request asks for.

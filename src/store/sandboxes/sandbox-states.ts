@@ -5,6 +5,7 @@
  */
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
+import { RESTART_LABEL } from '../../domain/sandboxes/restart.ts'
 import { uuids } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
@@ -23,7 +24,8 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
     name: 'sandboxStates.lock',
     text: `SELECT s.id, s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral,
              s.visible_until IS NOT NULL AS is_hidden, s.stopped_at, s.vcpus, s.memory_mib, s.max_duration_secs, s.disk_size_mib,
-             s.home_worker_id,
+             s.home_worker_id, s.restart_at, s.restart_count,
+             (SELECT l.value FROM sandbox_labels l WHERE l.sandbox_id = s.id AND l.key = '${RESTART_LABEL}') AS restart_policy,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
              EXISTS (SELECT 1 FROM sandbox_volumes v WHERE v.sandbox_id = s.id) AS mounts_volumes
            FROM unnest($1::uuid[]) AS w(id), LATERAL (SELECT * FROM sandboxes WHERE id = w.id FOR UPDATE) s`,
@@ -31,9 +33,9 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
   const { rows: runs } = await tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
     name: 'sandboxStates.openRuns',
-    text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, r.opened_at, r.started_at, greatest(r.opened_at, r.started_at) AS latest_at
+    text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, r.opened_at, r.started_at, r.stop_cause, greatest(r.opened_at, r.started_at) AS latest_at
            FROM unnest($1::uuid[]) AS w(id), LATERAL (
-             SELECT id, worker_id, opened_at, started_at FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
+             SELECT id, worker_id, opened_at, started_at, stop_cause FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
     values: [ordered],
   })
   const runOf = new Map(runs.map(({ sandbox_id, ...run }) => [sandbox_id, run]))
@@ -43,14 +45,21 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
 }
 
-type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'opened_at' | 'started_at' | 'latest_at'>
+type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'opened_at' | 'started_at' | 'stop_cause' | 'latest_at'>
 
 function later(one: Date | null, other: Date | null): Date | null {
   if (one === null || other === null) return one ?? other
   return one > other ? one : other
 }
 
-const NO_RUN: OpenRun = { run_id: null, worker_id: null, opened_at: null, started_at: null, latest_at: null }
+const NO_RUN: OpenRun = {
+  run_id: null,
+  worker_id: null,
+  opened_at: null,
+  started_at: null,
+  stop_cause: null,
+  latest_at: null,
+}
 
 /**
  * The columns of a transition: those of the sandbox, of its run (prefixed `run_` where both have the name), and of its
@@ -68,6 +77,8 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
   forgets_secret: column.boolean(({ sandbox }) => sandbox.change.forget_registry_secret === true),
   latest_run_id: column.uuid(({ sandbox }) => sandbox.change.run_id ?? null),
   isolation: column.text(({ sandbox }) => sandbox.change.isolation ?? null),
+  restart_at: column.timestamptz(({ sandbox }) => sandbox.change.restart_at),
+  restart_count: column.integer(({ sandbox }) => sandbox.change.restart_count ?? null),
   run_id: column.uuid(({ run }) => (run === null || Object.keys(run.change).length === 0 ? null : run.id)),
   worker_id: column.uuid(({ run }) => run?.change.worker_id ?? null),
   placed_at: column.timestamptz(({ run }) => run?.change.placed_at ?? null),
@@ -107,6 +118,7 @@ const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alia
       home_worker_id = coalesce(w.home_worker_id, s.home_worker_id),
       run_id = coalesce(w.latest_run_id, s.run_id),
       isolation = CASE WHEN w.latest_run_id IS NULL THEN coalesce(w.isolation, s.isolation) END,
+      restart_at = w.restart_at, restart_count = coalesce(w.restart_count, s.restart_count),
       registry_sealed = CASE WHEN w.forgets_secret THEN NULL ELSE s.registry_sealed END
     FROM w WHERE s.id = w.id),
   r AS (

@@ -37,6 +37,10 @@ export async function shiftOpenInstants(tx: Queryable, byMs: number): Promise<vo
            WHERE r.ended_at IS NULL AND t.id = r.sandbox_id AND r.started_at IS NOT NULL`,
     values,
   })
+  await tx.query({
+    text: `UPDATE sandboxes t SET restart_at = t.restart_at + ${by} WHERE t.restart_at IS NOT NULL`,
+    values,
+  })
   const instants = ['opened_at', 'placed_at', 'waits_since', 'started_at', 'deadline_at', 'stop_requested_at']
   await tx.query({ text: `UPDATE runs t SET ${shift(instants)} WHERE ended_at IS NULL`, values })
   await tx.query({ text: `UPDATE volumes t SET ${shift(['accrued_until'])} WHERE status = 'active'`, values })
