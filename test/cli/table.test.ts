@@ -23,6 +23,15 @@ test('at a terminal columns are aligned, and the widest column is shortened unti
   )
   assert.match(shortened, new RegExp(`${ID} {2}a name that is muc… {2}running`))
   assert.match(makeTableFormat(ROWS, 10)(ROWS), new RegExp(ID))
+  const wide = [Array.from({ length: 9 }, () => 'HEADING'), Array.from({ length: 9 }, () => 'a text of twenty-four ch')]
+  assert.ok(
+    makeTableFormat(
+      wide,
+      80,
+    )(wide)
+      .split('\n')
+      .every((line) => displayWidth(line) <= 80),
+  )
 })
 
 test('without a terminal nothing is shortened, and columns are separated by tabs', () => {

@@ -12,7 +12,7 @@ import { publicKeyFingerprint } from '../../src/lib/self-signed-certificate.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { makeCertificate } from '../support/certificates.ts'
 import { runMsb } from '../support/msb.ts'
-import { makeProgram } from '../support/program.ts'
+import { makeProgram, runProgram } from '../support/program.ts'
 import { whyNoProxy } from '../support/proxies.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { whyNoServer } from '../support/server.ts'
@@ -96,6 +96,15 @@ describe('a server beyond loopback', { skip: whyNoServer() }, () => {
     const run = await runMsb(client, ['run', '--name', 'over-tls', DEMO_IMAGE, '--', 'echo', 'encrypted'])
     assert.deepEqual([run.code, run.stdout.trim()], [0, 'encrypted'], run.stderr)
     assert.notEqual((await runMsb(clientEnv(url, '/dev/null'), ['ls'])).code, 0)
+
+    // A server that listens on all addresses names no URL in the database; the command finds it on this machine.
+    for (const named of [
+      { args: ['--url', url], more: {} },
+      { args: [], more: { SANDYARD_PORT: String(port) } },
+    ]) {
+      const logs = await runProgram(['logs', 'over-tls', ...named.args], { SANDYARD_DATA_DIR: dataDir, ...named.more })
+      assert.equal(logs.code, 0, logs.output)
+    }
 
     const env = { ...process.env, SANDYARD_DATA_DIR: dataDir }
     const made = await runCommand(process.execPath, [PROGRAM, 'worker', 'token'], { timeoutMs: LIMIT_MS, env })

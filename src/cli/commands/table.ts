@@ -9,8 +9,11 @@ export type TableFormat = (rows: readonly Row[]) => string
 
 /** The space between two columns. */
 const GAP = '  '
-/** A column is not shortened below this width, because too little of its text would be left. */
-const MIN_WIDTH = 12
+/**
+ * The width to which all columns are shortened before any is shortened further, and the least width. A terminal of 80 columns
+ * has room for 9 columns then.
+ */
+const MIN_WIDTHS = [12, 4] as const
 
 /**
  * Makes the format of a table. At a terminal, columns are aligned to the given first rows, and the widest column is
@@ -35,15 +38,17 @@ function fitWidths(rows: readonly Row[], width: number): readonly number[] {
     return { width: Math.max(...cells.map(displayWidth)), isFixed }
   })
   const gaps = GAP.length * Math.max(0, count - 1)
-  for (let excess = columns.reduce((sum, column) => sum + column.width, gaps) - width; excess > 0;) {
-    const shrinkable = columns.filter((column) => !column.isFixed && column.width > MIN_WIDTH)
-    const [widest, next] = shrinkable.toSorted((a, b) => b.width - a.width)
-    if (widest === undefined) break
-    const least = Math.max(MIN_WIDTH, Math.min(widest.width - 1, next?.width ?? MIN_WIDTH))
-    const taken = Math.min(excess, widest.width - least)
-    widest.width -= taken
-    excess -= taken
-  }
+  let excess = columns.reduce((sum, column) => sum + column.width, gaps) - width
+  for (const minWidth of MIN_WIDTHS)
+    while (excess > 0) {
+      const shrinkable = columns.filter((column) => !column.isFixed && column.width > minWidth)
+      const [widest, next] = shrinkable.toSorted((a, b) => b.width - a.width)
+      if (widest === undefined) break
+      const least = Math.max(minWidth, Math.min(widest.width - 1, next?.width ?? minWidth))
+      const taken = Math.min(excess, widest.width - least)
+      widest.width -= taken
+      excess -= taken
+    }
   return columns.map((column) => column.width)
 }
 
