@@ -90,6 +90,19 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
     return waitUntil(async () => (await world.leader()) ?? false, LOOPS_LIMIT_MS)
   }
 
+  test('one server process shows the metrics of the installation, so that sums over all of them are right', async () => {
+    const sums = async (): Promise<readonly number[]> => {
+      const texts = await Promise.all(
+        world.replicas.map(async ({ url }) => (await fetch(new URL('/metrics', url))).text()),
+      )
+      const samples = texts.flatMap((text) => text.split('\n'))
+      const sumOf = (prefix: string): number =>
+        samples.reduce((sum, line) => (line.startsWith(prefix) ? sum + Number(line.split(' ').at(-1)) : sum), 0)
+      return ['sandyard_leader', 'sandyard_workers{driver="oci",state="live"}', 'sandyard_open_runs{', 'sandyard_run_start_duration_seconds_count'].map(sumOf) // prettier-ignore
+    }
+    await waitUntil(async () => JSON.stringify(await sums()) === '[1,1,1,1]', LOOPS_LIMIT_MS)
+  })
+
   test('a sandbox is reached through each server process', async () => {
     for (const replica of world.replicas) await assertExec(replica)
   })

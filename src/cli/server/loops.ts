@@ -5,6 +5,7 @@ import type { Loop } from '../../loops/loop.ts'
 import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
 import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
 import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
+import { makeLogWaitingLoop } from '../../loops/log-waiting.ts'
 import { makePlacePendingLoop } from '../../loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
@@ -22,6 +23,7 @@ export function loopsOf(
 ): readonly Loop[] {
   return [
     makePlacePendingLoop(deps),
+    makeLogWaitingLoop(deps),
     makeEnforceDeadlinesLoop(deps),
     makeEnforceHardLimitsLoop(deps),
     makeDetectLostWorkersLoop(deps),

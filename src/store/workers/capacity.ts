@@ -248,6 +248,27 @@ export type WaitingRun = PendingRun & {
   readonly waiting: number
 }
 
+/** The sandbox that waits the longest for capacity. */
+export type OldestWaiting = {
+  readonly sandbox_id: SandboxId
+  readonly name: string
+  readonly org_id: OrgId
+  /** The organization's slug. */
+  readonly org: string
+  readonly waits_since: Date
+}
+
+/** Finds the sandbox that waits the longest for capacity, or null if none waits. */
+export async function oldestWaiting(q: Queryable): Promise<OldestWaiting | null> {
+  const { rows } = await q.query<OldestWaiting>({
+    name: 'capacity.oldestWaiting',
+    text: `SELECT r.sandbox_id, s.name, s.org_id, o.slug AS org, r.waits_since
+           FROM (SELECT * FROM runs r WHERE ${IS_WAITING} ORDER BY r.opened_at, r.id LIMIT 1) r
+             JOIN sandboxes s ON s.id = r.sandbox_id JOIN orgs o ON o.id = s.org_id`,
+  })
+  return rows[0] ?? null
+}
+
 /** The waiting run of a sandbox, or null. Counting stops at `countLimit` + 1 runs. */
 export async function findWaiting(q: Queryable, sandbox: SandboxId, countLimit: number): Promise<WaitingRun | null> {
   const { rows } = await q.query<WaitingRun>({
