@@ -12,6 +12,7 @@ import { SCRAPE_LIMIT_MS } from '../../src/cli/metrics/server-metrics.ts'
 import { moveSandbox } from '../../src/control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../../src/control/sandboxes/transition-step.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
+import { explainOldestWaiting } from '../../src/control/workers/explain-waiting.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -52,11 +53,14 @@ function samplesOf(text: string): readonly string[] {
 const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
 
 test('the leader shows what workers offer, by state and worker, and which runs wait for which reason', async () => {
-  const { id } = await createTestSandbox(control.deps, control.caller, { start: true })
+  const { id } = await createTestSandbox(control.deps, control.caller, { start: true, vcpus: 16 })
   await createTestSandbox(control.deps, control.caller, { start: true })
   await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event: 'no_capacity', cause })
-  const samples = samplesOf(await makeServerMetrics({ db: control.deps.db }).metrics())
+  const { db } = control.deps
+  const explain = () => explainOldestWaiting(control.deps)
+  const samples = samplesOf(await makeServerMetrics({ db, explainOldestWaiting: explain }).metrics())
   for (const expected of [
+    'sandyard_waiting_run_lacks{need="vcpus"} 1',
     'sandyard_workers{driver="simulated",state="live"} 2',
     'sandyard_workers{driver="simulated",state="silent"} 1',
     'sandyard_workers{driver="simulated",state="draining"} 1',

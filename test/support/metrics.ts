@@ -19,6 +19,7 @@ export function makeServerMetrics(deps: Partial<ServerMetricsDeps> = {}): Regist
     log: makeLog('silent'),
     version: '1.2.3',
     isLeading: () => true,
+    explainOldestWaiting: () => Promise.resolve([]),
     unreadyReasons: () => Promise.resolve([]),
     replicas: { count: 1 },
     connectionPools: () => [],

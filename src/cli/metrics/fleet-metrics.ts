@@ -1,4 +1,5 @@
 import { DISK_PRESSURES, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
+import type { MissingRequirement } from '../../domain/workers/explain-placement.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as numbers from '../../store/workers/fleet-numbers.ts'
@@ -11,12 +12,17 @@ export type FleetNumbers = {
   readonly waiting: readonly numbers.WaitingNumbers[]
   readonly openRuns: Awaited<ReturnType<typeof numbers.countOpenRuns>>
   readonly volumes: readonly numbers.VolumeNumbers[]
+  /** What the run lacks that has waited the longest for capacity. */
+  readonly oldestLacks: readonly MissingRequirement[]
   /** Up to this number of workers, each worker has series of its own. */
   readonly workerSeriesMax: number
 }
 
-/** Reads the numbers of the installation. */
-export async function readFleetNumbers(q: Queryable, now: Date): Promise<Omit<FleetNumbers, 'workerSeriesMax'>> {
+/** Reads the numbers of the installation that the tables alone tell. */
+export async function readFleetNumbers(
+  q: Queryable,
+  now: Date,
+): Promise<Omit<FleetNumbers, 'workerSeriesMax' | 'oldestLacks'>> {
   return {
     now,
     workers: await numbers.listWorkers(q),
@@ -227,6 +233,16 @@ export const FLEET_METRICS: readonly FleetMetric[] = [
     labelNames: ['reason'],
     read: ({ waiting }) =>
       waiting.map(({ reason, oldest_at }) => ({ labels: { reason }, value: oldest_at.getTime() / 1000 })),
+  },
+  {
+    name: 'sandyard_waiting_run_lacks',
+    help: '1 for each need of the oldest run that waits for capacity, if no worker has it: vcpus, memory_mib, an ability …',
+    labelNames: ['need'],
+    read: ({ oldestLacks }) => {
+      // The name of a volume, disk or worker is not shown, because there may be any number of them.
+      const needs = oldestLacks.map(({ kind, name }) => (kind === 'resource' || kind === 'ability' ? name : kind))
+      return [...new Set(needs)].map((need) => ({ labels: { need }, value: 1 }))
+    },
   },
   {
     name: 'sandyard_volumes',

@@ -3,7 +3,7 @@ import type { Clock } from '../../lib/clock.ts'
 import { makeLimitedRead } from '../../lib/limited-read.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
-import { FLEET_METRICS, readFleetNumbers } from './fleet-metrics.ts'
+import { FLEET_METRICS, readFleetNumbers, type FleetNumbers } from './fleet-metrics.ts'
 import { addGauge, addNodeMetrics } from './gauges.ts'
 import { addProcessMetrics, type ProcessSources } from './process-metrics.ts'
 
@@ -13,6 +13,8 @@ export type ServerMetricsDeps = Omit<ProcessSources, 'isReady'> & {
   readonly clock: Clock
   readonly log: Log
   readonly isLeading: () => boolean
+  /** Reads what the run lacks that has waited the longest for capacity. */
+  readonly explainOldestWaiting: () => Promise<FleetNumbers['oldestLacks']>
   readonly unreadyReasons: () => Promise<readonly string[]>
   /** Up to this number of workers, each worker has series of its own. */
   readonly workerSeriesMax: number
@@ -51,7 +53,10 @@ export function addServerMetrics(register: Registry, deps: ServerMetricsDeps): v
     })
   const isReady = limitedRead(async () => (await deps.unreadyReasons()).length === 0)
   addProcessMetrics(register, { ...deps, isReady })
-  const readNumbers = limitedRead(() => db.asSystem((q) => readFleetNumbers(q, clock.now())))
+  const readNumbers = limitedRead(async () => {
+    const numbers = await db.asSystem((q) => readFleetNumbers(q, clock.now()))
+    return { ...numbers, oldestLacks: await deps.explainOldestWaiting() }
+  })
   for (const { read, ...text } of FLEET_METRICS) {
     addGauge(register, text, async () => {
       const numbers = deps.isLeading() ? await readNumbers() : null

@@ -8,6 +8,7 @@ import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelLimit, makeLogStreamLimit } from '../../control/requests/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
 import { adoptMachineClock } from '../../control/workers/machine-clock.ts'
+import { explainOldestWaiting } from '../../control/workers/explain-waiting.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
@@ -160,6 +161,7 @@ export async function startControl(
     ...deps,
     version: VERSION,
     isLeading: loopMetrics.isLeading,
+    explainOldestWaiting: () => explainOldestWaiting(deps),
     unreadyReasons,
     replicas,
     relay,

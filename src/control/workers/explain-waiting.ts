@@ -1,5 +1,9 @@
 import type { SandboxId } from '../../domain/ids.ts'
-import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain-placement.ts'
+import {
+  explainPlacement,
+  type MissingRequirement,
+  type PlacementExplanation,
+} from '../../domain/workers/explain-placement.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import * as capacity from '../../store/workers/capacity.ts'
@@ -52,4 +56,12 @@ export async function explainWaiting(
   const workers = (await readFleet()).filter((worker) => mayServeOrg(worker, run.org_id))
   const { missing, largest_free } = explainPlacement(placementRequestOf(run, settings), workers)
   return { position: run.position, waiting: run.waiting, missing, largest_free }
+}
+
+/** What the run lacks that has waited the longest for capacity. Empty if none waits. */
+export async function explainOldestWaiting(
+  deps: Parameters<typeof explainWaiting>[0],
+): Promise<readonly MissingRequirement[]> {
+  const oldest = await deps.db.asSystem((q) => capacity.oldestWaiting(q))
+  return oldest === null ? [] : ((await explainWaiting(deps, oldest.sandbox_id))?.missing ?? [])
 }
