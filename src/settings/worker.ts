@@ -11,6 +11,9 @@ import {
   type Setting,
 } from './setting.ts'
 
+/** The drivers of this program. */
+export const DRIVERS = ['microsandbox', 'oci', 'simulated'] as const
+
 /** The settings of a worker: how it joins a control plane, and how it runs sandboxes and stores their data. */
 export const WORKER_SETTINGS = {
   join: {
@@ -53,8 +56,8 @@ export const WORKER_SETTINGS = {
     unit: 'auto, microsandbox, oci, simulated',
     meaning:
       'the driver that runs sandboxes; `auto` picks microVMs where the machine can run them and OCI containers elsewhere; `simulated` runs nothing, for trying the API',
-    parse: oneOf(['auto', 'microsandbox', 'oci', 'simulated']),
-  } satisfies Setting<'auto' | 'microsandbox' | 'oci' | 'simulated'>,
+    parse: oneOf(['auto', ...DRIVERS]),
+  } satisfies Setting<'auto' | (typeof DRIVERS)[number]>,
   runtime: {
     variable: 'SANDYARD_RUNTIME',
     flag: 'runtime',

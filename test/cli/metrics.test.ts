@@ -8,6 +8,7 @@ import { Registry } from 'prom-client'
 import { makeLoopMetrics } from '../../src/cli/metrics/loop-metrics.ts'
 import { makePullMetrics } from '../../src/cli/metrics/machine-metrics.ts'
 import { makeRunMetrics } from '../../src/cli/metrics/run-metrics.ts'
+import { makeStartMetrics } from '../../src/cli/metrics/start-metrics.ts'
 import { SCRAPE_LIMIT_MS } from '../../src/cli/metrics/server-metrics.ts'
 import { moveSandbox } from '../../src/control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../../src/control/sandboxes/transition-step.ts'
@@ -161,6 +162,42 @@ test('a run counts once, when its transition is committed: its placement, its st
     'sandyard_run_placement_duration_seconds_count 1',
     'sandyard_run_start_duration_seconds_count{isolation="microvm"} 1',
     'sandyard_run_ends_total{status="stopped",outcome="out_of_memory",reason="worker_report"} 1',
+  ])
+    assert.ok(samples.includes(expected), `${expected} is not among:\n${samples.join('\n')}`)
+})
+
+test('a start shows the duration of each phase, and the phase that failed; a worker can not invent a driver', async () => {
+  const register = new Registry()
+  const deps = makeControlDeps({ ...control.deps, ...makeStartMetrics(register) })
+  const worker_id = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-w1' })
+  const image = { phase: 'image', offset_ms: 0, duration_ms: 1500 } as const
+  const runtime = { phase: 'runtime', offset_ms: 1500, duration_ms: 20 } as const
+  const starts = [
+    { event: 'worker_running', start: { driver: 'oci', phases: [image, runtime] } },
+    { event: 'worker_start_failed', start: { driver: 'mine', phases: [{ ...image, has_failed: true }] } },
+  ] as const
+  for (const start of starts) {
+    const { id: sandbox_id } = await createTestSandbox(deps, control.caller, { start: true })
+    await moveSandbox(deps, { sandbox_id, run_id: null, cause, event: 'placed', worker: { id: worker_id, name: 'w1' } })
+    await moveSandbox(deps, { sandbox_id, run_id: null, cause, ...start })
+    const { rows } = await control.deps.db.asSystem((q) =>
+      q.query({
+        text: `SELECT payload->'start_ms' AS start_ms, payload->>'failed_phase' AS failed FROM events
+               WHERE sandbox_id = $1 AND payload->'start_ms' IS NOT NULL`,
+        values: [sandbox_id],
+      }),
+    )
+    const hasFailed = start.event === 'worker_start_failed'
+    const expected = hasFailed
+      ? { start_ms: { image: 1500 }, failed: 'image' }
+      : { start_ms: { image: 1500, runtime: 20 }, failed: null }
+    assert.deepEqual(rows, [expected])
+  }
+  const samples = samplesOf(await register.metrics())
+  for (const expected of [
+    'sandyard_run_start_phase_duration_seconds_sum{phase="image",driver="oci"} 1.5',
+    'sandyard_run_start_phase_duration_seconds_bucket{le="0.025",phase="runtime",driver="oci"} 1',
+    'sandyard_run_start_phase_failures_total{phase="image",driver="unknown"} 1',
   ])
     assert.ok(samples.includes(expected), `${expected} is not among:\n${samples.join('\n')}`)
 })

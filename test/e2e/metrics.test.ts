@@ -49,6 +49,10 @@ describe('metrics in Prometheus', { skip: whyNoPrometheus() }, () => {
     assert.equal(await valueOf('sum(sandyard_leader)'), 1)
     assert.equal(await valueOf('sandyard_worker_used_vcpus{worker="local"}'), 1)
     assert.equal(await valueOf('sum(sandyard_run_start_duration_seconds_count)'), 1)
+    assert.equal(
+      await valueOf('sandyard_run_start_phase_duration_seconds_count{phase="runtime",driver="simulated"}'),
+      1,
+    )
   })
 
   test('every rule is evaluated without an error, and no alert fires for a healthy server', async () => {

@@ -4,6 +4,7 @@ import { labelNamesOf } from '../../src/cli/metrics/gauges.ts'
 import { LEADER_LOOP_METRICS, makeLoopMetrics } from '../../src/cli/metrics/loop-metrics.ts'
 import { addMachineMetrics, makePullMetrics, withSyncMetrics } from '../../src/cli/metrics/machine-metrics.ts'
 import { makeRunMetrics } from '../../src/cli/metrics/run-metrics.ts'
+import { makeStartMetrics } from '../../src/cli/metrics/start-metrics.ts'
 import { addServerMetrics, type ServerMetricsDeps } from '../../src/cli/metrics/server-metrics.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -63,6 +64,7 @@ export async function listMetrics(): Promise<readonly ListedMetric[]> {
     controlPlane: makeControlPlane({ url: 'http://127.0.0.1:9', credential: '' }),
     clock: systemClock,
   })
+  makeStartMetrics(register)
   await makeHttpWorld({ server: { metrics: register } }).close()
   const ofLeader = new Set([...LEADER_LOOP_METRICS, ...FLEET_METRICS.map(({ name }) => name)])
   const shownBy = (name: string): ListedMetric['shownBy'] => {

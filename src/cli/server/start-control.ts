@@ -7,6 +7,7 @@ import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelLimit, makeLogStreamLimit } from '../../control/requests/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
+import { observeTransitions } from '../../control/sandboxes/transition.ts'
 import { adoptMachineClock } from '../../control/workers/machine-clock.ts'
 import { explainOldestWaiting } from '../../control/workers/explain-waiting.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
@@ -39,6 +40,7 @@ import { openNetworkDenials } from './network-denials.ts'
 import { loopsOf, retentionOf } from './loops.ts'
 import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
 import { makeRunMetrics } from '../metrics/run-metrics.ts'
+import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
 import { openTransport, type Transport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
@@ -105,7 +107,7 @@ export async function startControl(
   const loopMetrics = makeLoopMetrics(metrics, systemClock)
   const deps = makeControlDeps({
     ...base,
-    ...makeRunMetrics(metrics),
+    ...observeTransitions([makeRunMetrics(metrics), makeStartMetrics(metrics)]),
     ...makeLifecycleObserver(config, store, log),
     random,
     uuids,

@@ -3,8 +3,12 @@ import { ABILITIES } from '../../domain/abilities.ts'
 import { ISOLATION_LEVELS, isolationAbility } from '../../domain/isolation.ts'
 import { DISK_PRESSURES } from '../../domain/workers/disk-pressure.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
+import { MEASURED_PHASES_MAX, START_PHASE_NAMES } from '../../domain/sandboxes/start-phases.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { RUN_PHASES } from './worker-protocol.ts'
+
+/** A phase takes at most a day. Beyond that, the worker measured wrongly. */
+const PHASE_MAX_MS = 86_400_000
 
 const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['exited']), code: Type.Integer() }),
@@ -13,6 +17,13 @@ const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['start_failed']), reason: stringEnum(START_FAILURES), message: Type.String() }),
   requestObject({ kind: stringEnum(['lost']), message: Type.String() }),
 ])
+
+const Phase = requestObject({
+  phase: stringEnum(START_PHASE_NAMES),
+  offset_ms: Type.Number({ minimum: 0, maximum: PHASE_MAX_MS }),
+  duration_ms: Type.Number({ minimum: 0, maximum: PHASE_MAX_MS }),
+  has_failed: Type.Optional(Type.Literal(true)),
+})
 
 /**
  * The schema of `POST /worker/v1/sync`. A worker may run another version of this program, so its body is validated as
@@ -50,6 +61,7 @@ export const SyncInput = requestObject({
       ran_ms: Type.Optional(int64()),
       is_idle_expired: Type.Optional(Type.Boolean()),
       memory_kills: Type.Optional(int32()),
+      start_phases: Type.Optional(Type.Array(Phase, { maxItems: MEASURED_PHASES_MAX })),
       facts: Type.Optional(stringMap()),
     }),
   ),

@@ -2,6 +2,7 @@ import type { LogQuery } from '../streams/log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
+import type { MeasuredPhase } from '../../domain/sandboxes/start-phases.ts'
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
@@ -172,6 +173,11 @@ export type ObservedRun = {
   readonly is_idle_expired?: boolean
   /** How many of the run's processes the kernel killed because memory ran out. Absent: none, or the driver doesn't count. */
   readonly memory_kills?: number
+  /**
+   * How long each phase of the run's start took. Present in the reports of a run that started or failed to, until one of
+   * them was answered.
+   */
+  readonly start_phases?: readonly MeasuredPhase[]
   /** Data for the sandbox's events, such as the image's digest and the isolation in use. */
   readonly facts?: Readonly<Record<string, string>>
 }

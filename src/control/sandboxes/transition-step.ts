@@ -2,6 +2,7 @@
 import type { Actor } from '../../domain/orgs/caller.ts'
 import type { QuotaRefusal } from '../../domain/orgs/quota.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
+import { describePhases, type MeasuredPhase } from '../../domain/sandboxes/start-phases.ts'
 import {
   isTerminal,
   nextStatus,
@@ -46,9 +47,14 @@ export type TransitionRequest = {
   readonly outcome?: RunOutcome
   /** With an event that ends a run: how long it ran by its worker's clock, in milliseconds. */
   readonly ran_ms?: number
+  /** With `worker_running` and `worker_start_failed`: how the start went, as the worker measured it. */
+  readonly start?: MeasuredStart
   /** With `worker_running`: what the driver reported about the run. The audit event contains it. */
   readonly facts?: Readonly<Record<string, string>>
 }
+
+/** A start that a worker measured, and the driver that did it. */
+export type MeasuredStart = { readonly driver: string; readonly phases: readonly MeasuredPhase[] }
 
 export type TransitionAnswer =
   | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
@@ -206,7 +212,7 @@ function notBefore(now: Date, start: Date | null): Date {
 function eventOf(deps: { readonly uuids: Uuids }, step: TransitionStep, run_id: RunId | null): NewEvent {
   const { request, row, status, now } = step
   const event_type = eventTypeOf(request.event, status)
-  const { cause, worker, facts } = request
+  const { cause, worker, facts, start } = request
   const message = messageOf(step)
   return {
     id: deps.uuids.next(),
@@ -223,6 +229,7 @@ function eventOf(deps: { readonly uuids: Uuids }, step: TransitionStep, run_id: 
       ...(message === null ? {} : { message }),
       ...(worker === undefined ? {} : { worker: worker.name }),
       ...(facts === undefined ? {} : { facts }),
+      ...(start === undefined ? {} : describePhases(start.phases)),
     },
   }
 }

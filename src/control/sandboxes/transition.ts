@@ -33,6 +33,15 @@ export type TransitionObserver = { readonly onTransitions?: (steps: readonly Tra
 /** Learns about audit events of sandboxes once they are committed, for the log. */
 export type EventObserver = { readonly onEvents?: (events: readonly NewEvent[]) => void }
 
+/** Calls several observers. */
+export function observeTransitions(observers: readonly TransitionObserver[]): Required<TransitionObserver> {
+  return {
+    onTransitions(steps) {
+      for (const { onTransitions } of observers) onTransitions?.(steps)
+    },
+  }
+}
+
 /** The dependency of use cases that move the sandbox of a request. */
 export type TransitionQueue = {
   /** Moves a sandbox in one transaction with concurrent requests. `transition-batches.ts` implements it. */

@@ -75,8 +75,11 @@ export async function recordReport(deps: RecordReportDeps, report: BoundReport):
   ])
   const observed = new Map(report.observed_runs.map((run) => [run.run_id, run]))
   const moves = open.flatMap((run) => {
-    const move = transitionOf(run, observed.get(run.run_id))
-    return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
+    const reported = observed.get(run.run_id)
+    const move = transitionOf(run, reported)
+    if (move === null) return []
+    const start = run.status === 'starting' ? measuredStart(report, reported) : {}
+    return [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move, ...start }]
   })
   await moveAll(deps, moves)
   await recordDiskPressure(deps, report.worker_id, { disk: report.disk, wasShort: recorded.is_disk_short })
@@ -104,6 +107,12 @@ async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: B
     const open = await runs.ofWorker(tx, worker_id)
     return { ...renewed, has_emptied: emptied, open, has_more: true, generation: null }
   })
+}
+
+/** How the start of a reported run went, if the report says so. */
+function measuredStart({ driver }: BoundReport, run: ObservedRun | undefined): Pick<TransitionRequest, 'start'> {
+  const phases = run?.start_phases ?? []
+  return phases.length === 0 ? {} : { start: { driver: driver.name, phases } }
 }
 
 type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>

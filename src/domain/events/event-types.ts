@@ -28,7 +28,10 @@ function event<const Category extends string, const Given extends Facts>(
 }
 
 const sandbox = { sandbox_id: 'uuid', name: 'text' } as const
-/** `cause` is a cause code such as `requested`; `message` is a sentence about what failed. */
+/**
+ * `cause` is a cause code such as `requested`; `message` is a sentence about what failed. `start_ms` has the duration of
+ * each phase of a start, and `failed_phase` the one that failed.
+ */
 const transition = {
   ...sandbox,
   run_id: 'uuid?',
@@ -36,6 +39,8 @@ const transition = {
   message: 'text?',
   worker: 'text?',
   facts: 'object?',
+  start_ms: 'object?',
+  failed_phase: 'text?',
 } as const
 const member = { member_id: 'uuid', user_id: 'uuid', role: 'text' } as const
 const key = { api_key_id: 'uuid', name: 'text' } as const

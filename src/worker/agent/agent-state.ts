@@ -12,6 +12,7 @@ import type { DiskReserve } from '../disk-reserve.ts'
 import type { DiskGuard } from './disk-guard.ts'
 import type { Fence } from './fence.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
+import type { StartReports } from './start-reports.ts'
 import type { Steps } from './steps.ts'
 import type { VolumeReconciler } from './volume-reconciler.ts'
 
@@ -58,6 +59,7 @@ export type AgentState = {
   /** Aborting it ends the pause between two syncs. */
   pause: AbortController
   reportMemory: ReportMemory
+  readonly startReports: StartReports
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
   desiredVersion: string | null

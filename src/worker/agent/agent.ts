@@ -15,6 +15,7 @@ import { makeFence } from './fence.ts'
 import { makeRenewDeadline } from './renew-deadline.ts'
 import { destroyAllRuns, reconcileRuns } from './reconcile-runs.ts'
 import { keepStandingBy } from './stand-by.ts'
+import { makeStartReports } from './start-reports.ts'
 import { makeSteps } from './steps.ts'
 import { beginStream, type StreamRequest } from './streams.ts'
 import { keepSyncing } from './sync-loop.ts'
@@ -63,6 +64,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     hasNews: true,
     pause: new AbortController(),
     reportMemory: { content: null, sinceSeq: 0, generation: null, wholeAtMs: 0 },
+    startReports: makeStartReports(),
     desiredRuns: null,
     desiredVersion: null,
     isReconciling: false,

@@ -12,6 +12,7 @@ import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, ReportMemory } from './agent-state.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
+import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
 
 /** How long after a failed sync the worker tries again. */
@@ -62,7 +63,8 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
 async function makeReport(agent: Agent): Promise<SyncRequest> {
   const { deps, diskGuard, state, volumes } = agent
   const disk = diskGuard.reported()
-  const [observed_runs, stored_sandboxes] = [await observeRuns(agent), await deps.driver.listStored()]
+  const observed_runs = state.startReports.withoutRecorded(await observeRuns(agent))
+  const stored_sandboxes = await deps.driver.listStored()
   const content = {
     protocol: WORKER_PROTOCOL_VERSION,
     worker_id: deps.worker_id,
@@ -77,7 +79,8 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
     ...(await volumes.report()),
   }
   const seq = ++state.seq
-  const sent = { content: JSON.stringify(content), seq, nowMs: deps.clock.monotonicMs() }
+  const compared = { ...content, observed_runs: observed_runs.map(withoutPhases) }
+  const sent = { content: JSON.stringify(compared), seq, nowMs: deps.clock.monotonicMs() }
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
 }
 
@@ -109,6 +112,7 @@ async function exchange(agent: Agent, { request, serve }: Exchange, signal: Abor
   try {
     const answer = await deps.controlPlane.sync(request, signal, () => renewDeadline.extend(sentAtMs))
     await renewDeadline.extend(sentAtMs)
+    state.startReports.noteRecorded(request)
     if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
     deps.onSynced?.(answer)
   } catch (error) {

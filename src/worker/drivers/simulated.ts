@@ -13,6 +13,7 @@ import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
 import { StartError } from '../start-error.ts'
+import { makeStartStopwatch } from './shared/start-stopwatch.ts'
 
 /** How a simulated run behaves. Delays are in milliseconds of the driver's clock. */
 type SimulatedBehaviour = {
@@ -167,11 +168,16 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     }
     const run = { desired, startedAtMs: null, observed }
     put(desired.run_id, run)
-    const failure = await waitForStart(behaviour, signal)
-    if (failure !== null) {
-      const { reason, message } = failure
-      world.end(desired.run_id, { kind: 'start_failed', reason, message })
-      throw failure
+    const stopwatch = makeStartStopwatch(clock)
+    try {
+      await stopwatch.measure('runtime', waitForStart(behaviour, signal))
+    } catch (error) {
+      if (error instanceof StartError) {
+        const { reason, message } = error
+        world.runs.set(desired.run_id, { ...run, observed: { ...observed, start_phases: stopwatch.phases() } })
+        world.end(desired.run_id, { kind: 'start_failed', reason, message })
+      }
+      throw error
     }
     // If the run was ended during its start (`SimulatedWorld.end`), it stays ended.
     if (world.runs.get(desired.run_id)?.observed.phase !== 'starting')
@@ -182,23 +188,22 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const running: ObservedRun = {
       ...observed,
       phase: 'running',
+      start_phases: stopwatch.phases(),
       ...(memoryKills > 0 ? { memory_kills: memoryKills } : {}),
     }
     put(desired.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: running })
     if (behaviour.endsAfterMs !== null) trackEnd(endLater(desired.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
-  const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {
+  const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<void> => {
     const cancelled = new StartError('cancelled', 'the start was cancelled')
-    if (signal.aborted) return cancelled
+    if (signal.aborted) throw cancelled
     try {
       if (behaviour.startDelayMs > 0) await clock.sleep(behaviour.startDelayMs, signal)
     } catch (error) {
-      if (!signal.aborted) throw error
-      return cancelled
+      throw signal.aborted ? cancelled : error
     }
-    return behaviour.startFailure === null
-      ? null
-      : new StartError(behaviour.startFailure.reason, behaviour.startFailure.message)
+    if (behaviour.startFailure !== null)
+      throw new StartError(behaviour.startFailure.reason, behaviour.startFailure.message)
   }
   const endLater = async (id: RunId, ms: number, outcome: RunOutcome): Promise<void> => {
     try {

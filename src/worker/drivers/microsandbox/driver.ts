@@ -80,7 +80,7 @@ function makeRunOperations(context: VmContext): RunOperations<VmRunRecord> {
       const { idle_timeout_secs } = desired.spec.lifecycle
       return { ...newRunRecord(desired, bootId), idle_timeout_secs }
     },
-    start: (desired, record, signal) => startVm(context, desired, { record, signal }),
+    start: (desired, record, attempt) => startVm(context, desired, { record, ...attempt }),
     observe: (record, isBeingStarted) => observeVm(context, record, isBeingStarted),
     async isIdle({ run_id, sandbox_id, idle_timeout_secs }) {
       if (idle_timeout_secs === null) return false

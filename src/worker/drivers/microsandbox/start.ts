@@ -6,6 +6,7 @@ import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
 import { assertScriptNames, diskSizeMib, requireDiskSize, resolveImage } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
+import type { StartAttempt } from '../shared/run-supervisor.ts'
 import type { VmContext } from './context.ts'
 import { toStartError } from './vm-failures.ts'
 import { skipExistingOutput } from './output-captures.ts'
@@ -24,16 +25,18 @@ import type { VmRunRecord } from './vm-records.ts'
 export async function startVm(
   context: VmContext,
   desired: DesiredRun,
-  { record, signal }: { readonly record: VmRunRecord; readonly signal: AbortSignal },
+  { record, ...attempt }: StartAttempt & { readonly record: VmRunRecord },
 ): Promise<void> {
+  const { signal, stopwatch } = attempt
   const { home, storedSandboxes, records, installation } = context
   const paths = vmPaths(home, desired.sandbox_id)
   const known = await storedSandboxes.read(desired.sandbox_id)
   await skipExistingOutput(paths.logs, logPositionFile(context, record))
-  const stored = known ?? (await createVm(context, desired, signal))
+  const stored = known ?? (await createVm(context, desired, attempt))
   if (known !== null) {
-    await pinMountSources(context, desired)
-    await callSdkForRun(context, desired, { request: { kind: 'start', name: paths.name }, signal })
+    await stopwatch.measure('mounts', pinMountSources(context, desired))
+    const request = { kind: 'start', name: paths.name } as const
+    await stopwatch.measure('runtime', callSdkForRun(context, desired, { request, signal }))
   }
   signal.throwIfAborted()
   const [vm] = await findVm(paths.name)
@@ -46,7 +49,7 @@ export async function startVm(
   }
   // If the worker dies before the record contains the processes, the next worker finds them by their command lines.
   const has_workload = desired.spec.runtime.cmd !== null
-  const watcher = await startWorkload(context, desired, stored.image.config)
+  const watcher = await stopwatch.measure('workload', startWorkload(context, desired, stored.image.config))
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
   await records.write(started)
   resumeCapture(context, started)
@@ -54,7 +57,8 @@ export async function startVm(
 }
 
 /** Creates a sandbox's microVM with its disk, and starts it for the first time. */
-async function createVm(context: VmContext, desired: DesiredRun, signal: AbortSignal): Promise<StoredSandbox> {
+async function createVm(context: VmContext, desired: DesiredRun, attempt: StartAttempt): Promise<StoredSandbox> {
+  const { signal, stopwatch } = attempt
   const { home, storedSandboxes, images, vmImages, settings, ownRanges } = context
   const { run_id, sandbox_id, spec } = desired
   const { workdir } = spec.runtime
@@ -63,14 +67,18 @@ async function createVm(context: VmContext, desired: DesiredRun, signal: AbortSi
   requireDiskSize(sizeMib, settings)
   await settings.diskReserve.require('the sandbox got no disk')
   const log = context.logs.writerOf(sandbox_id)
-  const image = await resolveImage({ images, log }, desired, { pinned: null, signal })
+  const importing = resolveImage({ images, log }, desired, { pinned: null, signal }).then(async (found) => ({
+    image: found,
+    imported: await vmImages.importImage(found, signal),
+  }))
+  const { image, imported } = await stopwatch.measure('image', importing)
   const isInVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
   const config = makeVmConfig(desired, {
     name: vmPaths(home, sandbox_id).name,
-    image: await vmImages.importImage(image, signal),
+    image: imported,
     diskSizeMib: sizeMib,
-    sources: await pinMountSources(context, desired),
-    copies: await copyPatchSources(context, desired, copiesFolder(context, run_id)),
+    sources: await stopwatch.measure('mounts', pinMountSources(context, desired)),
+    copies: await stopwatch.measure('files', copyPatchSources(context, desired, copiesFolder(context, run_id))),
     deniedAddresses: [
       ...addressesOf(ownRanges.addresses()),
       ...deniedAddresses(desired.network_ranges, (name) => ownRanges.rangesOf(name)),
@@ -78,7 +86,7 @@ async function createVm(context: VmContext, desired: DesiredRun, signal: AbortSi
     connectionsPerSandbox: settings.connectionsPerSandbox,
     makesWorkdir: workdir !== null && !isInVolume && (await isFolderMissing(image.layers, workdir)),
   })
-  await callSdkForRun(context, desired, { request: { kind: 'create', config }, signal })
+  await stopwatch.measure('runtime', callSdkForRun(context, desired, { request: { kind: 'create', config }, signal }))
   const stored = { image: { digest: image.digest, config: asPlainConfig(image.config) }, disk_size_mib: sizeMib }
   await storedSandboxes.write(sandbox_id, stored)
   await rm(copiesFolder(context, run_id), { recursive: true, force: true })

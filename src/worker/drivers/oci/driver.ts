@@ -118,9 +118,9 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
       const { range_first, uid_shift } = await users.assign(desired.run_id, { hasVolumes })
       return { ...newRunRecord(desired, bootId), spec, image: null, ids: { range_first, uid_shift } }
     },
-    async start(desired, record, signal) {
+    async start(desired, record, attempt) {
       try {
-        await startRun(context, desired, { record, signal })
+        await startRun(context, desired, { record, ...attempt })
       } finally {
         users.closeNamespaces(desired.run_id)
         poolFiller.fillLater() // a start that failed may have taken a disk too

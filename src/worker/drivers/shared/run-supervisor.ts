@@ -1,5 +1,6 @@
 import type { DesiredRun, ObservedRun, RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../domain/ids.ts'
+import type { MeasuredPhase } from '../../../domain/sandboxes/start-phases.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
@@ -11,6 +12,7 @@ import type { Driver } from '../driver.ts'
 import { logFieldsOf, type RunRecord, type RunRecords } from './run-records.ts'
 import { measureRun, readEndedMsAgo } from './run-time.ts'
 import { makeRunWatch } from './run-watch.ts'
+import { makeStartStopwatch, type StartStopwatch } from './start-stopwatch.ts'
 import { makeStartsInFlight } from './starts-in-flight.ts'
 
 /** The phase of a run, and its outcome if it has ended. */
@@ -30,9 +32,9 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
   newRecord(desired: DesiredRun): Promise<Run>
   /**
    * Starts the run. Writes its record with `started` once the sandbox accepts commands. If this function rejects, the
-   * supervisor records the failure and calls `readLastOutput` and `release`.
+   * supervisor records the failure and calls `readLastOutput` and `release`. Measures its phases with the stopwatch.
    */
-  start(desired: DesiredRun, record: Run, signal: AbortSignal): Promise<void>
+  start(desired: DesiredRun, record: Run, attempt: StartAttempt): Promise<void>
   /**
    * Derives a run's phase from its record and from the state of the machine. `isBeingStarted` is true while the run's start is
    * in flight.
@@ -56,6 +58,9 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
   /** Drops this process's in-memory state of a run whose record was deleted. */
   forget(run: RunId): void
 }
+
+/** One attempt to start a run: what cancels it, and what measures it. */
+export type StartAttempt = { readonly signal: AbortSignal; readonly stopwatch: StartStopwatch }
 
 /** Starts, watches and ends a driver's runs. It implements the methods of `Driver` that are the same for every driver. */
 type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 'watch'> & {
@@ -89,6 +94,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
 }: RunSupervisorInput<Run>): Promise<RunSupervisor> {
   const bootId = await readBootId()
   const mutex = makeKeyedMutex()
+  /** The phases of the starts of this process. They are measurements and no state, so nothing depends on them. */
+  const phasesOf = new Map<RunId, readonly MeasuredPhase[]>()
   const starts = makeStartsInFlight(mutex, () => {
     watch.checkSoon()
   })
@@ -126,6 +133,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const { run_id, sandbox_id, facts } = record
     const phase = await operations.observe(record, starts.has(run_id))
     const isIdle = phase.phase === 'running' && (await operations.isIdle(record))
+    const start_phases = phasesOf.get(run_id)
     const memory_kills = operations.memoryKillsOf?.(record) ?? 0
     return {
       run_id,
@@ -135,6 +143,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       facts,
       ...(isIdle ? { is_idle_expired: true } : {}),
       ...(memory_kills > 0 ? { memory_kills } : {}),
+      ...(start_phases === undefined || phase.phase === 'starting' ? {} : { start_phases }),
     }
   }
   // Reads each record, and whether its start is in flight, at the same instant. If the start ended in between, it would
@@ -165,11 +174,14 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const record = await operations.newRecord(desired)
     await records.write(record)
     logs.writerOf(record.sandbox_id).openRun()
+    const stopwatch = makeStartStopwatch(clock)
     try {
-      await operations.start(desired, record, signal)
+      await operations.start(desired, record, { signal, stopwatch })
+      phasesOf.set(record.run_id, stopwatch.phases())
     } catch (error) {
       const failure = startErrorOf(error, signal)
       const { reason, message } = failure
+      phasesOf.set(record.run_id, stopwatch.phases())
       const about = logFieldsOf(record)
       // The control plane logs every failed start in one line. What the request caused needs no more than that.
       if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
@@ -214,6 +226,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     async remove(run) {
       if ((await stop(run, 0)) === null) return
       await mutex.run(run, () => records.delete(run))
+      phasesOf.delete(run)
       operations.forget(run)
       watch.checkSoon()
     },

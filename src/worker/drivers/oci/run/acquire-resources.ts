@@ -1,11 +1,13 @@
 import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../domain/ids.ts'
+import type { StartPhase } from '../../../../domain/sandboxes/start-phases.ts'
 import type { Image } from '../../../images/image.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
 import { diskSizeMib, requireDiskSize, resolveImage } from '../../shared/desired-run.ts'
 import { bindByMount, bindIdmapped, pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
+import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
@@ -32,12 +34,12 @@ export type RunResources = {
 export async function acquireResources(
   context: OciContext,
   desired: DesiredRun,
-  signal: AbortSignal,
+  { signal, stopwatch }: StartAttempt,
 ): Promise<RunResources> {
   const abort = new AbortController()
   const either = AbortSignal.any([signal, abort.signal])
-  const acquire = <T>(work: Promise<T>): Promise<T> =>
-    work.catch((error: unknown) => {
+  const acquire = <T>(phase: StartPhase, work: Promise<T>): Promise<T> =>
+    stopwatch.measure(phase, work).catch((error: unknown) => {
       abort.abort(error)
       throw error
     })
@@ -46,24 +48,31 @@ export async function acquireResources(
   const volumes = openRunVolumes(context.volumes, desired)
   const pipes = workloadPipes(context.records.folderOf(run_id))
   const image = acquire(
+    'image',
     withStartFailure('image', 'the image could not be made ready', resolveRunImage(context, desired, either)),
   )
   const network = acquire(
+    'network',
     withStartFailure(
       'network',
       "the sandbox's network could not be made",
       context.networks.attach(run_id, spec.network, desired.network_ranges),
     ),
   )
-  const disk = acquire(prepareDisk(context, desired, paths))
+  const disk = acquire('disk', prepareDisk(context, desired, paths))
   // The root needs the image and the disk, but not the network.
-  const root = acquire(mountImageOverDisk(context, { run: run_id, image, disk, paths }))
+  const root = acquire('rootfs', mountImageOverDisk(context, { run: run_id, image, disk, paths }))
   // The mounts are pinned in the run's folder, which is created when the disk is prepared.
-  const mounts = acquire(disk.then(() => pinRunMounts(context, desired, { volumes, folder: paths.pins })))
+  const mounts = acquire(
+    'mounts',
+    disk.then(() => pinRunMounts(context, desired, { volumes, folder: paths.pins })),
+  )
   const cgroup = acquire(
+    'limits',
     withStartFailure('host', "the sandbox's limits could not be set", setLimits(context, desired, disk)),
   )
   const output = acquire(
+    'output',
     withStartFailure(
       'host',
       "the sandbox's output could not be made ready",
