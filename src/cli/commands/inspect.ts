@@ -41,6 +41,7 @@ function sectionsOf(details: SandboxDetails, now: Date): readonly Section[] {
         ['created', at(details.created_at)],
         ['started', at(details.started_at)],
         ['stopped', at(details.stopped_at)],
+        ['restarts', details.restart_at === null ? null : `at ${at(details.restart_at) ?? ''}`],
         ['deleted', at(details.deleted_at)],
         ['deleted at its end', details.ephemeral ? 'yes' : null],
       ],

@@ -19,6 +19,8 @@ export type StatusFacts = {
   readonly is_deleted: boolean
   readonly is_org_suspended: boolean
   readonly last_failure_message: string | null
+  /** When its restart policy starts it again. Null: it doesn't. */
+  readonly restart_at: Date | null
   /** The worker of the latest run, or the one that stores the disk. */
   readonly worker: string | null
   /** Whether that worker reports. Null: there is no worker. */
@@ -47,12 +49,21 @@ export type StatusExplanation = {
 /** Explains a state in words. Every status, reason, cause, outcome and start failure has words. */
 export function explainStatus(facts: StatusFacts): StatusExplanation {
   if (facts.is_deleted) return { state: 'is deleted', reasons: causeOf(facts), advice: ADVICE_OF_CAUSE.deleted(facts) }
-  const explained = EXPLANATIONS[facts.status](facts)
+  const explained = withRestart(facts, EXPLANATIONS[facts.status](facts))
   if (!facts.is_org_suspended) return explained
   return {
     ...explained,
     reasons: [...explained.reasons, `the organization '${facts.org}' is suspended, so nothing of it may start`],
     advice: [...new Set([`end the suspension: sandyard org resume ${facts.org}`, ...explained.advice])],
+  }
+}
+
+function withRestart({ name, restart_at }: StatusFacts, explained: StatusExplanation): StatusExplanation {
+  if (restart_at === null) return explained
+  return {
+    ...explained,
+    state: `${explained.state}, and its label sandyard.restart starts it again at ${restart_at.toISOString()}`,
+    advice: [...explained.advice, `end the restarts: msb stop ${name}`],
   }
 }
 

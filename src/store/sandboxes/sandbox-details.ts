@@ -22,6 +22,10 @@ export type SandboxDetailsRow = {
   readonly created_at: Date
   readonly started_at: Date | null
   readonly stopped_at: Date | null
+  /** When its restart policy starts it again. Null: it doesn't. */
+  readonly restart_at: Date | null
+  /** How many restarts in a row led to its latest run. */
+  readonly restart_count: number
   /** Null: not deleted. */
   readonly deleted_at: Date | null
   readonly isolation: IsolationLevel | null
@@ -40,7 +44,7 @@ export async function find(q: Queryable, id: SandboxId): Promise<SandboxDetailsR
   const { rows } = await q.query<SandboxDetailsRow>({
     name: 'sandboxDetails.find',
     text: `SELECT s.id, s.org_id, o.slug AS org, o.suspended_at AS org_suspended_at, s.name, s.slug, s.status, s.status_reason,
-             s.ephemeral, s.last_failure_message, s.created_at, s.started_at, s.stopped_at, s.visible_until AS deleted_at,
+             s.ephemeral, s.last_failure_message, s.created_at, s.started_at, s.stopped_at, s.restart_at, s.restart_count, s.visible_until AS deleted_at,
              s.isolation, s.abilities, s.vcpus, s.memory_mib, s.disk_size_mib, w.name AS home_worker,
              s.registry ->> 'mode' AS registry_mode, s.spec_projection AS spec
            FROM sandboxes s JOIN orgs o ON o.id = s.org_id LEFT JOIN workers w ON w.id = s.home_worker_id

@@ -15,6 +15,7 @@ const FACTS: StatusFacts = {
   is_deleted: false,
   is_org_suspended: false,
   last_failure_message: null,
+  restart_at: null,
   worker: 'w-1',
   is_worker_live: true,
   live_servers: 1,
@@ -93,6 +94,10 @@ test('a failed start names what failed and what to check, and a suspension how t
   })
   assert.equal(failed.reasons[0], 'no route')
   assert.ok(failed.advice.includes('check the credentials: sandyard registry list --org acme'))
+  const restart_at = new Date('2026-11-23T00:00:00Z')
+  const restarts = explainStatus({ ...FACTS, status: 'failed', outcome: { kind: 'exited', code: 1 }, restart_at })
+  assert.equal(restarts.state, 'failed, and its label sandyard.restart starts it again at 2026-11-23T00:00:00.000Z')
+  assert.equal(restarts.advice.at(-1), 'end the restarts: msb stop web')
   const suspended = explainStatus({ ...FACTS, status: 'stopped', cause: 'suspended', is_org_suspended: true })
   assert.equal(suspended.advice[0], 'end the suspension: sandyard org resume acme')
 })
