@@ -57,6 +57,14 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     })
     assert.match(server.output(), /PostgreSQL ended and is restarted|terminating connection because of crash/)
     noteSurvival('the disk of the embedded PostgreSQL is full, of its log as well', [survival], 1)
+    await server.stop()
+    disk.fill()
+    await assert.rejects(
+      server.start(),
+      /the file system with the data folder is full \(0 MiB are free\): delete other files on it/,
+    )
+    disk.free()
+    await server.start()
   })
 
   test('the embedded PostgreSQL with a ballast: sandboxes can be deleted although the disk is full', async () => {
@@ -74,6 +82,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
       30_000,
       () => 'the ballast is still there',
     )
+    await waitUntil(async () => (await readiness(server)).includes('the disk of the database is full'), 30_000)
     for (const { id } of sandboxes) {
       await waitUntil(
         async () => (await call(server, 'delete_sandbox', { params: { sandbox_id: id } })).status !== 503,
@@ -88,6 +97,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
       30_000,
       () => 'the ballast was not made again',
     )
+    await waitUntil(async () => (await readiness(server)).startsWith('200 '), 30_000)
   })
 
   function openDisk(): SmallDisk {
@@ -100,6 +110,11 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
 })
 
 const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn', SANDYARD_BALLAST_MIB: '0' }
+
+async function readiness(server: RealServer): Promise<string> {
+  const reply = await fetch(`${server.url}/readyz`)
+  return `${String(reply.status)} ${await reply.text()}`
+}
 
 /** Fills the disk, runs `then`, waits until requests are refused, and frees the space again. */
 async function whileFull(

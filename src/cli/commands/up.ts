@@ -15,6 +15,7 @@ import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openServerStore } from '../server/open-server-store.ts'
+import { freeDatabaseBallast } from '../server/open-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { createFirstKey } from '../server/first-key.ts'
@@ -50,6 +51,7 @@ async function runUp({ config: given }: Call): Promise<void> {
   const stop = listenForStopSignals(given)
   await requireFreePort(given)
   await ensureDataFolder(given.dataDir)
+  freeDatabaseBallast(given, log)
   using _lock = lockDataFolder(given.dataDir)
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   printStatus(`data folder: ${given.dataDir}`)

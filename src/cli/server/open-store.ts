@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { SettingError, type Config } from '../../config.ts'
@@ -6,6 +7,7 @@ import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { openDatabase, type OpenDatabase } from '../../store/postgres/database.ts'
+import { freeBallastIfFull } from '../../store/embedded/ballast.ts'
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded-server.ts'
 import { readMigrations } from '../../store/postgres/migrate.ts'
@@ -25,6 +27,8 @@ export type Store = {
   /** The newest migration that this program knows. */
   readonly schemaVersion: number
   readonly schema: SchemaLock
+  /** Whether the file system of the embedded database is full. False for another database. */
+  isDiskFull(): boolean
 } & AsyncDisposable
 
 /**
@@ -39,6 +43,8 @@ const SYSTEM_CONNECTIONS = 8
  */
 const STATEMENT_TIMEOUT_MS = 8_000
 
+/** The folder of the embedded database in the data folder. */
+const DATABASE_FOLDER = 'database'
 /**
  * The files with the URLs of the embedded server's two roles while it runs: the role that serves requests, and the owner.
  * Commands of Sandyard read them to use the same database. Only the owner of the files can read them.
@@ -53,7 +59,7 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   if (config.databaseOwnerUrl !== null) throw new SettingError(OWNER_WITHOUT_SERVER)
   await ensureDataFolder(config.dataDir)
   const embedded = await startEmbedded({
-    dataDir: join(config.dataDir, 'database'),
+    dataDir: join(config.dataDir, DATABASE_FOLDER),
     ballastMib: config.ballastMib,
     log,
     clock: systemClock,
@@ -64,14 +70,21 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   const ownerAddress = join(config.dataDir, OWNER_ADDRESS_FILE)
   await writeFile(ownerAddress, urls.owner, { mode: 0o600 })
   await writeFile(address, urls.server, { mode: 0o600 })
-  return prepareAndOpen(urls, log, async () => {
+  const store = await prepareAndOpen(urls, log, async () => {
     await Promise.all([rm(address, { force: true }), rm(ownerAddress, { force: true })])
     await embedded.stop()
   })
+  return { ...store, isDiskFull: () => embedded.isDiskFull() }
 }
 
 const OWNER_WITHOUT_SERVER =
   'DATABASE_OWNER_URL is set without DATABASE_URL: set DATABASE_URL to the URL of the role that serves requests'
+
+/** Deletes the ballast of the embedded database if its disk is full: the locks of the data folder need some space too. */
+export function freeDatabaseBallast({ dataDir }: Pick<Config, 'dataDir'>, log: Log): void {
+  const dir = join(dataDir, DATABASE_FOLDER)
+  if (existsSync(dir)) freeBallastIfFull({ dir, log })
+}
 
 /** Opens the database of `DATABASE_URL`. Errors don't contain the URLs, because they contain passwords. */
 async function openExternal(urls: DatabaseUrls, log: Log): Promise<Store> {
@@ -139,6 +152,7 @@ async function prepareAndOpen(urls: DatabaseUrls, log: Log, stop: () => Promise<
       serverRole,
       schemaVersion: migrations.length,
       schema,
+      isDiskFull: () => false,
       async [Symbol.asyncDispose]() {
         await db.close()
         await parts.disposeAsync()

@@ -156,6 +156,7 @@ export async function startControl(
   const checks: (() => Promise<string | null>)[] = [
     () => checkDatabase(store, log),
     () => Promise.resolve(checkSchema(store)),
+    () => Promise.resolve(store.isDiskFull() ? DISK_FULL : null),
   ]
   const unreadyReasons = async () =>
     (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null)
@@ -269,6 +270,8 @@ async function checkDatabase({ db }: Store, log: Log): Promise<string | null> {
 function checkSchema({ schema }: Store): string | null {
   return schema.isHeld ? null : 'the schema lock is not held: a migration may be running'
 }
+
+const DISK_FULL = 'the disk of the database is full: delete sandboxes or files of volumes, or give it more space'
 
 const WILDCARDS = ['0.0.0.0', '::']
 

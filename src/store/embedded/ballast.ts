@@ -1,10 +1,11 @@
-import { closeSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs'
+import { closeSync, existsSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { repeat, type Repetition } from '../../lib/repeat.ts'
+import { FULL_BELOW_MIB, freeMibOf } from './full-disk.ts'
 
 /**
  * A file that only takes space. When the file system is full, it is deleted, so that PostgreSQL can write again and an
@@ -13,6 +14,8 @@ import { repeat, type Repetition } from '../../lib/repeat.ts'
 export type Ballast = {
   /** Watches the file system each second until `close`, and makes the file. */
   start(): void
+  /** Whether the file system is full: the file was freed and can't be made again, or little more than nothing is free. */
+  isFull(): boolean
   /** Ends the watch. The file stays. */
   close(): Promise<void>
 }
@@ -29,9 +32,23 @@ type BallastInput = {
 const MIB = 1024 * 1024
 const LARGEST_DEFAULT_MIB = 256
 const DEFAULT_SHARE = 0.01
-/** The file is deleted when less is free: two segments of PostgreSQL's log. */
-const FULL_BELOW_MIB = 32
 const INTERVAL_MS = 1_000
+
+/**
+ * Deletes the ballast of a folder if the file system is full, so that this process can lock the folder. Another process
+ * that uses the folder would delete it at the same time.
+ */
+export function freeBallastIfFull({ dir, log }: Pick<BallastInput, 'dir' | 'log'>): void {
+  const path = join(dir, 'ballast')
+  const file = statSync(path, { throwIfNoEntry: false })
+  const freeMib = freeMibOf(dir)
+  if (file === undefined || freeMib >= FULL_BELOW_MIB) return
+  rmSync(path)
+  log.error(
+    { folder: dir, free_mib: Math.floor(freeMib), freed_mib: Math.floor(file.size / MIB) },
+    "the data folder's file system is full: freed the ballast, so that sandboxes can be deleted; delete some, or give it more space",
+  )
+}
 
 /** Opens the ballast of a folder. If the file system is full, deletes the file at once, so that PostgreSQL can start. */
 export function openBallast({ dir, sizeMib, clock, random, log }: BallastInput): Ballast {
@@ -41,21 +58,18 @@ export function openBallast({ dir, sizeMib, clock, random, log }: BallastInput):
     const { blocks, bavail, bsize } = statfsSync(dir)
     const wantedMib = sizeMib ?? Math.min(LARGEST_DEFAULT_MIB, Math.floor((blocks * bsize * DEFAULT_SHARE) / MIB))
     const freeMib = (bavail * bsize) / MIB
-    const hasFile = statSync(path, { throwIfNoEntry: false }) !== undefined
-    if (hasFile && (wantedMib === 0 || freeMib < FULL_BELOW_MIB)) {
-      rmSync(path)
-      if (wantedMib > 0)
-        log.error(
-          { folder: dir, free_mib: Math.floor(freeMib), freed_mib: wantedMib },
-          "the data folder's file system is full: freed the ballast, so that sandboxes can be deleted; delete some, or give it more space",
-        )
-    } else if (!hasFile && mayMake && wantedMib > 0 && freeMib > 2 * wantedMib + FULL_BELOW_MIB) {
-      writeBallast(path, { sizeMib: wantedMib, random })
-    }
+    const hasFile = existsSync(path)
+    const hasSpace = freeMib > (wantedMib > 0 && !hasFile ? 2 * wantedMib : 0) + FULL_BELOW_MIB
+    if (hasFile && wantedMib === 0) rmSync(path)
+    else if (hasFile && !hasSpace) freeBallastIfFull({ dir, log })
+    else if (!hasFile && mayMake && wantedMib > 0 && hasSpace) writeBallast(path, { sizeMib: wantedMib, random })
+    isFull = !hasSpace
   }
+  let isFull = false
   check(false)
   let watch: Repetition | null = null
   return {
+    isFull: () => isFull,
     start() {
       const onFailure = (error: unknown): void => {
         log.warn({ err: error, path }, 'the ballast could not be made or freed')

@@ -12,6 +12,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
+import { explainFullDisk } from './full-disk.ts'
 
 /** Thrown when another process uses the data folder. The message describes that process. */
 export class DataFolderInUse extends Error {}
@@ -42,7 +43,8 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
     file.exec('pragma locking_mode = exclusive; begin exclusive')
   } catch (cause) {
     file.close()
-    if (!isBusy(cause)) throw new Error(`the data folder ${dataDir} can't be locked`, { cause })
+    if (!isBusy(cause))
+      throw explainFullDisk(new Error(`the data folder ${dataDir} can't be locked`, { cause }), dataDir)
     throw new DataFolderInUse(
       `the data folder ${dataDir} is in use by process ${ownerOf(ownerPath)}: stop that one, or choose another folder`,
       { cause },

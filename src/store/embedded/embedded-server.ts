@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { openBallast } from './ballast.ts'
-import { lockDataFolder } from './data-lock.ts'
+import { freeBallastIfFull, openBallast } from './ballast.ts'
+import { DataFolderInUse, lockDataFolder } from './data-lock.ts'
 import { locateBinaries } from './embedded-binaries.ts'
 import {
   loadOrCreatePasswords,
@@ -15,6 +15,7 @@ import {
   connectionUrl,
 } from './embedded-cluster.ts'
 import { findServerUser } from './embedded-user.ts'
+import { explainFullDisk } from './full-disk.ts'
 import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions } from './postmaster.ts'
 
 /** The PostgreSQL server that comes with Sandyard, while it runs. */
@@ -27,6 +28,8 @@ export interface EmbeddedServer {
   readonly adminConnectionString: string
   /** The id of the server's current process. It changes when the server is restarted after a crash. */
   pid(): number
+  /** Whether its file system is full, so that only deletions may still succeed. */
+  isDiskFull(): boolean
   /** Shuts the server down cleanly (about 0.1 s when idle) and unlocks the data folder. May be repeated. */
   stop(): Promise<void>
 }
@@ -60,9 +63,19 @@ const STEADY_AFTER_MS = 60_000
  * connection pools open new ones. Rejects with `DataFolderInUse` if another process uses the folder.
  */
 export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedServer> {
-  const { clock, log } = options
+  const { log } = options
   await mkdir(options.dataDir, { recursive: true, mode: 0o700 })
   const dataDir = await realpath(options.dataDir)
+  freeBallastIfFull({ dir: dataDir, log })
+  try {
+    return await startIn(dataDir, options)
+  } catch (error) {
+    throw error instanceof DataFolderInUse ? error : explainFullDisk(error, dataDir)
+  }
+}
+
+async function startIn(dataDir: string, options: EmbeddedOptions): Promise<EmbeddedServer> {
+  const { clock, log } = options
   const lock = lockDataFolder(dataDir)
   try {
     const user = await findServerUser()
@@ -113,6 +126,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
     return {
       ...urls,
       pid: () => kept.pid(),
+      isDiskFull: () => ballast.isFull(),
       stop: () => (stopping ??= stopAndFree()),
     }
   } catch (error) {

@@ -1,11 +1,12 @@
 import { spawn, type ChildProcess } from 'node:child_process'
-import { closeSync, openSync, type Stats } from 'node:fs'
+import type { Stats } from 'node:fs'
 import { readdir, readFile, readlink, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ServerUser } from './embedded-user.ts'
+import { describeFailedStart, openStartOutput } from './start-output.ts'
 
 /** A running PostgreSQL server, a child of this process. */
 export interface Postmaster {
@@ -33,10 +34,7 @@ export type PostmasterOptions = OrphanOptions & {
   readonly postgres: string
   /** Settings for the server's command line. They override the cluster's own configuration file. */
   readonly settings: Readonly<Record<string, string>>
-  /**
-   * The folder of the server's log files. Output before the first log file is opened goes to `start.log` in this
-   * folder.
-   */
+  /** The folder of the server's log files. */
   readonly logDir: string
   readonly user: ServerUser
 }
@@ -47,13 +45,13 @@ export const SOCKET_PORT = 5432
 /** After a crash the server replays at most `max_wal_size` (1 GiB) of its log before it is ready: minutes on a slow disk. */
 const START_LIMIT_MS = 600_000
 const POLL_MS = 20
-/** How many characters of the log's end an error message includes. */
-const LOG_TAIL_CHARS = 1_500
-
 /** Starts the server and waits until it is ready. If the server ends before that, rejects with the end of its log. */
 export async function startPostmaster(options: PostmasterOptions): Promise<Postmaster> {
-  const { clock, clusterDir } = options
-  const child = spawnPostmaster(options)
+  const { clock, clusterDir, logDir } = options
+  const startedAt = clock.now()
+  const output = openStartOutput(logDir)
+  using _closing = { [Symbol.dispose]: () => output.close() }
+  const child = spawnPostmaster(options, output.fd)
   const exited = new Promise<string>((resolve) => {
     child.once('error', (error) => {
       resolve(error.message)
@@ -69,7 +67,8 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
   for (const startedMs = clock.monotonicMs(); !(await isReady(clusterDir, child.pid));) {
     await Promise.race([clock.sleep(POLL_MS), watching])
     if (ended !== null) {
-      throw new Error(`PostgreSQL did not start (${String(ended)}): ${await readLogTail(options.logDir)}`)
+      const failed = { how: String(ended), output: output.read(), logDir, startedAt }
+      throw new Error(await describeFailedStart(failed))
     }
     if (clock.monotonicMs() - startedMs > START_LIMIT_MS) {
       child.kill('SIGQUIT')
@@ -112,22 +111,17 @@ export async function stopOrphans(options: OrphanOptions): Promise<void> {
   await rm(join(options.socketDir, `.s.PGSQL.${String(SOCKET_PORT)}.lock`), { force: true })
 }
 
-function spawnPostmaster(options: PostmasterOptions): ChildProcess {
+function spawnPostmaster(options: PostmasterOptions, out: number): ChildProcess {
   const settings = Object.entries(options.settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
-  const out = openSync(join(options.logDir, 'start.log'), 'w', 0o600)
-  try {
-    const child = spawn(options.postgres, ['-D', options.clusterDir, ...settings], {
-      cwd: options.clusterDir,
-      detached: true, // Ctrl-C must reach only Sandyard, which then stops the server
-      stdio: ['ignore', out, out],
-      env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' },
-      ...options.user.ids,
-    })
-    child.unref()
-    return child
-  } finally {
-    closeSync(out)
-  }
+  const child = spawn(options.postgres, ['-D', options.clusterDir, ...settings], {
+    cwd: options.clusterDir,
+    detached: true, // Ctrl-C must reach only Sandyard, which then stops the server
+    stdio: ['ignore', out, out],
+    env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' },
+    ...options.user.ids,
+  })
+  child.unref()
+  return child
 }
 
 /**
@@ -137,17 +131,6 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
 async function isReady(clusterDir: string, pid: number | undefined): Promise<boolean> {
   const lines = await readPidFile(clusterDir)
   return Number(lines[0]) === pid && lines[7]?.trim() === 'ready'
-}
-
-/** Reads the end of the log file that was written last. */
-async function readLogTail(logDir: string): Promise<string> {
-  const paths = (await readdir(logDir)).map((name) => join(logDir, name))
-  const files = await Promise.all(paths.map(async (path) => ({ path, writtenMs: (await stat(path)).mtimeMs })))
-  const newest = files.reduce((one, other) => (other.writtenMs >= one.writtenMs ? other : one), {
-    path: '',
-    writtenMs: -1,
-  })
-  return newest.path === '' ? 'its log is empty' : (await readFile(newest.path, 'utf8')).trim().slice(-LOG_TAIL_CHARS)
 }
 
 async function readPostmasterPid(clusterDir: string): Promise<number | null> {

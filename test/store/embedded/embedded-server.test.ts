@@ -60,6 +60,14 @@ describe('the embedded PostgreSQL', () => {
     await server.stop()
   })
 
+  test('a start that fails says why: the error has PostgreSQL’s last words, although nothing was logged', async () => {
+    await assert.rejects(start(home, { max_connections: 'many' }), (error: Error) => {
+      assert.match(error.message, /did not start \(exit code 1\); its last words: [^]*"max_connections"/)
+      return true
+    })
+    await (await start(home)).stop()
+  })
+
   test('a second process on the same data folder is refused with the process id of the first', async () => {
     const owner = await startProcess(home)
     const second = start(home)
@@ -150,8 +158,8 @@ describe('the embedded PostgreSQL', () => {
   })
 })
 
-function start(dataDir: string): Promise<EmbeddedServer> {
-  return startEmbedded({ dataDir, log: makeLog('silent'), clock: systemClock, random: systemRandom })
+function start(dataDir: string, settings: Readonly<Record<string, string>> = {}): Promise<EmbeddedServer> {
+  return startEmbedded({ dataDir, log: makeLog('silent'), clock: systemClock, random: systemRandom, settings })
 }
 
 type Owner = { readonly child: ChildProcess; readonly url: string; readonly postmaster: number }
