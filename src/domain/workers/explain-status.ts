@@ -47,7 +47,8 @@ export type StatusExplanation = {
 }
 
 /** Explains a state in words. Every status, reason, cause, outcome and start failure has words. */
-export function explainStatus(facts: StatusFacts): StatusExplanation {
+export function explainStatus(given: StatusFacts): StatusExplanation {
+  const facts = { ...given, name: quoteForShell(given.name) } // the name is used in commands only
   if (facts.is_deleted) return { state: 'is deleted', reasons: causeOf(facts), advice: ADVICE_OF_CAUSE.deleted(facts) }
   const explained = withRestart(facts, EXPLANATIONS[facts.status](facts))
   if (!facts.is_org_suspended) return explained
@@ -65,6 +66,11 @@ function withRestart({ name, restart_at }: StatusFacts, explained: StatusExplana
     state: `${explained.state}, and its label sandyard.restart starts it again at ${restart_at.toISOString()}`,
     advice: [...explained.advice, `end the restarts: msb stop ${name}`],
   }
+}
+
+/** Quotes a name, which a tenant chose, so that an operator can paste a command that contains it. */
+function quoteForShell(name: string): string {
+  return /^[A-Za-z0-9_.][A-Za-z0-9_.-]*$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`
 }
 
 const EXPLANATIONS: Readonly<Record<SandboxStatus, (facts: StatusFacts) => StatusExplanation>> = {

@@ -101,3 +101,8 @@ test('a failed start names what failed and what to check, and a suspension how t
   const suspended = explainStatus({ ...FACTS, status: 'stopped', cause: 'suspended', is_org_suspended: true })
   assert.equal(suspended.advice[0], 'end the suspension: sandyard org resume acme')
 })
+
+test('a name that means something to a shell is quoted in commands', () => {
+  const { advice } = explainStatus({ ...FACTS, status: 'created', name: "a'; reboot" })
+  assert.deepEqual(advice, [`start it: msb start 'a'\\''; reboot'`])
+})
