@@ -28,6 +28,7 @@ export const DATA_FOLDER_ENTRIES = [
   'lease.json.watch',
   'life.json',
   'lock',
+  'lock-journal',
   'lock.pid',
   'logs',
   'name-prefix',
