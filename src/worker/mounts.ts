@@ -70,3 +70,8 @@ export async function makeMountDir(key: string): Promise<string> {
     await mount(localCommands, ['--bind', '--make-shared', path, path])
   return path
 }
+
+/** The key of the driver for OCI runtimes of an installation. */
+export function ociKey(installationId: string): string {
+  return `${installationId}-sandboxes`
+}

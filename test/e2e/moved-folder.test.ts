@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import { chmodSync, chownSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chmodSync, chownSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -23,6 +23,9 @@ const KEY = 'test-key-of-the-first-organization'
 const ODD_NAME = `it's "a", data: folder\\ with ünïcode=${'x'.repeat(120)}`
 /** A user of the host who is not the one that runs PostgreSQL. */
 const OTHER_USER = 54_321
+const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
+/** A container has mounts of its own, and may share the cgroups. */
+const IN_CONTAINER = 'umount -l "$POINT" && exec "$0" "$1" up'
 
 describe('a data folder that moves', { skip: whyNoServer() }, () => {
   let root: string
@@ -117,6 +120,11 @@ describe('a data folder that moves', { skip: whyNoServer() }, () => {
     assert.equal(refused.code, 1, refused.output)
     assert.ok(refused.output.includes(copy) && refused.output.includes(dataDir), refused.output)
     assert.match(refused.output, /name-prefix/)
+    const inContainer = spawnSync('unshare', ['--mount', 'sh', '-c', IN_CONTAINER, process.execPath, PROGRAM], {
+      env: { ...process.env, ...settings, POINT: `/run/sandyard/${readFileSync(join(copy, 'name-prefix'), 'utf8')}` },
+      encoding: 'utf8',
+    })
+    assert.match(inContainer.stderr, /another container/, 'cgroups show that the original runs, also without its mount')
     assert.equal(await inside('cat /mark'), 'disk\nstill', 'the original runs on')
     rmSync(join(copy, 'name-prefix'))
     const second = makeProgram(['up'], settings, /ready on (\S+)/)

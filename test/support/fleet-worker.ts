@@ -1,9 +1,10 @@
+import { ociKey } from '../../src/worker/mounts.ts'
 import assert from 'node:assert/strict'
 import type { ChildProcess } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
-import { ociKey } from '../../src/cli/worker/worker-storage.ts'
+
 import { readJson } from '../../src/lib/files.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/run/open-cgroups.ts'
 import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'

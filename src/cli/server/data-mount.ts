@@ -9,8 +9,11 @@ import { join, relative } from 'node:path'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { localCommands } from '../../lib/run-command.ts'
-import { mount, mountFolderOf, mountPointsBelow, RUN_FOLDER } from '../../worker/mounts.ts'
+import { mount, mountFolderOf, mountPointsBelow, ociKey, RUN_FOLDER } from '../../worker/mounts.ts'
+import { pidsBelow } from '../../worker/drivers/oci/run/cgroup-files.ts'
+import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/run/open-cgroups.ts'
 import { readMounts } from '../../worker/processes/mountinfo.ts'
+
 import type { DataFolder } from './data-folder.ts'
 
 /** The path at which to use a data folder until it is disposed. The last process that uses the folder unmounts it. */
@@ -31,7 +34,9 @@ export async function mountDataFolder({
 }: Pick<DataFolder, 'path' | 'namePrefix'>): Promise<DataMount> {
   if (!(await mayMount())) return { path, [Symbol.asyncDispose]: () => Promise.resolve() }
   const point = mountFolderOf(namePrefix)
-  const handle = await openMount(await realpath(path), point)
+  const folder = await realpath(path)
+  if (!(await isMounted(point))) await refuseForeignSandboxes(folder, namePrefix)
+  const handle = await openMount(folder, point)
   return {
     path: point,
     async [Symbol.asyncDispose]() {
@@ -39,6 +44,18 @@ export async function mountDataFolder({
       await unmount(point)
     },
   }
+}
+
+/**
+ * Throws if sandboxes with this id run although their data folder is mounted nowhere here: sandboxes keep the mount, so these belong
+ * to a copy of the folder in another container, which has mounts of its own and shares the cgroups.
+ */
+async function refuseForeignSandboxes(folder: string, id: string): Promise<void> {
+  if ((await pidsBelow(cgroupFolderOf(cgroupParentOf(ociKey(id))))).length === 0) return
+  throw new Error(
+    `sandboxes of an installation with the id of ${folder} run on this machine, and not from this folder. If it is a copy that ` +
+      'another container uses too, delete the file name-prefix in it, and it gets a new id. Otherwise end these sandboxes first',
+  )
 }
 
 /** Mounts the folder unless it is mounted. An open handle keeps other processes from unmounting it. */

@@ -1,3 +1,4 @@
+import { ociKey } from '../../worker/mounts.ts'
 import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import type { Config } from '../../config.ts'
@@ -23,15 +24,7 @@ import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
 import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
-import {
-  diskReserve,
-  imagesFolder,
-  openImages,
-  ociFolder,
-  ociKey,
-  UID_SHIFT,
-  type DriverDeps,
-} from './worker-storage.ts'
+import { diskReserve, imagesFolder, openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
 /** Finds the OCI runtime that the settings choose. Rejects when no such runtime works. */

@@ -1,3 +1,4 @@
+import { ociKey } from '../../worker/mounts.ts'
 import { existsSync } from 'node:fs'
 import { mkdir, statfs } from 'node:fs/promises'
 import { networkInterfaces } from 'node:os'
@@ -94,11 +95,6 @@ async function readSandboxLayers(config: Config): Promise<ReadonlySet<string>> {
   const id = await readInstallationId(config.dataDir)
   const key = id === null ? null : ociKey(id)
   return await readLayersInUse({ dir: ociFolder(config), imagesDir: imagesFolder(config), key })
-}
-
-/** The key of the driver for OCI runtimes of an installation. */
-export function ociKey(installationId: string): string {
-  return `${installationId}-sandboxes`
 }
 
 /** The folder in which the driver for OCI runtimes stores its sandboxes. */
