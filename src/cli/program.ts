@@ -30,6 +30,14 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: 'stop everything on this machine and delete the data',
     load: async () => (await import('./commands/uninstall.ts')).defineUninstall,
   },
+  backup: {
+    summary: 'back up the data of this machine while it runs; list and verify backups',
+    load: async () => (await import('./commands/backup.ts')).defineBackup,
+  },
+  restore: {
+    summary: 'restore a backup into a new data folder',
+    load: async () => (await import('./commands/restore.ts')).defineRestore,
+  },
   doctor: {
     summary: 'show what this machine can run, and what is missing',
     load: async () => (await import('./commands/doctor.ts')).defineDoctor,

@@ -56,7 +56,7 @@ export function whyNoServer(): string | false {
 export async function startServer(env: Readonly<Record<string, string>> = {}): Promise<RealServer> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-e2e-'))
   chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
-  const dataDir = join(root, 'data')
+  const dataDir = env['SANDYARD_DATA_DIR'] ?? join(root, 'data')
   const home = join(root, 'home')
   mkdirSync(home)
   const key = 'test-key-of-the-first-organization'

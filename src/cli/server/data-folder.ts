@@ -21,7 +21,9 @@ export type DataFolder = {
 
 /** Everything that Sandyard makes in a data folder. `sandyard uninstall` deletes these and nothing else. */
 export const DATA_FOLDER_ENTRIES = [
+  'backup-links',
   'database',
+  'database-owner.url',
   'database.url',
   'images',
   'lease.json',
@@ -33,6 +35,7 @@ export const DATA_FOLDER_ENTRIES = [
   'logs',
   'name-prefix',
   'network',
+  'restore.incomplete',
   'runtime',
   'sandboxes',
   'sealing.key',
@@ -53,8 +56,15 @@ export async function readInstallationId(path: string): Promise<string | null> {
   return readFileOrNull(join(path, 'name-prefix'))
 }
 
-/** Opens the data folder and creates missing files, which only their owner can read. May be repeated. */
+/** Opens the data folder as `fillDataFolder` does. Rejects for a folder that a restore left incomplete. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
+  if (existsSync(join(path, INCOMPLETE_RESTORE)))
+    throw new Error(`the restore into ${path} is not complete: delete the folder and restore again`)
+  return fillDataFolder(path, random, sealingKey)
+}
+
+/** Creates the missing files of a data folder, which only their owner can read, and reads them. May be repeated. */
+export async function fillDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataFolder(path)
   if ((await readInstallationId(path)) === null) await forgetMachine(path)
   const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
@@ -76,6 +86,9 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
 async function forgetMachine(path: string): Promise<void> {
   for (const name of ['runtime', 'network']) await rm(join(path, name), { recursive: true, force: true })
 }
+
+/** A file that is in a data folder while `sandyard restore` fills it. */
+export const INCOMPLETE_RESTORE = 'restore.incomplete'
 
 /** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {

@@ -121,13 +121,18 @@ async function openRunningStore(config: Config, log: Log): Promise<Store> {
 }
 
 /** Reads the owner's URL. Null if a server of an earlier release runs, whose only role is the owner. */
-async function readOwnerAddress(config: Config): Promise<string | null> {
+async function readOwnerAddress(config: Pick<Config, 'dataDir'>): Promise<string | null> {
   try {
     return await readFile(join(config.dataDir, OWNER_ADDRESS_FILE), 'utf8')
   } catch (error) {
     if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
+}
+
+/** Reads the URL of the role that owns the tables, while a server runs on the data folder. */
+export async function readOwnerUrl(config: Pick<Config, 'dataDir'>): Promise<string> {
+  return (await readOwnerAddress(config)) ?? readFile(join(config.dataDir, ADDRESS_FILE), 'utf8')
 }
 
 async function prepareAndOpen(urls: DatabaseUrls, log: Log, stop: () => Promise<void>): Promise<Store> {

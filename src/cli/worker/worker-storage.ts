@@ -129,9 +129,14 @@ export function volumeStorageConfig(config: Config): Omit<StorageSettings, 'key'
   }
 }
 
+/** The key of the volume storage of an installation. */
+export function volumesKey({ namePrefix }: Pick<DataFolder, 'namePrefix'>): string {
+  return `${namePrefix}-volumes`
+}
+
 /** Opens the volume storage of an installation. Rejects when existing volumes can't be reached. */
-export function openVolumes(config: Config, { namePrefix }: DataFolder, log: Log): Promise<VolumeStorage> {
-  const settings = { ...volumeStorageConfig(config), key: `${namePrefix}-volumes` }
+export function openVolumes(config: Config, folder: DataFolder, log: Log): Promise<VolumeStorage> {
+  const settings = { ...volumeStorageConfig(config), key: volumesKey(folder) }
   return openVolumeStorage(settings, {
     uidShift: UID_SHIFT,
     reserve: diskReserve(config),

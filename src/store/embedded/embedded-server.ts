@@ -44,6 +44,8 @@ export type EmbeddedOptions = {
   readonly ballastMib?: number | null
   /** Settings of PostgreSQL for this start only, such as `{ fsync: 'off' }` in a test. */
   readonly settings?: Readonly<Record<string, string>>
+  /** The npm package with PostgreSQL's programs. Absent: the one that this release comes with. */
+  readonly npmPackage?: string
 }
 
 /**
@@ -80,7 +82,7 @@ async function startIn(dataDir: string, options: EmbeddedOptions): Promise<Embed
   try {
     const user = await findServerUser()
     const paths = await createClusterFolders(dataDir, user)
-    const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
+    const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log, options.npmPackage)
     const passwords = await loadOrCreatePasswords(dataDir, options.random)
     await createCluster(paths, binaries, { user, passwords })
     const postmasterOptions: PostmasterOptions = {

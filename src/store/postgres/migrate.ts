@@ -40,7 +40,7 @@ const EXCLUSIVE_TIMEOUT_MS = 5_000
 export const SCHEMA_LOCK_NAME = 'sandyard schema'
 
 /**
- * Applies the migrations in `dir` that the schema lacks, each in one transaction. Several processes may call this
+ * Applies the migrations in `dir` that the schema lacks, up to the number `newest`, each in one transaction. Several processes may call this
  * function at the same time: each file runs once. A file whose first line is `-- breaking: WHY` runs only while no
  * process uses the schema.
  *
@@ -48,8 +48,13 @@ export const SCHEMA_LOCK_NAME = 'sandyard schema'
  * an applied file was changed. It also rejects if the schema has a breaking migration that this program doesn't know.
  * It also rejects if a breaking file can't run because other processes are running. Earlier files are applied by then.
  */
-export async function migrate(connectionString: string, dir: string, log: Log): Promise<MigrateResult> {
-  const migrations = await readMigrations(dir)
+export async function migrate(
+  connectionString: string,
+  dir: string,
+  log: Log,
+  newest = Number.POSITIVE_INFINITY,
+): Promise<MigrateResult> {
+  const migrations = (await readMigrations(dir)).filter(({ id }) => id <= newest)
   const client = new Client({
     connectionString,
     application_name: 'sandyard migrate',

@@ -95,6 +95,25 @@ export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date)
   })
 }
 
+/** Locks the volumes whose home is a worker. */
+export async function lockOfWorker(tx: Queryable, worker: WorkerId): Promise<readonly VolumeId[]> {
+  const { rows } = await tx.query<{ readonly id: VolumeId }>({
+    name: 'volumeReports.lockOfWorker',
+    text: 'SELECT id FROM volumes WHERE home_worker_id = $1 ORDER BY id FOR NO KEY UPDATE',
+    values: [worker],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** Bills nothing for the time until `until` that `accrue` has not recorded. The caller must have locked the volumes. */
+export async function skip(tx: Queryable, ids: readonly VolumeId[], until: Date): Promise<void> {
+  await tx.query({
+    name: 'volumeReports.skip',
+    text: 'UPDATE volumes SET accrued_until = greatest(accrued_until, $2) WHERE id = ANY($1::uuid[]) AND accrued_until IS NOT NULL',
+    values: [ids, until],
+  })
+}
+
 /** A volume that a worker stores or may store, with the caps to enforce. */
 export type StoredVolume = {
   readonly volume_id: VolumeId

@@ -1,0 +1,133 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Config } from '../../config.ts'
+import { systemClock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { DataFolderInUse, lockDataFolder } from '../../store/embedded/data-lock.ts'
+import { openDataFolder } from '../server/data-folder.ts'
+import { mountDataFolder } from '../server/data-mount.ts'
+import { microVmFolder } from '../worker/worker-storage.ts'
+import { VERSION } from '../version.ts'
+import { readArchive, type ArchiveSource } from './archives.ts'
+import {
+  FORMAT,
+  formatManifest,
+  streamsOf,
+  type ArchiveKind,
+  type Manifest,
+  type Stored,
+  type StoredArchive,
+} from './manifest.ts'
+import { openWriter } from './open-repository.ts'
+import { storeStream, type Tally } from './stored-streams.ts'
+import { openEmbeddedSnapshot, takeDatabase } from './take-database.ts'
+import { holdDisks, takeDisk } from './take-disks.ts'
+import { takeImages } from './take-images.ts'
+import { holdVolumes } from './take-volumes.ts'
+
+export type BackupInput = {
+  readonly config: Config
+  /** A folder, or a file whose name ends with `.tar`. */
+  readonly target: string
+  readonly withImages: boolean
+  readonly log: Log
+  /** Called with what is read now. */
+  readonly onProgress: (text: string) => void
+}
+
+/** A backup that was made, what it read and wrote, and what failed. */
+export type MadeBackup = {
+  readonly name: string
+  readonly manifest: Manifest
+  readonly tally: Readonly<Tally>
+  readonly failures: readonly string[]
+}
+
+/** Stores an archive. */
+export type Take = (kind: ArchiveKind, name: string, source: ArchiveSource) => Promise<StoredArchive>
+
+/** Files without which no secret in the database can be read and no worker is known. */
+const KEYS = ['sealing.key', 'worker.credential', 'worker.json', 'tls-certificate.pem'] as const
+
+/**
+ * Makes a backup of everything in a data folder, whether or not a server runs. The database and all volumes are as they
+ * were at one moment, within a second. Each disk is as it was at one moment later.
+ */
+export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
+  const { config: given, log, onProgress } = input
+  await using opened = new AsyncDisposableStack()
+  const writer = opened.use(await openWriter(input.target))
+  const tally: Tally = { readBytes: 0, newChunks: 0, writtenBytes: 0 }
+  const store = (stream: AsyncIterable<Uint8Array>): Promise<Stored> => storeStream(writer, tally, stream)
+  const lock = lockUnlessUsed(given.dataDir)
+  if (lock !== null) opened.use(lock)
+  const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
+  const config = { ...given, dataDir: opened.use(await mountDataFolder(folder)).path }
+  const snapshot = config.databaseUrl === null ? await openEmbeddedSnapshot(config, log) : null
+  if (snapshot !== null) opened.use(snapshot)
+  const taken_at = (snapshot?.takenAt ?? systemClock.now()).toISOString()
+  const volumes = opened.use(await holdVolumes(config, folder, { isInUse: lock === null, log }))
+  const disks = opened.use(await holdDisks(config))
+
+  const take: Take = async (kind, name, source) => {
+    onProgress(`${kind} ${name}`)
+    return { kind, name, note: null, ...(await store(readArchive(source, { isChanging: true }))) }
+  }
+  const takeFolder = async (kind: ArchiveKind, name: string): Promise<readonly StoredArchive[]> =>
+    existsSync(join(config.dataDir, name)) ? [await take(kind, name, { dir: config.dataDir, paths: [name] })] : []
+  if (snapshot !== null) onProgress('database')
+  const database = snapshot === null ? null : await takeDatabase(snapshot, { writer, tally })
+  const archives: StoredArchive[] = []
+  const failures: string[] = []
+  const keys = KEYS.filter((name) => existsSync(join(config.dataDir, name)))
+  if (keys.length > 0) archives.push(await take('keys', 'of the installation', { dir: config.dataDir, paths: keys }))
+  for (const { name, dir } of volumes.volumes) archives.push(await take('volume', name, { dir, paths: ['.'] }))
+  for (const id of disks.ids) {
+    onProgress(`disk ${id}`)
+    try {
+      archives.push({ kind: 'disk', name: id, ...(await takeDisk({ dir: disks.dir, id }, store)) })
+    } catch (error) {
+      failures.push(`the disk of the sandbox ${id}: ${error instanceof Error ? error.message : String(error)}`)
+    }
+  }
+  archives.push(...(await takeFolder('logs', 'logs')))
+  if (lock !== null) archives.push(...(await takeFolder('microvms', 'vm')))
+  if (input.withImages) archives.push(...(await takeImages(config, take)))
+  const manifest: Manifest = {
+    format: FORMAT,
+    taken_at,
+    release: VERSION,
+    data_dir: given.dataDir,
+    database,
+    archives,
+    volume_pool_bytes: volumes.poolBytes,
+    left_out: [...failures, ...leftOutOf(input, { isInUse: lock === null }), ...volumes.leftOut],
+  }
+  onProgress('writing everything to the disk')
+  const { name, text } = formatManifest(manifest)
+  await writer.commit(name, text, new Set(streamsOf(manifest).flatMap(({ chunks }) => chunks)))
+  return { name, manifest, tally, failures }
+}
+
+/** Describes what a backup leaves out by its nature. */
+function leftOutOf({ config, withImages }: BackupInput, { isInUse }: { readonly isInUse: boolean }): readonly string[] {
+  return [
+    ...(config.databaseUrl === null ? [] : ['the database of DATABASE_URL: use pg_dump and pg_restore']),
+    ...(config.secretKey === null ? [] : ['SANDYARD_SECRET_KEY: keep it, because no password can be read without it']),
+    ...(isInUse && existsSync(microVmFolder(config))
+      ? ['microVMs, whose disks can only be read while nothing runs: back up after `sandyard down`']
+      : []),
+    ...(withImages ? [] : ['images: a sandbox whose image is gone from its registry will not start']),
+  ]
+}
+
+/** Locks a data folder, so that no server starts meanwhile. Null: a server or worker uses it. */
+function lockUnlessUsed(dataDir: string): Disposable | null {
+  try {
+    return lockDataFolder(dataDir)
+  } catch (error) {
+    if (error instanceof DataFolderInUse) return null
+    throw error
+  }
+}
