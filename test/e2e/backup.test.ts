@@ -7,7 +7,8 @@ import { mustCall } from '../support/api.ts'
 import { runMsb } from '../support/msb.ts'
 import { runProgram } from '../support/program.ts'
 import { DEMO_IMAGE, loadSdk } from '../support/sdk.ts'
-import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
 
 // Backups of a server that runs, with real sandboxes that write; then everything is deleted and restored elsewhere. The tests
 // are in order.
@@ -96,6 +97,30 @@ describe('backup and restore', { skip: whyNoServer() }, () => {
     assert.equal(code, 1, output)
     assert.match(output, new RegExp(`${flipped} is damaged`))
     assert.match(output, new RegExp(`${missing} is missing`))
+  })
+
+  test('kill -9 of a backup leaves the backups before it complete, nothing frozen, and nothing behind after the next', async () => {
+    const count = readdirSync(join(target, 'backups')).length
+    const killed = spawnProgram(['backup', target], { SANDYARD_DATA_DIR: server.dataDir })
+    let said = ''
+    killed.stderr?.setEncoding('utf8').on('data', (text: string) => (said += text))
+    await waitUntil(() => said.includes('\ndisk '))
+    killed.kill('SIGKILL')
+    await waitUntil(() => killed.signalCode !== null)
+    const wrote = await msb(
+      'exec',
+      'writer',
+      '--',
+      'sh',
+      '-c',
+      'echo after > /root/after && sync /root/after && echo ok',
+    )
+    assert.equal(wrote, 'ok\n')
+    assert.equal(readdirSync(join(target, 'backups')).length, count)
+    assert.equal((await sandyard('backup', 'verify', target)).code, 0)
+    assert.equal((await sandyard('backup', target)).code, 0)
+    const left = [join(server.dataDir, 'backup-links'), join(target, 'incoming')].filter((path) => existsSync(path))
+    assert.deepEqual(left, [])
   })
 
   test('a deleted installation is restored elsewhere: data, keys, usage and events are the same, and what ran is failed', async () => {
