@@ -411,12 +411,14 @@ CREATE TABLE runs (
   rolled_up_at timestamp with time zone,
   waits_since timestamp with time zone,
   memory_kills integer DEFAULT 0 NOT NULL,
+  trace_parent text,
   CONSTRAINT runs_memory_kills_check CHECK ((memory_kills >= 0)),
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT runs_pkey PRIMARY KEY (id),
   CONSTRAINT runs_placed_has_worker CHECK (((placed_at IS NULL) = (worker_id IS NULL))),
   CONSTRAINT runs_rolled_up_last CHECK (((rolled_up_at IS NULL) OR ((ended_at IS NOT NULL) AND (started_at IS NOT NULL)))),
+  CONSTRAINT runs_trace_parent_check CHECK ((trace_parent ~ '^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text)),
   CONSTRAINT runs_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
 );
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;

@@ -6,6 +6,7 @@ import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { RETENTION_SETTINGS } from './settings/retention.ts'
 import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
+import { TRACING_SETTINGS } from './settings/tracing.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
 /**
@@ -26,6 +27,7 @@ export const SETTINGS = {
   ...OUTBOUND_SETTINGS,
   ...LIMIT_SETTINGS,
   ...RETENTION_SETTINGS,
+  ...TRACING_SETTINGS,
 } as const
 
 type SettingName = keyof typeof SETTINGS
@@ -58,7 +60,8 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
     const parsed = setting.parse(seen)
     if ('value' in parsed) return parsed.value
     const where = flag === undefined ? setting.variable : `--${String(setting.flag)}`
-    throw new SettingError(`${where} is ${JSON.stringify(seen)}; accepted: ${parsed.accepted}`)
+    const shown = setting.isSecret === true ? 'malformed' : JSON.stringify(seen)
+    throw new SettingError(`${where} is ${shown}; accepted: ${parsed.accepted}`)
   }
   // The keys of the table are the names of the settings.
   const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)])

@@ -4,6 +4,7 @@ import type { BaseDeps, ControlSettings } from './deps.ts'
 import { makeKeyUseRecorder } from './orgs/authenticate.ts'
 import { makeKeyCache } from './orgs/key-cache.ts'
 import { makeIdempotencyClaims } from './requests/idempotency-claims.ts'
+import type { TraceDeps } from './requests/trace-work.ts'
 import { makeAdmitInBatch } from './sandboxes/admit-in-batch.ts'
 import { makeDeleteInBatch } from './sandboxes/delete-sandbox.ts'
 import { makeReadFleet } from './workers/explain-waiting.ts'
@@ -23,6 +24,7 @@ import { makeFindWorker } from './workers/worker-join.ts'
 export type ControlOptions = BaseDeps &
   WaitLimit &
   TransitionObserver &
+  TraceDeps &
   EventObserver &
   WorkerStreams & {
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>

@@ -42,7 +42,9 @@ export type GuardedLimits = {
 
 type GuardedRequest = {
   readonly url: URL
-  readonly method: 'GET' | 'HEAD'
+  readonly method: 'GET' | 'HEAD' | 'POST'
+  /** The body of a POST. */
+  readonly body?: Uint8Array
   readonly headers: Readonly<Record<string, string>>
   readonly limits: GuardedLimits
   readonly signal: AbortSignal
@@ -125,6 +127,8 @@ export function makeGuardedHttp({
             const next = findRedirect(url, response)
             if (next === null) return toReply(response, { reach, end, stopAfter, limits })
             response.destroy()
+            if (request.method === 'POST')
+              throw new Error(`${url.host} redirects, and a body is sent to no other place`)
             if (next.origin !== url.origin) headers = withoutSecrets(headers)
             url = next
             linkedFrom = reach
@@ -145,13 +149,13 @@ async function resolveBySystem(name: string): Promise<readonly string[]> {
   return (await lookUp(name, { all: true })).map(({ address }) => address)
 }
 
-type Dial = Pick<GuardedRequest, 'url' | 'method' | 'headers' | 'signal'> & {
+type Dial = Pick<GuardedRequest, 'url' | 'method' | 'headers' | 'body' | 'signal'> & {
   readonly addresses: readonly string[]
   /** A connection to the host through a proxy. Null: the addresses are dialled. */
   readonly tunnel: TLSSocket | null
 }
 
-function dial({ url, method, headers, signal, addresses, tunnel }: Dial): Promise<IncomingMessage> {
+function dial({ url, method, headers, body, signal, addresses, tunnel }: Dial): Promise<IncomingMessage> {
   const found = addresses.map((address) => ({ address, family: isIP(address) }))
   const lookup: LookupFunction = (_name, { all }, callback) => {
     const [first] = found
@@ -175,7 +179,7 @@ function dial({ url, method, headers, signal, addresses, tunnel }: Dial): Promis
     response.on('error', () => undefined) // whoever reads the body gets the error; without a reader, nobody needs it
     resolve(response)
   })
-  outgoing.end()
+  outgoing.end(body)
   return promise
 }
 

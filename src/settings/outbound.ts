@@ -37,7 +37,8 @@ export const OUTBOUND_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'the HTTP proxy for pulls of images; also read as `https_proxy`',
+    meaning: 'the HTTP proxy for pulls of images and for traces; also read as `https_proxy`',
+    isSecret: true,
     parse: httpProxy,
   } satisfies Setting<URL>,
   noProxy: {
@@ -46,7 +47,7 @@ export const OUTBOUND_SETTINGS = {
     fallback: null,
     unit: 'hosts, addresses, blocks',
     meaning:
-      'the registries that are asked without the proxy, separated by commas: hosts with their subdomains, addresses, blocks, or `*`; also read as `no_proxy`',
+      'the hosts that are asked without the proxy, separated by commas: hosts with their subdomains, addresses, blocks, or `*`; also read as `no_proxy`',
     parse: (seen) => ({ value: seen.split(/[\s,]+/).filter((entry) => entry !== '') }),
   } satisfies Setting<readonly string[]>,
 } as const

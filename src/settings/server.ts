@@ -60,6 +60,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'text',
     meaning: 'the first API key, at the first start, instead of a generated one; at least 8 characters',
+    isSecret: true,
     parse: (seen) =>
       seen.length >= 8 && !/\s/.test(seen)
         ? { value: seen }
@@ -81,6 +82,7 @@ export const SERVER_SETTINGS = {
     unit: 'text',
     meaning:
       'the bearer token for `/metrics`, at least 16 characters; without it, `/metrics` answers only clients on the same machine that no proxy forwards',
+    isSecret: true,
     parse: (seen) =>
       seen.length >= 16 && !/\s/.test(seen)
         ? { value: seen }
@@ -111,6 +113,7 @@ export const SERVER_SETTINGS = {
     unit: 'URL',
     meaning:
       'your own PostgreSQL 15 or newer, instead of the embedded one, for the role that serves requests; a process opens up to 22 connections',
+    isSecret: true,
     parse: nonEmptyText,
   } satisfies Setting<string>,
   databaseOwnerUrl: {
@@ -120,6 +123,7 @@ export const SERVER_SETTINGS = {
     unit: 'URL',
     meaning:
       'the same database for the role that owns the tables, which applies migrations and grants the role of `DATABASE_URL` its rights; without it, the role of `DATABASE_URL` migrates if it owns the tables',
+    isSecret: true,
     parse: nonEmptyText,
   } satisfies Setting<string>,
   secretKey: {
@@ -128,6 +132,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'base64, 32 bytes',
     meaning: 'the key that seals stored registry passwords (default: generated in the data folder)',
+    isSecret: true,
     parse: (seen) => (Buffer.from(seen, 'base64').length === 32 ? { value: seen } : { accepted: '32 bytes in base64' }),
   } satisfies Setting<string>,
   logLevel: {

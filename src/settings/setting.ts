@@ -9,6 +9,8 @@ export type Setting<T> = {
   readonly fallback: string | null
   readonly unit: string
   readonly meaning: string
+  /** True if an error must not contain the value. */
+  readonly isSecret?: true
   /** Returns the parsed value, or a description of the accepted values. */
   readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
 }

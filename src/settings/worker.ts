@@ -30,6 +30,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'text',
     meaning: 'the join token from `sandyard worker token`; needed at the first start only',
+    isSecret: true,
     parse: nonEmptyText,
   } satisfies Setting<string>,
   workerName: {

@@ -29,6 +29,12 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_REGISTRIES_ALLOWED: 'http://localhost:5000' }, {}, /hosts such as localhost:5000/],
     [{ SANDYARD_WORKER_METRICS_ADDRESS: '9480' }, {}, /host:port, such as 127.0.0.1:9480 or \[::1\]:9480/],
     [{ SANDYARD_WORKER_METRICS_ADDRESS: 'localhost:65536' }, {}, /SANDYARD_WORKER_METRICS_ADDRESS/],
+    [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'localhost:4318' }, {}, /^OTEL_EXPORTER_OTLP_ENDPOINT is "localhost:4318"/],
+    [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, {}, /accepted: http\/json/],
+    [{ OTEL_EXPORTER_OTLP_HEADERS: 'secret' }, {}, /^OTEL_EXPORTER_OTLP_HEADERS is malformed; accepted: NAME=VALUE/],
+    [{ OTEL_EXPORTER_OTLP_HEADERS: 'a=b%0d%0ac:d' }, {}, /OTEL_EXPORTER_OTLP_HEADERS/],
+    [{ OTEL_TRACES_SAMPLER_ARG: '2' }, {}, /a number from 0 to 1/],
+    [{ SANDYARD_METRICS_KEY: 'short' }, {}, /^SANDYARD_METRICS_KEY is malformed/],
   ]
   for (const [env, flags, message] of refused)
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore

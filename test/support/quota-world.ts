@@ -23,12 +23,13 @@ export type SandboxOptions = {
   readonly memory_mib?: number
   readonly disk_size_mib?: number
   readonly max_duration_secs?: number
+  readonly traceParent?: string
 }
 
 /** Creates a sandbox and starts it, unless the options say otherwise. */
 export function createTestSandbox(deps: ControlDeps, caller: Caller, wish: SandboxOptions = {}): Promise<Sandbox> {
   const { resources, lifecycle } = PLAIN_SPEC
-  const { start = true, name = null, ephemeral = false, max_duration_secs = null } = wish
+  const { start = true, name = null, ephemeral = false, max_duration_secs = null, traceParent = null } = wish
   const { vcpus = resources.vcpus, memory_mib = resources.memory_mib, disk_size_mib = null } = wish
   const spec = {
     ...PLAIN_SPEC,
@@ -36,7 +37,16 @@ export function createTestSandbox(deps: ControlDeps, caller: Caller, wish: Sandb
     lifecycle: { ...lifecycle, ephemeral, max_duration_secs },
   }
   const registry = { mode: 'auto' } as const
-  return createSandbox(deps, caller, { spec, name, slug: null, registry, start, waitMs: null, signal: never })
+  return createSandbox(deps, caller, {
+    spec,
+    name,
+    slug: null,
+    registry,
+    start,
+    waitMs: null,
+    signal: never,
+    traceParent,
+  })
 }
 
 /** Creates an organization with these limits. Resolves with a caller of it. */

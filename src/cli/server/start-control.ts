@@ -7,6 +7,7 @@ import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelLimit, makeLogStreamLimit } from '../../control/requests/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
+import { makeStartTracer } from '../../control/sandboxes/trace-starts.ts'
 import { observeTransitions } from '../../control/sandboxes/transition.ts'
 import { adoptMachineClock } from '../../control/workers/machine-clock.ts'
 import { explainOldestWaiting } from '../../control/workers/explain-waiting.ts'
@@ -17,6 +18,7 @@ import { asId, type OrgId } from '../../domain/ids.ts'
 import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
 import { makeClientAddresses } from '../../http/requests/client-address.ts'
+import { makeRequestTracer } from '../../http/requests/trace-request.ts'
 import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
@@ -42,6 +44,7 @@ import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
 import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
+import { openTracing } from './open-tracing.ts'
 import { openTransport, type Transport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
@@ -103,12 +106,15 @@ export async function startControl(
     onOver: (ticket) => tickets.withdraw(ticket),
   })
   const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
+  const tracing = openTracing(config, { log, instance: replica_id })
+  const tracers = tracing === null ? [] : [makeStartTracer(tracing.tracer)]
   const metrics = new Registry()
   const loopMetrics = makeLoopMetrics(metrics, systemClock)
   const deps = makeControlDeps({
     ...base,
-    ...observeTransitions([makeRunMetrics(metrics), makeStartMetrics(metrics)]),
+    ...observeTransitions([makeRunMetrics(metrics), makeStartMetrics(metrics), ...tracers]),
     ...makeLifecycleObserver(config, store, log),
+    ...(tracing === null ? {} : { tracer: tracing.tracer }),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
@@ -188,6 +194,7 @@ export async function startControl(
     metrics,
     metricsKey: config.metricsKey,
     unreadyReasons,
+    ...(tracing === null ? {} : { traceRequest: makeRequestTracer(tracing.tracer, systemClock) }),
     ...limited,
     clients,
     ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
@@ -199,6 +206,7 @@ export async function startControl(
     stopping.abort(new Error('the server is shutting down'))
     await server.close()
     await Promise.all(running)
+    await tracing?.close()
     await notifications[Symbol.asyncDispose]()
   }
   try {

@@ -17,6 +17,7 @@ import { PLACEMENT_TOPIC } from '../topics.ts'
 import type { SandboxAdmitter } from './admit-in-batch.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
+import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
@@ -31,6 +32,7 @@ type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 
   SandboxReader &
   SandboxAdmitter &
   RequireAbilitiesDeps &
+  TraceDeps &
   WaitDeps
 
 export type CreateSandboxCommand = {
@@ -50,6 +52,8 @@ export type CreateSandboxCommand = {
    * no second sandbox.
    */
   readonly attempt?: IdempotentAttempt | null
+  /** The span of the request, as a `traceparent`. Null or absent: the request is not traced. */
+  readonly traceParent?: string | null
 }
 
 /** How many generated slugs are tried before the create is refused. */
@@ -109,7 +113,8 @@ async function admitSandbox(
     const volume_ids = await requireVolumes(deps, caller, input.spec)
     const named = { ...input, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
-    const answer = await deps.admitInBatch({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
+    const admission = { sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) }
+    const answer = await traceWork(deps, admissionSpan(sandbox, input), () => deps.admitInBatch(admission))
     if (answer.kind === 'admitted') return toSandbox(sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'failed') throw answer.error
@@ -120,6 +125,11 @@ async function admitSandbox(
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
   }
+}
+
+function admissionSpan({ id, org_id }: NewSandbox, { traceParent = null, spec }: CreateSandboxCommand) {
+  const attributes = { 'sandyard.sandbox.id': id, 'sandyard.org.id': org_id, 'sandyard.image': spec.image }
+  return { name: 'admission', traceParent, attributes }
 }
 
 /**
@@ -194,6 +204,7 @@ function newSandbox(
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,
+    trace_parent: input.traceParent ?? null,
   }
 }
 

@@ -5,13 +5,14 @@ import { Problem } from '../../domain/problem.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
+import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition } from './if-match.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
-type StartDeps = TransitionDeps & TransitionQueue & SandboxReader & WaitDeps
+type StartDeps = TraceDeps & TransitionDeps & TransitionQueue & SandboxReader & WaitDeps
 
 export type StartOptions = {
   /** How long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
@@ -24,6 +25,8 @@ export type StartOptions = {
    */
   readonly attempt?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
+  /** The span of the request, as a `traceparent`. Null or absent: the request is not traced. */
+  readonly traceParent?: string | null
 }
 
 /**
@@ -54,7 +57,7 @@ async function admitStart(
   deps: StartDeps,
   caller: Caller,
   sandbox: Sandbox,
-  { attempt = null, ifMatch = null }: StartOptions,
+  { attempt = null, ifMatch = null, traceParent = null }: StartOptions,
 ): Promise<void> {
   const opens = attempt === null ? null : asId<RunId>(attempt.resourceId)
   const isDone = async (): Promise<boolean> =>
@@ -66,8 +69,12 @@ async function admitStart(
     event: 'start_admitted',
     cause: { actor: caller.actor, code: 'requested' },
     ...(opens === null ? {} : { opens }),
+    ...(traceParent === null ? {} : { traceParent }),
   } as const
-  const answer = await moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch))
+  const attributes = { 'sandyard.sandbox.id': sandbox.id, 'sandyard.org.id': sandbox.org_id }
+  const answer = await traceWork(deps, { name: 'admission', traceParent, attributes }, () =>
+    moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch)),
+  )
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
   if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)

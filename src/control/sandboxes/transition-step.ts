@@ -41,6 +41,8 @@ export type TransitionRequest = {
   readonly cause: TransitionCause
   /** With `start_admitted`: the id of the run to open, which must be unused. If absent, an id is generated. */
   readonly opens?: RunId
+  /** With `start_admitted`: the span of the request, as a `traceparent`, if it is traced. */
+  readonly traceParent?: string
   /** With `placed`: the chosen worker. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: the outcome that the worker reports. */

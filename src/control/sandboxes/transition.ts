@@ -199,6 +199,7 @@ async function openRuns(tx: Queryable, steps: readonly TransitionStep[], now: Da
 
 function runOpenedBy({ request, row, run_id, at }: TransitionStep): NewRun | null {
   if (request.event !== 'start_admitted' || run_id === null) return null
+  const { traceParent: trace_parent = null } = request
   const { id: sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
-  return { id: run_id, sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral, opened_at: at }
+  return { id: run_id, sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral, opened_at: at, trace_parent }
 }

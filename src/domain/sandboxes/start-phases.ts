@@ -28,6 +28,11 @@ export type MeasuredPhase = {
 /** The most phases that a report may contain for one run. */
 export const MEASURED_PHASES_MAX = START_PHASE_NAMES.length
 
+/** From the beginning of a start to the end of its last phase, in milliseconds. */
+export function measuredMs(phases: readonly MeasuredPhase[]): number {
+  return phases.reduce((latest, { offset_ms, duration_ms }) => Math.max(latest, offset_ms + duration_ms), 0)
+}
+
 /** The phases as an audit event shows them: the duration of each in milliseconds, and the phase that failed. */
 export function describePhases(phases: readonly MeasuredPhase[]): {
   readonly start_ms: Readonly<Record<string, number>>

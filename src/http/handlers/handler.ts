@@ -29,6 +29,8 @@ export type AuthenticatedRequest = {
   readonly signal: () => AbortSignal
   /** Which attempt this request is, if it has an Idempotency-Key. Null without a key. */
   readonly attempt: IdempotentAttempt | null
+  /** The request's span, as a `traceparent`. Null: the request is not traced. */
+  readonly traceParent: string | null
   /** The request's `If-Match` condition on the object to change. */
   readonly ifMatch: IfMatch | null
 }

@@ -33,24 +33,28 @@ type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof ty
 /** Creates the handlers of sandboxes, by id and by name. */
 export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory): Record<Handled, Handler> {
   return {
-    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, attempt }) => {
-      const result = normalizeSpec(body)
-      if ('refusal' in result) throw refusalProblem(result.refusal)
-      const start = query.start ?? false
-      if (!start && query.wait_for !== undefined)
-        refuseField('query.wait_for', query.wait_for, 'wait_for only with start=true')
-      const waitMs = parseWaitMs(query)
-      return renderWithDetails(
-        call,
-        call(createSandbox, caller, {
-          ...result.normalized,
-          start,
-          waitMs,
-          signal: waitMs === null ? null : signal(),
-          attempt,
-        }),
-      )
-    }),
+    create_sandbox: handler(
+      OPERATIONS.create_sandbox,
+      async ({ query, body }, { caller, signal, attempt, traceParent }) => {
+        const result = normalizeSpec(body)
+        if ('refusal' in result) throw refusalProblem(result.refusal)
+        const start = query.start ?? false
+        if (!start && query.wait_for !== undefined)
+          refuseField('query.wait_for', query.wait_for, 'wait_for only with start=true')
+        const waitMs = parseWaitMs(query)
+        return renderWithDetails(
+          call,
+          call(createSandbox, caller, {
+            ...result.normalized,
+            start,
+            waitMs,
+            signal: waitMs === null ? null : signal(),
+            attempt,
+            traceParent,
+          }),
+        )
+      },
+    ),
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
       if ('refusal' in filter) throw refusalProblem(filter.refusal)
@@ -130,10 +134,10 @@ function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeo
 
 function startOptions(
   query: Parameters<typeof parseWaitMs>[0],
-  { signal, attempt, ifMatch }: AuthenticatedRequest,
+  { signal, attempt, ifMatch, traceParent }: AuthenticatedRequest,
 ): StartOptions {
   const waitMs = parseWaitMs(query)
-  return { waitMs, signal: waitMs === null ? null : signal(), attempt, ifMatch }
+  return { waitMs, signal: waitMs === null ? null : signal(), attempt, ifMatch, traceParent }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }

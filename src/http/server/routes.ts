@@ -10,6 +10,7 @@ import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
 import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
+import type { RequestTracer } from '../requests/trace-request.ts'
 import type { RouteTable } from '../requests/route-table.ts'
 import { sendReply, type DeferReply } from './send-reply.ts'
 import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from './serve-idempotently.ts'
@@ -17,6 +18,7 @@ import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from './
 export type RouteDeps = AuthenticateDeps & {
   readonly clients: ClientAddresses
   readonly limits?: RequestLimits
+  readonly traceRequest?: RequestTracer
   readonly settings: { readonly keepAliveMs: number }
   readonly signalOf: (response: ServerResponse) => AbortSignal
   readonly streamedBodies: StreamedBodies
@@ -69,6 +71,7 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         params,
         body,
         attempt: null,
+        traceParent: deps.traceRequest?.({ operation, request, reply }) ?? null,
         ifMatch: parseIfMatch(operation, headers),
         signal: () => deps.signalOf(reply.raw),
       }

@@ -15,6 +15,7 @@ import type { CallUseCase } from '../requests/call-use-case.ts'
 import { PEERS_ARE_CLIENTS, type ClientAddresses } from '../requests/client-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 import { makeRequestSignals } from '../requests/request-signals.ts'
+import type { RequestTracer } from '../requests/trace-request.ts'
 import { makeRouteTable, type RouteTable } from '../requests/route-table.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 import { agentRoute } from '../streams/agent-route.ts'
@@ -35,6 +36,8 @@ export type ServerDeps = {
   readonly settings: ServerSettings
   /** The limits on requests. Absent: no limits. */
   readonly limits?: RequestLimits
+  /** Traces requests that start sandboxes. Absent: no traces. */
+  readonly traceRequest?: RequestTracer
   /** The certificate and key for TLS, in PEM. Absent: the server speaks plain HTTP. */
   readonly tls?: { readonly cert: string; readonly key: string }
   /** Finds the addresses of clients. Absent: each connection's peer is its client. */

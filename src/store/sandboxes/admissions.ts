@@ -30,6 +30,8 @@ export type NewSandbox = {
   readonly registry_json: string
   readonly registry_sealed: Buffer | null
   readonly run_id: string | null
+  /** The span of the request, as a `traceparent`. Null or absent: it is not traced. */
+  readonly trace_parent?: string | null
   /** The volumes that the sandbox mounts. */
   readonly volume_ids: readonly VolumeId[]
 }
@@ -103,6 +105,7 @@ const SANDBOXES = column.columnList<SandboxRow>({
   registry: column.integer((row) => row.registry),
   registry_sealed: column.bytea(({ sandbox }) => sandbox.registry_sealed),
   run_id: column.uuid(({ sandbox }) => sandbox.run_id),
+  trace_parent: column.text(({ sandbox }) => sandbox.trace_parent ?? null),
 })
 
 const LABELS = column.columnList<{ readonly id: SandboxId; readonly key: string; readonly value: string }>({
@@ -227,8 +230,8 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
       SELECT $1, r.key, r.value, r.id FROM ${LABELS.unnest({ alias: 'r', first: FIRST_LABEL })} JOIN inserted i ON i.id = r.id),
     new_runs AS (
-      INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
-      SELECT r.run_id, $1, r.id, r.vcpus, r.memory_mib, coalesce(r.disk_size_mib, 0), r.ephemeral, r.created_at
+      INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at, trace_parent)
+      SELECT r.run_id, $1, r.id, r.vcpus, r.memory_mib, coalesce(r.disk_size_mib, 0), r.ephemeral, r.created_at, r.trace_parent
       FROM input r JOIN inserted i ON i.id = r.id WHERE r.run_id IS NOT NULL),
     ${mounting.insert}
     new_events AS (

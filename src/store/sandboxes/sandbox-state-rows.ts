@@ -30,6 +30,10 @@ export type SandboxStateRow = {
   readonly worker_id: WorkerId | null
   /** When the open run was requested. */
   readonly opened_at: Date | null
+  /** When the open run got its worker. */
+  readonly placed_at: Date | null
+  /** The span of the request that opened the run, as a `traceparent`. Null: it is not traced. */
+  readonly trace_parent: string | null
   /** When the open run started. */
   readonly started_at: Date | null
   /** Why the open run was asked to stop. */
@@ -99,4 +103,5 @@ export type NewRun = {
   readonly disk_size_mib: number | null
   readonly ephemeral: boolean
   readonly opened_at: Date
+  readonly trace_parent: string | null
 }

@@ -33,9 +33,10 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
   const { rows: runs } = await tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
     name: 'sandboxStates.openRuns',
-    text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, r.opened_at, r.started_at, r.stop_cause, greatest(r.opened_at, r.started_at) AS latest_at
+    text: `SELECT w.id AS sandbox_id, r.*, greatest(r.opened_at, r.started_at) AS latest_at
            FROM unnest($1::uuid[]) AS w(id), LATERAL (
-             SELECT id, worker_id, opened_at, started_at, stop_cause FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
+             SELECT id AS run_id, worker_id, opened_at, placed_at, trace_parent, started_at, stop_cause
+             FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
     values: [ordered],
   })
   const runOf = new Map(runs.map(({ sandbox_id, ...run }) => [sandbox_id, run]))
@@ -45,7 +46,10 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
 }
 
-type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'opened_at' | 'started_at' | 'stop_cause' | 'latest_at'>
+type OpenRun = Pick<
+  SandboxStateRow,
+  'run_id' | 'worker_id' | 'opened_at' | 'placed_at' | 'trace_parent' | 'started_at' | 'stop_cause' | 'latest_at'
+>
 
 function later(one: Date | null, other: Date | null): Date | null {
   if (one === null || other === null) return one ?? other
@@ -56,6 +60,8 @@ const NO_RUN: OpenRun = {
   run_id: null,
   worker_id: null,
   opened_at: null,
+  placed_at: null,
+  trace_parent: null,
   started_at: null,
   stop_cause: null,
   latest_at: null,
@@ -141,6 +147,7 @@ const NEW_RUNS = column.columnList<NewRun>({
   disk_mib: column.integer(({ disk_size_mib }) => disk_size_mib),
   is_ephemeral: column.boolean(({ ephemeral }) => ephemeral),
   opened_at: column.timestamptz(({ opened_at }) => opened_at),
+  trace_parent: column.text(({ trace_parent }) => trace_parent),
 })
 
 /**
@@ -173,7 +180,7 @@ const SIZES_FIT = withinSizes({
   max_duration_secs: 'NULL::bigint',
 })
 
-const OPEN_RUNS = `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
-  SELECT w.id, w.org_id, w.sandbox_id, w.vcpus, w.memory_mib, coalesce(w.disk_mib, 0), w.is_ephemeral, w.opened_at
+const OPEN_RUNS = `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at, trace_parent)
+  SELECT w.id, w.org_id, w.sandbox_id, w.vcpus, w.memory_mib, coalesce(w.disk_mib, 0), w.is_ephemeral, w.opened_at, w.trace_parent
   FROM ${NEW_RUNS.unnest({ alias: 'w', first: 2 })} JOIN org_limits l ON l.org_id = w.org_id
   WHERE $1 OR (NOT l.is_suspended AND ${HAS_NO_COUNT_LIMITS} AND ${SIZES_FIT}) RETURNING id`

@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
+import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
+import { makeStartTracer } from '../../../src/control/sandboxes/trace-starts.ts'
+import { registerWorker } from '../../../src/control/workers/worker-join.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
+import { systemRandom } from '../../../src/lib/random.ts'
+import { makeTracer, type Span } from '../../../src/lib/tracing/tracer.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { createTestSandbox } from '../../support/quota-world.ts'
+
+let control: TestControl
+before(async () => {
+  control = await makeTestControl()
+})
+after(() => control.close())
+
+const TRACE_PARENT = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
+
+/** A server process with a tracer of its own. */
+function makeProcess() {
+  const spans: Span[] = []
+  const tracer = makeTracer({ random: systemRandom, sampler: () => true, onSpan: (span) => spans.push(span) })
+  return { spans, deps: makeControlDeps({ ...control.deps, ...makeStartTracer(tracer) }) }
+}
+
+test('the leader traces the placement, and the process with the worker’s report the start and the phase that failed', async () => {
+  const [leader, reporter] = [makeProcess(), makeProcess()]
+  const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-w1' })
+  await control.asOwner(
+    `UPDATE workers SET vcpus = 4, memory_mib = 1024, disk_mib = 10000, lease_expires_at = now() + interval '30 s',
+       driver = '{"name": "simulated", "abilities": [], "default_disk_mib": 10}'`,
+  )
+  const { id: sandbox_id } = await createTestSandbox(control.deps, control.caller, {
+    start: true,
+    traceParent: TRACE_PARENT,
+  })
+  const move = (deps: typeof leader.deps, request: Pick<TransitionRequest, 'event' | 'worker' | 'start' | 'cause'>) =>
+    moveSandbox(deps, { sandbox_id, run_id: null, ...request })
+  await move(leader.deps, { event: 'placed', cause, worker: { id: worker, name: 'w1' } })
+  const image = { phase: 'image', offset_ms: 0, duration_ms: 90_000, has_failed: true } as const // longer than it was placed
+  await move(reporter.deps, {
+    event: 'worker_start_failed',
+    cause: { ...cause, message: 'no such image' },
+    start: { driver: 'oci', phases: [image] },
+  })
+  assert.deepEqual(
+    leader.spans.map(({ name, parentSpanId, error }) => ({ name, parentSpanId, error })),
+    [{ name: 'placement', parentSpanId: '00f067aa0ba902b7', error: null }],
+  )
+  const [delivery, start, phase] = reporter.spans
+  assert.deepEqual(
+    reporter.spans.map(({ name, error }) => [name, error]),
+    [
+      ['delivery', null],
+      ['start', 'no such image'],
+      ['start image', 'no such image'],
+    ],
+  )
+  assert.equal(phase?.parentSpanId, start?.spanId)
+  for (const { fromMs, untilMs } of reporter.spans) {
+    assert.ok(fromMs <= untilMs)
+    assert.ok(fromMs >= (delivery?.fromMs ?? 0) && untilMs <= (start?.untilMs ?? 0), 'a phase is outside of its start')
+  }
+})
+
+test('a run without a trace leaves no spans', async () => {
+  const { spans, deps } = makeProcess()
+  const { id: sandbox_id } = await createTestSandbox(control.deps, control.caller, { start: true })
+  const message = 'its volumes are on different workers'
+  await moveSandbox(deps, { sandbox_id, run_id: null, event: 'ended_badly', cause: { ...cause, message } })
+  assert.deepEqual(spans, [])
+})
