@@ -88,19 +88,22 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
       'the disk is full: stopping a run',
     )
     stopping.add(run)
-    const stopped = driver
-      .stop(run, 0, { kind: 'disk_full' })
-      .catch((error: unknown) => {
-        log.error({ run_id: run, err: error }, 'a run that fills the disk could not be stopped')
-      })
-      .finally(() => {
-        stopping.delete(run)
-        growth.forget(run)
-        input.onNews()
-      })
+    const stopped = stopRun(run).finally(() => {
+      stopping.delete(run)
+      input.onNews()
+    })
     const over = new AbortController()
     await Promise.race([stopped, interruptibleSleep(clock, STOP_LIMIT_MS, AbortSignal.any([signal, over.signal]))])
     over.abort()
+  }
+
+  async function stopRun(run: RunId): Promise<void> {
+    try {
+      await driver.stop(run, 0, { kind: 'disk_full' })
+      growth.forget(run)
+    } catch (error) {
+      log.error({ run_id: run, err: error }, 'a run that fills the disk could not be stopped; will retry')
+    }
   }
 
   return {

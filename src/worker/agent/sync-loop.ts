@@ -4,10 +4,12 @@
  */
 import {
   WORKER_PROTOCOL_VERSION,
+  type Capacity,
   type StreamTicket,
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
+import { isPressureAtLeast, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, ReportMemory } from './agent-state.ts'
@@ -70,7 +72,7 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
     worker_id: deps.worker_id,
     incarnation: deps.incarnation,
     known_desired_version: state.desiredVersion,
-    capacity: state.probe.capacity,
+    capacity: offeredCapacity(state.probe.capacity, disk),
     ...(disk === undefined ? {} : { disk }),
     driver: state.probe.report,
     observed_runs,
@@ -82,6 +84,12 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
   const compared = { ...content, observed_runs: observed_runs.map(withoutPhases) }
   const sent = { content: JSON.stringify(compared), seq, nowMs: deps.clock.monotonicMs() }
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
+}
+
+/** The capacity to report: a worker whose disk became short since the last probe offers no disk. */
+function offeredCapacity(capacity: Capacity, disk: WorkerDisk | undefined): Capacity {
+  const isShort = disk !== undefined && isPressureAtLeast(disk.pressure, 'short')
+  return isShort ? { ...capacity, disk_mib: 0 } : capacity
 }
 
 /**

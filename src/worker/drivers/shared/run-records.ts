@@ -27,6 +27,8 @@ export type RunRecord<Started> = {
   /** How long the run ran, in milliseconds. Set with `outcome`, if the run started since the machine's last boot. */
   readonly ran_ms?: number
   readonly is_stop_requested: boolean
+  /** The outcome that a requested stop has. Absent: `stopped`. */
+  readonly stop_outcome?: RunOutcome
   /** Set once the run has ended and the outcome is known. */
   readonly outcome: RunOutcome | null
   /** True once nothing of the run except its record is left on this machine. */

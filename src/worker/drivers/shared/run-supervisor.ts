@@ -116,9 +116,15 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     await records.write(released)
     return released
   }
+  /** Observes a run. A run that ends because of a stop has the outcome of that stop. */
+  const observePhase = async (record: Run, isBeingStarted: boolean): Promise<ObservedPhase> => {
+    const phase = await operations.observe(record, isBeingStarted)
+    if (phase.phase !== 'ended' || phase.outcome.kind !== 'stopped') return phase
+    return { phase: 'ended', outcome: record.outcome ?? record.stop_outcome ?? phase.outcome }
+  }
   const releaseIfEnded = async (record: Run, endedMsAgo = 0): Promise<Run> => {
     if (record.is_released) return record
-    const observed = await operations.observe(record, false)
+    const observed = await observePhase(record, false)
     return observed.phase === 'ended' ? await recordEnd(record, observed.outcome, endedMsAgo) : record
   }
   /** Releases a run if it has ended. Does nothing to a run that is starting, live or unknown. */
@@ -131,7 +137,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
 
   const observe = async (record: Run): Promise<ObservedRun> => {
     const { run_id, sandbox_id, facts } = record
-    const phase = await operations.observe(record, starts.has(run_id))
+    const phase = await observePhase(record, starts.has(run_id))
     const isIdle = phase.phase === 'running' && (await operations.isIdle(record))
     const start_phases = phasesOf.get(run_id)
     const memory_kills = operations.memoryKillsOf?.(record) ?? 0
@@ -203,7 +209,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       const read = records.read(run)
       const record = read === null ? null : await releaseIfEnded(read)
       if (record === null || record.is_released) return record
-      const stopping: Run = { ...record, is_stop_requested: true }
+      const stopping: Run = { ...record, is_stop_requested: true, stop_outcome: outcome }
       await records.write(stopping)
       if (!record.is_stop_requested) logs.writerOf(record.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
       watch.checkSoon()
