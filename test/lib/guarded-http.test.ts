@@ -68,6 +68,28 @@ test('a redirect is judged again, carries no secret to another origin, and ends 
   await assert.rejects(get(http, `http://127.0.0.1:${first}/`), /more than 5 redirects/)
 })
 
+test('a body is sent as it is, and never to where a reply redirects', async (t) => {
+  const bodies: string[] = []
+  const target = await serve(t, (request, response) => {
+    void text(request).then((body) => {
+      bodies.push(`${String(request.method)} ${String(request.headers['content-length'])} ${body}`)
+      response.end()
+    })
+  })
+  const first = await serve(t, (_request, response) =>
+    response.writeHead(307, { location: `http://127.0.0.1:${target}/` }).end(),
+  )
+  const http = makeGuardedHttp({ judge: () => 'named' })
+  const post = (port: string) => {
+    const { signal } = new AbortController()
+    const url = new URL(`http://127.0.0.1:${port}/`)
+    return http.send({ url, method: 'POST', headers: {}, body: Buffer.from('spans'), limits: LIMITS, signal, linkedFrom: null }) // prettier-ignore
+  }
+  assert.equal((await post(target)).status, 200)
+  await assert.rejects(post(first), /redirects/)
+  assert.deepEqual(bodies, ['POST 5 spans'])
+})
+
 test('a public host never leads to a named one', async (t) => {
   const target = await serve(t, (_request, response) => response.end('target'))
   const first = await serve(t, (_request, response) =>
