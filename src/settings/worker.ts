@@ -131,7 +131,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'MiB',
     meaning:
-      'the free disk space that only the control plane may use; below it, a worker refuses pulls, new disks and writes to volumes; 0 means no reserve (default: 5 % of the file system, at most 2048)',
+      'the free disk space that only the control plane may use; below it, a worker refuses pulls, new disks and writes to volumes; below half of it, the worker refuses starts and stops the sandboxes that grow; 0 means no reserve (default: 5 % of the file system, at most 2048)',
     parse: integerBetween(0, 1_048_576),
   } satisfies Setting<number>,
   volumePoolGib: {
