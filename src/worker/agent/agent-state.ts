@@ -14,6 +14,7 @@ import type { Fence } from './fence.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
 import type { StartReports } from './start-reports.ts'
 import type { Steps } from './steps.ts'
+import type { StoppedRuns } from './stopped-runs.ts'
 import type { VolumeReconciler } from './volume-reconciler.ts'
 
 export type AgentDeps = {
@@ -63,6 +64,7 @@ export type AgentState = {
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
   desiredVersion: string | null
+  readonly stoppedRuns: StoppedRuns
   isReconciling: boolean
   mustReconcile: boolean
   /** Deleted sandboxes whose writable layer and log this worker must still delete. Taken from the last answer. */

@@ -17,6 +17,7 @@ import { destroyAllRuns, reconcileRuns } from './reconcile-runs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeStartReports } from './start-reports.ts'
 import { makeSteps } from './steps.ts'
+import { makeStoppedRuns } from './stopped-runs.ts'
 import { beginStream, type StreamRequest } from './streams.ts'
 import { keepSyncing } from './sync-loop.ts'
 import { makeVolumeReconciler } from './volume-reconciler.ts'
@@ -67,6 +68,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     startReports: makeStartReports(),
     desiredRuns: null,
     desiredVersion: null,
+    stoppedRuns: makeStoppedRuns(),
     isReconciling: false,
     mustReconcile: false,
     discards: [],

@@ -144,7 +144,8 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   for (const [seq, overtaken] of state.inFlight)
     if (seq < request.seq) overtaken.abort(new Error('a later sync was answered'))
   if (answer.desired_runs !== null) {
-    state.desiredRuns = answer.desired_runs
+    const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
+    state.desiredRuns = state.stoppedRuns.keepStopped(answer.desired_runs, at)
     state.desiredVersion = answer.desired_version
   }
   noteGeneration(state.reportMemory, request.seq, answer.generation)
