@@ -48,27 +48,27 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
   },
   ps: {
     summary: 'list the sandboxes of all organizations',
-    load: async () => (await import('./commands/ps.ts')).definePs,
+    load: async () => (await import('./commands/view/ps.ts')).definePs,
   },
   inspect: {
     summary: 'show everything about a sandbox',
-    load: async () => (await import('./commands/inspect.ts')).defineInspect,
+    load: async () => (await import('./commands/view/inspect.ts')).defineInspect,
   },
   why: {
     summary: 'explain where a sandbox stands, what was tried and what would help',
-    load: async () => (await import('./commands/why.ts')).defineWhy,
+    load: async () => (await import('./commands/view/why.ts')).defineWhy,
   },
   logs: {
     summary: 'print or follow the log of a sandbox',
-    load: async () => (await import('./commands/logs.ts')).defineLogs,
+    load: async () => (await import('./commands/view/logs.ts')).defineLogs,
   },
   top: {
     summary: 'show what sandboxes use of their processors and memory',
-    load: async () => (await import('./commands/top.ts')).defineTop,
+    load: async () => (await import('./commands/view/top.ts')).defineTop,
   },
   events: {
     summary: 'show what happened, by whom and why: the audit events of all organizations',
-    load: async () => (await import('./commands/events.ts')).defineEvents,
+    load: async () => (await import('./commands/view/events.ts')).defineEvents,
   },
   org: {
     summary: 'create, list, suspend and resume organizations, and choose their plans',

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { formatDuration, formatMib } from '../../src/cli/commands/format.ts'
-import { formatSections } from '../../src/cli/commands/sections.ts'
+import { formatSections } from '../../src/cli/commands/view/sections.ts'
 import { makeTableFormat } from '../../src/cli/commands/table.ts'
 import { nearestNames } from '../../src/domain/edit-distance.ts'
 import { displayWidth, escapeControls, truncate } from '../../src/lib/terminal-text.ts'

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
 
 import { readJson } from '../../src/lib/files.ts'
-import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/run/open-cgroups.ts'
+import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/cgroups/open-cgroups.ts'
 import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findLeftovers } from './leftovers.ts'
 import { spawnProgram } from './server.ts'

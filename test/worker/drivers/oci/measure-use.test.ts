@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { measureUse } from '../../../../src/worker/drivers/oci/run/measure-use.ts'
+import { measureUse } from '../../../../src/worker/drivers/oci/cgroups/measure-use.ts'
 
 function makeTree(t: TestContext, files: Readonly<Record<string, string>>): string {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-cgroups-'))

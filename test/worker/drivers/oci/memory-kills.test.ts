@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { asId, type RunId } from '../../../../src/domain/ids.ts'
 import { makeMemoryKillParser, type MemoryKill } from '../../../../src/worker/processes/kernel-log.ts'
-import { describeMemoryKills } from '../../../../src/worker/drivers/oci/run/describe-memory-kills.ts'
+import { describeMemoryKills } from '../../../../src/worker/drivers/oci/cgroups/describe-memory-kills.ts'
 
 const ALL = '/sandyard/0123456789ab'
 const RUN_ID = asId<RunId>('019aa6c7-0000-7000-8000-000000000001')

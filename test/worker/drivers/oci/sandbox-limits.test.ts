@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { pidsOf, pidsOfAllSandboxes } from '../../../../src/worker/drivers/oci/run/sandbox-limits.ts'
+import { pidsOf, pidsOfAllSandboxes } from '../../../../src/worker/drivers/oci/cgroups/sandbox-limits.ts'
 import { deviceName } from '../../../../src/worker/processes/mountinfo.ts'
 import { memoryForSandboxes } from '../../../../src/worker/drivers/shared/machine.ts'
 

@@ -1,11 +1,11 @@
 import { join } from 'node:path'
-import type { Config } from '../../config.ts'
-import { readLiveReplicas } from '../../control/workers/replicas.ts'
-import { readFileOrNull } from '../../lib/files.ts'
-import { makePinnedTls, PinMismatch } from '../../worker/agent/pinned-tls.ts'
-import { ownFingerprint } from '../server/tls-identity.ts'
-import { UsageError, type Call } from '../command.ts'
-import type { OperatorDeps } from './operator.ts'
+import type { Config } from '../../../config.ts'
+import { readLiveReplicas } from '../../../control/workers/replicas.ts'
+import { readFileOrNull } from '../../../lib/files.ts'
+import { makePinnedTls, PinMismatch } from '../../../worker/agent/pinned-tls.ts'
+import { ownFingerprint } from '../../server/tls-identity.ts'
+import { UsageError, type Call } from '../../command.ts'
+import type { OperatorDeps } from '../operator.ts'
 
 // Operator commands that need a worker ask a running server, by the public API, as any client does.
 

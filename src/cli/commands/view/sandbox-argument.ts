@@ -1,9 +1,9 @@
 import type { Command } from 'commander'
-import { findSandbox, type SandboxCandidate } from '../../control/sandboxes/find-sandbox.ts'
-import type { OrgId } from '../../domain/ids.ts'
-import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
-import { UsageError, type Call } from '../command.ts'
-import { findOrg, type OperatorDeps } from './operator.ts'
+import { findSandbox, type SandboxCandidate } from '../../../control/sandboxes/find-sandbox.ts'
+import type { OrgId } from '../../../domain/ids.ts'
+import { DURATION_RULE, parseDurationMs } from '../../../domain/duration.ts'
+import { UsageError, type Call } from '../../command.ts'
+import { findOrg, type OperatorDeps } from '../operator.ts'
 
 // The arguments and flags that the commands about sandboxes of all organizations share.
 

@@ -8,7 +8,7 @@ import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { Cgroups } from './cgroups.ts'
 import { openCgroups } from './open-cgroups.ts'
 import { readKernelNumber } from './cgroup-files.ts'
-import type { RuntimeName } from './runtime.ts'
+import type { RuntimeName } from '../run/runtime.ts'
 import {
   limitsOf,
   limitsOfCommands,

@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import { hasErrorCode } from '../../lib/error-code.ts'
+import { hasErrorCode } from '../../../lib/error-code.ts'
 
 /**
  * Runs a command that goes on until an interrupt, or until the reader of its output has gone. Aborts the signal then, waits

@@ -1,6 +1,6 @@
-import { createApiKey, revokeApiKey } from '../../control/orgs/api-keys.ts'
-import type { OrgId } from '../../domain/ids.ts'
-import { asOperator, type OperatorDeps } from './operator.ts'
+import { createApiKey, revokeApiKey } from '../../../control/orgs/api-keys.ts'
+import type { OrgId } from '../../../domain/ids.ts'
+import { asOperator, type OperatorDeps } from '../operator.ts'
 
 /**
  * Runs `work` with a new key of an organization that may only read, and revokes the key afterwards. If this process is

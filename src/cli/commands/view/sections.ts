@@ -1,4 +1,4 @@
-import { displayWidth, escapeControls } from '../../lib/terminal-text.ts'
+import { displayWidth, escapeControls } from '../../../lib/terminal-text.ts'
 
 /** A titled list of facts. Facts whose value is null are left out, and a section without facts too. */
 export type Section = {

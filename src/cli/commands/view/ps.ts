@@ -1,14 +1,14 @@
 import { Option, type Command } from 'commander'
-import { listAllSandboxes, type ListedSandbox } from '../../control/sandboxes/list-all-sandboxes.ts'
-import { readWorker } from '../../control/workers/fleet.ts'
-import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
-import { isActive, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
-import { runs, type Call } from '../command.ts'
-import { formatDuration, formatMib } from './format.ts'
-import { addOperatorSettings, withOperator, type OperatorDeps } from './operator.ts'
-import { printJsonLines, printTablePages } from './output.ts'
+import { listAllSandboxes, type ListedSandbox } from '../../../control/sandboxes/list-all-sandboxes.ts'
+import { readWorker } from '../../../control/workers/fleet.ts'
+import { INT32_MAX } from '../../../domain/requests/request-bounds.ts'
+import { isActive, SANDBOX_STATUSES, type SandboxStatus } from '../../../domain/sandboxes/lifecycle.ts'
+import { runs, type Call } from '../../command.ts'
+import { formatDuration, formatMib } from '../format.ts'
+import { addOperatorSettings, withOperator, type OperatorDeps } from '../operator.ts'
+import { printJsonLines, printTablePages } from '../output.ts'
 import { addOrgFilter, readCount, readOrgFilter } from './sandbox-argument.ts'
-import type { Row } from './table.ts'
+import type { Row } from '../table.ts'
 
 const HEADINGS = ['ORG', 'NAME', 'SLUG', 'IMAGE', 'STATUS', 'WORKER', 'STARTED', 'VCPUS', 'MEMORY']
 
