@@ -63,7 +63,7 @@ describe(
       assert.match(missing?.accepted ?? '', /its disk is full up to SANDYARD_DISK_RESERVE_MIB/)
       assert.equal((await read(hog.id)).status, 'running')
       noteFault({
-        area: 'workers',
+        area: 'data',
         fault: 'a sandbox writes to its disk and to a volume for ever',
         injected: 1,
         checked:
@@ -104,7 +104,7 @@ describe(
       await waitUntil(async () => (await byName('late')).status === 'running', LIMIT_MS)
       assert.ok((await eventTypes()).includes('worker_disk_freed'))
       noteFault({
-        area: 'workers',
+        area: 'data',
         fault: "the disk of a worker and of its server's database is filled to the last byte",
         injected: 1,
         checked:

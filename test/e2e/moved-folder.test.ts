@@ -135,7 +135,7 @@ describe('a data folder that moves', { skip: whyNoServer() }, () => {
     assert.equal(await inside('cat /mark'), 'disk\nstill', 'the copy took nothing from the original')
     assert.deepEqual(await findLeftovers(copy), [])
     noteFault({
-      area: 'workers',
+      area: 'data',
       fault: 'the data folder moves: to an odd path under a closed folder, while its sandbox runs, and as a copy',
       injected: 3,
       checked:

@@ -2,7 +2,7 @@ import { appendFileSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 
 /** The chapters of `docs/reliability.md`. */
-export const AREAS = ['replicas', 'workers', 'postgresql', 'schedules', 'clients', 'soak'] as const
+export const AREAS = ['replicas', 'workers', 'postgresql', 'data', 'schedules', 'clients', 'soak'] as const
 
 /** A fault that a test injected, and its result: one row of `docs/reliability.md`. */
 export type FaultNote = {

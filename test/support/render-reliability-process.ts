@@ -12,6 +12,7 @@ const TITLES: Readonly<Record<FaultNote['area'], string>> = {
   replicas: 'Server processes that die, are stopped or come back',
   workers: 'Workers that are cut off, die or come back late',
   postgresql: 'PostgreSQL that is unavailable, slow or full',
+  data: 'Data: full disks, moves, backups and restores',
   schedules: 'Deterministic schedules',
   clients: 'Clients that attack or retry',
   soak: 'All faults at once, for a long time',

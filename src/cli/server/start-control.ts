@@ -84,12 +84,15 @@ export async function startControl(
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
   const machine = await readMachine()
   if (machine !== null) await adoptMachineClock({ db: store.db, clock: systemClock, log, machine })
-  const notifications = await openNotifications({
-    connectionString: store.connectionString,
-    clock: systemClock,
-    log,
-    windowMs: NOTIFY_WINDOW_MS,
-  })
+  await using opened = new AsyncDisposableStack()
+  const notifications = opened.use(
+    await openNotifications({
+      connectionString: store.connectionString,
+      clock: systemClock,
+      log,
+      windowMs: NOTIFY_WINDOW_MS,
+    }),
+  )
   const random = bufferedRandom(systemRandom)
   const uuids = makeUuids(systemClock, random)
   const replica_id = uuids.next()
@@ -107,6 +110,7 @@ export async function startControl(
   })
   const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const tracing = openTracing(config, { log, instance: replica_id })
+  opened.defer(() => tracing?.close())
   const tracers = tracing === null ? [] : [makeStartTracer(tracing.tracer)]
   const metrics = new Registry()
   const loopMetrics = makeLoopMetrics(metrics, systemClock)
@@ -147,18 +151,6 @@ export async function startControl(
     },
   })
 
-  const stopping = new AbortController()
-  const loops = runLoops(
-    {
-      clock: systemClock,
-      log,
-      notifications,
-      observer: loopMetrics.observer,
-      acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
-    },
-    ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
-    stopping.signal,
-  )
   const checks: (() => Promise<string | null>)[] = [
     () => checkDatabase(store, log),
     () => Promise.resolve(checkSchema(store)),
@@ -201,32 +193,39 @@ export async function startControl(
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
   })
-  const running: Promise<void>[] = [loops]
-  const close = async (): Promise<void> => {
-    stopping.abort(new Error('the server is shutting down'))
-    await server.close()
-    await Promise.all(running)
-    await tracing?.close()
-    await notifications[Symbol.asyncDispose]()
-  }
+  // On shutdown, or when a step below fails, these run in the opposite order.
+  const running: Promise<void>[] = []
+  opened.defer(async () => void (await Promise.all(running)))
+  opened.defer(() => server.close())
+  const stopping = new AbortController()
+  opened.defer(() => stopping.abort(new Error('the server is shutting down')))
+
+  running.push(
+    runLoops(
+      {
+        clock: systemClock,
+        log,
+        notifications,
+        observer: loopMetrics.observer,
+        acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
+      },
+      ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
+      stopping.signal,
+    ),
+  )
   try {
     await server.listen({ host: config.host, port: config.port })
   } catch (error) {
-    await close()
     throw describeListenError(error, config)
   }
   const url = urlOf(transport, config.host, server.server.address())
   if (transport.kind === 'tls' && server.server instanceof TlsServer)
     running.push(transport.keepReloaded(server.server, stopping.signal))
-  try {
-    await replicas.announce(advertisedUrl(config, url))
-  } catch (error) {
-    await close()
-    throw error
-  }
+  await replicas.announce(advertisedUrl(config, url))
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
+  const closing = opened.move()
   return {
     deps,
     url,
@@ -235,7 +234,7 @@ export async function startControl(
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,
     addReadiness: (check) => checks.push(check),
-    [Symbol.asyncDispose]: close,
+    [Symbol.asyncDispose]: () => closing.disposeAsync(),
   }
 }
 
