@@ -1,7 +1,7 @@
 /** The types of a worker's agent: its dependencies, its parts, and the state that changes while it runs. */
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
-import type { DesiredRun, SyncAnswer } from '../../contract/workers/worker-protocol.ts'
-import type { SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { DesiredRun, ObservedRun, SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver, Probe } from '../drivers/driver.ts'
@@ -65,6 +65,8 @@ export type AgentState = {
   desiredRuns: readonly DesiredRun[] | null
   desiredVersion: string | null
   readonly stoppedRuns: StoppedRuns
+  /** Started runs that the fence destroyed, as they are reported while the control plane still desires them. */
+  readonly destroyedRuns: Map<RunId, ObservedRun>
   isReconciling: boolean
   mustReconcile: boolean
   /** Deleted sandboxes whose writable layer and log this worker must still delete. Taken from the last answer. */

@@ -69,6 +69,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     desiredRuns: null,
     desiredVersion: null,
     stoppedRuns: makeStoppedRuns(),
+    destroyedRuns: new Map(),
     isReconciling: false,
     mustReconcile: false,
     discards: [],

@@ -7,14 +7,16 @@ import type { Driver } from '../drivers/driver.ts'
 import type { Agent } from './agent-state.ts'
 
 /**
- * Observes all runs: those that the driver lists, starts that it does not list yet, and desired runs that were stopped before
- * their start.
+ * Observes all runs: those that the driver lists, starts that it does not list yet, desired runs that were stopped before
+ * their start, and desired runs that were destroyed.
  */
 export async function observeRuns({ deps, steps, state }: Agent): Promise<readonly ObservedRun[]> {
   const listed = await deps.driver.list()
   const known = new Set(listed.map(({ run_id }) => run_id))
   const held = [...listed, ...steps.startingRuns().filter(({ run_id }) => !known.has(run_id))]
-  return withStoppedRuns(state.desiredRuns ?? [], held)
+  const desired = state.desiredRuns ?? []
+  const destroyed = desired.flatMap(({ run_id }) => (known.has(run_id) ? [] : (state.destroyedRuns.get(run_id) ?? [])))
+  return withStoppedRuns(desired, [...held, ...destroyed])
 }
 
 /**
@@ -46,7 +48,9 @@ async function reconcile(agent: Agent): Promise<void> {
 
 /**
  * Destroys all runs, including desired ones. Resolves with the number of runs that are left. May be repeated. With `keepsEnded`,
- * the records of ended runs stay until the control plane has answered a report of how they ended.
+ * the records of ended runs stay until the control plane has answered a report of how they ended. A run that had started is
+ * reported as ended from then on. A late report may still say that it runs, so the control plane may still desire it, and
+ * to start it again would run it twice.
  */
 export async function destroyAllRuns(agent: Agent, { keepsEnded }: { readonly keepsEnded: boolean }): Promise<number> {
   const { deps, state, steps } = agent
@@ -56,7 +60,9 @@ export async function destroyAllRuns(agent: Agent, { keepsEnded }: { readonly ke
   const observeLeft = async (): Promise<readonly ObservedRun[]> =>
     (await observeRuns(agent)).filter(({ phase }) => !keepsEnded || phase !== 'ended')
   try {
-    for (const { run_id } of await observeLeft()) {
+    for (const { run_id, sandbox_id, phase } of await observeLeft()) {
+      if (phase === 'running')
+        state.destroyedRuns.set(run_id, { run_id, sandbox_id, phase: 'ended', outcome: DESTROYED })
       steps.cancelStart(run_id)
       steps.begin({ id: run_id, starting: null, work: () => deps.driver.remove(run_id) })
     }
@@ -68,6 +74,11 @@ export async function destroyAllRuns(agent: Agent, { keepsEnded }: { readonly ke
     state.appliedSeq = state.seq
   }
 }
+
+const DESTROYED = {
+  kind: 'lost',
+  message: 'the worker destroyed this run, because it could not reach the control plane before its renew deadline',
+} as const
 
 function logFailure({ deps }: Agent, error: unknown): void {
   deps.log.error({ error }, 'the worker could not decide its next steps; it will retry at the next sync')

@@ -147,6 +147,8 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
     const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
     state.desiredRuns = state.stoppedRuns.keepStopped(answer.desired_runs, at)
     state.desiredVersion = answer.desired_version
+    const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
+    for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
   }
   noteGeneration(state.reportMemory, request.seq, answer.generation)
   const open = new Set(answer.streams.map(({ ticket }) => ticket))
