@@ -143,6 +143,15 @@ BEGIN
   RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_sandbox_renamed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  PERFORM sandyard_raise_generations(ARRAY[NEW.home_worker_id]);
+  RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_sandboxes_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -858,5 +867,7 @@ CREATE TRIGGER sandbox_labels_added AFTER INSERT ON public.sandbox_labels REFERE
 CREATE TRIGGER sandbox_labels_dropped AFTER DELETE ON public.sandbox_labels REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_drop_label_pairs();
 
 CREATE TRIGGER sandboxes_raise_generations AFTER UPDATE ON public.sandboxes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_changed();
+
+CREATE TRIGGER sandboxes_renamed AFTER UPDATE OF name ON public.sandboxes FOR EACH ROW WHEN (((old.name <> new.name) AND (new.home_worker_id IS NOT NULL))) EXECUTE FUNCTION sandyard_sandbox_renamed();
 
 CREATE TRIGGER volumes_raise_generations AFTER UPDATE ON public.volumes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_volumes_changed();

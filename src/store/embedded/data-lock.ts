@@ -50,7 +50,12 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
       { cause },
     )
   }
-  writeFileSync(ownerPath, `${String(process.pid)}\n`, { mode: OWNER_ONLY })
+  try {
+    writeFileSync(ownerPath, `${String(process.pid)}\n`, { mode: OWNER_ONLY })
+  } catch (error) {
+    file.close()
+    throw explainFullDisk(error, dataDir)
+  }
   return {
     [Symbol.dispose]() {
       if (!file.isOpen) return

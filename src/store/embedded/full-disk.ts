@@ -14,7 +14,7 @@ export function freeMibOf(dir: string): number {
 export function explainFullDisk(error: unknown, dir: string): unknown {
   const freeMib = freeMibOf(dir)
   const message = error instanceof Error ? error.message : String(error)
-  if (freeMib >= FULL_BELOW_MIB && !message.includes('No space left on device')) return error
+  if (freeMib >= FULL_BELOW_MIB && !/no space left on device/i.test(message)) return error
   return new Error(
     `the file system with the data folder is full (${String(Math.floor(freeMib))} MiB are free): delete other files on it, ` +
       'or enlarge it, until 100 MiB are free; then start again and delete sandboxes',

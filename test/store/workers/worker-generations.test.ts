@@ -116,7 +116,7 @@ const CASES: readonly Case[] = [
   {
     what: 'a sandbox is renamed',
     act: () => renameSandbox(world.deps, world.caller, { id: sandbox.id }, { name: 'other' }),
-    isNews: false,
+    isNews: true,
   },
   {
     what: 'the cap of a volume is changed',
