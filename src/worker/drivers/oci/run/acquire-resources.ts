@@ -12,7 +12,7 @@ import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
-import { limitDiskOf, limitRun } from '../cgroups/limit-runs.ts'
+import { limitDiskOf, limitRun } from './limit-runs.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
 /** The resources of a run. The root file system is already mounted. */

@@ -5,17 +5,17 @@ import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { memoryForSandboxes } from '../../shared/machine.ts'
 import type { OciContext, OciSettings } from '../context.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
-import type { Cgroups } from './cgroups.ts'
-import { openCgroups } from './open-cgroups.ts'
-import { readKernelNumber } from './cgroup-files.ts'
-import type { RuntimeName } from '../run/runtime.ts'
+import type { Cgroups } from '../cgroups/cgroups.ts'
+import { openCgroups } from '../cgroups/open-cgroups.ts'
+import { readKernelNumber } from '../cgroups/cgroup-files.ts'
+import type { RuntimeName } from './runtime.ts'
 import {
   limitsOf,
   limitsOfCommands,
   pidsOfAllSandboxes,
   type DiskThrottle,
   type ParentLimits,
-} from './sandbox-limits.ts'
+} from '../cgroups/sandbox-limits.ts'
 
 type LimitSettings = Pick<OciSettings, 'hostReserveMib' | 'allPidsLimit' | 'diskThrottle'>
 

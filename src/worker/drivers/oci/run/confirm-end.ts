@@ -1,7 +1,7 @@
 import type { ObservedPhase } from '../../shared/run-supervisor.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
-import type { OciRunRecord } from '../run/run-records.ts'
+import type { OciRunRecord } from './run-records.ts'
 
 /** How long an observation of a run waits for the end of processes that it killed. */
 const KILL_TIMEOUT_MS = 500

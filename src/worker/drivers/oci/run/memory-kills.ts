@@ -4,9 +4,9 @@ import type { Log } from '../../../../lib/log.ts'
 import type { SandboxLogs } from '../../../logs/logs.ts'
 import type { KernelLog, MemoryKill } from '../../../processes/kernel-log.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
-import type { Cgroups } from './cgroups.ts'
-import { describeMemoryKills } from './describe-memory-kills.ts'
-import type { OciRunRecord, OciRunRecords } from '../run/run-records.ts'
+import type { Cgroups } from '../cgroups/cgroups.ts'
+import { describeMemoryKills } from '../cgroups/describe-memory-kills.ts'
+import type { OciRunRecord, OciRunRecords } from './run-records.ts'
 
 /**
  * The processes of runs that the kernel killed because memory ran out. Each kill is told in the sandbox's log and in the

@@ -6,7 +6,7 @@ import type { DiskReserve } from '../../../disk-reserve.ts'
 import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
 import type { VolumeStorage } from '../../../volumes/volume-storage.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
-import type { OciRunRecords } from '../run/run-records.ts'
+import type { OciRunRecords } from './run-records.ts'
 
 /** Limits how much the disks of running sandboxes grow. */
 export type GrowthLimits = {
