@@ -6,6 +6,7 @@ import { after, before, describe, test } from 'node:test'
 import { mustCall } from '../support/api.ts'
 import { runMsb } from '../support/msb.ts'
 import { runProgram } from '../support/program.ts'
+import { mountSmallDisk, whyNoSmallDisk } from '../support/small-disk.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE, loadSdk } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -182,6 +183,27 @@ describe('backup and restore', { skip: whyNoServer() }, () => {
       found: `no line of the writer missing (volume and disk: ${lines.trim().replace('\n', ' and ')} lines)`,
     })
   })
+
+  test(
+    'a backup onto a full disk fails with what to do, and the next one succeeds there',
+    { skip: whyNoSmallDisk() },
+    async () => {
+      const disk = mountSmallDisk(64)
+      try {
+        for (const full of [join(disk.folder, 'backups'), join(disk.folder, 'backup.tar')]) {
+          disk.fill()
+          const refused = await sandyard('backup', full, '--without-images')
+          assert.equal(refused.code, 1)
+          assert.match(refused.output, /the file system with .* is full: enlarge it, .* or name another target/)
+          disk.free()
+          const made = await sandyard('backup', full, '--without-images')
+          assert.equal(made.code, 0, made.output)
+        }
+      } finally {
+        disk.remove()
+      }
+    },
+  )
 
   test('restore refuses a folder that is not empty, and backup refuses one with other files', async () => {
     const used = await runProgram(['restore', target, '--data-dir', server.dataDir], {})

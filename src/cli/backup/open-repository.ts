@@ -1,12 +1,30 @@
 import { existsSync, statSync } from 'node:fs'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import { isFolderRepository, openFolderRepository, openFolderWriter } from './folder-repository.ts'
 import { parseManifest, type Manifest } from './manifest.ts'
 import type { Repository, RepositoryWriter } from './repository.ts'
 import { openTarRepository, openTarWriter } from './tar-repository.ts'
 
-/** Opens the target of a backup: a tar file if its name ends with `.tar`, else a folder. */
-export function openWriter(target: string): Promise<RepositoryWriter> {
-  return target.endsWith('.tar') ? openTarWriter(target) : openFolderWriter(target)
+/** Opens the target of a backup: a tar file if its name ends with `.tar`, else a folder. A full target has an error that says so. */
+export async function openWriter(target: string): Promise<RepositoryWriter> {
+  const explain = (error: unknown): never => {
+    throw hasErrorCode(error, 'ENOSPC') ? fullTarget(target, error) : error
+  }
+  const writer = await (target.endsWith('.tar') ? openTarWriter(target) : openFolderWriter(target)).catch(explain)
+  return {
+    ...writer,
+    writeChunk: (chunk, compressed) => writer.writeChunk(chunk, compressed).catch(explain),
+    commit: (name, manifest, chunks) => writer.commit(name, manifest, chunks).catch(explain),
+    [Symbol.asyncDispose]: () => writer[Symbol.asyncDispose](),
+  }
+}
+
+function fullTarget(target: string, cause: unknown): Error {
+  return new Error(
+    `the file system with ${target} is full: enlarge it, delete other files on it, or name another target; ` +
+      'earlier backups are complete, and the next backup deletes the parts of this one',
+    { cause },
+  )
 }
 
 /** Opens a file or folder with backups. */
