@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
@@ -9,14 +9,11 @@ import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { clientErrorRows } from './support/client-errors.ts'
 import { listMetrics } from './support/metrics.ts'
-import { assertNone, documents, proseOf, readDocument, ROOT } from './support/documents.ts'
+import { assertNone, checkSection, documents, proseOf, readDocument, ROOT, table } from './support/documents.ts'
 
 // Tables of the documents that are generated from the code. `UPDATE_DOCS=1 npm test -- test/docs.test.ts` rewrites them.
-
-function table(rows: readonly (readonly string[])[]): string {
-  return rows.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
-}
 
 const settings = table([
   ['variable', 'flag', 'default', 'unit', 'meaning'],
@@ -69,24 +66,6 @@ const channelEnds = table([
     .map(([why, { code, reason }]) => [String(code), reason, `\`${why}\``]),
 ])
 
-/**
- * Asserts that a section of a document is equal to the generated text. With `UPDATE_DOCS=1` it rewrites the section
- * instead.
- */
-function checkSection(path: string, section: string, rendered: string): void {
-  const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
-  const text = readDocument(path)
-  const from = text.indexOf(begin) + begin.length
-  const to = text.indexOf(end)
-  assert.ok(from >= begin.length && to >= from, `${path} has no section ${section}`)
-  if (process.env['UPDATE_DOCS'] === '1') {
-    writeFileSync(join(ROOT, path), `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
-    return
-  }
-  const hint = 'run UPDATE_DOCS=1 npm test -- test/docs.test.ts'
-  assert.equal(text.slice(from, to).trim(), rendered, `${path}: the table of ${section} is out of date: ${hint}`)
-}
-
 test('docs/settings.md lists every setting as the program reads it', () => {
   checkSection('docs/settings.md', 'settings', settings)
 })
@@ -138,6 +117,11 @@ test('docs/events.md lists every cause of a transition', () => {
 
 test('docs/channels.md lists every end of a channel with its code', () => {
   checkSection('docs/channels.md', 'channel-ends', channelEnds)
+})
+
+test('docs/clients.md says for every error code which error the public clients show', () => {
+  const head = ['code', 'status', 'error of the clients']
+  checkSection('docs/clients.md', 'client-errors', table([head, head.map(() => '---'), ...clientErrorRows()]))
 })
 
 test('the tables of limits show the defaults that the settings have', () => {

@@ -27,6 +27,8 @@ export const PROBLEMS = {
   idempotency_reply_lost: { status: 409, message: 'the reply to this request was lost' },
   run_over: { status: 409, message: 'run over' },
   name_already_exists: { status: 409, message: "'name' already exists" },
+  // The public clients map a code before its status: `name_already_exists` would be an error about a sandbox.
+  volume_already_exists: { status: 409, message: "'name' already exists" },
   // The public API answers this problem with `invalid_request` and 409. Every other `invalid_request` is a 400.
   default_volume_protected: { status: 409, message: 'the default volume cannot be deleted', code: 'invalid_request' },
   precondition_failed: { status: 412, message: 'precondition failed' },

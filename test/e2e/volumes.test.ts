@@ -209,11 +209,11 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     const refusals = [
       [await call(server, 'delete_volume', { params: { id: host.id } }), 409, 'invalid_request'],
       [await call(server, 'update_volume', { params: { id: host.id }, body: { capacity_gib: 1 } }), 409, 'invalid_request'],
-      [await call(server, 'create_volume', { body: { name: 'direct' } }), 409, 'name_already_exists'],
+      [await call(server, 'create_volume', { body: { name: 'direct' } }), 409, 'volume_already_exists'],
       [await call(server, 'create_volume', { body: { name: 'Bad--Name' } }), 400, 'invalid_request'],
       [await call(server, 'create_volume', { body: { name: 'x', labels: { 'sandbox.x': '1' } } }), 400, 'invalid_request'],
       [await call(server, 'create_volume', { body: { name: 'x', capacity_gib: 0 } }), 400, 'invalid_request'],
-      [await call(server, 'delete_volume', { params: { id: made.id.replace(/^./, 'f') } }), 404, 'sandbox_not_found'],
+      [await call(server, 'delete_volume', { params: { id: made.id.replace(/^./, 'f') } }), 404, 'volume_not_found'],
       [await call(server, 'get_volume', { params: { id: made.id.replace(/^./, 'f') } }), 404, 'volume_not_found'],
       [await call(server, 'stat_volume_file', { params, headers: pathHeader('none') }), 404, 'volume_file_not_found'],
       [await call(server, 'stat_volume_file', { params, headers: pathHeader('../x') }), 400, 'invalid_volume_path'],

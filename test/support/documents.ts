@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { globSync, readFileSync } from 'node:fs'
+import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 /** The folder of the repository. */
@@ -43,6 +43,29 @@ export function mentions(): readonly Mention[] {
 /** Asserts that a list of faults is empty, and prints all of them otherwise. */
 export function assertNone(faults: readonly string[], what: string): void {
   assert.equal(faults.length, 0, `${what}:\n  ${faults.join('\n  ')}`)
+}
+
+/** A table in Markdown. */
+export function table(rows: readonly (readonly string[])[]): string {
+  return rows.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
+}
+
+/**
+ * Asserts that a section of a document is equal to the generated text. With `UPDATE_DOCS=1` it rewrites the section
+ * instead.
+ */
+export function checkSection(path: string, section: string, rendered: string): void {
+  const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
+  const text = readDocument(path)
+  const from = text.indexOf(begin) + begin.length
+  const to = text.indexOf(end)
+  assert.ok(from >= begin.length && to >= from, `${path} has no section ${section}`)
+  if (process.env['UPDATE_DOCS'] === '1') {
+    writeFileSync(join(ROOT, path), `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
+    return
+  }
+  const hint = 'run UPDATE_DOCS=1 npm test -- test/docs.test.ts'
+  assert.equal(text.slice(from, to).trim(), rendered, `${path}: the table of ${section} is out of date: ${hint}`)
 }
 
 /** The fenced code blocks of a document in order. */

@@ -103,7 +103,7 @@ export const VOLUME_OPERATIONS = {
     summary: 'Create a named volume',
     body: CreateVolumeInput,
     reply: VOLUME,
-    problems: ['name_already_exists', 'quota_exceeded'],
+    problems: ['volume_already_exists', 'quota_exceeded'],
   }),
   get_default_volume: defineOperation({
     id: 'get_default_volume',
@@ -136,7 +136,7 @@ export const VOLUME_OPERATIONS = {
     params: VolumeIdParams,
     body: UpdateVolumeInput,
     reply: VOLUME,
-    problems: ['sandbox_not_found', 'invalid_state_transition', 'default_volume_protected'],
+    problems: ['volume_not_found', 'invalid_state_transition', 'default_volume_protected'],
   }),
   delete_volume: defineOperation({
     id: 'delete_volume',
@@ -149,6 +149,6 @@ export const VOLUME_OPERATIONS = {
       'The volume can not be mounted any more. A little later it is deleted with its files, and its name becomes free. Deleting it again succeeds.',
     params: VolumeIdParams,
     reply: jsonReply(MessageReply, 'The volume is scheduled for deletion.'),
-    problems: ['sandbox_not_found', 'volume_in_use', 'default_volume_protected'],
+    problems: ['volume_not_found', 'volume_in_use', 'default_volume_protected'],
   }),
 } as const satisfies Record<string, Operation>

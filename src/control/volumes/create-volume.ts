@@ -18,7 +18,7 @@ export type NewVolume = {
 
 /**
  * Creates a managed volume. The volume is durable before the call resolves. It gets its home worker at its first use.
- * Throws `name_already_exists`, also while a volume of that name is still being deleted. Throws `quota_exceeded`, and
+ * Throws `volume_already_exists`, also while a volume of that name is still being deleted. Throws `quota_exceeded`, and
  * the errors of `requireEnforceableCap`.
  */
 export async function createVolume(deps: WriteDeps, caller: Caller, input: NewVolume): Promise<Volume> {
@@ -57,7 +57,7 @@ async function createdByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, { org_id }: C
 async function nameTaken(deps: Pick<BaseDeps, 'db'>, caller: Caller, name: string): Promise<Problem> {
   const holder = await deps.db.asOrg(caller.org_id, (q) => volumes.findByName(q, caller.org_id, name))
   const isLeaving = holder?.status === 'deleting'
-  return new Problem('name_already_exists', {
+  return new Problem('volume_already_exists', {
     message: `'name' already exists${isLeaving ? ': the volume of that name is still being deleted' : ''}`,
     details: {
       field: 'name',

@@ -14,8 +14,8 @@ const NAMED_USERS_MAX = 20
 
 /**
  * Marks a volume for deletion. Once the call resolves, no sandbox can mount the volume, and its worker deletes its
- * files. May be repeated. Throws `sandbox_not_found` for an unknown volume (the published API has no other code for
- * it), `default_volume_protected`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
+ * files. May be repeated. Throws `volume_not_found` for an unknown volume,
+ * `default_volume_protected`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
  */
 export async function deleteVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
@@ -26,7 +26,7 @@ export async function deleteVolume(
   const { org_id, actor } = caller
   const home = await deps.db.transaction(org_id, async (tx) => {
     const volume = await volumes.lock(tx, org_id, id)
-    if (volume === null) throw new Problem('sandbox_not_found')
+    if (volume === null) throw new Problem('volume_not_found')
     requireMatch(ifMatch, etagOf(renderVolume(volume)))
     if (volume.kind === 'host' || volume.name === null) throw new Problem('default_volume_protected')
     if (volume.status === 'deleting') return volume

@@ -20,7 +20,7 @@ export type VolumeChange = {
 
 /**
  * Changes the cap or the labels of a volume. Its worker applies a new cap at once. May be repeated. Throws
- * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `default_volume_protected` for a cap on the
+ * `volume_not_found` for an unknown volume, and `default_volume_protected` for a cap on the
  * default volume. Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and the
  * errors of `requireEnforceableCap`.
  */
@@ -32,7 +32,7 @@ export async function updateVolume(
 ): Promise<Volume> {
   const { org_id } = caller
   const before = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
-  if (before === null) throw new Problem('sandbox_not_found')
+  if (before === null) throw new Problem('volume_not_found')
   if (before.kind === 'host' && typeof change.capacity_gib === 'number') {
     throw new Problem('default_volume_protected', { message: 'the default volume cannot have a cap' })
   }
@@ -50,7 +50,7 @@ async function write(
 ): Promise<volumes.VolumeHome & { readonly volume: Volume }> {
   const { org_id, actor } = caller
   const locked = await volumes.lock(tx, org_id, id)
-  if (locked === null) throw new Problem('sandbox_not_found')
+  if (locked === null) throw new Problem('volume_not_found')
   requireMatch(change.ifMatch ?? null, etagOf(renderVolume(locked)))
   if (locked.status !== 'active') {
     const details = { field: 'status', seen: locked.status, accepted: ['active'] }

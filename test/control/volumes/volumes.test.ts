@@ -40,8 +40,8 @@ test('no use case shows or changes a volume of another organization', async () =
   const { deps } = world
   const { id } = await world.addVolume('private')
   await assert.rejects(getVolume(deps, stranger, { id }), { code: 'volume_not_found' })
-  await assert.rejects(updateVolume(deps, stranger, id, { capacity_gib: 1 }), { code: 'sandbox_not_found' })
-  await assert.rejects(deleteVolume(deps, stranger, id), { code: 'sandbox_not_found' })
+  await assert.rejects(updateVolume(deps, stranger, id, { capacity_gib: 1 }), { code: 'volume_not_found' })
+  await assert.rejects(deleteVolume(deps, stranger, id), { code: 'volume_not_found' })
   const ask = { ref: { id }, path: '/', signal: never }
   await assert.rejects(listVolumeFiles(deps, stranger, ask), { code: 'volume_not_found' })
   assert.deepEqual(await listVolumes(deps, stranger), [])
@@ -70,7 +70,7 @@ test('each change records its events, and repeating it records none', async () =
   assert.deepEqual(await eventsOf(() => deleteVolume(deps, caller, id)), ['volume_deletion_scheduled'])
   assert.deepEqual(await eventsOf(() => deleteVolume(deps, caller, id)), [])
   assert.deepEqual(await eventsOf(() => world.reap()), ['volume_deleted'])
-  await assert.rejects(deleteVolume(deps, caller, id), { code: 'sandbox_not_found' })
+  await assert.rejects(deleteVolume(deps, caller, id), { code: 'volume_not_found' })
 })
 
 test('an absent cap stays as it is, null removes it, and a number sets it', async () => {
@@ -98,9 +98,9 @@ test('the default volume can be neither deleted nor capped, and its labels can b
 test("a volume's name is taken until the volume is fully deleted, and the refusal says so", async () => {
   const { deps, caller } = world
   const { id } = await world.addVolume('reborn')
-  await assert.rejects(world.addVolume('reborn'), { code: 'name_already_exists', message: "'name' already exists" })
+  await assert.rejects(world.addVolume('reborn'), { code: 'volume_already_exists', message: "'name' already exists" })
   await deleteVolume(deps, caller, id)
-  await assert.rejects(world.addVolume('reborn'), { code: 'name_already_exists', message: /still being deleted/ })
+  await assert.rejects(world.addVolume('reborn'), { code: 'volume_already_exists', message: /still being deleted/ })
   await world.reap()
   assert.notEqual((await world.addVolume('reborn')).id, id)
 })
