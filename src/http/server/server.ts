@@ -89,7 +89,7 @@ const PARAM_MAX_CHARS = 1024
  */
 export function makeServer(deps: ServerDeps): FastifyInstance {
   const { call, settings } = deps
-  const compileSchema = makeSchemaCompiler()
+  const compileSchema = makeSchemaCompiler({ acceptsEmptyMembers: true })
   const requestIds = makeRequestIds(deps.uuids)
   const streamedBodies = makeStreamedBodies()
   const transport = {

@@ -94,6 +94,28 @@ test('an unknown field is refused with its path, at any depth', async () => {
   }
 })
 
+test('an unknown field that asks for nothing is accepted at any depth, and one with a value is refused', async () => {
+  const bodies = (value: unknown): readonly (readonly [unknown, string])[] => [
+    [{ ...IMAGE, next: value }, 'next'],
+    [{ ...IMAGE, image: { type: 'oci', reference: 'a', next: value } }, 'image.next'],
+    [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: 'any', action: 'allow', next: value }] } } }, 'network.policy.rules[0].next'],
+    [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a', options: { next: value } }] }, 'mounts[0].options.next'],
+    [{ ...IMAGE, patches: [{ type: 'remove', path: '/a', next: value }] }, 'patches[0].next'],
+  ] // prettier-ignore
+  for (const value of [null, false, '', [], {}])
+    for (const [body, field] of bodies(value)) {
+      const reply = await ask({ method: 'POST', url: '/v1/sandboxes', body })
+      assert.equal(reply.status, 200, `${field}: ${reply.text}`)
+    }
+  for (const value of [0, true, 'x', [null], { x: null }])
+    for (const [body, field] of bodies(value)) {
+      const asking = { method: 'POST', url: '/v1/sandboxes', body } as const
+      const { details } = await refusal('create_sandbox', asking, [400, 'invalid_request'])
+      assert.deepEqual([details.field, details.seen], [field, 'an unknown field'])
+      assert.match(String(details.accepted), /^only /)
+    }
+})
+
 test('an invalid value is refused with its path, the value, and what would be accepted', async () => {
   const cases: readonly (readonly [unknown, string, string, string])[] = [
     [{ ...IMAGE, resources: { vcpus: '2' } }, 'resources.vcpus', '"2"', 'a whole number'],

@@ -1,0 +1,52 @@
+import type { AnySchemaObject, ErrorObject, FuncKeywordDefinition } from 'ajv/dist/2020.js'
+
+/**
+ * Requests of clients that are newer than this server. Such a client may send a member that the server doesn't know, at
+ * its default. A member that asks for nothing (null, false, an empty text, list or object) is therefore accepted and
+ * ignored. An unknown member with another value is refused by name.
+ */
+
+const KEYWORD = 'acceptsEmptyMembers'
+
+/** A copy of a schema whose objects accept unknown members that ask for nothing. */
+export function acceptEmptyMembers(schema: unknown): unknown {
+  if (Array.isArray(schema)) return schema.map(acceptEmptyMembers)
+  if (typeof schema !== 'object' || schema === null) return schema
+  const { additionalProperties, ...others } = Object.fromEntries(
+    Object.entries(schema).map(([key, value]) => [key, acceptEmptyMembers(value)]),
+  )
+  if (additionalProperties === undefined) return others
+  // A limit on the number of members means that one member selects the variant. A second one stays ambiguous.
+  const isClosed = additionalProperties === false && !('maxProperties' in others)
+  return isClosed ? { ...others, [KEYWORD]: true } : { ...others, additionalProperties }
+}
+
+const refuseUnknown: Validate = (_accepts, members, parentSchema) => {
+  const known: unknown = parentSchema?.['properties'] ?? {}
+  const unknown = Object.keys(members).find((key) => !Object.hasOwn(Object(known), key) && asks(members[key]))
+  if (unknown === undefined) return true
+  const params = { additionalProperty: unknown }
+  refuseUnknown.errors = [{ keyword: 'additionalProperties', params, ...(parentSchema && { parentSchema }) }]
+  return false
+}
+
+type Validate = {
+  (accepts: true, members: Readonly<Record<string, unknown>>, parentSchema?: AnySchemaObject): boolean
+  errors?: Partial<ErrorObject>[]
+}
+
+function asks(value: unknown): boolean {
+  if (Array.isArray(value)) return value.length > 0
+  if (typeof value === 'object' && value !== null) return Object.keys(value).length > 0
+  return value !== null && value !== false && value !== ''
+}
+
+/** The keyword in copies of `acceptEmptyMembers`. Its errors are those of `additionalProperties`. */
+export const EMPTY_MEMBERS_KEYWORD: FuncKeywordDefinition = {
+  keyword: KEYWORD,
+  type: 'object',
+  schemaType: 'boolean',
+  before: 'additionalProperties',
+  errors: 'full',
+  validate: refuseUnknown,
+}
