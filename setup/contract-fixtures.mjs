@@ -8,7 +8,9 @@
 // - create-bodies.json: the bodies of create requests that the public client sent, one from each file of the
 // BODIES_FOLDERs. The keys are the file names. For all folders but the first, the folder's name precedes the file name.
 // The registry of each image is replaced.
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+//
+// - client-requests.json: every other request with a body, from the folders that have an INDEX.json.
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 
 const fixtures = join(import.meta.dirname, '../test/fixtures')
@@ -28,6 +30,7 @@ function main([documentPath, ...folders]) {
   mkdirSync(fixtures, { recursive: true })
   write('published-shapes.json', shapesOf(readJson(documentPath)), 3)
   write('create-bodies.json', Object.fromEntries(folders.flatMap((folder, index) => bodiesIn(folder, index > 0))), 2)
+  write('client-requests.json', folders.flatMap(otherRequestsIn), 2)
 }
 
 function shapesOf({ openapi, paths, components }) {
@@ -67,14 +70,25 @@ function bodiesIn(folder, isNamed) {
   const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
   return files.toSorted().flatMap((file) => {
     const body = readJson(join(folder, file))
-    if (body.image === undefined && body.reference === undefined) return []
+    if (body.image === undefined && body.source === undefined) return []
     const name = basename(file, '.json')
     return [[isNamed ? `${basename(folder)}/${name}` : name, replaceRegistry(body)]]
   })
 }
 
+/** The requests of a folder's INDEX.json that create no sandbox. */
+function otherRequestsIn(folder) {
+  const index = join(folder, 'INDEX.json')
+  const { files = [] } = existsSync(index) ? readJson(index) : {}
+  const isOther = ({ url, reply }) => reply !== true && url !== undefined && !/^\/v1\/sandboxes(?:\?|$)/.test(url)
+  return files.filter(isOther).map(({ file, method, url }) => {
+    return { name: `${basename(folder)}/${basename(file, '.json')}`, method, url, body: readJson(join(folder, file)) }
+  })
+}
+
 function replaceRegistry(body) {
   const hideHost = (reference) => reference.replace(/^[^/]+\.[^/]+\//, 'registry.example/')
+  if (body.source === 'disk_snapshot') return body
   if (body.reference !== undefined) return { ...body, reference: hideHost(body.reference) }
   return { ...body, image: { ...body.image, reference: hideHost(body.image.reference) } }
 }

@@ -9,6 +9,7 @@ import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { refusedBodyRows, requestRows } from './support/captured-outcomes.ts'
 import { clientErrorRows } from './support/client-errors.ts'
 import { listMetrics } from './support/metrics.ts'
 import { assertNone, checkSection, documents, proseOf, readDocument, ROOT, table } from './support/documents.ts'
@@ -122,6 +123,13 @@ test('docs/channels.md lists every end of a channel with its code', () => {
 test('docs/clients.md says for every error code which error the public clients show', () => {
   const head = ['code', 'status', 'error of the clients']
   checkSection('docs/clients.md', 'client-errors', table([head, head.map(() => '---'), ...clientErrorRows()]))
+})
+
+test('docs/clients.md says which recorded requests of the public clients are refused, and for which field', () => {
+  const bodies = ['refused for', 'bodies', 'which']
+  checkSection('docs/clients.md', 'bodies', table([bodies, bodies.map(() => '---'), ...refusedBodyRows()]))
+  const requests = ['request', 'what becomes of it']
+  checkSection('docs/clients.md', 'requests', table([requests, requests.map(() => '---'), ...requestRows()]))
 })
 
 test('the tables of limits show the defaults that the settings have', () => {

@@ -24,6 +24,19 @@ export function capturedBodies(): readonly CapturedBody[] {
   return Object.entries(bodies).map(([name, body]) => ({ name, body }))
 }
 
+/** A request other than a create that the public client sent with a body. Its URL contains `{id}` or `{name}`. */
+export type CapturedRequest = {
+  readonly name: string
+  readonly method: string
+  readonly url: string
+  readonly body: object
+}
+
+/** Every request in `test/fixtures/client-requests.json`, which `setup/contract-fixtures.mjs` wrote. */
+export function capturedRequests(): readonly CapturedRequest[] {
+  return readFixture('client-requests.json')
+}
+
 /**
  * The published API document: the OpenAPI document of the service for which the public clients were written. Our own is
  * openapi.json. `setup/contract-fixtures.mjs` left only paths, parameters, types and statuses in

@@ -5,8 +5,13 @@ import type { RealServer } from './server.ts'
 import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { waitUntil } from './wait.ts'
 
-/** The unmodified public command line client, from npm `microsandbox`. */
-const MSB = join(import.meta.dirname, '../../node_modules/.bin/msb')
+/**
+ * The unmodified public command line client: the one from npm `microsandbox`, or the newer program that
+ * `npm run test:clients` names.
+ */
+const NEWER_MSB = process.env['SANDYARD_TEST_MSB']
+const NPM_MSB = join(import.meta.dirname, '../../node_modules/.bin/msb')
+const [PROGRAM, FIRST_ARGS] = NEWER_MSB === undefined ? [process.execPath, [NPM_MSB]] : [NEWER_MSB, []]
 const LIMIT_MS = 60_000
 
 /** Runs `msb` against a server. Without `input`, its standard input is empty. A failure is a result, not an error. */
@@ -15,7 +20,7 @@ export function runMsb(
   args: readonly string[],
   options: { readonly input?: string | Buffer; readonly env?: Readonly<Record<string, string>> } = {},
 ): Promise<CommandResult> {
-  return tryCommand(process.execPath, [MSB, ...args], {
+  return tryCommand(PROGRAM, [...FIRST_ARGS, ...args], {
     timeoutMs: LIMIT_MS * TIMEOUT_FACTOR,
     env: { ...process.env, ...server.clientEnv, ...options.env },
     ...(options.input === undefined ? {} : { input: options.input }),
@@ -36,7 +41,7 @@ export type MsbTerminal = {
 export function startMsbInTerminal(server: Pick<RealServer, 'clientEnv'>, args: readonly string[]): MsbTerminal {
   let seen = ''
   let code: number | null = null
-  const terminal = spawnTerminal(process.execPath, [MSB, ...args], {
+  const terminal = spawnTerminal(PROGRAM, [...FIRST_ARGS, ...args], {
     rows: 24,
     cols: 80,
     env: { ...process.env, ...server.clientEnv, TERM: 'xterm' },
