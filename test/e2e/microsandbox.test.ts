@@ -4,6 +4,7 @@ import { release } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { findMissingMicroVmRequirements } from '../../src/worker/drivers/microsandbox/installation.ts'
+import { mountFolderOf } from '../../src/worker/mounts.ts'
 import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
@@ -88,13 +89,14 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
   })
 })
 
-/** The process ids of the virtual machines whose state is in a folder. */
+/** The process ids of the virtual machines of an installation, whose state is in the mount of its data folder. */
 function machinesOf(dataDir: string): readonly string[] {
+  const mount = mountFolderOf(readFileSync(join(dataDir, 'name-prefix'), 'utf8').trim())
   return readdirSync('/proc').filter((name) => {
     const folder = join('/proc', name)
     if (!/^\d+$/.test(name) || !existsSync(join(folder, 'exe'))) return false
     const [command, environment] = ['cmdline', 'environ'].map((file) => textOf(join(folder, file)))
-    return /msb\0sandbox\0/.test(command ?? '') && (environment ?? '').includes(dataDir)
+    return /msb\0sandbox\0/.test(command ?? '') && (environment ?? '').includes(mount)
   })
 }
 
