@@ -37,6 +37,7 @@ export const PROBLEMS = {
   rate_limited: { status: 429, message: 'too many requests' },
   internal_error: { status: 500, message: 'internal error' },
   orchestrator_unreachable: { status: 502, message: 'orchestrator unreachable' },
+  start_timed_out: { status: 504, message: 'start timed out' },
   unavailable: { status: 503, message: 'service unavailable' },
 } as const
 

@@ -52,6 +52,7 @@ const OURS: ReadonlySet<string> = new Set([
   'header If-None-Match',
   'query actor',
   'query category',
+  'query on_timeout',
   'query sandbox_id',
 ])
 

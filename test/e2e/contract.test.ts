@@ -85,6 +85,10 @@ describe('the contract over HTTP', { skip: whyNoServer() }, () => {
     const listed = (await mustCall(server, 'list_sandboxes')).data.find((one) => one.id === id)
     assert.equal(listed?.status_details, undefined)
     await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
+    const query = { start: 'true', wait_for: 'running', wait_timeout: '0', on_timeout: 'cancel' }
+    await assertRefused('create_sandbox', { query, body }, '504 start_timed_out')
+    await assertRefused('get_sandbox_by_name', { params: { name: 'large' } }, '404 sandbox_not_found')
+    await assertRefused('create_sandbox', { query: { start: 'true', on_timeout: 'keep' }, body }, '400 invalid_request')
   })
 
   async function untilStatus(name: string, status: string): Promise<void> {

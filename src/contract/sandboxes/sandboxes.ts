@@ -117,6 +117,9 @@ export const SandboxPatch = requestObject(
 export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
 export const SandboxNameParams = requestObject({ name: Type.String() })
 
+/** What a create may do with a sandbox that doesn't run in time. */
+const ON_TIMEOUT = ['keep', 'cancel'] as const
+
 /** The query parameters of operations that can wait until a sandbox runs. */
 export const waitQuery = {
   wait_for: Type.Optional(
@@ -157,6 +160,12 @@ export const WaitQuery = requestObject({
 export const CreateQuery = requestObject({
   start: Type.Optional(Type.Boolean({ default: false, description: 'Whether to start the sandbox too.' })),
   ...waitQuery,
+  on_timeout: Type.Optional(
+    stringEnum(ON_TIMEOUT, {
+      description:
+        'What happens to a sandbox that is still starting when `wait_timeout` is over or the client disconnects. `keep`, the default: it goes on starting, and the reply shows it. `cancel`: it is deleted, and the reply is 504 `start_timed_out`. Only with `wait_for`.',
+    }),
+  ),
 })
 export const StartQuery = requestObject(waitQuery)
 export const ListSandboxesQuery = requestObject({

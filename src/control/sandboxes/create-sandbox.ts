@@ -15,7 +15,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, DefaultRegistryDeps } from '../deps.ts'
 import { PLACEMENT_TOPIC } from '../topics.ts'
 import type { SandboxAdmitter } from './admit-in-batch.ts'
-import type { SandboxReader } from './read-sandboxes.ts'
+import { getSandbox, type SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
@@ -23,7 +23,9 @@ import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
 import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
+import type { TransitionDeps } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
+import { withdrawCreate } from './withdraw-create.ts'
 
 type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 'notifications'> &
   DefaultRegistryDeps &
@@ -31,6 +33,7 @@ type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 
   NetworkDenialDeps &
   SandboxReader &
   SandboxAdmitter &
+  TransitionDeps &
   RequireAbilitiesDeps &
   TraceDeps &
   WaitDeps
@@ -45,6 +48,8 @@ export type CreateSandboxCommand = {
   readonly start: boolean
   /** With `start`: how long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
+  /** Whether a sandbox that still starts at the end of the wait goes on (`keep`, the default) or is deleted. */
+  readonly onTimeout?: 'keep' | 'cancel'
   /** Aborted when the client disconnects. Null if the request does not wait. */
   readonly signal: AbortSignal | null
   /**
@@ -63,7 +68,7 @@ const SLUG_TRIES = 8
  * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
  * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field that
  * no worker can enforce and for a network that the operator denies, `name_already_exists`, `quota_exceeded`,
- * `org_suspended` and `rate_limited`.
+ * `org_suspended`, `rate_limited`, and `start_timed_out` if the wait ends too early and `onTimeout` is `cancel`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
@@ -78,7 +83,10 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
     if (input.start) deps.notifications.publish([PLACEMENT_TOPIC])
     if (!input.start || input.waitMs === null) return sandbox
-    return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
+    const waited = await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
+    if (input.onTimeout !== 'cancel' || waited.status !== 'starting') return waited
+    await withdrawCreate(deps, caller, waited, input.waitMs)
+    return await getSandbox(deps, caller, { id: waited.id })
   } finally {
     releaseWait?.()
   }

@@ -80,7 +80,8 @@ export async function deleteBatch(
   return results
 }
 
-async function deleteTogether(
+/** Deletes sandboxes in one transaction, in which `precondition` is checked first. */
+export async function deleteTogether(
   deps: DeleteDeps,
   deletions: readonly DeleteRequest[],
   precondition?: Precondition,

@@ -42,12 +42,16 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
         if (!start && query.wait_for !== undefined)
           refuseField('query.wait_for', query.wait_for, 'wait_for only with start=true')
         const waitMs = parseWaitMs(query)
+        const onTimeout = query.on_timeout ?? 'keep'
+        if (waitMs === null && query.on_timeout !== undefined)
+          refuseField('query.on_timeout', onTimeout, 'on_timeout only with wait_for=running')
         return renderWithDetails(
           call,
           call(createSandbox, caller, {
             ...result.normalized,
             start,
             waitMs,
+            onTimeout,
             signal: waitMs === null ? null : signal(),
             attempt,
             traceParent,

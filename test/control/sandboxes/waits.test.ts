@@ -3,6 +3,8 @@ import { after, before, test } from 'node:test'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { sandboxTopic } from '../../../src/control/topics.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { withdrawCreate } from '../../../src/control/sandboxes/withdraw-create.ts'
+import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { makeWaitHub, statusMask } from '../../../src/control/sandboxes/wait-hub.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
@@ -34,11 +36,16 @@ before(async () => {
 })
 after(() => control.close())
 
-type Options = { readonly name?: string; readonly waitMs: number; readonly signal?: AbortSignal }
+type Options = {
+  readonly name?: string
+  readonly waitMs: number
+  readonly signal?: AbortSignal
+  readonly onTimeout?: 'keep' | 'cancel'
+}
 
-function create({ name = newName(), waitMs, signal = never }: Options, deps = control.deps): Promise<Sandbox> {
+function create({ name = newName(), signal = never, ...wait }: Options, deps = control.deps): Promise<Sandbox> {
   const registry = { mode: 'auto' } as const
-  const input = { spec: PLAIN_SPEC, name, slug: null, registry, start: true, waitMs, signal }
+  const input = { spec: PLAIN_SPEC, name, slug: null, registry, start: true, signal, ...wait }
   return createSandbox(deps, control.caller, input)
 }
 
@@ -70,6 +77,31 @@ test('a wait ends as soon as the sandbox runs', async () => {
 test('a wait that times out is answered with the sandbox as it is, still starting', async () => {
   assert.equal((await create({ waitMs: 50 })).status, 'starting')
   assert.equal((await create({ waitMs: 0 })).status, 'starting')
+})
+
+test('a create that cancels at its timeout leaves no sandbox, and its name is free', async () => {
+  const name = newName()
+  const before = await countStarting()
+  const refusal = { code: 'start_timed_out', message: /did not run within 0\.05 s.*it was deleted/ }
+  await assert.rejects(create({ name, waitMs: 50, onTimeout: 'cancel' }), refusal)
+  const leaving = AbortSignal.abort(new Error('the client left'))
+  await assert.rejects(create({ name, waitMs: 20_000, onTimeout: 'cancel', signal: leaving }), {
+    code: 'start_timed_out',
+  })
+  assert.equal(await countStarting(), before)
+  assert.equal((await create({ name, waitMs: 0 })).name, name)
+})
+
+test('a create that cancels keeps a sandbox that runs or has failed before its withdrawal', async () => {
+  const runs = newName()
+  const wait = { waitMs: 20_000, onTimeout: 'cancel' } as const
+  const [running] = await Promise.all([create({ name: runs, ...wait }), report(runs, 'worker_running')])
+  const fails = newName()
+  const [failed] = await Promise.all([create({ name: fails, ...wait }), report(fails, 'worker_start_failed')])
+  assert.deepEqual([running.status, failed.status], ['running', 'failed'])
+  // The wait saw it starting, but it runs by now.
+  await withdrawCreate(control.deps, control.caller, { ...running, status: 'starting' }, 1_000)
+  assert.equal((await getSandbox(control.deps, control.caller, { id: running.id })).status, 'running')
 })
 
 test('a start that fails during its wait is answered with the failure', async () => {
