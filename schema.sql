@@ -493,6 +493,7 @@ CREATE TABLE sandboxes (
   isolation text,
   restart_at timestamp with time zone,
   restart_count integer DEFAULT 0 NOT NULL,
+  secrets_sealed bytea,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),

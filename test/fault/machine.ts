@@ -5,12 +5,8 @@ import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
-import {
-  behaviourByImage,
-  makeSimulatedDriver,
-  makeSimulatedWorld,
-  type SimulatedWorld,
-} from '../../src/worker/drivers/simulated.ts'
+import { behaviourByImage } from '../../src/worker/drivers/simulated-behaviour.ts'
+import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../src/worker/drivers/simulated.ts'
 import type { RenewDeadline } from '../../src/worker/agent/renew-deadline.ts'
 import { nextIncarnation } from '../../src/worker/agent/incarnation.ts'
 import { makeNoLogs } from '../../src/worker/logs/logs.ts'

@@ -5,6 +5,8 @@ import type {
   InjectionInput,
   MountInput,
   PatchInput,
+  SecretInput,
+  SecretsInput,
   SpecInput,
   ViolationInput,
   HostPatternInput,
@@ -25,14 +27,18 @@ export const MALFORMED_ADDRESS_BLOCKS = [
 /** Arbitrary valid create bodies. Each field is sometimes present, and closed sets use both spellings. */
 export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()
 
-/** The create body that gives this stored specification. */
+/** A create body that gives this stored specification. */
 export function asInput(stored: spec.SandboxSpec): unknown {
+  const { secret_defaults, ...network } = stored.network
   return {
     ...stored,
     patches: stored.patches.map((patch) =>
       patch.type === 'file' ? { ...patch, content: [...Buffer.from(patch.content, 'base64')] } : patch,
     ),
-    network: { ...stored.network, secrets: { entries: stored.network.secrets } },
+    network: {
+      ...network,
+      secrets: { entries: network.secrets.map((secret) => ({ ...secret, value: 'v' })), ...secret_defaults },
+    },
   }
 }
 
@@ -113,31 +119,44 @@ function makeSpecInputs(): fc.Arbitrary<SpecInput> {
     optional,
   )
   const host: fc.Arbitrary<HostPatternInput> = fc.oneof(
-    fc.record({ type: oneOf(['exact', 'wildcard']), value: fc.constant('a.com') }),
+    fc.record({ type: oneOf(['exact']), value: fc.constantFrom('a.com', 'A.com.', '10.0.0.1', '::1') }),
+    fc.record({ type: oneOf(['wildcard']), value: fc.constant('*.a.com') }),
     fc.record({ type: oneOf(['any']) }),
   )
   const hosts = fc.array(host, { maxLength: 3 })
   const injection: fc.Arbitrary<InjectionInput> = fc.record(
-    { headers: fc.boolean(), basic_auth: fc.boolean(), query_params: fc.boolean(), body: fc.boolean() },
+    { headers: fc.boolean(), basic_auth: fc.boolean(), query_params: fc.boolean(), body: fc.constant(true) },
+    { requiredKeys: ['body'] },
+  )
+  const action = fc.record({ type: oneOf(['block', 'block_and_log', 'block_and_terminate']) })
+  const violation: fc.Arbitrary<ViolationInput> = fc.oneof(action, fc.record({ type: oneOf(['passthrough']), hosts }))
+  const common = {
+    value: text.filter((value) => /^[^\0\r\n]+$/.test(value)),
+    allowed_hosts: fc.array(host, { minLength: 1, maxLength: 3 }),
+  }
+  const names = { env_var: fc.constantFrom('S', 'T'), placeholder: fc.constantFrom('$S', '$T') }
+  const earlier = fc.record(
+    { ...names, ...common, injection, on_violation: fc.option(violation) },
+    { requiredKeys: ['env_var', 'value', 'allowed_hosts'] },
+  )
+  const substitution = fc.record(
+    { headers: fc.constant(true), basic_auth: fc.boolean(), header_fields: fc.option(fc.constant(['Authorization', 'x-key'])), query: fc.boolean(), body: fc.boolean() },
     optional,
-  )
-  const violation: fc.Arbitrary<ViolationInput> = fc.oneof(
-    fc.record({ type: oneOf(['block', 'block_and_log', 'block_and_terminate']) }),
-    fc.record({ type: oneOf(['passthrough']), hosts }),
-  )
-  const secret = fc.record(
-    {
-      env_var: fc.constant('T'),
-      placeholder: fc.constant('$T'),
-      value: text,
-      allowed_hosts: hosts,
-      injection,
-      on_violation: fc.option(violation),
-    },
-    { requiredKeys: ['env_var', 'placeholder'] },
+  ) // prettier-ignore
+  const later = fc.record(
+    { ...names, ...common, substitution, passthrough_hosts: hosts, violation_action: fc.option(action), require_tls_identity: fc.boolean() },
+    { requiredKeys: ['env_var', 'value', 'allowed_hosts'] },
+  ) // prettier-ignore
+  const isOfOne = (entries: readonly SecretInput[]): boolean =>
+    new Set(entries.map(({ env_var }) => env_var)).size === entries.length &&
+    new Set(entries.map(({ env_var, placeholder = env_var }) => placeholder)).size === entries.length
+  const entries = fc.array(fc.oneof(earlier, later), { maxLength: 2 }).filter(isOfOne)
+  const secrets: fc.Arbitrary<SecretsInput> = fc.oneof(
+    fc.record({ entries, on_violation: violation }, optional),
+    fc.record({ entries, passthrough_hosts: hosts, violation_action: action }, optional),
   )
   const network = fc.record(
-    { enabled: fc.boolean(), strict: fc.boolean(), max_connections: fc.option(fc.nat()), policy: fc.option(policy), secrets: fc.record({ entries: fc.array(secret, { maxLength: 2 }) }) },
+    { enabled: fc.boolean(), strict: fc.boolean(), max_connections: fc.option(fc.nat()), policy: fc.option(policy), secrets },
     optional,
   ) // prettier-ignore
   const words = fc.option(fc.array(text, { maxLength: 3 }))

@@ -1,8 +1,9 @@
 import { Type } from 'typebox'
-import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/requests/request-bounds.ts'
+import { RULES_MAX, RULE_PORTS_MAX } from '../../domain/requests/request-bounds.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
-import { nullableComponent, requestObject, int32, stringEnumSnakeOrPascal, nullable, taggedUnion } from '../common.ts'
+import { nullableComponent, requestObject, int32, stringEnumSnakeOrPascal, nullable } from '../common.ts'
+import { SecretsInput } from './secrets-input.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The schemas of the network in a create request. */
@@ -51,74 +52,6 @@ const NetworkPolicyInput = requestObject(
     title: 'NetworkPolicyInput',
     description:
       'Ordered rules: the first that matches in a direction decides. If none does, the default decides; it is `deny` if absent.',
-  },
-)
-
-const HostPattern = taggedUnion(
-  'type',
-  [
-    requestObject({ type: stringEnumSnakeOrPascal(['exact']), value: Type.String() }),
-    requestObject({ type: stringEnumSnakeOrPascal(['wildcard']), value: Type.String() }),
-    requestObject({ type: stringEnumSnakeOrPascal(['any']) }),
-  ],
-  { title: 'HostPattern', description: 'Hosts that a secret may be sent to.' },
-)
-const Hosts = Type.Array(HostPattern, { maxItems: HOSTS_MAX })
-
-const ViolationAction = taggedUnion(
-  'type',
-  [
-    requestObject({ type: stringEnumSnakeOrPascal(['block']) }),
-    requestObject({ type: stringEnumSnakeOrPascal(['block_and_log']) }),
-    requestObject({ type: stringEnumSnakeOrPascal(['block_and_terminate']) }),
-    requestObject({ type: stringEnumSnakeOrPascal(['passthrough']), hosts: Hosts }),
-  ],
-  {
-    title: 'ViolationAction',
-    description:
-      'What happens to a request that carries the placeholder of a secret to a host that may not get the secret.',
-  },
-)
-
-const SecretSource = taggedUnion(
-  'type',
-  [
-    requestObject({ type: stringEnumSnakeOrPascal(['env']), var: Type.String() }),
-    requestObject({ type: stringEnumSnakeOrPascal(['store']), reference: Type.String() }),
-  ],
-  { title: 'SecretSource', description: 'Where the client stores the value. The value stays there.' },
-)
-
-const flag = Type.Optional(Type.Boolean())
-
-const SecretInput = requestObject(
-  {
-    env_var: Type.String(),
-    placeholder: Type.String(),
-    value: Type.Optional(Type.String({ format: 'password' })),
-    source: Type.Optional(nullableComponent(SecretSource)),
-    allowed_hosts: Type.Optional(Hosts),
-    injection: Type.Optional(requestObject({ headers: flag, basic_auth: flag, query_params: flag, body: flag })),
-    on_violation: Type.Optional(nullableComponent(ViolationAction)),
-    require_tls_identity: flag,
-    substitution: Type.Optional(
-      requestObject({ headers: flag, query: flag, body: flag }, { description: 'A later spelling of `injection`.' }),
-    ),
-    passthrough_hosts: Type.Optional(Hosts),
-    violation_action: Type.Optional(nullableComponent(ViolationAction)),
-  },
-  { title: 'SecretInput', description: 'A secret that the sandbox sees only as a placeholder.' },
-)
-
-const SecretsInput = requestObject(
-  {
-    entries: Type.Optional(Type.Array(SecretInput, { maxItems: SECRETS_MAX })),
-    on_violation: Type.Optional(ViolationAction),
-    violation_action: Type.Optional(ViolationAction),
-  },
-  {
-    title: 'SecretsInput',
-    description: 'Secrets, and what happens when a secret would reach a host that may not get it.',
   },
 )
 

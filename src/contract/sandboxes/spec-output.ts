@@ -4,6 +4,7 @@ import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, DISK_IMAGE_FORMATS, HOST_PERMISSIONS, PROTOCOLS, RLIMIT_RESOURCES,
   SANDBOX_LOG_LEVELS, STAT_VIRTUALIZATIONS, type Destination,
 } from '../../domain/spec/spec.ts' // prettier-ignore
+import { VIOLATION_ACTIONS } from '../../domain/spec/secrets.ts'
 import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
 import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
 
@@ -114,15 +115,46 @@ const MountReply = taggedUnion(
   { title: 'Mount', description: 'Where something is mounted, and how. Replies do not show what is mounted.' },
 )
 
+const HostPatternReply = taggedUnion(
+  'type',
+  [
+    Type.Object({ type: stringEnum(['exact']), value: Type.String() }),
+    Type.Object({ type: stringEnum(['wildcard']), value: Type.String() }),
+    Type.Object({ type: stringEnum(['any']) }),
+  ],
+  { title: 'SecretHost', description: 'A host, the subdomains of a name and the name itself, or any host.' },
+)
+const HostsReply = Type.Array(HostPatternReply)
+const ViolationActionReply = Type.Object(
+  { type: stringEnum(VIOLATION_ACTIONS) },
+  {
+    title: 'ViolationAction',
+    description: 'What happens to a request that carries the placeholder of a secret to a host that may not get it.',
+  },
+)
+
 const SecretReply = Type.Object(
   {
     env_var: Type.String(),
     placeholder: Type.String(),
-    allowed_hosts: Type.Array(Type.Object({})),
-    injection: Type.Object({}),
-    on_violation: Type.Optional(Type.Object({})),
+    allowed_hosts: HostsReply,
+    injection: Type.Object({
+      headers: Type.Boolean(),
+      basic_auth: Type.Boolean(),
+      header_fields: Type.Optional(Type.Array(Type.String())),
+      query_params: Type.Boolean(),
+      body: Type.Boolean(),
+    }),
+    passthrough_hosts: HostsReply,
+    on_violation: Type.Optional(ViolationActionReply),
+    require_tls_identity: Type.Boolean(),
   },
   { title: 'Secret', description: 'A secret without its value.' },
+)
+
+const SecretDefaultsReply = Type.Object(
+  { passthrough_hosts: HostsReply, violation_action: ViolationActionReply },
+  { title: 'SecretDefaults', description: 'What applies to secrets that have no `on_violation`.' },
 )
 
 const NetworkReply = Type.Object(
@@ -133,6 +165,7 @@ const NetworkReply = Type.Object(
     max_connections: Type.Optional(nullable(int32())),
     policy: Type.Optional(nullableComponent(NetworkPolicyReply)),
     secrets: Type.Optional(Type.Array(SecretReply)),
+    secret_defaults: Type.Optional(SecretDefaultsReply),
   },
   {
     title: 'Network',

@@ -6,6 +6,7 @@ import type { MeasuredPhase } from '../../domain/sandboxes/start-phases.ts'
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
+import type { RunSecret } from '../../domain/spec/secrets.ts'
 
 export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
 export type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
@@ -211,4 +212,9 @@ export type DesiredRun = {
   readonly network_ranges: OperatorRanges
   /** The credential for the image's registry. Null: none. It is never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
+  /**
+   * The secrets of `spec` with their values: for a run that must run, whenever its sandbox has secrets. Absent or null:
+   * the sandbox has none, or the values can't be opened. Never logged, and never written to the worker's disk.
+   */
+  readonly secrets?: readonly RunSecret[] | null
 }

@@ -10,6 +10,6 @@ export async function requireSameSealingKey(db: Database, fingerprint: Buffer): 
   throw new Error(
     'another sealing key is in use on this database. Set SANDYARD_SECRET_KEY to the same value for every server process. ' +
       'Without it, the key is the content of `sealing.key` in the data folder of the first process. If that key is lost, so ' +
-      'are the registry passwords that it sealed: docs/replicas.md explains how to start with a new key',
+      'are the registry passwords and the values of secrets that it sealed: docs/replicas.md explains how to start with a new key',
   )
 }

@@ -7,6 +7,7 @@ import { refusalProblem } from '../../domain/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { generateSlug } from '../../domain/names.ts'
 import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
+import type { SecretValues } from '../../domain/spec/secrets.ts'
 import { randomBelow } from '../../lib/random.ts'
 import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -23,6 +24,7 @@ import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
 import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
+import { sealSecretValues } from './seal-secrets.ts'
 import type { TransitionDeps } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 import { withdrawCreate } from './withdraw-create.ts'
@@ -45,6 +47,8 @@ export type CreateSandboxCommand = {
   /** The requested slug. Null: a free slug is generated. */
   readonly slug: string | null
   readonly registry: RegistrySelection
+  /** The values of the secrets in `spec`. Absent: it has none. */
+  readonly secretValues?: SecretValues
   readonly start: boolean
   /** With `start`: how long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
@@ -211,6 +215,7 @@ function newSandbox(
     ...renderSpecTexts(spec),
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
+    secrets_sealed: sealSecretValues(deps.seal, id, input.secretValues ?? new Map()),
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,
     trace_parent: input.traceParent ?? null,
   }

@@ -8,11 +8,13 @@ import type {
   SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
+import { resolveSecrets } from '../../domain/spec/secrets.ts'
 import { isUnavailable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, ControlSettings } from '../deps.ts'
 import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
+import { openSecretValues } from '../sandboxes/seal-secrets.ts'
 import type { RecordedReport } from './record-report.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
 
@@ -123,6 +125,22 @@ async function desiredRunOf(
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
     registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
+    ...secretsOf(deps, run),
+  }
+}
+
+/**
+ * The secrets of a run that must run, if its sandbox has any. Values that can't be unsealed are left out, and the error is
+ * logged. The worker then starts the run only once they are given again.
+ */
+function secretsOf(deps: AnswerDeps, run: runs.RunAssignment): Pick<DesiredRun, 'secrets'> {
+  if (run.spec.network.secrets.length === 0 || desiredStatusOf(run) === 'stopped') return {}
+  try {
+    const values = openSecretValues(deps.seal, run.sandbox_id, run.secrets_sealed)
+    return { secrets: resolveSecrets(run.spec.network, values) }
+  } catch (error) {
+    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'the values of secrets could not be unsealed')
+    return { secrets: null }
   }
 }
 

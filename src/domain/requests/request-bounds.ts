@@ -25,6 +25,14 @@ export const RULES_MAX = 1024
 export const RULE_PORTS_MAX = 64
 export const SECRETS_MAX = 256
 export const HOSTS_MAX = 256
+export const HEADER_FIELDS_MAX = 64
+/** A secret is sent in a request. Most servers accept no header field that is longer. */
+export const SECRET_VALUE_MAX_BYTES = 65_536
+/** The limit of the public client. */
+export const PLACEHOLDER_MAX_BYTES = 1024
+/** No header field that servers know has a longer name. */
+export const HEADER_FIELD_MAX_CHARS = 256
+export const ENV_VAR_MAX_BYTES = 256
 export const PORT_MAX = 65_535
 export const FILE_MODE_MAX = 0o7777
 

@@ -1,7 +1,9 @@
+import { isDeepStrictEqual } from 'node:util'
 import { snakeCase } from '../casing.ts'
 import { parseCidr } from '../cidr.ts'
-import { normalizeSecrets } from './normalize-secrets.ts'
+import type { NormalizedSecrets } from './normalize-secrets.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
+import { NO_SECRET_DEFAULTS } from './secrets.ts'
 import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, PROTOCOLS_WITH_PORTS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
 } from './spec.ts' // prettier-ignore
@@ -20,14 +22,19 @@ export const UNAVAILABLE_NETWORK_FIELDS = {
 } as const
 
 /** Fills in the defaults of a network. A null policy stays null, which means the default policy. */
-export function normalizeNetwork(input: NetworkInput, refuse: Refuse): NetworkSpec {
+export function normalizeNetwork(
+  input: NetworkInput,
+  { secrets, defaults }: NormalizedSecrets,
+  refuse: Refuse,
+): NetworkSpec {
   refuseUnavailable(input, refuse)
   return {
     enabled: input.enabled ?? true,
     strict: input.strict ?? false,
     max_connections: input.max_connections ?? null,
     policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
-    secrets: normalizeSecrets(input.secrets ?? {}, refuse),
+    secrets,
+    ...(isDeepStrictEqual(defaults, NO_SECRET_DEFAULTS) ? {} : { secret_defaults: defaults }),
   }
 }
 

@@ -1,89 +1,150 @@
-import { snakeCase } from '../casing.ts'
 import type { Refuse } from '../refusal.ts'
-import type { SecretProjection } from './spec.ts'
-import type { HostPatternInput, InjectionInput, SecretInput, SecretsInput, ViolationInput } from './spec-input.ts'
+import { snakeCase } from '../casing.ts'
+import {
+  NO_SECRET_DEFAULTS,
+  VIOLATION_ACTIONS,
+  type HostPattern,
+  type Secret,
+  type SecretDefaults,
+  type SecretValues,
+  type Substitution,
+  type ViolationAction,
+} from './secrets.ts'
+import * as rules from './secret-rules.ts'
+import type { SecretInput, SecretsInput, ViolationActionInput, ViolationInput } from './spec-input.ts'
 
-type HostPattern = { readonly type: 'exact' | 'wildcard'; readonly value: string } | { readonly type: 'any' }
-type Violation =
-  | { readonly type: 'block' | 'block_and_log' | 'block_and_terminate' }
-  | { readonly type: 'passthrough'; readonly hosts: readonly HostPattern[] }
+/** The secrets of a create body: what is stored and shown, and the values, which are stored sealed. */
+export type NormalizedSecrets = {
+  readonly secrets: readonly Secret[]
+  readonly defaults: SecretDefaults
+  readonly values: SecretValues
+}
 
 /**
- * Normalizes secrets without reading their values. A key of the next client version (0.7) is mapped to the key of the
- * current version that means the same. A key that has no equivalent is refused, and the refusal names it.
+ * Normalizes secrets in the spelling of either client version: `injection` and `on_violation` (0.6), or `substitution`,
+ * `passthrough_hosts` and `violation_action` (0.7). One object must not use both. `envKeys` are the variables that the
+ * body sets itself.
  */
-export function normalizeSecrets(input: SecretsInput, refuse: Refuse): readonly SecretProjection[] {
-  refuseBoth(input, ['on_violation', 'violation_action'], { at: 'network.secrets', refuse })
-  return (input.entries ?? []).map((entry, index) =>
-    normalizeSecret(entry, { at: `network.secrets.entries[${String(index)}]`, refuse }),
-  )
+export function normalizeSecrets(
+  input: SecretsInput,
+  { envKeys, refuse }: { readonly envKeys: readonly string[]; readonly refuse: Refuse },
+): NormalizedSecrets {
+  const at = 'network.secrets'
+  const entries = input.entries ?? []
+  const secrets = entries.map((entry, index) => normalizeSecret(entry, { at: entryAt(index), refuse }))
+  secrets.forEach((secret, index) => {
+    if (envKeys.includes(secret.env_var)) {
+      const accepted = 'a variable that env does not set, because a secret sets its variable to the placeholder'
+      const field = `${entryAt(index)}.env_var`
+      refuse({ code: 'invalid_sandbox_config', field, seen: 'a variable that env sets too', accepted })
+    }
+  })
+  rules.refuseDoubles(secrets, { at: (index) => entryAt(index), refuse })
+  const violation = violationOf(input, { at, refuse })
+  return {
+    secrets,
+    defaults: { ...violation, violation_action: violation.violation_action ?? NO_SECRET_DEFAULTS.violation_action },
+    values: new Map(entries.map(({ env_var, value = '' }) => [env_var, value])),
+  }
+}
+
+function entryAt(index: number): string {
+  return `network.secrets.entries[${String(index)}]`
 }
 
 type FieldContext = { readonly at: string; readonly refuse: Refuse }
 
-function normalizeSecret(input: SecretInput, context: FieldContext): SecretProjection {
-  refuseBoth(input, ['injection', 'substitution'], context)
-  refuseBoth(input, ['on_violation', 'violation_action'], context)
-  const violation = violationOf(input, context)
-  return {
+function normalizeSecret(input: SecretInput, context: FieldContext): Secret {
+  const secret: Secret = {
     env_var: input.env_var,
-    placeholder: input.placeholder,
+    placeholder: input.placeholder ?? rules.defaultPlaceholder(input.env_var),
     allowed_hosts: (input.allowed_hosts ?? []).map(normalizeHost),
-    injection: injectionOf(input),
-    ...(violation === null ? {} : { on_violation: violation }),
+    substitution: substitutionOf(input, context),
+    ...violationOf(input, context),
+    require_tls_identity: input.require_tls_identity ?? true,
   }
+  rules.refuseInvalidSecret(secret, context)
+  refuseMissingValue(input, context)
+  rules.refuseInvalidValue(input.value ?? '', secret.substitution, {
+    at: `${context.at}.value`,
+    refuse: context.refuse,
+  })
+  return secret
+}
+
+/** A value that stays where the client runs can't be put in by a worker. */
+function refuseMissingValue({ value = '', source = null }: SecretInput, { at, refuse }: FieldContext): void {
+  if (source === null) return
+  const where = rules.SOURCES[snakeCase(['env', 'store'], source.type)]
+  if (value === '') {
+    const seen = `empty, with the value in ${where} of the client's machine`
+    const accepted = 'the value itself: this server can read nothing there'
+    refuse({ code: 'invalid_sandbox_config', field: `${at}.value`, seen, accepted })
+  } else {
+    const accepted = 'no source beside a value'
+    refuse({ code: 'invalid_request', field: `${at}.source`, seen: `${where} of the client's machine`, accepted })
+  }
+}
+
+/** Basic authentication is a header, so `headers` of the later spelling stands for both. */
+function substitutionOf(input: SecretInput, { at, refuse }: FieldContext): Substitution {
+  refuseBoth(input, ['injection', 'substitution'], { at, refuse })
+  const { injection, substitution } = input
+  if (substitution !== undefined) return rules.normalizeSubstitution(substitution, { at: `${at}.substitution`, refuse })
+  const { headers = true, basic_auth = true, query_params = false, body = false } = injection ?? {}
+  const normalized = { headers, basic_auth, header_fields: null, query: query_params, body }
+  rules.refuseInvalidSubstitution(normalized, { at: `${at}.injection`, refuse })
+  return normalized
 }
 
 /**
- * Basic authentication is sent in a header, so `headers` of the next client version (0.7) stands for both `headers` and
- * `basic_auth`.
+ * The action and the hosts that get the placeholder unchanged. In the earlier spelling, `passthrough` is an action, and
+ * a secret with any action ignores the one for all secrets.
  */
-function injectionOf(input: SecretInput): Required<InjectionInput> {
-  const { injection = {}, substitution } = input
-  if (substitution === undefined) {
-    return {
-      headers: injection.headers ?? true,
-      basic_auth: injection.basic_auth ?? true,
-      query_params: injection.query_params ?? false,
-      body: injection.body ?? false,
-    }
-  }
-  const headers = substitution.headers ?? true
-  return { headers, basic_auth: headers, query_params: substitution.query ?? false, body: substitution.body ?? false }
+function violationOf(
+  input: Pick<SecretInput, 'on_violation' | 'violation_action' | 'passthrough_hosts'>,
+  { at, refuse }: FieldContext,
+): { readonly passthrough_hosts: readonly HostPattern[]; readonly violation_action: ViolationAction | null } {
+  refuseBoth(input, ['on_violation', 'violation_action'], { at, refuse })
+  refuseBoth(input, ['on_violation', 'passthrough_hosts'], { at, refuse })
+  const { on_violation = null, violation_action = null, passthrough_hosts = [] } = input
+  const isPassthrough = on_violation !== null && isPassthroughInput(on_violation)
+  const hosts = (isPassthrough ? on_violation.hosts : passthrough_hosts).map(normalizeHost)
+  rules.refuseInvalidHosts(hosts, {
+    at: isPassthrough ? `${at}.on_violation.hosts` : `${at}.passthrough_hosts`,
+    refuse,
+  })
+  if (isPassthrough) return { passthrough_hosts: hosts, violation_action: NO_SECRET_DEFAULTS.violation_action }
+  const action = on_violation ?? violation_action
+  return { passthrough_hosts: hosts, violation_action: action === null ? null : normalizeAction(action) }
 }
 
-function violationOf(input: SecretInput, { at, refuse }: FieldContext): Violation | null {
-  const action = input.on_violation ?? input.violation_action ?? null
-  const hosts = input.passthrough_hosts ?? []
-  if (hosts.length === 0) return action === null ? null : normalizeViolation(action)
-  if (action !== null && action.type !== 'block_and_log' && action.type !== 'BlockAndLog') {
-    const accepted = 'passthrough_hosts only with the violation action block_and_log'
-    refuse({
-      code: 'invalid_sandbox_config',
-      field: `${at}.passthrough_hosts`,
-      seen: `hosts beside ${action.type}`,
-      accepted,
-    })
-  }
-  return { type: 'passthrough', hosts: hosts.map(normalizeHost) }
+function isPassthroughInput(input: ViolationInput): input is Extract<ViolationInput, { readonly hosts: unknown }> {
+  return 'hosts' in input
 }
 
-function normalizeViolation(input: ViolationInput): Violation {
-  if (input.type === 'passthrough' || input.type === 'Passthrough')
-    return { type: 'passthrough', hosts: input.hosts.map(normalizeHost) }
-  return { type: snakeCase(['block', 'block_and_log', 'block_and_terminate'], input.type) }
+/** Normalizes an action, which may be in snake_case or PascalCase. */
+export function normalizeAction({ type }: ViolationActionInput): ViolationAction {
+  return { type: snakeCase(VIOLATION_ACTIONS, type) }
 }
 
-function normalizeHost(input: HostPatternInput): HostPattern {
-  return 'value' in input ? { type: snakeCase(['exact', 'wildcard'], input.type), value: input.value } : { type: 'any' }
+/** Normalizes a host. Host names don't differ in case, and a final dot means the root of the name. */
+export function normalizeHost(input: NonNullable<SecretInput['allowed_hosts']>[number]): HostPattern {
+  if (!('value' in input)) return { type: 'any' }
+  const value = input.value.toLowerCase().replace(/\.$/, '')
+  return { type: snakeCase(['exact', 'wildcard'], input.type), value }
 }
 
-function refuseBoth(input: object, [now, next]: readonly [string, string], { at, refuse }: FieldContext): void {
-  if (!(now in input) || !(next in input)) return
+function refuseBoth(input: object, [earlier, later]: readonly [string, string], { at, refuse }: FieldContext): void {
+  if (!isPresent(input, earlier) || !isPresent(input, later)) return
   refuse({
     code: 'invalid_request',
-    field: `${at}.${next}`,
-    seen: `${next} beside ${now}`,
-    accepted: `${now} or ${next}, not both`,
+    field: `${at}.${later}`,
+    seen: `${later} beside ${earlier}`,
+    accepted: `${earlier} or ${later}, not both`,
   })
+}
+
+function isPresent(input: object, key: string): boolean {
+  return key in input && (input as Readonly<Record<string, unknown>>)[key] !== undefined
 }

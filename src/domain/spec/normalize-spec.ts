@@ -5,6 +5,8 @@ import { DISK_MIN_MIB, IMAGE_REFERENCE_MAX_CHARS, MEMORY_MIN_MIB, VCPUS_MIN } fr
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../names.ts'
 import { normalizeMounts } from './normalize-mounts.ts'
 import { normalizeNetwork } from './normalize-network.ts'
+import { normalizeSecrets } from './normalize-secrets.ts'
+import type { SecretValues } from './secrets.ts'
 import { normalizePatches } from './normalize-patches.ts'
 import { normalizeEnv, normalizeInit, normalizeRlimits, normalizeRuntime } from './normalize-runtime.ts'
 import { describeSeen, type Refusal, type Refuse } from '../refusal.ts'
@@ -19,6 +21,8 @@ export type NormalizedSpec = {
   readonly name: string | null
   readonly slug: string | null
   readonly registry: RegistrySelection
+  /** The values of `spec.network.secrets`. */
+  readonly secretValues: SecretValues
 }
 
 /**
@@ -43,21 +47,24 @@ export function normalizeSpec(
       seen: 'a restart policy of an ephemeral sandbox, which is deleted when its run ends',
       accepted: 'no restart policy, or lifecycle.ephemeral false',
     })
+  const env = normalizeEnv(input.env ?? [], 'env', refuse)
+  const secrets = normalizeSecrets(input.network?.secrets ?? {}, { envKeys: env.map(({ key }) => key), refuse })
   const normalized: NormalizedSpec = {
     name: normalizeName(input.name ?? '', refuse),
     slug: normalizeSlug(input.slug ?? null, refuse),
     registry: normalizeRegistry(input.registry ?? { mode: 'auto' }),
+    secretValues: secrets.values,
     spec: {
       image: normalizeImage(input, refuse),
       pull_policy: snakeCase(PULL_POLICIES, input.pull_policy ?? 'if_missing'),
       resources: normalizeResources(input.resources ?? {}, refuse),
       runtime: normalizeRuntime(input.runtime ?? {}, refuse),
-      env: normalizeEnv(input.env ?? [], 'env', refuse),
+      env,
       labels,
       rlimits: normalizeRlimits(input.rlimits ?? [], refuse),
       mounts: normalizeMounts(input.mounts ?? [], refuse),
       patches: normalizePatches(input.patches ?? [], refuse),
-      network: normalizeNetwork(input.network ?? {}, refuse),
+      network: normalizeNetwork(input.network ?? {}, secrets, refuse),
       init: normalizeInit(input.init ?? null, refuse),
       security_profile: snakeCase(SECURITY_PROFILES, input.security_profile ?? 'default'),
       lifecycle: {

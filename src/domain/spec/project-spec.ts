@@ -1,8 +1,9 @@
 import { pascalCase, type PascalCase } from '../casing.ts'
 import type {
   BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
-  RlimitResource, RuntimeOptions, SandboxSpec, SecretProjection, TmpfsMount,
+  RlimitResource, RuntimeOptions, SandboxSpec, TmpfsMount,
 } from './spec.ts' // prettier-ignore
+import type { HostPattern, Secret, SecretDefaults, ViolationAction } from './secrets.ts'
 
 /** The part of a specification that replies show. It lacks the sources of mounts, all patches, and secret values. */
 export type SpecProjection = {
@@ -37,11 +38,29 @@ export type NetworkProjection = {
   readonly max_connections: number | null
   readonly policy: NetworkPolicy | null
   readonly secrets?: readonly SecretProjection[]
+  readonly secret_defaults?: SecretDefaults
+}
+
+/** A secret without its value, in the spelling of the published API. */
+export type SecretProjection = {
+  readonly env_var: string
+  readonly placeholder: string
+  readonly allowed_hosts: readonly HostPattern[]
+  readonly injection: {
+    readonly headers: boolean
+    readonly basic_auth: boolean
+    readonly header_fields?: readonly string[]
+    readonly query_params: boolean
+    readonly body: boolean
+  }
+  readonly passthrough_hosts: readonly HostPattern[]
+  readonly on_violation?: ViolationAction
+  readonly require_tls_identity: boolean
 }
 
 /** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
-  const { enabled, max_connections, policy, secrets } = spec.network
+  const { enabled, max_connections, policy, secrets, secret_defaults } = spec.network
   return {
     image: spec.image,
     resources: spec.resources,
@@ -57,8 +76,23 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
       trust_host_cas: false,
       max_connections,
       policy,
-      ...(secrets.length === 0 ? {} : { secrets }),
+      ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
+      ...(secret_defaults === undefined ? {} : { secret_defaults }),
     },
+  }
+}
+
+function projectSecret(secret: Secret): SecretProjection {
+  const { substitution, violation_action, ...rest } = secret
+  const { headers, basic_auth, header_fields, query, body } = substitution
+  return {
+    env_var: rest.env_var,
+    placeholder: rest.placeholder,
+    allowed_hosts: rest.allowed_hosts,
+    injection: { headers, basic_auth, ...(header_fields === null ? {} : { header_fields }), query_params: query, body },
+    passthrough_hosts: rest.passthrough_hosts,
+    ...(violation_action === null ? {} : { on_violation: violation_action }),
+    require_tls_identity: rest.require_tls_identity,
   }
 }
 

@@ -1,4 +1,5 @@
 import type { EitherCasing } from '../casing.ts'
+import type { ViolationAction } from './secrets.ts'
 import type {
   Action, DestinationGroup, Direction, DiskImageFormat, HostPermissions, Protocol, PullPolicy, RlimitResource,
   SandboxLogLevel, SecurityProfile, StatVirtualization,
@@ -166,38 +167,49 @@ export type DestinationInput =
 export type SecretsInput = {
   readonly entries?: readonly SecretInput[]
   readonly on_violation?: ViolationInput
-  /** The name of `on_violation` in the next client version (0.7). */
-  readonly violation_action?: ViolationInput
+  /** The names in the next client version (0.7). */
+  readonly passthrough_hosts?: readonly HostPatternInput[]
+  readonly violation_action?: ViolationActionInput
 }
 
 export type HostPatternInput =
   | { readonly type: EitherCasing<'exact'> | EitherCasing<'wildcard'>; readonly value: string }
   | { readonly type: EitherCasing<'any'> }
 
+export type ViolationActionInput = { readonly type: EitherCasing<ViolationAction['type']> }
 export type ViolationInput =
-  | { readonly type: EitherCasing<'block' | 'block_and_log' | 'block_and_terminate'> }
-  | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
+  ViolationActionInput | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
 
-/**
- * A secret in a create body. The type leaves out the fields for the secret's value and its source, so that no code
- * reads them after the schema check.
- */
+/** A secret in a create body. Its value goes into `NormalizedSpec.secretValues`, and nowhere else. */
 export type SecretInput = {
   readonly env_var: string
-  readonly placeholder: string
+  readonly value?: string
+  /** Where the client stores the value. This server can't read it there. */
+  readonly source?: { readonly type: EitherCasing<'env' | 'store'> } | null
+  /** Absent: `$MSB_` and the variable. */
+  readonly placeholder?: string
   readonly allowed_hosts?: readonly HostPatternInput[]
+  readonly require_tls_identity?: boolean
   readonly injection?: InjectionInput
   readonly on_violation?: ViolationInput | null
   /** The names in the next client version (0.7). */
-  readonly substitution?: { readonly headers?: boolean; readonly query?: boolean; readonly body?: boolean }
+  readonly substitution?: SubstitutionInput
   readonly passthrough_hosts?: readonly HostPatternInput[]
-  readonly violation_action?: ViolationInput | null
+  readonly violation_action?: ViolationActionInput | null
 }
 
 export type InjectionInput = {
   readonly headers?: boolean
   readonly basic_auth?: boolean
   readonly query_params?: boolean
+  readonly body?: boolean
+}
+
+export type SubstitutionInput = {
+  readonly headers?: boolean
+  readonly basic_auth?: boolean
+  readonly header_fields?: readonly string[] | null
+  readonly query?: boolean
   readonly body?: boolean
 }
 

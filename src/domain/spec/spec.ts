@@ -1,3 +1,5 @@
+import type { Secret, SecretDefaults } from './secrets.ts'
+
 /**
  * The specification of a sandbox: all options of a create body, with every default filled in and every enum in
  * snake_case. It is stored as JSON, and drivers get all of it.
@@ -176,8 +178,10 @@ export type NetworkSpec = {
   readonly max_connections: number | null
   /** Null: the default policy, which allows DNS and egress to public addresses and nothing else. */
   readonly policy: NetworkPolicy | null
-  /** Secrets to substitute, never with their values. No driver supports them, so an accepted specification has none. */
-  readonly secrets: readonly SecretProjection[]
+  /** Secrets to substitute, without their values. */
+  readonly secrets: readonly Secret[]
+  /** Absent: `NO_SECRET_DEFAULTS`. */
+  readonly secret_defaults?: SecretDefaults
 }
 
 export type NetworkPolicy = {
@@ -219,14 +223,6 @@ export type Rule = {
   readonly action: Action
   readonly ports: readonly { readonly start: number; readonly end: number }[]
   readonly protocols: readonly Protocol[]
-}
-
-export type SecretProjection = {
-  readonly env_var: string
-  readonly placeholder: string
-  readonly allowed_hosts: readonly object[]
-  readonly injection: object
-  readonly on_violation?: object
 }
 
 /** The credential that a pull uses. It never changes where the image comes from. */

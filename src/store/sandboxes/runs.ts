@@ -62,6 +62,8 @@ export type RunAssignment = {
   readonly registry:
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
   readonly registry_sealed: Buffer | null
+  /** The values of the secrets in `spec`. Null if there are none, or if the sandbox was deleted. */
+  readonly secrets_sealed: Buffer | null
   readonly default_disk_max_mib: number | null
   /** The ranges of addresses that the operator opened for the organization. */
   readonly network_allow: readonly string[]
@@ -71,7 +73,7 @@ export type RunAssignment = {
 export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<readonly RunAssignment[]> {
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed,
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed, s.secrets_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id

@@ -123,7 +123,8 @@ export async function rename(
 export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
- * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once. Returns those that no
+ * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once, and the values of their
+ * secrets are deleted. Returns those that no
  * earlier call has hidden. Rows are locked in the order of their ids, as in every transition.
  */
 export async function hide(
@@ -136,7 +137,7 @@ export async function hide(
     text: `WITH w AS MATERIALIZED (
              SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
                LATERAL (SELECT id FROM sandboxes WHERE id = u.id FOR NO KEY UPDATE) s),
-           h AS (UPDATE sandboxes s SET visible_until = $2 FROM w WHERE s.id = w.id AND s.visible_until IS NULL
+           h AS (UPDATE sandboxes s SET visible_until = $2, secrets_sealed = NULL FROM w WHERE s.id = w.id AND s.visible_until IS NULL
              RETURNING s.id, s.home_worker_id),
            l AS (DELETE FROM sandbox_labels WHERE sandbox_id IN (SELECT id FROM h))
            SELECT id, home_worker_id FROM h`,

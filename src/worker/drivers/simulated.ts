@@ -1,56 +1,15 @@
 import type { Duplex } from 'node:stream'
 import { ABILITIES } from '../../domain/abilities.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type {
-  Capacity,
-  RunOutcome,
-  ObservedRun,
-  StartFailure,
-  DesiredRun,
-} from '../../contract/workers/worker-protocol.ts'
+import type { Capacity, RunOutcome, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
+import { DEFAULT_BEHAVIOUR, type SimulatedBehaviour } from './simulated-behaviour.ts'
 import { StartError } from '../start-error.ts'
+import { requireSecrets } from './shared/desired-run.ts'
 import { makeStartStopwatch } from './shared/start-stopwatch.ts'
-
-/** How a simulated run behaves. Delays are in milliseconds of the driver's clock. */
-type SimulatedBehaviour = {
-  readonly startDelayMs: number
-  /** If set, the start fails with this error after `startDelayMs`. */
-  readonly startFailure: { readonly reason: StartFailure; readonly message: string } | null
-  /** How long a stop takes, unless `ignoresTerm` is set. */
-  readonly stopDelayMs: number
-  /** Whether the run ignores SIGTERM, so that a stop takes the full grace time. */
-  readonly ignoresTerm: boolean
-  /** How long after its start the run ends by itself. Null if it never does. */
-  readonly endsAfterMs: number | null
-  readonly outcome: RunOutcome
-  /** How many processes of the running sandbox the kernel is said to have killed because memory ran out. */
-  readonly memoryKills: number
-}
-
-/** The default behaviour: the run starts at once and runs until it is stopped. */
-const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
-  startDelayMs: 0,
-  startFailure: null,
-  stopDelayMs: 0,
-  ignoresTerm: false,
-  endsAfterMs: null,
-  outcome: { kind: 'exited', code: 0 },
-  memoryKills: 0,
-}
-
-type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
-
-/**
- * Returns a function that chooses a run's behaviour by its image reference. The first rule that matches overrides
- * fields of `DEFAULT_BEHAVIOUR`.
- */
-export function behaviourByImage(rules: readonly BehaviourRule[]): (run: DesiredRun) => SimulatedBehaviour {
-  return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
-}
 
 /**
  * The simulated machine. Several drivers, one after the other, may use the same machine: its runs outlive a driver, as
@@ -170,6 +129,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     put(desired.run_id, run)
     const stopwatch = makeStartStopwatch(clock)
     try {
+      requireSecrets(desired)
       await stopwatch.measure('runtime', waitForStart(behaviour, signal))
     } catch (error) {
       if (error instanceof StartError) {

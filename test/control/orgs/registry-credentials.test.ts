@@ -85,6 +85,7 @@ test("a worker gets its organization's credential and no other, even while the o
     spec: { ...PLAIN_SPEC, image: 'busy.example/box:1' },
     registry: { mode: 'auto' },
     registry_sealed: null,
+    secrets_sealed: null,
     default_disk_max_mib: null,
     name: 'n',
     org: 'o',

@@ -202,28 +202,3 @@ test('the network policies that public clients send are accepted', () => {
 function networkInput(rules: readonly Partial<Rule>[], policy: Partial<NetworkPolicy> = {}): NetworkInput {
   return { policy: networkWith(rules, policy).policy }
 }
-
-test('new field names of secrets in the next client version are mapped to ours if the meaning is the same, and refused by name if not', () => {
-  const secret = {
-    env_var: 'T',
-    placeholder: '$T',
-    substitution: { headers: true, query: true },
-    passthrough_hosts: [{ type: 'exact', value: 'a.com' }],
-  } as const
-  const { spec } = normalized({ ...IMAGE, network: { secrets: { entries: [secret] } } })
-  assert.deepEqual(spec.network.secrets, [
-    {
-      env_var: 'T',
-      placeholder: '$T',
-      allowed_hosts: [],
-      injection: { headers: true, basic_auth: true, query_params: true, body: false },
-      on_violation: { type: 'passthrough', hosts: [{ type: 'exact', value: 'a.com' }] },
-    },
-  ])
-  const both = { ...secret, violation_action: { type: 'block_and_terminate' } } as const
-  const refusal = refused({ ...IMAGE, network: { secrets: { entries: [both] } } })
-  assert.deepEqual(
-    [refusal.code, refusal.field],
-    ['invalid_sandbox_config', 'network.secrets.entries[0].passthrough_hosts'],
-  )
-})

@@ -17,12 +17,8 @@ import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { ControlPlane } from '../../../src/worker/agent/control-plane.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
-import {
-  behaviourByImage,
-  makeSimulatedDriver,
-  makeSimulatedWorld,
-  type SimulatedWorld,
-} from '../../../src/worker/drivers/simulated.ts'
+import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
+import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
 import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'

@@ -2,12 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { LogEntry } from '../../../src/contract/streams/log-protocol.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import {
-  behaviourByImage,
-  makeSimulatedDriver,
-  makeSimulatedWorld,
-  type SimulatedWorld,
-} from '../../../src/worker/drivers/simulated.ts'
+import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
+import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { makeTestLogs, readAll } from '../../support/logs.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'

@@ -1,3 +1,4 @@
+import { placeholderEnv } from '../../../domain/spec/secrets.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
@@ -11,7 +12,8 @@ export const TOOLS_FOLDER = '/.msb/tools'
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /**
- * Returns the environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's.
+ * Returns the environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables, and the
+ * placeholders of its secrets, override the image's.
  * PATH starts with `SCRIPTS_FOLDER`, and HOME is `home` unless the spec or the image sets HOME.
  */
 export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: string): readonly string[] {
@@ -23,7 +25,7 @@ export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: 
     const at = item.indexOf('=')
     if (at > 0) variables.set(item.slice(0, at), item.slice(at + 1))
   }
-  for (const { key, value } of spec.env) variables.set(key, value)
+  for (const { key, value } of [...placeholderEnv(spec), ...spec.env]) variables.set(key, value)
   variables.set('PATH', `${SCRIPTS_FOLDER}:${variables.get('PATH') ?? DEFAULT_PATH}`)
   return [...variables].map(([key, value]) => `${key}=${value}`)
 }

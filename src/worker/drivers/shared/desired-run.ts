@@ -78,6 +78,18 @@ export function workloadCommand({ runtime }: SandboxSpec, image: ImageConfig): r
   return runtime.cmd === null ? null : [...(runtime.entrypoint ?? image.entrypoint ?? []), ...runtime.cmd]
 }
 
+/**
+ * Throws `StartError` of reason `config` if the control plane could not give the values of the run's secrets. Without them,
+ * no request with a placeholder could be judged.
+ */
+export function requireSecrets({ spec, secrets = null }: DesiredRun): void {
+  if (spec.network.secrets.length === 0 || secrets !== null) return
+  throw new StartError(
+    'config',
+    'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
+  )
+}
+
 /** Throws `StartError` of reason `config` if the name of a script is not a valid file name. */
 export function assertScriptNames({ runtime }: SandboxSpec): void {
   const name = Object.keys(runtime.scripts).find((candidate) => !isFileName(candidate))

@@ -57,6 +57,7 @@ export const NETWORK: TableOf<NetworkSpec> = {
     },
   },
   secrets: { by: 'nobody: the ability `secrets` is absent' },
+  secret_defaults: { by: 'the control plane, which applies them before it gives the secrets to a worker' },
 }
 
 export const LIFECYCLE: TableOf<LifecyclePolicy> = {

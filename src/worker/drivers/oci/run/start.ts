@@ -1,7 +1,7 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
-import { assertScriptNames } from '../../shared/desired-run.ts'
+import { assertScriptNames, requireSecrets } from '../../shared/desired-run.ts'
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import type { OciContext } from '../context.ts'
 import { acquireResources } from './acquire-resources.ts'
@@ -19,6 +19,7 @@ export async function startRun(
   { record, signal, stopwatch }: StartAttempt & { readonly record: OciRunRecord },
 ): Promise<void> {
   assertScriptNames(desired.spec)
+  requireSecrets(desired)
   const resources = await acquireResources(context, desired, { signal, stopwatch })
   const { bundle, facts } = await stopwatch.measure('files', prepareRootfs(context, desired, resources))
   signal.throwIfAborted()
