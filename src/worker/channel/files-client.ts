@@ -3,6 +3,7 @@ import {
   type FileAttrs,
   FileFailure,
   type FileStat,
+  type FileUser,
   type FolderItem,
   type GuestFiles,
   MAX_ITEMS,
@@ -13,13 +14,18 @@ import type { GuestProcess } from './guest.ts'
 /** Linux's limits on the length of a path and of a file name (linux/limits.h). */
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
+/** The maximum length of the name of a user with a group. */
+const MAX_USER_BYTES = 512
 /** The size of an encoded `FileStat`. */
 const STAT_BYTES = 36
 /** The maximum size of one encoded `FolderItem`. */
 const ITEM_BYTES = 1 + STAT_BYTES + 2 + MAX_NAME_BYTES
 
 /** The numbers of the operations in `guest/files.pl`. */
-const OPERATION = { realPath: 1, stat: 2, setStat: 3, readLink: 4, symlink: 5, makeFolder: 6, remove: 7, removeFolder: 8, rename: 9, openFile: 10, openFolder: 11, closeSlot: 12, read: 13, write: 14, readFolder: 15, statSlot: 16, setStatSlot: 17, copy: 18, removeTree: 19, step: 20 } as const // prettier-ignore
+const OPERATION = { realPath: 1, stat: 2, setStat: 3, readLink: 4, symlink: 5, makeFolder: 6, remove: 7, removeFolder: 8, rename: 9, openFile: 10, openFolder: 11, closeSlot: 12, read: 13, write: 14, readFolder: 15, statSlot: 16, setStatSlot: 17, copy: 18, removeTree: 19, step: 20, asUser: 21 } as const // prettier-ignore
+
+/** The operations that `asUser` accepts. */
+type UserOperation = 'symlink' | 'makeFolder' | 'openFile'
 
 /**
  * Creates a client for a process that runs `guest/files.pl`. Each file operation is a request to that process, and
@@ -32,6 +38,14 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
     await line.request(OPERATION[operation], fields, maxBytes)
   const done = async (operation: keyof typeof OPERATION, fields: readonly Buffer[]): Promise<void> => {
     await ask(operation, fields)
+  }
+  /** Like `done`, but as another user than user 0. */
+  const doneAs = async (user: FileUser, operation: UserOperation, fields: readonly Buffer[]): Promise<void> => {
+    if (user === null) return await done(operation, fields)
+    const name = Buffer.from(user)
+    if (name.length > MAX_USER_BYTES) throw new FileFailure('user: File name too long (os error 36)')
+    const length = Buffer.from([name.length >> 8, name.length & 0xff])
+    await done('asUser', [length, name, Buffer.from([OPERATION[operation]]), ...fields])
   }
   /** Runs a long task step by step, so that requests of other sessions can run between two steps. */
   const finish = async (slot: number): Promise<void> => {
@@ -50,11 +64,11 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
       await done('setStat', [flag(follow), encodeAttrs(attrs), pathField(path, 'setstat')])
     },
     readLink: async (path) => decodeText(await ask('readLink', [pathField(path, 'readlink')], MAX_PATH_BYTES)),
-    symlink: async (target, path) => {
-      await done('symlink', [encodeWithLength(pathField(target, 'symlink')), pathField(path, 'symlink')])
+    symlink: async (target, path, user) => {
+      await doneAs(user, 'symlink', [encodeWithLength(pathField(target, 'symlink')), pathField(path, 'symlink')])
     },
-    makeFolder: async (path, mode) => {
-      await done('makeFolder', [flag(mode !== null), encodeU32(mode ?? 0), pathField(path, 'mkdir')])
+    makeFolder: async (path, mode, user) => {
+      await doneAs(user, 'makeFolder', [flag(mode !== null), encodeU32(mode ?? 0), pathField(path, 'mkdir')])
     },
     remove: async (path) => {
       await done('remove', [pathField(path, 'remove')])
@@ -74,13 +88,13 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
       await done('rename', [encodeWithLength(pathField(from, 'rename')), pathField(to, 'rename')])
     },
     openFile: async (slot, path, options) => {
-      const { read, write, append, create, truncate, createNew, mode } = options
+      const { read, write, append, create, truncate, createNew, mode, user } = options
       const wants = [read, write, append, create, truncate, createNew].reduce(
         (bits, isWanted, index) => bits | (isWanted ? 1 << index : 0),
         0,
       )
       const how = [Buffer.from([wants]), flag(mode !== null), encodeU32(mode ?? 0)]
-      await done('openFile', [encodeU32(slot), ...how, pathField(path, 'open')])
+      await doneAs(user, 'openFile', [encodeU32(slot), ...how, pathField(path, 'open')])
     },
     openFolder: async (slot, path) => {
       await done('openFolder', [encodeU32(slot), pathField(path, 'opendir')])

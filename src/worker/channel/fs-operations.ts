@@ -53,10 +53,10 @@ async function withPath(files: GuestFiles, handles: HandleTable, operation: Path
       await files.setStat(operation.path, operation.attrs, { follow: operation.follow })
       return null
     case 'Symlink':
-      await files.symlink(operation.target, operation.path)
+      await files.symlink(operation.target, operation.path, operation.user)
       return null
     case 'Mkdir':
-      await files.makeFolder(operation.path, operation.mode)
+      await files.makeFolder(operation.path, operation.mode, operation.user)
       return null
     case 'Remove':
       await files.remove(operation.path)

@@ -1,13 +1,13 @@
 import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from './cbor.ts'
-import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
+import type { FileAttrs, FileStat, FileUser, OpenOptions } from './guest-files.ts'
 
 /** An operation of `core.fs.request`. `op` is its name in the agent protocol. */
 export type FsOperation =
   | Operation<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
   | Operation<'Stat', { readonly path: string; readonly follow: boolean }>
   | Operation<'SetStat', { readonly path: string; readonly follow: boolean; readonly attrs: FileAttrs }>
-  | Operation<'Symlink', { readonly target: string; readonly path: string }>
-  | Operation<'Mkdir', { readonly path: string; readonly mode: number | null }>
+  | Operation<'Symlink', { readonly target: string; readonly path: string; readonly user: FileUser }>
+  | Operation<'Mkdir', { readonly path: string; readonly mode: number | null; readonly user: FileUser }>
   | Operation<'RemoveDir', { readonly path: string; readonly recursive: boolean }>
   | Operation<'Copy' | 'Rename', { readonly from: string; readonly to: string }>
   | Operation<'OpenFile', { readonly path: string; readonly options: OpenOptions }>
@@ -77,8 +77,12 @@ const READERS: { readonly [op in FsOperationName]: (fields: Fields) => FsOperati
   },
   List: ({ path }) => ({ op: 'List', path: asText(path) }),
   ReadLink: ({ path }) => ({ op: 'ReadLink', path: asText(path) }),
-  Symlink: ({ target, link_path }) => ({ op: 'Symlink', target: asText(target), path: asText(link_path) }),
-  Mkdir: ({ path, mode }) => ({ op: 'Mkdir', path: asText(path), mode: asOptional32(mode) }),
+  Symlink: ({ target, link_path, user }) => {
+    return { op: 'Symlink', target: asText(target), path: asText(link_path), user: asOptional(user, asText) }
+  },
+  Mkdir: ({ path, mode, user }) => {
+    return { op: 'Mkdir', path: asText(path), mode: asOptional32(mode), user: asOptional(user, asText) }
+  },
   Remove: ({ path }) => ({ op: 'Remove', path: asText(path) }),
   RemoveDir: ({ path, recursive }) => ({ op: 'RemoveDir', path: asText(path), recursive: asFlag(recursive) }),
   Copy: ({ src, dst }) => ({ op: 'Copy', from: asText(src), to: asText(dst) }),
@@ -114,7 +118,7 @@ function asAttrs(value: unknown): FileAttrs {
 }
 
 function asOptions(value: unknown): OpenOptions {
-  const { read, write, append, create, truncate, create_new, mode } = asMap(value)
+  const { read, write, append, create, truncate, create_new, mode, user } = asMap(value)
   return {
     read: asFlag(read),
     write: asFlag(write),
@@ -123,6 +127,7 @@ function asOptions(value: unknown): OpenOptions {
     truncate: asFlag(truncate),
     createNew: asFlag(create_new),
     mode: asOptional32(mode),
+    user: asOptional(user, asText),
   }
 }
 

@@ -26,7 +26,13 @@ export type OpenOptions = {
   readonly truncate: boolean
   readonly createNew: boolean
   readonly mode: number | null
+  readonly user: FileUser
 }
+
+/**
+ * The user of the sandbox that creates or opens a file: `name`, `uid`, `name:group` or `uid:gid`. Null: user 0.
+ */
+export type FileUser = string | null
 
 /** A failed operation. The message goes to the client, such as `stat: No such file or directory (os error 2)`. */
 export class FileFailure extends Error {}
@@ -45,9 +51,9 @@ export interface GuestFiles {
   /** Sets the size, then the mode, the owner and the times. The mode of a symlink can't be set. */
   setStat(path: string, attrs: FileAttrs, options: { readonly follow: boolean }): Promise<void>
   readLink(path: string): Promise<string>
-  symlink(target: string, path: string): Promise<void>
+  symlink(target: string, path: string, user: FileUser): Promise<void>
   /** Creates a folder and its missing parents. If the folder exists already, only its mode is set. */
-  makeFolder(path: string, mode: number | null): Promise<void>
+  makeFolder(path: string, mode: number | null, user: FileUser): Promise<void>
   remove(path: string): Promise<void>
   removeFolder(path: string): Promise<void>
   /** Removes a folder with everything in it, without following symlinks. Occupies the slot until that is done. */

@@ -48,6 +48,32 @@ test('a stat has type, size, mode, owner and times, of a symlink or of its targe
   assert.equal(fieldOf(fieldOf(await client.run('Stat', { path: '/dev/null', follow_symlink: true }), 'Stat'), 'kind'), 'other') // prettier-ignore
 })
 
+test('a folder, a symlink and a file are created as the requested user, with that user’s rights', async (t) => {
+  const { client, dir } = begin(t)
+  chmodSync(dir, 0o777)
+  const owner = (name: string): string => {
+    const { uid, gid } = lstatSync(join(dir, name))
+    return `${String(uid)}:${String(gid)}`
+  }
+  await client.run('Mkdir', { path: join(dir, 'folder'), mode: 0o750, user: '1234:4321' })
+  await client.run('Symlink', { target: 'x', link_path: join(dir, 'link'), user: 'nobody' })
+  const create = { write: true, create: true, mode: 0o600 }
+  await client.run('OpenFile', { path: join(dir, 'file'), options: { ...create, user: '1234' } })
+  await client.run('OpenFile', { path: join(dir, 'own'), options: { ...create, user: null } })
+  assert.deepEqual(['folder', 'link', 'file', 'own'].map(owner), ['1234:4321', '65534:65534', '1234:0', '0:0'])
+  const attempts = [
+    ['OpenFile', { path: join(dir, 'own'), options: { read: true, user: '1234' } }, 'open: Permission denied (os error 13)'],
+    ['Mkdir', { path: join(dir, 'folder/in'), mode: null, user: 'nobody' }, 'mkdir: Permission denied (os error 13)'],
+    ['Mkdir', { path: join(dir, 'other'), mode: null, user: 'not-a-user' }, "user 'not-a-user' is not in the sandbox's /etc/passwd"],
+    ['Mkdir', { path: join(dir, 'other'), mode: null, user: '0:not-a-group' }, "group 'not-a-group' is not in the sandbox's /etc/group"],
+    ['Mkdir', { path: join(dir, 'other'), mode: null, user: '99999999999' }, "user '99999999999' has an invalid id"],
+  ] as const // prettier-ignore
+  for (const [operation, fields, error] of attempts)
+    await assert.rejects(client.run(operation, fields), { message: error }, JSON.stringify(fields))
+  assert.equal(fieldOf(fieldOf(await client.run('Stat', { path: dir, follow_symlink: true }), 'Stat'), 'uid'), 0)
+  assert.equal(existsSync(join(dir, 'other')), false)
+})
+
 test('a failure is a response with the system’s error text, never core.error', async (t) => {
   const { client, dir } = begin(t)
   const path = join(dir, 'none')

@@ -9,8 +9,8 @@
 # and the result follow, or 1 and an error text. Numbers are big-endian. src/worker/channel/guest-files.ts describes the
 # operations, and files-client.ts implements the worker's side of this format.
 #
-# This file reads requests and writes replies. file-paths.pl, open-files.pl and file-tasks.pl in the same folder
-# implement the operations.
+# This file reads requests and writes replies. file-paths.pl, open-files.pl, file-tasks.pl and file-users.pl in the same
+# folder implement the operations.
 use strict;
 use warnings;
 
@@ -23,7 +23,7 @@ our $architecture = $ARGV[0] // '';
 # The current request, without its length. The fields start at byte 5.
 our $request = '';
 
-for my $part ('file-paths.pl', 'open-files.pl', 'file-tasks.pl') {
+for my $part ('file-paths.pl', 'open-files.pl', 'file-tasks.pl', 'file-users.pl') {
     require(__FILE__ =~ s{[^/]+$}{$part}r);
 }
 
@@ -35,10 +35,10 @@ binmode STDOUT;
 fcntl(STDIN, F_SETPIPE_SZ, PIPE_BYTES);
 fcntl(STDOUT, F_SETPIPE_SZ, PIPE_BYTES);
 
-my @operations = (
+our @operations = (
     undef, \&real_path, \&stat_path, \&set_stat, \&read_link, \&make_symlink, \&make_folder, \&remove_file, \&remove_folder,
     \&rename_path, \&open_file, \&open_folder, \&close_slot, \&read_piece, \&write_piece, \&read_folder, \&stat_slot,
-    \&set_stat_slot, \&begin_copy, \&begin_removal, \&take_step,
+    \&set_stat_slot, \&begin_copy, \&begin_removal, \&take_step, \&run_as_user,
 );
 
 while (read_exactly(4)) {

@@ -68,6 +68,22 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     assert.match(await client.refusal('SetStat', stranger), /Invalid argument \(os error 22\)/)
   })
 
+  test('files that a client creates as a user belong to that user, and the next operation is user 0’s again', async () => {
+    const client = await connect(box)
+    await inside(box, 'mkdir -m 777 /tmp/shared; echo "ada:x:1234:50::/:/bin/sh" >> /etc/passwd')
+    await client.run('Mkdir', { path: '/tmp/shared/folder', mode: 0o750, user: 'ada' })
+    await client.run('Symlink', { target: 'x', link_path: '/tmp/shared/link', user: 'ada:7' })
+    const denied = await client.refusal('OpenFile', {
+      path: '/etc/new',
+      options: { write: true, create: true, user: 'ada' },
+    })
+    assert.match(denied, /Permission denied/)
+    assert.deepEqual(await client.run('RealPath', { path: '/tmp/shared/folder' }), { Path: '/tmp/shared/folder' })
+    await put(client, '/etc/new', Buffer.from('root'), { mode: 0o600 })
+    const { stdout } = await inside(box, 'stat -c "%u:%g" /tmp/shared/folder /tmp/shared/link /etc/new')
+    assert.equal(stdout, '1234:50\n1234:7\n0:0\n')
+  })
+
   test('all mounts are visible and obeyed: tmpfs, volumes, nested ones, readonly ones', async () => {
     const client = await connect(box)
     await put(client, '/volume/in/file', Buffer.from('deep'))
