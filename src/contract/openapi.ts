@@ -29,7 +29,7 @@ export function renderDocument(): object {
       title: 'Sandyard',
       version: API_VERSION,
       description:
-        'Create, start, stop and delete the sandboxes of an organization, run commands in them, and see what happened.',
+        'Create, start, stop and delete the sandboxes of an organization, run commands in them, and see what happened. An unknown field of a body is ignored if it asks for nothing (null, false, or empty), and refused by name otherwise.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/' }],

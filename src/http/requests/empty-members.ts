@@ -1,9 +1,11 @@
+import { editDistance } from '../../lib/edit-distance.ts'
 import type { AnySchemaObject, ErrorObject, FuncKeywordDefinition } from 'ajv/dist/2020.js'
 
 /**
  * Requests of clients that are newer than this server. Such a client may send a member that the server doesn't know, at
  * its default. A member that asks for nothing (null, false, an empty text, list or object) is therefore accepted and
- * ignored. An unknown member with another value is refused by name.
+ * ignored. An unknown member with another value is refused by name, and so is one whose name looks like a misspelling:
+ * an ignored `enabeld: false` would leave on what the client switches off.
  */
 
 const KEYWORD = 'acceptsEmptyMembers'
@@ -22,8 +24,10 @@ export function acceptEmptyMembers(schema: unknown): unknown {
 }
 
 const refuseUnknown: Validate = (_accepts, members, parentSchema) => {
-  const known: unknown = parentSchema?.['properties'] ?? {}
-  const unknown = Object.keys(members).find((key) => !Object.hasOwn(Object(known), key) && asks(members[key]))
+  const known = Object.keys(Object(parentSchema?.['properties']))
+  const refuses = (key: string): boolean =>
+    !known.includes(key) && (asks(members[key]) || known.some((name) => isMisspelt(key, name)))
+  const unknown = Object.keys(members).find(refuses)
   if (unknown === undefined) return true
   const params = { additionalProperty: unknown }
   refuseUnknown.errors = [{ keyword: 'additionalProperties', params, ...(parentSchema && { parentSchema }) }]
@@ -39,6 +43,14 @@ function asks(value: unknown): boolean {
   if (Array.isArray(value)) return value.length > 0
   if (typeof value === 'object' && value !== null) return Object.keys(value).length > 0
   return value !== null && value !== false && value !== ''
+}
+
+/** Names that are this much longer or shorter than a field's are no misspellings of it. */
+const MISSPELT_MAX = 2
+
+function isMisspelt(key: string, name: string): boolean {
+  const max = Math.min(MISSPELT_MAX, Math.floor(name.length / 3))
+  return Math.abs(key.length - name.length) <= max && editDistance(key.toLowerCase(), name) <= max
 }
 
 /** The keyword in copies of `acceptEmptyMembers`. Its errors are those of `additionalProperties`. */

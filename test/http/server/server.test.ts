@@ -117,6 +117,22 @@ test('an unknown field that asks for nothing is accepted at any depth, and one w
     }
 })
 
+test('a misspelt field is refused even if it asks for nothing, because it may switch something off', async () => {
+  const misspelt = [
+    [{ ...IMAGE, network: { enabeld: false } }, 'network.enabeld'],
+    [
+      { ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a', options: { readOnly: false } }] },
+      'mounts[0].options.readOnly',
+    ],
+    [{ ...IMAGE, labls: {} }, 'labls'],
+  ] as const
+  for (const [body, field] of misspelt) {
+    const asking = { method: 'POST', url: '/v1/sandboxes', body } as const
+    const { details } = await refusal('create_sandbox', asking, [400, 'invalid_request'])
+    assert.deepEqual([details.field, details.seen], [field, 'an unknown field'])
+  }
+})
+
 test('an invalid value is refused with its path, the value, and what would be accepted', async () => {
   const cases: readonly (readonly [unknown, string, string, string])[] = [
     [{ ...IMAGE, resources: { vcpus: '2' } }, 'resources.vcpus', '"2"', 'a whole number'],
