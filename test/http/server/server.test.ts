@@ -117,7 +117,7 @@ test('an unknown field that asks for nothing is accepted at any depth, and one w
     }
 })
 
-test('a misspelt field is refused even if it asks for nothing, because it may switch something off', async () => {
+test('a misspelt field or one of too many is refused even if it asks for nothing', async () => {
   const misspelt = [
     [{ ...IMAGE, network: { enabeld: false } }, 'network.enabeld'],
     [
@@ -125,6 +125,10 @@ test('a misspelt field is refused even if it asks for nothing, because it may sw
       'mounts[0].options.readOnly',
     ],
     [{ ...IMAGE, labls: {} }, 'labls'],
+    [
+      { ...IMAGE, ...Object.fromEntries(Array.from({ length: 17 }, (_, at) => [`later_${String(at)}`, null])) },
+      'later_16',
+    ],
   ] as const
   for (const [body, field] of misspelt) {
     const asking = { method: 'POST', url: '/v1/sandboxes', body } as const
