@@ -55,6 +55,20 @@ test('input reaches the process, a second end of input is no error, and input af
   await client.hangUp()
 })
 
+test('frames of a later generation are served, and an end of input that comes before the start is kept', async () => {
+  const client = connectAgent(guest)
+  // The clients 0.7 stamp 10 on every frame, and send the end of input right after the request.
+  const request = { cmd: 'cat', args: [], env: [], cwd: '/', user: null, tty: false, rows: 24, cols: 80, rlimits: [] }
+  const exec = encodeMessage(1, 'core.exec.request', request)
+  assert.equal(exec[12], 7)
+  exec[12] = 10
+  const endOfInput = '000000250000000100a361760a61746f636f72652e657865632e737464696e617047a1646461746140'
+  client.sendRaw(Buffer.concat([exec, Buffer.from(endOfInput, 'hex')]))
+  const { code, stdout } = await client.finish(1)
+  assert.deepEqual([code, stdout], [0, ''])
+  await client.hangUp()
+})
+
 test('without an end of input the input of a process stays open', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'cat' })
