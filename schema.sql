@@ -168,6 +168,15 @@ BEGIN
   RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_secrets_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  PERFORM sandyard_raise_generations(ARRAY[NEW.home_worker_id]);
+  RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_sees(org uuid)
  RETURNS boolean
  LANGUAGE sql
@@ -421,6 +430,7 @@ CREATE TABLE runs (
   waits_since timestamp with time zone,
   memory_kills integer DEFAULT 0 NOT NULL,
   trace_parent text,
+  secrets_sealed bytea,
   CONSTRAINT runs_memory_kills_check CHECK ((memory_kills >= 0)),
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
@@ -494,6 +504,7 @@ CREATE TABLE sandboxes (
   restart_at timestamp with time zone,
   restart_count integer DEFAULT 0 NOT NULL,
   secrets_sealed bytea,
+  secrets_version integer DEFAULT 0 NOT NULL,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
@@ -503,6 +514,7 @@ CREATE TABLE sandboxes (
   CONSTRAINT sandboxes_reason_while_starting CHECK (((status_reason IS NULL) OR (status = 'starting'::text))),
   CONSTRAINT sandboxes_restart_after_end CHECK (((restart_at IS NULL) OR (status = ANY (ARRAY['stopped'::text, 'failed'::text])))),
   CONSTRAINT sandboxes_restart_count_check CHECK ((restart_count >= 0)),
+  CONSTRAINT sandboxes_secrets_version_check CHECK ((secrets_version >= 0)),
   CONSTRAINT sandboxes_slug_shape CHECK (((slug ~ '^[a-z0-9]+(-[a-z0-9]+)*$'::text) AND ((length(slug) >= 3) AND (length(slug) <= 63)))),
   CONSTRAINT sandboxes_status_known CHECK ((status = ANY (ARRAY['created'::text, 'starting'::text, 'running'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
 ) WITH (fillfactor=65);
@@ -870,5 +882,7 @@ CREATE TRIGGER sandbox_labels_dropped AFTER DELETE ON public.sandbox_labels REFE
 CREATE TRIGGER sandboxes_raise_generations AFTER UPDATE ON public.sandboxes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_changed();
 
 CREATE TRIGGER sandboxes_renamed AFTER UPDATE OF name ON public.sandboxes FOR EACH ROW WHEN (((old.name <> new.name) AND (new.home_worker_id IS NOT NULL))) EXECUTE FUNCTION sandyard_sandbox_renamed();
+
+CREATE TRIGGER sandboxes_secrets_changed AFTER UPDATE OF secrets_version ON public.sandboxes FOR EACH ROW WHEN (((old.secrets_version <> new.secrets_version) AND (new.home_worker_id IS NOT NULL))) EXECUTE FUNCTION sandyard_secrets_changed();
 
 CREATE TRIGGER volumes_raise_generations AFTER UPDATE ON public.volumes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_volumes_changed();

@@ -3,6 +3,7 @@ import { ORG_OPERATIONS } from './orgs/operations.ts'
 import { USAGE_OPERATIONS } from './usage/operations.ts'
 import { EVENT_OPERATIONS } from './events/operations.ts'
 import { LOG_OPERATIONS } from './streams/operations.ts'
+import { MODIFICATION_OPERATIONS } from './sandboxes/modifications.ts'
 import { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
 import { SERVICE_OPERATIONS } from './service/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
@@ -11,6 +12,7 @@ import { VOLUME_OPERATIONS } from './volumes/operations.ts'
 /** Every operation of the API. Routes, validation, metrics and the OpenAPI document are derived from this table. */
 export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
+  ...MODIFICATION_OPERATIONS,
   ...LOG_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...VOLUME_OPERATIONS,

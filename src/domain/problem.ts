@@ -25,6 +25,9 @@ export const PROBLEMS = {
   idempotency_key_reused: { status: 409, message: 'idempotency key reused' },
   idempotency_key_in_use: { status: 409, message: 'idempotency key in use' },
   idempotency_reply_lost: { status: 409, message: 'the reply to this request was lost' },
+  modification_unsupported: { status: 409, message: 'only secrets of a sandbox can change' },
+  modification_refused: { status: 409, message: 'modification refused' },
+  modification_in_progress: { status: 409, message: 'another change of this sandbox is in progress' },
   run_over: { status: 409, message: 'run over' },
   name_already_exists: { status: 409, message: "'name' already exists" },
   // The public clients map a code before its status: `name_already_exists` would be an error about a sandbox.
@@ -38,6 +41,7 @@ export const PROBLEMS = {
   internal_error: { status: 500, message: 'internal error' },
   orchestrator_unreachable: { status: 502, message: 'orchestrator unreachable' },
   start_timed_out: { status: 504, message: 'start timed out' },
+  modification_failed: { status: 503, message: 'modification failed' },
   unavailable: { status: 503, message: 'service unavailable' },
 } as const
 

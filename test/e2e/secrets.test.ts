@@ -9,7 +9,9 @@ import { readProcesses } from '../support/process-list.ts'
 // Secrets of sandboxes: their values are nowhere to be found. The driver is simulated, so no request leaves a sandbox.
 
 const VALUE = 'value-of-a-secret-that-nobody-may-see'
-const VALUES = [VALUE]
+const LIVE_VALUE = 'value-that-replaces-it-at-once'
+const LATER_VALUE = 'value-for-the-next-start'
+const VALUES = [VALUE, LIVE_VALUE, LATER_VALUE]
 const HOSTS = [{ type: 'exact', value: 'api.example.com' }]
 /** Larger files are disks, which the simulated driver doesn't write. Segments of PostgreSQL's log have 16 MiB. */
 const DISK_MIN_MIB = 65
@@ -44,8 +46,17 @@ describe('secrets of sandboxes', { skip: whyNoServer() }, () => {
       await create('typed', { placeholder: 1 }),
     )
     for (const { isRefusal } of replies.slice(2)) assert.ok(isRefusal)
+    const change = (policy: string, value: string) =>
+      call(server, 'modify_sandbox', {
+        params: { sandbox_id: made.body.id },
+        body: { policy, secrets: [{ name: 'API_KEY', value }] },
+      })
+    const changes = [await change('no_restart', LIVE_VALUE), await change('next_start', LATER_VALUE)]
+    for (const { isRefusal, text } of changes) assert.ok(!isRefusal, text)
+    changes.push(await change('no_restart', LIVE_VALUE), await change('no_restart', `${LIVE_VALUE}\n`))
+    for (const { isRefusal } of changes.slice(2)) assert.ok(isRefusal)
     const { text: list } = await call(server, 'list_sandboxes')
-    await findNothing([list, ...replies.map(({ text }) => text)])
+    await findNothing([list, ...[...replies, ...changes].map(({ text }) => text)])
     await server.stop()
     await server.start({ SANDYARD_SHUTDOWN: 'keep' })
     await mustCall(server, 'start_sandbox_by_name', { params: { name: 'kept' }, query: { wait_for: 'running' } })

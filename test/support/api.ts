@@ -5,6 +5,7 @@ import type {
   UsageBreakdownReply,
   UsageSummaryReply,
 } from '../../src/contract/usage/operations.ts'
+import type { ModificationReply } from '../../src/contract/sandboxes/modifications.ts'
 import type { EventPage } from '../../src/contract/events/operations.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/sandboxes.ts'
 import type { OrgReply, QuotaUsageReply } from '../../src/contract/orgs/schemas.ts'
@@ -14,6 +15,7 @@ import { exchange, type RequestParts } from './send.ts'
 import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
+export type ModificationBody = Static<typeof ModificationReply>
 
 /** The types of the replies that tests read. */
 type Bodies = {
@@ -25,6 +27,8 @@ type Bodies = {
   readonly get_default_volume: Static<typeof VolumeReply>
   readonly get_volume: Static<typeof VolumeReply>
   readonly update_volume: Static<typeof VolumeReply>
+  readonly plan_modification: ModificationBody
+  readonly modify_sandbox: ModificationBody
   readonly get_quotas: Static<typeof QuotaUsageReply>
   readonly get_usage: Static<typeof UsageSummaryReply>
   readonly get_sandbox_breakdown: Static<typeof UsageBreakdownReply>

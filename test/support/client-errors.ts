@@ -22,6 +22,8 @@ const BY_CODE: Readonly<Partial<Record<string, string>>> = {
   snapshot_name_already_exists: 'SnapshotAlreadyExists',
   snapshot_already_exists: 'SnapshotAlreadyExists',
   modification_unsupported: 'Unsupported',
+  modification_refused: 'Custom',
+  modification_failed: 'ModificationNotConfirmed',
 }
 
 const BY_STATUS: Readonly<Partial<Record<number, string>>> = {

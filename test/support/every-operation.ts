@@ -75,6 +75,11 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
     ...onIdleName(things),
     body: { name: `renamed-${things.mark}` },
   })),
+  plan_modification: reads((things) => ({ ...onIdle(things), body: { secrets_remove: ['KEY'] } })),
+  modify_sandbox: changes(['sandbox_secrets_changed'], (things) => ({
+    ...onIdle(things),
+    body: { secrets: [{ name: 'KEY', value: 'hidden-value', allowed_hosts: [{ type: 'any' }] }] },
+  })),
   delete_sandbox: changes(['sandbox_deleted'], onIdle),
   delete_sandbox_by_name: changes(['sandbox_deleted'], onIdleName),
   start_sandbox: changes(['sandbox_starting'], onIdle),

@@ -1,4 +1,4 @@
-import type { SecretValues } from '../../domain/spec/secrets.ts'
+import type { RunSecret, SecretValues } from '../../domain/spec/secrets.ts'
 import type { Seal } from '../../lib/seal.ts'
 
 /** Seals the values of a sandbox's secrets, bound to the sandbox. Null if there are none. */
@@ -14,4 +14,18 @@ export function openSecretValues(seal: Seal, sandbox: string, sealed: Buffer | n
 
 function valuesContext(sandbox: string): string {
   return `sandbox-secrets:${sandbox}`
+}
+
+/** Seals the secrets that a run keeps, with their values, bound to the run. */
+export function sealRunSecrets(seal: Seal, run: string, secrets: readonly RunSecret[]): Buffer {
+  return seal.seal(JSON.stringify(secrets), runContext(run))
+}
+
+/** What `sealRunSecrets` sealed. Throws `UnsealError` if another key sealed it. */
+export function openRunSecrets(seal: Seal, run: string, sealed: Buffer): readonly RunSecret[] {
+  return JSON.parse(seal.open(sealed, runContext(run))) as readonly RunSecret[] // this program sealed it
+}
+
+function runContext(run: string): string {
+  return `run-secrets:${run}`
 }

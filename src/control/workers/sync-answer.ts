@@ -14,7 +14,7 @@ import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, ControlSettings } from '../deps.ts'
 import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
-import { openSecretValues } from '../sandboxes/seal-secrets.ts'
+import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import type { RecordedReport } from './record-report.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
 
@@ -95,9 +95,11 @@ export function hasNews(answer: AnswerBody, report: Pick<KnownByWorker, 'dialled
   )
 }
 
-function desiredVersionOf(open: readonly Pick<runs.OpenRunOfWorker, 'run_id' | 'status'>[]): string {
+function desiredVersionOf(
+  open: readonly Pick<runs.OpenRunOfWorker, 'run_id' | 'status' | 'secrets_version'>[],
+): string {
   const hash = createHash('sha256')
-  for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)}\n`)
+  for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)} ${String(run.secrets_version)}\n`)
   return hash.digest('base64url')
 }
 
@@ -130,14 +132,17 @@ async function desiredRunOf(
 }
 
 /**
- * The secrets of a run that must run, if its sandbox has any. Values that can't be unsealed are left out, and the error is
+ * The secrets of a run that must run, if its sandbox has or had any. Values that can't be unsealed are left out, and the error is
  * logged. The worker then starts the run only once they are given again.
  */
 function secretsOf(deps: AnswerDeps, run: runs.RunAssignment): Pick<DesiredRun, 'secrets'> {
-  if (run.spec.network.secrets.length === 0 || desiredStatusOf(run) === 'stopped') return {}
+  const { run_id, spec, secrets_version, run_secrets_sealed: kept } = run
+  const hasSecrets = spec.network.secrets.length > 0 || secrets_version > 0 || kept !== null
+  if (!hasSecrets || desiredStatusOf(run) === 'stopped') return {}
   try {
+    if (kept !== null) return { secrets: openRunSecrets(deps.seal, run_id, kept) }
     const values = openSecretValues(deps.seal, run.sandbox_id, run.secrets_sealed)
-    return { secrets: resolveSecrets(run.spec.network, values) }
+    return { secrets: resolveSecrets(spec.network, values) }
   } catch (error) {
     deps.log.error({ error, sandbox_id: run.sandbox_id }, 'the values of secrets could not be unsealed')
     return { secrets: null }

@@ -118,6 +118,10 @@ export const EVENT_TYPES = {
     slug: 'text',
     from: 'object',
   }),
+  sandbox_secrets_changed: event('sandbox', 'Secrets of a sandbox changed; `changes` has their names and no values.', {
+    ...sandbox,
+    changes: 'texts',
+  }),
   sandbox_starting: event('sandbox', 'A start was admitted.', transition),
   sandbox_waiting: event('sandbox', 'No worker has the capacity for a run now.', transition),
   sandbox_placed: event('sandbox', 'A run was placed on a worker.', transition),

@@ -60,18 +60,25 @@ export function refuseInvalidSubstitution(substitution: Substitution, { at, refu
 
 /** Refuses an invalid variable, placeholder or list of allowed hosts. */
 export function refuseInvalidSecret(secret: Secret, { at, refuse }: FieldContext): void {
-  const { env_var, placeholder, allowed_hosts } = secret
-  if (!isEnvVar(env_var))
-    refuse({ code: 'invalid_request', field: `${at}.env_var`, seen: describeSeen(env_var), accepted: ENV_VAR_RULE })
-  if (!isPlaceholder(placeholder)) {
-    const seen = `${String(byteLength(placeholder))} bytes`
-    refuse({ code: 'invalid_request', field: `${at}.placeholder`, seen, accepted: PLACEHOLDER_RULE })
-  }
+  const { allowed_hosts } = secret
+  refuseInvalidNames(secret, { at, nameOf: 'env_var', refuse })
   if (allowed_hosts.length === 0) {
     const accepted = 'at least one host that may get the value'
     refuse({ code: 'invalid_sandbox_config', field: `${at}.allowed_hosts`, seen: 'no host', accepted })
   }
   refuseInvalidHosts(allowed_hosts, { at: `${at}.allowed_hosts`, refuse })
+}
+
+/** Refuses an invalid variable, whose field is called `nameOf`, or an invalid placeholder. */
+export function refuseInvalidNames(
+  { env_var, placeholder }: { readonly env_var: string; readonly placeholder: string | null },
+  { at, nameOf, refuse }: FieldContext & { readonly nameOf: 'env_var' | 'name' },
+): void {
+  if (!isEnvVar(env_var))
+    refuse({ code: 'invalid_request', field: `${at}.${nameOf}`, seen: describeSeen(env_var), accepted: ENV_VAR_RULE })
+  if (placeholder === null || isPlaceholder(placeholder)) return
+  const seen = `${String(byteLength(placeholder))} bytes`
+  refuse({ code: 'invalid_request', field: `${at}.placeholder`, seen, accepted: PLACEHOLDER_RULE })
 }
 
 const ENV_VAR_RULE = `the name of a variable of at most ${String(ENV_VAR_MAX_BYTES)} bytes, without = and NUL`
@@ -109,20 +116,20 @@ export function refuseInvalidHosts(hosts: readonly HostPattern[], { at, refuse }
 
 /**
  * Refuses a value that is empty, too long, or would break the request that it is put into. A value that ends with a
- * line break was usually read from a file. The refusal never repeats the value.
+ * line break was usually read from a file. The refusal never repeats the value. A null substitution may be any.
  */
 export function refuseInvalidValue(
   value: string,
-  { headers, basic_auth, query }: Substitution,
-  context: FieldContext,
+  substitution: Substitution | null,
+  { at: field, refuse }: FieldContext,
 ): void {
-  const { at: field, refuse } = context
   const bytes = byteLength(value)
+  const isInLine = substitution === null || substitution.headers || substitution.basic_auth || substitution.query
   if (value === '' || bytes > SECRET_VALUE_MAX_BYTES || !value.isWellFormed()) {
     const accepted = `1 to ${String(SECRET_VALUE_MAX_BYTES)} bytes of UTF-8`
     refuse({ code: 'invalid_sandbox_config', field, seen: `${String(bytes)} bytes`, accepted })
-  } else if ((headers || basic_auth || query) && LINE_BREAKS_AND_NUL.test(value)) {
-    const accepted = 'a value without NUL, CR and LF, unless it is put into bodies alone'
+  } else if (isInLine && LINE_BREAKS_AND_NUL.test(value)) {
+    const accepted = 'a value without NUL, CR and LF, unless substitution names the body alone'
     refuse({ code: 'invalid_sandbox_config', field, seen: 'a value with NUL, CR or LF', accepted })
   }
 }

@@ -6,6 +6,7 @@ import { makeEventHandlers } from './events.ts'
 import { makeHandlerFactory, type Handler } from './handler.ts'
 import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
+import { makeModificationHandlers } from './modifications.ts'
 import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeUsageHandlers } from './usage.ts'
 import { makeVolumeFileHandlers } from './volume-files.ts'
@@ -19,6 +20,7 @@ export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): 
   const handler = makeHandlerFactory(compileSchema)
   return {
     ...makeSandboxHandlers(call, handler),
+    ...makeModificationHandlers(call, handler),
     ...makeSandboxLogHandlers(call, handler),
     ...makeVolumeHandlers(call, handler),
     ...makeVolumeFileHandlers(call, handler),

@@ -45,7 +45,7 @@ function extraKey({ keyword, params }: ErrorObject): string | null {
 }
 
 /** Fields that may contain a secret. For them, an error contains the type of the value, never the value. */
-const SECRET_FIELD = /^(?:registry|network\.secrets)\b|(?:^|\.)(?:value|password|content)$|^runtime\.scripts\./
+const SECRET_FIELD = /^(?:registry|network\.secrets|secrets)\b|(?:^|\.)(?:value|password|content)$|^runtime\.scripts\./
 
 function describeValue({ keyword, params, data }: ErrorObject, field: string): string {
   if (keyword === 'additionalProperties') return 'an unknown field'

@@ -28,7 +28,8 @@ const refuseUnknown: Validate = (_accepts, members, parentSchema) => {
   const all = Object.keys(members).filter((key) => !Object.hasOwn(properties, key))
   if (all.length === 0) return true
   const known = Object.keys(properties)
-  const refuses = (key: string): boolean => asks(members[key]) || known.some((name) => isMisspelt(key, name))
+  const refuses = (key: string): boolean =>
+    asksForSomething(members[key]) || known.some((name) => isMisspelt(key, name))
   const unknown = all[UNKNOWN_MAX] ?? all.find(refuses)
   if (unknown === undefined) return true
   const params = { additionalProperty: unknown }
@@ -41,7 +42,8 @@ type Validate = {
   errors?: Partial<ErrorObject>[]
 }
 
-function asks(value: unknown): boolean {
+/** Whether a value asks for anything. */
+export function asksForSomething(value: unknown): boolean {
   if (Array.isArray(value)) return value.length > 0
   if (typeof value === 'object' && value !== null) return Object.keys(value).length > 0
   return value !== null && value !== false && value !== ''

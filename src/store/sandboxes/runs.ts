@@ -13,13 +13,15 @@ export type OpenRunOfWorker = {
   readonly stop_cause: CauseCode | null
   /** How many of its processes the kernel is known to have killed because memory ran out. */
   readonly memory_kills: number
+  /** Rises with each change of secrets that the run must get. */
+  readonly secrets_version: number
 }
 
 /** The open runs of a worker, in the order of their ids. */
 export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly OpenRunOfWorker[]> {
   const { rows } = await q.query<OpenRunOfWorker>({
     name: 'runs.ofWorker',
-    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause, r.memory_kills FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause, r.memory_kills, s.secrets_version FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
     values: [worker],
   })
@@ -64,6 +66,9 @@ export type RunAssignment = {
   readonly registry_sealed: Buffer | null
   /** The values of the secrets in `spec`. Null if there are none, or if the sandbox was deleted. */
   readonly secrets_sealed: Buffer | null
+  readonly secrets_version: number
+  /** The secrets that the run keeps. Null: it has those of its sandbox. */
+  readonly run_secrets_sealed: Buffer | null
   readonly default_disk_max_mib: number | null
   /** The ranges of addresses that the operator opened for the organization. */
   readonly network_allow: readonly string[]
@@ -74,6 +79,7 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
     text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed, s.secrets_sealed,
+             s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id

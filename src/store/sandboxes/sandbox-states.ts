@@ -133,7 +133,8 @@ const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alia
       disk_mib = coalesce(w.disk_mib, r.disk_mib), waits_since = coalesce(w.waits_since, r.waits_since),
       stop_requested_at = coalesce(w.stop_requested_at, r.stop_requested_at),
       stop_cause = coalesce(w.stop_cause, r.stop_cause), ended_at = coalesce(w.ended_at, r.ended_at),
-      outcome = coalesce(w.outcome::jsonb, r.outcome)
+      outcome = coalesce(w.outcome::jsonb, r.outcome),
+      secrets_sealed = CASE WHEN w.ended_at IS NULL THEN r.secrets_sealed END
     FROM w WHERE r.id = w.run_id)
   INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
   SELECT event_id, org_id, timestamp, category, event_type, id, actor, payload FROM w`

@@ -133,7 +133,7 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
                  LEFT JOIN sandboxes s ON s.id = t.id::uuid
                  WHERE s.visible_until IS NOT NULL OR EXISTS (SELECT 1 FROM pruned_sandboxes d WHERE d.id = t.id::uuid)) AS has_more,
              coalesce((SELECT json_agg(json_build_object('run_id', r.id, 'sandbox_id', r.sandbox_id, 'status', s.status,
-                 'stop_cause', r.stop_cause, 'memory_kills', r.memory_kills) ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+                 'stop_cause', r.stop_cause, 'memory_kills', r.memory_kills, 'secrets_version', s.secrets_version) ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
                WHERE r.worker_id = w.id AND r.ended_at IS NULL), '[]') AS open
            FROM renewed w JOIN p ON p.worker_id = w.id`,
     values: [JSON.stringify(rows), lease.expiresAt, lease.now],

@@ -149,6 +149,7 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
     state.desiredVersion = answer.desired_version
     const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
     for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
+    await giveSecrets(agent, answer.desired_runs)
   }
   noteGeneration(state.reportMemory, request.seq, answer.generation)
   const open = new Set(answer.streams.map(({ ticket }) => ticket))
@@ -165,6 +166,19 @@ function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: Strea
   if (state.dialledTickets.has(ticket)) return
   state.dialledTickets.add(ticket)
   serve({ purpose, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
+}
+
+/** Gives the driver the secrets of its runs. After a failure, the next answer contains them again. */
+async function giveSecrets({ deps, state }: Agent, runs: NonNullable<SyncAnswer['desired_runs']>): Promise<void> {
+  for (const { run_id, sandbox_id, secrets = null } of runs) {
+    if (secrets === null) continue
+    try {
+      await deps.driver.setSecrets?.(run_id, secrets)
+    } catch (error) {
+      deps.log.error({ error, sandbox_id }, 'the secrets of a running sandbox could not be replaced; will retry')
+      state.desiredVersion = null
+    }
+  }
 }
 
 /** Starts to delete volumes, and waits a limited time for the deletions. */

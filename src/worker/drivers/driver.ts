@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
+import type { RunSecret } from '../../domain/spec/secrets.ts'
 import type {
   Capacity,
   DriverReport,
@@ -35,6 +36,12 @@ export interface Driver {
    * Succeeds for an ended or unknown run.
    */
   stop(run: RunId, graceMs: number, outcome?: RunOutcome): Promise<void>
+  /**
+   * Replaces the secrets of a running sandbox, for its new connections. Does nothing to a run that is starting, has ended
+   * or is unknown. A driver with the ability `secrets` has this method. After a restart of the worker, the method gives
+   * the secrets again, because they are never on the worker's disk.
+   */
+  readonly setSecrets?: (run: RunId, secrets: readonly RunSecret[]) => Promise<void>
   /**
    * Stops a run without grace and deletes its record. The sandbox's writable layer stays. Succeeds for an unknown run.
    */

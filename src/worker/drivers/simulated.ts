@@ -211,6 +211,11 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       starts.set(desired.run_id, { done, abort })
       await done
     },
+    setSecrets(id, secrets) {
+      const run = world.runs.get(id)
+      if (run?.observed.phase === 'running') world.runs.set(id, { ...run, desired: { ...run.desired, secrets } })
+      return Promise.resolve()
+    },
     stop: end,
     async remove(id) {
       await end(id, 0)

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { call, mustCall, type SandboxBody } from '../../support/api.ts'
+import { call, mustCall, type ModificationBody, type SandboxBody } from '../../support/api.ts'
+import { capturedRequests } from '../../support/contract.ts'
 import { addKey } from '../../support/orgs.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
@@ -80,4 +81,150 @@ test('a deletion of a sandbox deletes the values', async () => {
     }),
   )
   assert.deepEqual(rows, [{ sealed: null }])
+})
+
+const modify = (id: string, body: object) => call(api, 'modify_sandbox', { params: { sandbox_id: id }, body })
+const plan = (id: string, body: object) => call(api, 'plan_modification', { params: { sandbox_id: id }, body })
+const briefly = ({ changes }: ModificationBody): string[] =>
+  changes.map(
+    (change) => `${change.kind === 'secret' ? change.name : change.field} ${change.change} ${change.disposition}`,
+  )
+
+test('a new value and new hosts reach the worker of a running sandbox, and may be sent again', async () => {
+  const { id } = await create('rotated', [KEY])
+  const secrets = [{ name: 'KEY', value: 'two', allowed_hosts: [{ type: 'any' }] }]
+  const planned = await plan(id, { secrets: [{ ...secrets[0], value: undefined, material: { type: 'provided' } }] })
+  assert.ok(!planned.isRefusal)
+  assert.deepEqual(
+    [planned.body.applied, briefly(planned.body)],
+    [false, ['KEY rotated live', 'KEY hosts_updated live']],
+  )
+  assert.equal(onWorker(id)['KEY']?.value, 'one')
+  for (const _ of ['first', 'repeated']) {
+    const { status, body } = await modify(id, { policy: 'no_restart', secrets })
+    assert.deepEqual([status, 'applied' in body && body.applied], [200, true])
+  }
+  await waitUntil(() => onWorker(id)['KEY']?.value === 'two')
+  assert.deepEqual(onWorker(id)['KEY']?.allowed_hosts, [{ type: 'any' }])
+  const shown = await mustCall(api, 'get_sandbox', { params: { sandbox_id: id } })
+  assert.deepEqual(shown.spec?.network.secrets?.[0]?.allowed_hosts, [{ type: 'any' }])
+  const { data } = await mustCall(api, 'list_events', { query: { sandbox_id: id } })
+  const changes = data.filter(({ event_type }) => event_type === 'sandbox_secrets_changed')
+  assert.deepEqual(
+    changes.map(({ payload }) => Object(payload).changes),
+    [['KEY rotated', 'KEY hosts_updated']],
+  )
+})
+
+test('a removed secret is taken from the worker, and an unknown name is no change', async () => {
+  const { id } = await create('removed', [KEY])
+  const removal = await modify(id, { secrets_remove: ['KEY', 'UNKNOWN'] })
+  assert.ok(!removal.isRefusal)
+  assert.deepEqual(briefly(removal.body), ['KEY removed live'])
+  await waitUntil(() => onWorker(id)['KEY'] === undefined)
+  const again = await modify(id, { secrets_remove: ['KEY'] })
+  assert.ok(!again.isRefusal)
+  assert.deepEqual(briefly(again.body), [])
+})
+
+test('what a running sandbox can not get is refused with the way out, and nothing is changed', async () => {
+  const { id } = await create('stays', [KEY])
+  const before = await mustCall(api, 'get_sandbox', { params: { sandbox_id: id } })
+  const NEW = { name: 'NEW', value: 'x', allowed_hosts: [{ type: 'any' }] }
+  const cases: readonly (readonly [object, string, RegExp])[] = [
+    [{ secrets: [NEW] }, 'modification_refused', /NEW added: .*; accepted: policy next_start/],
+    [{ policy: 'restart', secrets: [NEW] }, 'modification_refused', /NEW added/],
+    [
+      { secrets: [{ name: 'KEY', value: 'x', placeholder: '$OTHER' }] },
+      'modification_refused',
+      /KEY placeholder_updated/,
+    ],
+    [
+      { secrets: [{ name: 'KEY', substitution: { query: true } }] },
+      'modification_refused',
+      /secret\.KEY\.policy updated/,
+    ],
+    [{ secrets: [{ name: 'NEW', allowed_hosts: [{ type: 'any' }] }] }, 'modification_refused', /NEW needs a value/],
+    [{ secrets: [{ name: 'NEW', value: 'x' }] }, 'modification_refused', /NEW needs at least one allowed host/],
+    [{ secrets: [{ ...NEW, placeholder: '$MSB_KEY' }] }, 'modification_refused', /have the same placeholder/],
+    [
+      { secrets: [{ name: 'KEY', value: 'x' }], secrets_remove: ['KEY'] },
+      'modification_refused',
+      /both configured and removed/,
+    ],
+    [
+      {
+        secrets: [
+          { name: 'KEY', value: 'x' },
+          { name: 'KEY', value: 'y' },
+        ],
+      },
+      'modification_refused',
+      /configured twice/,
+    ],
+    [{ env: [{ key: 'A', value: 'b' }] }, 'modification_unsupported', /env of a sandbox can not change/],
+    [{ memory_mib: 1024 }, 'modification_unsupported', /memory_mib/],
+    [{ secrets: [{ name: 'KEY', allow_hosts: ['a'] }] }, 'invalid_request', /secrets\[0\]\.allow_hosts/],
+    [{ secrets: [{ name: 'KEY', substitution: { header: true } }] }, 'invalid_request', /substitution\.header /],
+    [{ secrets: [{ name: 'KEY', allowed_hosts: [] }] }, 'invalid_request', /secrets\[0\]\.allowed_hosts/],
+    [{ secrets: [{ name: 'A=B', value: 'x' }] }, 'invalid_request', /secrets\[0\]\.name/],
+    [{ secrets: [{ name: 'KEY', value: 'x\n' }] }, 'invalid_sandbox_config', /secrets\[0\]\.value/],
+  ]
+  for (const [body, code, message] of cases) {
+    const answer = await modify(id, body)
+    assert.ok(answer.isRefusal, JSON.stringify(body))
+    assert.deepEqual([answer.body.error.code, message.test(answer.body.error.message)], [code, true], answer.text)
+  }
+  assert.deepEqual(await mustCall(api, 'get_sandbox', { params: { sandbox_id: id } }), before)
+  assert.equal(onWorker(id)['KEY']?.value, 'one')
+})
+
+test('with next_start, what runs keeps its secrets, and the next run has the new ones', async () => {
+  const { id } = await create('later', [KEY, { ...KEY, env_var: 'OTHER' }])
+  const secrets = [
+    { name: 'KEY', value: 'two' },
+    { name: 'NEW', value: 'three', allowed_hosts: [{ type: 'any' }] },
+  ]
+  const changed = await modify(id, { policy: 'next_start', secrets })
+  assert.ok(!changed.isRefusal)
+  assert.deepEqual(briefly(changed.body), ['KEY rotated next_start', 'NEW added next_start'])
+  const pending = await modify(id, { secrets: [{ name: 'KEY', value: 'four' }] })
+  assert.match(pending.text, /an earlier change of this secret waits for the next start/)
+  assert.ok(!(await modify(id, { secrets: [{ name: 'OTHER', value: 'now' }] })).isRefusal)
+  await waitUntil(() => onWorker(id)['OTHER']?.value === 'now')
+  assert.deepEqual([onWorker(id)['KEY']?.value, onWorker(id)['NEW']], ['one', undefined])
+  await mustCall(api, 'stop_sandbox', { params: { sandbox_id: id } })
+  await waitUntil(async () => (await mustCall(api, 'get_sandbox', { params: { sandbox_id: id } })).status === 'stopped')
+  await mustCall(api, 'start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
+  const values = Object.fromEntries(Object.entries(onWorker(id)).map(([name, { value }]) => [name, value]))
+  assert.deepEqual(values, { KEY: 'two', OTHER: 'now', NEW: 'three' })
+})
+
+test('a stopped sandbox gets its first secret at its next start, and values that can not be unsealed are given again', async () => {
+  const { id } = await mustCall(api, 'create_sandbox', { body: { name: 'first', image: 'registry.example/box:1' } })
+  const given = await modify(id, { secrets: [{ name: 'KEY', value: 'one', allowed_hosts: [{ type: 'any' }] }] })
+  assert.ok(!given.isRefusal)
+  assert.deepEqual(briefly(given.body), ['KEY added next_start'])
+  await world.control.asOwner(`UPDATE sandboxes SET secrets_sealed = '\\x01' WHERE id = $1`, [id])
+  assert.match(
+    (await modify(id, { secrets: [{ name: 'KEY', allowed_hosts: KEY.allowed_hosts }] })).text,
+    /KEY needs a value/,
+  )
+  assert.ok(!(await modify(id, { secrets: [{ name: 'KEY', value: 'two' }] })).isRefusal)
+  await mustCall(api, 'start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
+  assert.equal(onWorker(id)['KEY']?.value, 'two')
+})
+
+test('the requests of the client 0.7.13 are understood', async () => {
+  const { id } = await create('recorded', [
+    { ...KEY, env_var: 'API_KEY' },
+    { ...KEY, env_var: 'OLD_KEY' },
+  ])
+  for (const { name, method, body } of capturedRequests().filter(({ url }) =>
+    /\{id\}(?:\/modifications\/plan)?$/.test(url),
+  )) {
+    const answer = method === 'PUT' ? await modify(id, body) : await plan(id, body)
+    assert.ok([200, 409].includes(answer.status), `${name}: ${answer.text}`)
+    if (method === 'POST') assert.equal(answer.status, 200, `${name}: ${answer.text}`)
+  }
 })
