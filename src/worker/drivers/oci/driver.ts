@@ -15,6 +15,7 @@ import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
 import { confirmEnd } from './run/confirm-end.ts'
 import { cgroupParentOf } from './cgroups/open-cgroups.ts'
+import { makeUseReader } from './cgroups/measure-use.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
 import { disownRuns, killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
@@ -30,6 +31,7 @@ import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { startRun } from './run/start.ts'
 import { joinsUserNamespaces } from './run/runtime.ts'
 import { stopProcesses } from './run/stop-processes.ts'
+import { makeUseSampler, type UseSampler } from './run/use-sampler.ts'
 import { openSandboxUsers } from './users/sandbox-users.ts'
 
 /**
@@ -56,7 +58,9 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     supervisor.checkSoon()
   })
   opened.defer(() => activity.close())
-  const operations = makeRunOperations(context, { activity, poolFiller })
+  const sampler = makeUseSampler({ ...context, readUse: makeUseReader(cgroupParentOf(input.key)) })
+  opened.defer(() => sampler.close())
+  const operations = makeRunOperations(context, { activity, poolFiller, sampler })
   await disownRuns(context)
   await killOrphanedShims(context)
   await reclaimHostDevices(log)
@@ -107,10 +111,15 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   }
 }
 
-type RunServices = { readonly activity: RunActivity; readonly poolFiller: PoolFiller }
+type RunServices = {
+  readonly activity: RunActivity
+  readonly poolFiller: PoolFiller
+  readonly sampler: UseSampler
+}
 
-function makeRunOperations(context: OciContext, { activity, poolFiller }: RunServices): RunOperations<OciRunRecord> {
+function makeRunOperations(context: OciContext, services: RunServices): RunOperations<OciRunRecord> {
   const { captures, memoryKills, users, bootId } = context
+  const { activity, poolFiller, sampler } = services
   return {
     async newRecord(desired) {
       const { spec } = desired
@@ -120,7 +129,7 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
     },
     async start(desired, record, attempt) {
       try {
-        await startRun(context, desired, { record, ...attempt })
+        sampler.begin(await startRun(context, desired, { record, ...attempt }))
       } finally {
         users.closeNamespaces(desired.run_id)
         poolFiller.fillLater() // a start that failed may have taken a disk too
@@ -140,10 +149,14 @@ function makeRunOperations(context: OciContext, { activity, poolFiller }: RunSer
     memoryKillsOf: (record) => memoryKills.reportedOf(record.run_id),
     stopProcesses: (record, graceMs) => stopProcesses(context, record, graceMs),
     readLastOutput: (record) => captures.finish(record),
-    release: (record) => releaseRun(context, record),
+    release(record) {
+      sampler.forget(record.run_id) // its sample is in a folder that is removed
+      return releaseRun(context, record)
+    },
     resumeOutput(record) {
       captures.begin({ ...record, shim: record.started?.shim ?? null })
       memoryKills.adopt(record)
+      sampler.begin(record)
     },
     forget(run) {
       captures.forget(run)

@@ -11,6 +11,7 @@ import type { OciContext } from '../context.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecord } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
+import { USE_SAMPLE_FILE } from './use-sample.ts'
 
 const KILL_TIMEOUT_MS = 10_000
 const KILL_POLL_MS = 5
@@ -48,6 +49,7 @@ export async function removeMounts(
   if (!existsSync(paths.base)) return
   await unmountBelow(paths.base, context)
   await rm(join(paths.base, 'layers'), { recursive: true, force: true })
+  for (const file of [USE_SAMPLE_FILE, `${USE_SAMPLE_FILE}.tmp`]) await rm(join(paths.base, file), { force: true })
   for (const folder of [join(paths.base, 'mapped'), paths.pins]) await removePins(folder)
   for (const folder of [paths.root, paths.disk, paths.devices, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)

@@ -10,14 +10,14 @@ import type { OciRunRecord } from './run-records.ts'
 import { startShim } from './shim.ts'
 
 /**
- * Starts the container of a run, and writes the run's record once the container accepts commands. Implements
+ * Starts the container of a run. Writes and returns the run's record once the container accepts commands. Implements
  * `RunOperations.start`.
  */
 export async function startRun(
   context: OciContext,
   desired: DesiredRun,
   { record, signal, stopwatch }: StartAttempt & { readonly record: OciRunRecord },
-): Promise<void> {
+): Promise<OciRunRecord> {
   assertScriptNames(desired.spec)
   requireSecrets(desired)
   const resources = await acquireResources(context, desired, { signal, stopwatch })
@@ -33,6 +33,8 @@ export async function startRun(
   context.captures.begin({ ...record, shim: processes.shim })
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
-  await records.write({ ...record, image: image.config, facts, started })
+  const written = { ...record, image: image.config, facts, started }
+  await records.write(written)
   context.log.debug({ ...logFieldsOf(desired), phases: stopwatch.phases() }, 'started')
+  return written
 }
