@@ -5,6 +5,7 @@
 import {
   WORKER_PROTOCOL_VERSION,
   type Capacity,
+  type DesiredRun,
   type StreamTicket,
   type SyncAnswer,
   type SyncRequest,
@@ -149,7 +150,6 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
     state.desiredVersion = answer.desired_version
     const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
     for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
-    await giveSecrets(agent, answer.desired_runs)
   }
   noteGeneration(state.reportMemory, request.seq, answer.generation)
   const open = new Set(answer.streams.map(({ ticket }) => ticket))
@@ -159,7 +159,11 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   volumes.apply(request, answer)
   await reconcileRuns(agent)
   // Until these deletions are done, every answer requests them again. Waiting keeps the worker from syncing in a tight loop.
-  await Promise.all([removeVolumes(agent, answer.discard_volumes), waitForDiscards(agent, RETRY_MS)])
+  await Promise.all([
+    removeVolumes(agent, answer.discard_volumes),
+    waitForDiscards(agent, RETRY_MS),
+    giveSecrets(agent, answer.desired_runs ?? []),
+  ])
 }
 
 function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: StreamTicket, serve: Serve): void {
@@ -168,17 +172,16 @@ function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: Strea
   serve({ purpose, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
 }
 
-/** Gives the driver the secrets of its runs. After a failure, the next answer contains them again. */
-async function giveSecrets({ deps, state }: Agent, runs: NonNullable<SyncAnswer['desired_runs']>): Promise<void> {
-  for (const { run_id, sandbox_id, secrets = null } of runs) {
-    if (secrets === null) continue
-    try {
-      await deps.driver.setSecrets?.(run_id, secrets)
-    } catch (error) {
-      deps.log.error({ error, sandbox_id }, 'the secrets of a running sandbox could not be replaced; will retry')
-      state.desiredVersion = null
-    }
-  }
+/** Gives the driver the secrets of its runs. After a failure and a pause, the next answer contains them again. */
+async function giveSecrets({ deps, state, signal }: Agent, runs: readonly DesiredRun[]): Promise<void> {
+  const given = runs.map(async ({ run_id, secrets = null }) => {
+    if (secrets !== null) await deps.driver.setSecrets?.(run_id, secrets)
+  })
+  const failed = (await Promise.allSettled(given)).find(({ status }) => status === 'rejected')
+  if (failed?.status !== 'rejected') return
+  deps.log.error({ error: failed.reason }, 'the secrets of a running sandbox could not be replaced; will retry')
+  state.desiredVersion = null
+  await interruptibleSleep(deps.clock, RETRY_MS, signal)
 }
 
 /** Starts to delete volumes, and waits a limited time for the deletions. */

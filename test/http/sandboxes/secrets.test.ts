@@ -14,10 +14,11 @@ import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/dri
 let world: WorkerWorld
 let api: { readonly url: string; readonly key: string }
 const machine = makeSimulatedWorld()
+let endWorker: () => Promise<void>
 
 before(async () => {
   world = await makeWorkerWorld()
-  world.runWorker(makeSimulatedDriver({ clock: systemClock, world: machine }))
+  endWorker = world.runWorker(makeSimulatedDriver({ clock: systemClock, world: machine }))
   const { deps, caller } = world.control
   await waitUntil(async () =>
     (await deps.workerAbilities(caller.org_id, { isFresh: true })).some((list) => list.includes('secrets')),
@@ -118,14 +119,26 @@ test('a new value and new hosts reach the worker of a running sandbox, and may b
 
 test('a removed secret is taken from the worker, and an unknown name is no change', async () => {
   const { id } = await create('removed', [KEY])
+  const generation = await readGeneration()
   const removal = await modify(id, { secrets_remove: ['KEY', 'UNKNOWN'] })
   assert.ok(!removal.isRefusal)
   assert.deepEqual(briefly(removal.body), ['KEY removed live'])
   await waitUntil(() => onWorker(id)['KEY'] === undefined)
+  assert.ok((await readGeneration()) > generation, 'a lost notification would cost only time')
   const again = await modify(id, { secrets_remove: ['KEY'] })
   assert.ok(!again.isRefusal)
   assert.deepEqual(briefly(again.body), [])
 })
+
+async function readGeneration(): Promise<number> {
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<{ generation: string }>({
+      text: 'SELECT generation FROM worker_generations WHERE worker_id = $1',
+      values: [world.worker_id],
+    }),
+  )
+  return Number(rows[0]?.generation ?? 0)
+}
 
 test('what a running sandbox can not get is refused with the way out, and nothing is changed', async () => {
   const { id } = await create('stays', [KEY])
@@ -227,4 +240,21 @@ test('the requests of the client 0.7.13 are understood', async () => {
     assert.ok([200, 409].includes(answer.status), `${name}: ${answer.text}`)
     if (method === 'POST') assert.equal(answer.status, 200, `${name}: ${answer.text}`)
   }
+})
+
+test('a worker that starts again gets the secrets again, and a driver that fails to take them gets them until it does', async () => {
+  const { id } = await create('again', [KEY])
+  await endWorker()
+  for (const [run, { desired, ...rest }] of machine.runs)
+    machine.runs.set(run, { desired: { ...desired, secrets: null }, ...rest })
+  const driver = makeSimulatedDriver({ clock: systemClock, world: machine })
+  const mine = [...machine.runs].find(([, { desired }]) => desired.sandbox_id === id)?.[0]
+  let tries = 0
+  const setSecrets: typeof driver.setSecrets = async (run, secrets) => {
+    if (run === mine && ++tries === 1) throw new Error('the proxy is away')
+    await driver.setSecrets?.(run, secrets)
+  }
+  endWorker = world.runWorker({ ...driver, setSecrets })
+  await waitUntil(() => onWorker(id)['KEY']?.value === 'one')
+  assert.ok(tries > 1)
 })

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import type { ImageConfig } from '../../../../src/worker/images/image.ts'
 import { openCgroups } from '../../../../src/worker/drivers/oci/cgroups/open-cgroups.ts'
+import type { Secret } from '../../../../src/domain/spec/secrets.ts'
 import { sandboxEnvironment } from '../../../../src/worker/drivers/oci/environment.ts'
 import { workloadCommand } from '../../../../src/worker/drivers/shared/desired-run.ts'
 import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/probe.ts'
@@ -21,6 +22,13 @@ const image: ImageConfig = {
   workdir: null,
   user: null,
 }
+
+test('a process sees the placeholder of a secret as a default, in place of a variable of the image', () => {
+  const secret = { env_var: 'KEY', placeholder: '$MSB_KEY' } as Secret // the rest of a secret is not for the sandbox
+  const withSecret = { ...spec, network: { ...spec.network, secrets: [secret] } }
+  const env = sandboxEnvironment(withSecret, { ...image, env: ['KEY=of-the-image'] }, '/')
+  assert.ok(env.includes('KEY=$MSB_KEY') && !env.includes('KEY=of-the-image'))
+})
 
 test("the spec's environment overrides the image's, and the scripts come first on PATH", () => {
   const env = sandboxEnvironment({ ...spec, env: [{ key: 'A', value: '2' }] }, image, '/home/x')
