@@ -4,7 +4,7 @@ import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type { Capacity, RunOutcome, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
-import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
 import { DEFAULT_BEHAVIOUR, type SimulatedBehaviour } from './simulated-behaviour.ts'
 import { StartError } from '../start-error.ts'
@@ -96,7 +96,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
         openLogs.add(id)
         writer.openRun()
       } else if (observed.outcome !== undefined && openLogs.delete(id)) {
-        writer.system(LIFECYCLE_LINES.ended(observed.outcome))
+        writeSystemLine(writer, desired.spec.runtime.log_level, LIFECYCLE_LINES.ended(observed.outcome))
         writer.closeRun()
       }
     }
@@ -143,7 +143,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     if (world.runs.get(desired.run_id)?.observed.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(desired.sandbox_id)
-    logs.writerOf(desired.sandbox_id).system(LIFECYCLE_LINES.started)
+    writeSystemLine(logs.writerOf(desired.sandbox_id), desired.spec.runtime.log_level, LIFECYCLE_LINES.started)
     const { memoryKills } = behaviour
     const running: ObservedRun = {
       ...observed,
@@ -185,7 +185,8 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const run = world.runs.get(id)
     if (run === undefined || run.observed.phase === 'ended') return
     put(id, { ...run, observed: { ...run.observed, phase: 'stopping' } })
-    logs.writerOf(run.desired.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
+    const { sandbox_id, spec } = run.desired
+    writeSystemLine(logs.writerOf(sandbox_id), spec.runtime.log_level, LIFECYCLE_LINES.stopRequested)
     const { ignoresTerm, stopDelayMs } = behaviourOf(run.desired)
     const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
     if (waitMs > 0) await clock.sleep(waitMs)

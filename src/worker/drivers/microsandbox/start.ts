@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT, type IsolationLevel } from '../../../domain/isolation.ts'
 import type { ImageConfig } from '../../images/image.ts'
-import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import { assertScriptNames, diskSizeMib, requireDiskSize, resolveImage } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
@@ -53,7 +53,7 @@ export async function startVm(
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
   await records.write(started)
   resumeCapture(context, started)
-  context.logs.writerOf(desired.sandbox_id).system(LIFECYCLE_LINES.started)
+  writeSystemLine(context.logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
 }
 
 /** Creates a sandbox's microVM with its disk, and starts it for the first time. */

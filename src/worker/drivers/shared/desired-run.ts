@@ -2,7 +2,7 @@ import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId } from '../../../domain/ids.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { Image, ImageConfig, RegistryAuth } from '../../images/image.ts'
-import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import type { LogWriter } from '../../logs/logs.ts'
 import { StartError } from '../../start-error.ts'
 
@@ -44,7 +44,7 @@ export async function resolveImage(
   const image =
     pinned ??
     (await images.resolve(spec.image, { org, policy: spec.pull_policy, auth: registry_auth, signal, onFetched }))
-  log.system(LIFECYCLE_LINES.image(image.reference, image.digest, source))
+  writeSystemLine(log, spec.runtime.log_level, LIFECYCLE_LINES.image(image.reference, image.digest, source))
   return image
 }
 

@@ -1,6 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type OrgId, type SandboxId } from '../../../domain/ids.ts'
+import type { SandboxLogLevel } from '../../../domain/spec/spec.ts'
 import { sinceBootMs } from '../../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
@@ -19,6 +20,8 @@ export type RunRecord<Started> = {
   readonly name?: string
   readonly org?: string
   readonly boot_id: string
+  /** `runtime.log_level` of its spec. Absent in records of an earlier version. */
+  readonly log_level?: SandboxLogLevel | null
   readonly facts: Readonly<Record<string, string>>
   /** Set once the sandbox accepted commands. */
   readonly started: Started | null
@@ -63,6 +66,7 @@ export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<nev
     name,
     org,
     boot_id: bootId,
+    log_level: desired.spec.runtime.log_level,
     facts: {},
     started: null,
     is_stop_requested: false,

@@ -4,7 +4,7 @@ import type { MeasuredPhase } from '../../../domain/sandboxes/start-phases.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
-import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
@@ -109,7 +109,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const ended: Run = { ...record, outcome, ...measureRun(record, bootId, endedMsAgo) }
     await records.write(ended)
     const writer = logs.writerOf(record.sandbox_id)
-    if (record.outcome === null) writer.system(LIFECYCLE_LINES.ended(outcome))
+    if (record.outcome === null) writeSystemLine(writer, record.log_level, LIFECYCLE_LINES.ended(outcome))
     writer.closeRun()
     await operations.release(ended)
     const released: Run = { ...ended, is_released: true }
@@ -183,7 +183,9 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const stopwatch = makeStartStopwatch(clock)
     try {
       await operations.start(desired, record, { signal, stopwatch })
-      phasesOf.set(record.run_id, stopwatch.phases())
+      const phases = stopwatch.phases()
+      phasesOf.set(record.run_id, phases)
+      writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.startPhases(phases))
     } catch (error) {
       const failure = startErrorOf(error, signal)
       const { reason, message } = failure
@@ -211,7 +213,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       if (record === null || record.is_released) return record
       const stopping: Run = { ...record, is_stop_requested: true, stop_outcome: outcome }
       await records.write(stopping)
-      if (!record.is_stop_requested) logs.writerOf(record.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
+      if (!record.is_stop_requested)
+        writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.stopRequested)
       watch.checkSoon()
       await operations.stopProcesses(stopping, graceMs)
       return await recordEnd(stopping, outcome)

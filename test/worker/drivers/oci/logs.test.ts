@@ -9,6 +9,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import type { RunId } from '../../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
+import type { SandboxLogLevel } from '../../../../src/domain/spec/spec.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
@@ -101,6 +102,19 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     await waitUntil(async () => (await saidBy(desired, 'system')).includes('were not kept'), LIMIT_MS)
     await driver.stop(desired.run_id, 0)
     assert.match(await saidBy(desired, 'system'), /stop requested\n.*stopped\n$/s)
+  })
+
+  test('has the worker’s messages of the level that the sandbox asks for', async () => {
+    const says = async (log_level: SandboxLogLevel): Promise<string> => {
+      const desired = makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, log_level } })
+      await driver.start(desired, NEVER)
+      await driver.stop(desired.run_id, 0)
+      return await saidBy(desired, 'system')
+    }
+    assert.equal(await says('error'), '')
+    assert.equal(await says('warn'), '')
+    assert.match(await says('info'), /^image .*\nstarted\nstop requested\nstopped\n$/)
+    assert.match(await says('trace'), /started\nphases of the start: .*runtime \d+ ms.*\nstop requested\n/)
   })
 
   test('says that memory ran out', async () => {

@@ -1,6 +1,7 @@
 import type { RunId } from '../../../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../../logs/lifecycle-lines.ts'
 import type { SandboxLogs } from '../../../logs/logs.ts'
 import type { KernelLog, MemoryKill } from '../../../processes/kernel-log.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
@@ -88,7 +89,7 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
       memoryMib: record.spec.resources.memory_mib,
     })
     Object.assign(counted, { count, lastText: text, lastMs: clock.monotonicMs() })
-    logs.writerOf(record.sandbox_id).system(text)
+    writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.memoryKills(text))
     log.info(logFieldsOf(record), text)
   }
   const check = (run: RunId): number => {

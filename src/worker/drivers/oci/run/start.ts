@@ -1,5 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
-import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../../logs/lifecycle-lines.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
 import { assertScriptNames, requireSecrets } from '../../shared/desired-run.ts'
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
@@ -29,7 +29,7 @@ export async function startRun(
   const { run_id, sandbox_id } = desired
   const shim = { run: run_id, bundle, rootBase: paths.base, pipes, runtime, launcher, records, clock, signal }
   const processes = await stopwatch.measure('runtime', startShim(shim))
-  context.logs.writerOf(sandbox_id).system(LIFECYCLE_LINES.started)
+  writeSystemLine(context.logs.writerOf(sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   context.captures.begin({ ...record, shim: processes.shim })
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
