@@ -333,9 +333,9 @@ test('bodies of another type, charset or encoding are 415, and bodies above the 
 test('an unknown path is 404 and a wrong method 405 with Allow; below /v1, callers without a key get 401 instead', async () => {
   const unknown = await ask({ url: '/v1/nothing' })
   assert.deepEqual([unknown.status, unknown.json().error.code], [404, 'not_found'])
-  const wrong = await ask({ method: 'PUT', url: BY_ID })
+  const wrong = await ask({ method: 'POST', url: BY_ID })
   assert.deepEqual([wrong.status, wrong.json().error.code], [405, 'method_not_allowed'])
-  assert.equal(wrong.headers['allow'], 'DELETE, GET, HEAD, PATCH')
+  assert.equal(wrong.headers['allow'], 'DELETE, GET, HEAD, PATCH, PUT')
   const options = await ask({ method: 'OPTIONS', url: '/v1/sandboxes' })
   assert.deepEqual([options.status, options.headers['allow']], [204, 'GET, HEAD, POST'])
   assert.equal((await ask({ url: '/v1/nothing', headers: {} })).status, 401)
