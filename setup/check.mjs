@@ -2,13 +2,20 @@
 // architecture that no tool can check are checked by a test, test/architecture.test.ts.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ensureDocumentTools } from './document-tools.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runToEnd } from './run-to-end.mjs'
 import { runMain, SetUpFailure } from './say.mjs'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
-/** The checks: title, script in node_modules, arguments, and the arguments that `--fix` adds or uses instead. */
+/** The linter of the API document sends no usage data and asks for no newer version. */
+const quietLinter = { REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_NOTIFICATIONS: 'true' }
+
+/**
+ * The checks: title, script in node_modules, arguments, and the arguments that `--fix` adds or uses instead. Those with
+ * `isFetched` are not in the lock file: see document-tools.mjs.
+ */
 const checks = [
   { title: 'types (tsc)', script: 'typescript/bin/tsc', args: ['-p', '.'] },
   {
@@ -24,6 +31,18 @@ const checks = [
     insteadToFix: ['--write', '--log-level=warn', '.'],
   },
   { title: 'dead code (knip)', script: 'knip/bin/knip.js', args: ['--no-progress'] },
+  {
+    title: 'API document (redocly)',
+    script: '@redocly/cli/bin/cli.js',
+    args: ['lint', 'openapi.json', '--config', 'redocly.yaml'],
+    isFetched: true,
+  },
+  {
+    title: 'API document (spectral)',
+    script: '@stoplight/spectral-cli/dist/index.js',
+    args: ['lint', 'openapi.json', '--fail-severity', 'hint'],
+    isFetched: true,
+  },
 ]
 
 await runMain(async () => {
@@ -31,13 +50,15 @@ await runMain(async () => {
   const unknown = process.argv.slice(2).find((word) => word !== '--fix')
   if (unknown !== undefined) throw new SetUpFailure(`unknown argument ${unknown}; the only one is --fix`)
   ensureNodePackages(root)
+  const documentTools = ensureDocumentTools(root)
   const failed = []
-  for (const { title, script, args, fixArgs = [], insteadToFix = [...args, ...fixArgs] } of checks) {
+  for (const { title, script, args, fixArgs = [], insteadToFix = [...args, ...fixArgs], isFetched = false } of checks) {
     const startedMs = performance.now()
     console.log(`--- ${title}`)
-    const path = join(root, 'node_modules', script)
+    const path = join(isFetched ? documentTools : join(root, 'node_modules'), script)
     const exitCode = await runToEnd(join(root, '.setup', 'node'), [path, ...(isFixing ? insteadToFix : args)], {
       cwd: root,
+      env: quietLinter,
     })
     if (exitCode !== 0) failed.push(title)
     console.log(

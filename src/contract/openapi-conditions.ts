@@ -41,6 +41,7 @@ export function conditionParameters(operation: Operation): readonly object[] {
   ]
 }
 
+const ETAG_EXAMPLE = '"Vf3xw0mNq8Yk2Zs5Jt7Lbd"'
 const IDEMPOTENCY_KEY = {
   name: 'Idempotency-Key',
   in: 'header',
@@ -48,6 +49,7 @@ const IDEMPOTENCY_KEY = {
   description:
     'Makes a retry safe. If the organization used the key in the last 24 hours (or the time that the operator has set), the request is not executed again and gets the stored reply, even if that is a refusal. Replies with 429 and 5xx are not stored. 1 to 255 printable ASCII characters.',
   schema: { type: 'string', minLength: 1, maxLength: 255, pattern: '^[\\x20-\\x7e]+$' },
+  example: 'create-build-42',
 }
 const IF_MATCH = {
   name: 'If-Match',
@@ -55,6 +57,7 @@ const IF_MATCH = {
   required: false,
   description: 'Changes the object only if it has one of these ETags; `*` matches any. Otherwise the reply is 412.',
   schema: { type: 'string' },
+  example: ETAG_EXAMPLE,
 }
 const IF_NONE_MATCH = {
   name: 'If-None-Match',
@@ -62,4 +65,5 @@ const IF_NONE_MATCH = {
   required: false,
   description: 'The ETags that the client has. If the object still has one of them, the reply is 304.',
   schema: { type: 'string' },
+  example: ETAG_EXAMPLE,
 }

@@ -10,14 +10,19 @@ import {
   NOT_MODIFIED,
 } from './openapi-conditions.ts'
 import { problemsOf, type Operation } from './operation.ts'
+import { documentComponents, documentProperty, exampleOf } from './openapi-documentation.ts'
+import { EXAMPLE_INSTANT } from './openapi-examples.ts'
+import { isRecord, renderSchema, type Components } from './openapi-schemas.ts'
 import { OPERATIONS } from './operations.ts'
+import { TAGS } from './openapi-tags.ts'
 
 /** The version of the API. */
 const API_VERSION = '0.1.0'
 
 /** Renders the OpenAPI 3.1 document of the API. The document depends only on the table of operations. */
 export function renderDocument(): object {
-  const components = new Map<string, unknown>()
+  const components: Components = new Map()
+  const tagsInUse = [...new Set(Object.values(OPERATIONS).map(({ tag }) => tag))]
   const paths: Record<string, Record<string, unknown>> = {}
   for (const operation of Object.values(OPERATIONS)) {
     const methods = (paths[operation.path] ??= {})
@@ -30,11 +35,12 @@ export function renderDocument(): object {
       version: API_VERSION,
       description:
         'Create, start, stop and delete the sandboxes of an organization, run commands in them, and see what happened. An unknown field of a body is ignored if it asks for nothing (null, false, or empty), and refused by name otherwise.',
+      contact: { name: 'Sandyard' },
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/' }],
     security: [{ api_key: [] }],
-    tags: [...new Set(Object.values(OPERATIONS).map(({ tag }) => tag))].map((name) => ({ name })),
+    tags: tagsInUse.map((name) => ({ name, description: TAGS[name] ?? '' })),
     paths,
     components: {
       securitySchemes: {
@@ -49,7 +55,8 @@ export function renderDocument(): object {
         ...CONDITION_HEADERS,
         RetryAfter: { description: 'How many seconds to wait before a retry.', schema: { type: 'integer' } },
       },
-      schemas: Object.fromEntries([...components].toSorted(([a], [b]) => (a < b ? -1 : 1))),
+      examples: renderExamples(components),
+      schemas: documentComponents(components),
     },
   }
 }
@@ -62,8 +69,6 @@ export function renderDocumentText(): string {
   return `${JSON.stringify(renderDocument(), null, 2)}\n`
 }
 
-type Components = Map<string, unknown>
-
 function renderOperation(operation: Operation, components: Components): object {
   const { id, tag, summary, description, params, query, headers, body, takes, reply, access } = operation
   const hasBody = Object.keys(propertiesOf(body)).length > 0
@@ -71,7 +76,7 @@ function renderOperation(operation: Operation, components: Components): object {
     operationId: id,
     tags: [tag],
     summary,
-    ...(description === undefined ? {} : { description }),
+    description: description ?? `${summary}.`,
     ...(access === 'none' ? { security: [] } : {}),
     parameters: [
       ...renderParameters(params, 'path', components),
@@ -83,7 +88,7 @@ function renderOperation(operation: Operation, components: Components): object {
       ? {
           requestBody: {
             required: true,
-            content: { 'application/json': { schema: render(body, components) } },
+            content: { 'application/json': renderJson(body, components) },
           },
         }
       : {}),
@@ -92,12 +97,12 @@ function renderOperation(operation: Operation, components: Components): object {
       [reply.status]: {
         description: reply.description,
         headers: replyHeaders(operation),
-        ...(reply.kind === 'json'
-          ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
-          : {}),
+        ...(reply.kind === 'json' ? { content: { 'application/json': renderJson(reply.schema, components) } } : {}),
         ...(reply.kind === 'bytes' ? { content: BYTES } : {}),
         ...(reply.kind === 'events' ? { content: renderEvents(reply.schema, components) } : {}),
-        ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
+        ...(reply.kind === 'text'
+          ? { content: { 'text/plain': { schema: { type: 'string' }, example: 'sandyard_up 1\n' } } }
+          : {}),
       },
       ...(hasETag(operation) && operation.method === 'GET' ? NOT_MODIFIED : {}),
       ...renderProblems(operation, components),
@@ -105,7 +110,44 @@ function renderOperation(operation: Operation, components: Components): object {
   }
 }
 
-const BYTES = { 'application/octet-stream': { schema: {} } }
+/** The content of a JSON body: its schema, and an example. */
+function renderJson(schema: TSchema, components: Components): object {
+  const rendered = renderSchema(schema, components)
+  const name = titleOf(schema)
+  return {
+    schema: rendered,
+    ...(name === null ? { example: exampleOf(components, rendered, 'body') } : { examples: referTo([name]) }),
+  }
+}
+
+function referTo(names: readonly string[]): object {
+  return Object.fromEntries(names.map((name) => [name, { $ref: `#/components/examples/${name}` }]))
+}
+
+/** The examples that several operations share: of bodies, by the name of their schema, and of refusals, by their code. */
+function renderExamples(components: Components): object {
+  const operations: readonly Operation[] = Object.values(OPERATIONS)
+  const bodies = operations.flatMap(({ body, reply }) => [body, ...(reply.kind === 'json' ? [reply.schema] : [])])
+  const names = new Set(bodies.map(titleOf).filter((name) => name !== null))
+  const codes = new Set(operations.flatMap(problemsOf))
+  return {
+    ...Object.fromEntries(
+      [...names].map((name) => [name, { value: exampleOf(components, components.get(name), name) }]),
+    ),
+    ...Object.fromEntries([...codes].map((code) => [code, { value: refusalOf(code) }])),
+  }
+}
+
+function refusalOf(code: ProblemCode): object {
+  return { error: { code: publicCode(code), message: PROBLEMS[code].message, details: null } }
+}
+
+function titleOf(schema: TSchema): string | null {
+  return 'title' in schema && typeof schema.title === 'string' ? schema.title : null
+}
+
+const BYTES = { 'application/octet-stream': { schema: {}, example: 'a,b\n1,2\n' } }
+const EVENTS_EXAMPLE = `id: AQEAAAAAAAAAKgAAAAAAAAA=\nevent: log\ndata: {"source":"stdout","ts":"${EXAMPLE_INSTANT}","text":"ready\\n"}\n\n`
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
 
 /**
@@ -113,18 +155,28 @@ const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' }
  * the schema of the events' data.
  */
 function renderEvents(data: TSchema, components: Components): object {
-  return { 'text/event-stream': { schema: { type: 'string' }, 'x-event-data': render(data, components) } }
+  return {
+    'text/event-stream': {
+      schema: { type: 'string' },
+      example: EVENTS_EXAMPLE,
+      'x-event-data': renderSchema(data, components),
+    },
+  }
 }
 
 function renderParameters(schema: TSchema, location: 'path' | 'query' | 'header', components: Components): object[] {
   return Object.entries(propertiesOf(schema)).map(([name, property]) => {
-    const { description, ...rest } = property
+    const key = `${location}.${name}`
+    const { description, examples, ...rest } = Object(
+      documentProperty(components, key, Object(renderSchema(property, components))),
+    )
     return {
       name,
       in: location,
       required: location === 'path' || (location === 'header' && requiredOf(schema).includes(name)),
-      ...(typeof description === 'string' ? { description } : {}),
-      schema: render(rest, components),
+      description,
+      schema: rest,
+      example: examples[0],
     }
   })
 }
@@ -150,30 +202,10 @@ function renderProblems(operation: Operation, components: Components): object {
             status === 429 || status === 503 || codes.includes('idempotency_key_in_use')
               ? { ...COMMON_HEADERS, ...RETRY_AFTER }
               : COMMON_HEADERS,
-          content: { 'application/json': { schema: render(ErrorReply, components) } },
+          content: { 'application/json': { schema: renderSchema(ErrorReply, components), examples: referTo(codes) } },
         },
       ]),
   )
-}
-
-/**
- * Renders a schema for the document: a nested schema with a title becomes a reference to a component. `discriminator`
- * is left out, because OpenAPI defines it only for variants that are components.
- */
-function render(schema: unknown, components: Components): unknown {
-  if (Array.isArray(schema)) return schema.map((item) => render(item, components))
-  if (!isRecord(schema)) return schema
-  const { title } = schema
-  const keywords = Object.entries(schema).filter(
-    ([key]) => (key !== 'title' || typeof title !== 'string') && key !== 'discriminator',
-  )
-  const rendered = Object.fromEntries(keywords.map(([key, value]) => [key, render(value, components)]))
-  if (typeof title !== 'string') return rendered
-  const known = components.get(title)
-  if (known !== undefined && JSON.stringify(known) !== JSON.stringify(rendered))
-    throw new Error(`two schemas have the title ${title}`)
-  components.set(title, rendered)
-  return { $ref: `#/components/schemas/${title}` }
 }
 
 function propertiesOf(schema: TSchema): Record<string, Record<string, unknown>> {
@@ -181,8 +213,4 @@ function propertiesOf(schema: TSchema): Record<string, Record<string, unknown>> 
   return Object.fromEntries(
     Object.entries(schema.properties).filter((entry): entry is [string, Record<string, unknown>] => isRecord(entry[1])),
   )
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -10,6 +10,7 @@ export const PROBLEMS = {
   quota_exceeded: { status: 403, message: 'quota exceeded' },
   org_suspended: { status: 403, message: 'organization suspended' },
   not_found: { status: 404, message: 'not found' },
+  org_not_found: { status: 404, message: 'org not found' },
   sandbox_not_found: { status: 404, message: 'resource not found' },
   event_not_found: { status: 404, message: 'resource not found' },
   volume_not_found: { status: 404, message: 'resource not found' },

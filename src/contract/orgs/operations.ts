@@ -37,6 +37,7 @@ export const ORG_OPERATIONS = {
     tag: 'Quotas',
     summary: 'Get the limits in force and the current usage',
     reply: jsonReply(QuotaUsageReply, 'Every limit and what is in use. A limit of null is unlimited.'),
+    problems: ['org_not_found'],
   }),
 
   // People, API keys and credentials for image registries.

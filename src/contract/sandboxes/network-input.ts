@@ -13,6 +13,8 @@ const DestinationInput = Type.Unsafe<Destination>({
   description: 'Any destination, or an object with exactly one of the listed keys.',
   anyOf: [
     {
+      title: 'DestinationInputMatch',
+      description: 'An object with exactly one key.',
       type: 'object',
       properties: {
         cidr: { type: 'string' },
@@ -24,7 +26,7 @@ const DestinationInput = Type.Unsafe<Destination>({
       minProperties: 1,
       maxProperties: 1,
     },
-    stringEnumSnakeOrPascal(['any']),
+    stringEnumSnakeOrPascal(['any'], { title: 'DestinationInputAny', description: 'Any destination.' }),
   ],
 })
 

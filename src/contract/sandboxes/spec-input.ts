@@ -104,7 +104,13 @@ export const PatchInput = taggedUnion(
 const ImageInput = Type.Unsafe<string | { type: 'oci' | 'Oci'; reference: string }>({
   title: 'ImageInput',
   description: 'The OCI image to run: its reference, alone or in an object.',
-  anyOf: [requestObject({ type: stringEnumSnakeOrPascal(['oci']), reference: Type.String() }), { type: 'string' }],
+  anyOf: [
+    requestObject(
+      { type: stringEnumSnakeOrPascal(['oci']), reference: Type.String() },
+      { title: 'ImageInputOci', description: 'An image of a registry.' },
+    ),
+    { type: 'string' },
+  ],
 })
 
 const ResourcesInput = requestObject(

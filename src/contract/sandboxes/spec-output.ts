@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { eitherCasing } from '../../domain/casing.ts'
+import { eitherCasing, pascalCase } from '../../domain/casing.ts'
 import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, DISK_IMAGE_FORMATS, HOST_PERMISSIONS, PROTOCOLS, RLIMIT_RESOURCES,
   SANDBOX_LOG_LEVELS, STAT_VIRTUALIZATIONS, type Destination,
@@ -15,14 +15,18 @@ const DestinationReply = Type.Unsafe<Destination>({
   description:
     'What a rule matches: anything, an address block, a domain, a domain with its subdomains, or a group of addresses.',
   oneOf: [
-    { type: 'string', enum: ['any'] },
+    { title: 'DestinationAny', description: 'Any destination.', type: 'string', enum: ['any'] },
     ...(['cidr', 'domain', 'domain_suffix'] as const).map((key) => ({
+      title: `Destination${pascalCase(key)}`,
+      description: `A destination by \`${key}\`.`,
       type: 'object',
       properties: { [key]: { type: 'string' } },
       required: [key],
       additionalProperties: false,
     })),
     {
+      title: 'DestinationGroup',
+      description: 'A destination by `group`.',
       type: 'object',
       properties: { group: { type: 'string', enum: [...DESTINATION_GROUPS] } },
       required: ['group'],

@@ -21,14 +21,26 @@ export const VolumeFileReply = Type.Object(
   { title: 'VolumeFile', description: 'A file or folder of a volume. A symlink shows as its target.' },
 )
 
-export const VolumeFileList = Type.Object({ entries: Type.Array(VolumeFileReply) }, { title: 'VolumeFileList' })
-export const VolumeFileStat = Type.Object({ metadata: VolumeFileReply }, { title: 'VolumeFileStat' })
-export const VolumeFileExists = Type.Object({ exists: Type.Boolean() }, { title: 'VolumeFileExists' })
+export const VolumeFileList = Type.Object(
+  { entries: Type.Array(VolumeFileReply) },
+  { title: 'VolumeFileList', description: 'The content of a folder.' },
+)
+export const VolumeFileStat = Type.Object(
+  { metadata: VolumeFileReply },
+  { title: 'VolumeFileStat', description: 'A file or folder.' },
+)
+export const VolumeFileExists = Type.Object(
+  { exists: Type.Boolean() },
+  { title: 'VolumeFileExists', description: 'Whether something is at a path.' },
+)
 
 const path = Type.String({ description: "The path from the volume's root." })
 
-export const MkdirInput = requestObject({ path }, { title: 'VolumeFolder' })
-export const MoveInput = requestObject({ from: path, to: path }, { title: 'VolumeFileMove' })
+export const MkdirInput = requestObject({ path }, { title: 'VolumeFolder', description: 'A folder to create.' })
+export const MoveInput = requestObject(
+  { from: path, to: path },
+  { title: 'VolumeFileMove', description: 'Where to copy or move from, and to.' },
+)
 
 export const VolumeFileParams = requestObject({
   id: Type.String({ description: "The volume's id, or `default` for the default volume." }),

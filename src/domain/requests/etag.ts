@@ -12,8 +12,10 @@ export function etagOf(representation: string): string {
   return `"${hash('sha256', representation, 'base64url').slice(0, TAG_CHARS)}"`
 }
 
-/** An entity tag: RFC 9110, 8.8.3. */
-const ENTITY_TAG = /^(?:W\/)?"[\x21\x23-\x7e\x80-\xff]*"$/
+/** An entity tag (RFC 9110, 8.8.3). It may contain commas. */
+const ENTITY_TAG = String.raw`(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"`
+/** A list of tags (RFC 9110, 5.6.1). */
+const TAG_LIST = new RegExp(`^${ENTITY_TAG}(?:[ \\t]*,[ \\t]*${ENTITY_TAG})*$`)
 
 /** The maximum number of tags in a header. */
 export const ETAGS_MAX = 32
@@ -22,8 +24,9 @@ export const ETAGS_MAX = 32
 export function parseEtags(header: string): IfMatch | null {
   const text = header.trim()
   if (text === '*') return '*'
-  const tags = text.split(',').map((tag) => tag.trim())
-  return tags.length <= ETAGS_MAX && tags.every((tag) => ENTITY_TAG.test(tag)) ? tags : null
+  if (!TAG_LIST.test(text)) return null
+  const tags = text.match(new RegExp(ENTITY_TAG, 'g')) ?? []
+  return tags.length <= ETAGS_MAX ? tags : null
 }
 
 /** Throws `precondition_failed` unless `If-Match` lists the object's tag. Weak tags never match (RFC 9110, 13.1.1). */

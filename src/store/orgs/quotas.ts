@@ -1,5 +1,6 @@
 /** The limits of organizations and their current use. `domain/orgs/quota.ts` contains the rules for limits. */
 import type { OrgId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
 import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
@@ -67,7 +68,7 @@ export async function readUsage(
     values: [org, isAll],
   })
   const [row] = rows
-  if (row === undefined) throw new Error(`there is no organization ${org}`)
+  if (row === undefined) throw new Problem('org_not_found')
   const isHardLimited = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
   const use = isAll || isHardLimited ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }

@@ -109,6 +109,8 @@ test('equal texts have equal ETags, others differ, and lists of ETags are parsed
   assert.equal(etagOf('a'), etagOf('a'))
   assert.notEqual(etagOf('a'), etagOf('b'))
   assert.deepEqual(parseEtags(`"a", W/"b"`), ['"a"', 'W/"b"'])
+  assert.deepEqual(parseEtags(`"a,b"`), ['"a,b"'], 'a comma may be part of a tag')
+  assert.deepEqual(parseEtags(`"a,b" ,W/"c"`), ['"a,b"', 'W/"c"'])
   assert.equal(parseEtags('*'), '*')
   for (const bad of ['', 'a', '"a" "b"', '*, "a"', '"a",', Array.from({ length: 33 }, () => '"a"').join()])
     assert.equal(parseEtags(bad), null, bad)
