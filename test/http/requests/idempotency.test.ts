@@ -108,7 +108,8 @@ test('a POST whose server died before it stored the reply is not executed again,
 
 test('a POST whose server certainly died before it did anything is carried out by the retry', async () => {
   for (const id of posts) {
-    const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
+    const { ask: example, leaves } = EXAMPLE_REQUESTS[id]
+    const asking = example(await prepare())
     const idempotencyKey = newKey()
     const dying = await makeDyingServer({ doesNothing: true })
     const lost = await ask(id, asking, idempotencyKey, { url: dying.url })
@@ -119,7 +120,7 @@ test('a POST whose server certainly died before it did anything is carried out b
     const retried = await ask(id, asking, idempotencyKey)
     const { isResumable }: Operation = OPERATIONS[id]
     assert.equal(retried.status, isResumable === true ? 200 : 409, `${id}: ${retried.text}`)
-    assert.equal((await countTold()) > told, isResumable === true, id)
+    assert.equal((await countTold()) > told, isResumable === true && leaves.length > 0, id)
   }
 })
 
