@@ -16,8 +16,8 @@ export type Btrfs = {
   groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
   /** Creates a subvolume. Its own quota group becomes a member of `group`. */
   createSubvolume(path: string, group: string | null): Promise<void>
-  /** Creates a read-only subvolume with the content that another one has now. */
-  snapshotSubvolume(of: string, path: string): Promise<void>
+  /** Creates a read-only subvolume with the content that another one has now. Its quota group becomes a member of `groups`. */
+  snapshotSubvolume(of: string, path: string, groups: readonly string[]): Promise<void>
   /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. */
   deleteSubvolume(path: string): Promise<void>
   createGroup(group: string): Promise<void>
@@ -61,8 +61,9 @@ export function makeBtrfs(root: string): Btrfs {
     async createSubvolume(path, group) {
       await run(['subvolume', 'create', ...(group === null ? [] : ['-i', group]), join(root, path)])
     },
-    async snapshotSubvolume(of, path) {
-      await run(['subvolume', 'snapshot', '-r', join(root, of), join(root, path)])
+    async snapshotSubvolume(of, path, groups) {
+      const members = groups.flatMap((group) => ['-i', group])
+      await run(['subvolume', 'snapshot', '-r', ...members, join(root, of), join(root, path)])
     },
     async deleteSubvolume(path) {
       await run(['subvolume', 'delete', '--commit-after', join(root, path)])

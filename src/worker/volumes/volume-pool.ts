@@ -188,7 +188,7 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
  * deleted, and would then no longer enforce caps. It stops if the subvolume's tree has more levels than a threshold.
  * Trees have levels up to 7, so the threshold 8 disables the behavior. If counting has stopped, runs a rescan.
  */
-async function ensureQuotasConsistent(root: string): Promise<void> {
+export async function ensureQuotasConsistent(root: string): Promise<void> {
   const groups = await findQuotaFolder(root)
   if (groups === null) return
   const threshold = join(groups, 'drop_subtree_threshold')

@@ -2,7 +2,8 @@ import { existsSync } from 'node:fs'
 import { mkdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeBtrfs } from './btrfs-commands.ts'
-import { parseVolumeSubpath, volumeSubpath, type VolumeKey } from './volume-storage.ts'
+import { ensureQuotasConsistent } from './volume-pool.ts'
+import { parseVolumeSubpath, type VolumeKey } from './volume-storage.ts'
 
 /** The folder of snapshots in a volume pool. It is no volume, because its name is not an id. */
 const SNAPSHOTS = 'backup'
@@ -17,13 +18,17 @@ export async function takeVolumeSnapshots(root: string): Promise<VolumeSnapshots
   const btrfs = makeBtrfs(root)
   await deleteSnapshots(root)
   await mkdir(join(root, SNAPSHOTS), { recursive: true, mode: 0o700 })
-  const keys = [...(await btrfs.subvolumes()).keys()].map(parseVolumeSubpath).filter((key) => key !== null)
+  const [subvolumes, groups] = [await btrfs.subvolumes(), await btrfs.groups({ isSynced: false })]
   const volumes = []
-  for (const key of keys) {
+  for (const [subpath, id] of subvolumes) {
+    const key = parseVolumeSubpath(subpath)
+    if (key === null) continue
     const path = `${SNAPSHOTS}/${key.volume_id}`
-    await btrfs.snapshotSubvolume(volumeSubpath(key), path)
+    // A snapshot outside the groups of its source makes the kernel's counts inconsistent, and caps no longer hold.
+    await btrfs.snapshotSubvolume(subpath, path, groups.get(`0/${String(id)}`)?.parents ?? [])
     volumes.push({ ...key, dir: join(root, path) })
   }
+  await ensureQuotasConsistent(root) // kernels before 6.8 may stop counting all the same
   return { volumes, [Symbol.asyncDispose]: () => deleteSnapshots(root) }
 }
 

@@ -10,6 +10,7 @@ import { mountFolderOf, mountPointsBelow } from '../../../src/worker/mounts.ts'
 import { makeBtrfs } from '../../../src/worker/volumes/btrfs-commands.ts'
 import { whyNoVolumePool } from '../../../src/worker/volumes/open-volume-storage.ts'
 import { volumePoolFile, volumePoolMountPoint } from '../../../src/worker/volumes/volume-pool.ts'
+import { takeVolumeSnapshots } from '../../../src/worker/volumes/volume-snapshots.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/volume-storage.ts'
 import {
   fillFile,
@@ -70,6 +71,22 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.equal(await fillFile(join(path, 'file'), Math.floor(taken / MIB)), taken)
     for (const name of readdirSync(path)) rmSync(join(path, name))
     assertAt(await fillFile(join(path, 'file'), 64), 32)
+  })
+
+  test('caps hold while the volumes are snapshotted for a backup, and afterwards', async () => {
+    const volume = newVolume({ capacity_bytes: 16 * MIB, org_capacity_bytes: 24 * MIB })
+    const path = await storage.open(volume)
+    const other = await storage.open({ ...newVolume({ org_id: volume.org_id }), org_capacity_bytes: 24 * MIB })
+    assert.equal(await fillFile(join(path, 'file'), 4), 4 * MIB)
+    {
+      await using snapshots = await takeVolumeSnapshots(storage.root)
+      const snapshot = snapshots.volumes.find(({ volume_id }) => volume_id === volume.volume_id)
+      assert.equal(statSync(join(snapshot?.dir ?? '', 'file')).size, 4 * MIB)
+      assertAt((await fillFile(join(path, 'during'), 64)) + 4 * MIB, 16)
+    }
+    rmSync(join(path, 'during'))
+    assertAt((await fillFile(join(path, 'after'), 64)) + 4 * MIB, 16)
+    assertAt((await fillFile(join(other, 'file'), 64)) + 16 * MIB, 24)
   })
 
   test('the cap of an organization holds for all its volumes together', async () => {
