@@ -41,5 +41,5 @@ test('a 404 reads as the kind of object that the route is about', () => {
 
 test('a limit, a suspension and a missing right never read as a wrong request or a missing object', () => {
   for (const { code, error } of errors.filter((one) => [401, 403, 429, 503].includes(PROBLEMS[one.code].status)))
-    assert.equal(error, 'CloudHttp', code)
+    assert.equal(error, code === 'modification_failed' ? 'ModificationNotConfirmed' : 'CloudHttp', code)
 })
