@@ -70,7 +70,12 @@ export const NetworkInput = requestObject(
     policy: Type.Optional(nullableComponent(NetworkPolicyInput)),
     secrets: Type.Optional(nullableComponent(SecretsInput)),
     ports: Type.Optional(Type.Array(PublishedPort, { maxItems: RULE_PORTS_MAX })),
-    trust_host_cas: Type.Optional(Type.Boolean({ default: false })),
+    trust_host_cas: Type.Optional(
+      Type.Boolean({
+        default: false,
+        description: 'Whether programs trust the certificate authorities of the worker.',
+      }),
+    ),
     dns: notYet,
     interface: notYet,
     tls: notYet,

@@ -15,7 +15,6 @@ import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './s
  */
 export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
-  trust_host_cas: "the host's certificate authorities are not handed into sandboxes",
   dns: 'the resolver of a sandbox is not configurable',
   interface: "a sandbox's network interface is not configurable",
   tls: 'TLS traffic is not intercepted',
@@ -35,6 +34,7 @@ export function normalizeNetwork(
     policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
     secrets,
     ...(isDeepStrictEqual(defaults, NO_SECRET_DEFAULTS) ? {} : { secret_defaults: defaults }),
+    ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
   }
 }
 
@@ -44,7 +44,6 @@ function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {
     refuse({ code: 'invalid_sandbox_config', field: `network.${key}`, seen: describeSeen(input[key]), accepted })
   }
   if (input.ports !== undefined && input.ports.length > 0) no('ports', 'an empty list')
-  if (input.trust_host_cas === true) no('trust_host_cas', 'false')
   for (const key of ['dns', 'interface', 'tls'] as const) {
     if (input[key] !== undefined && input[key] !== null) no(key, 'null')
   }

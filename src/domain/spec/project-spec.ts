@@ -34,7 +34,7 @@ export type MountProjection =
 export type NetworkProjection = {
   readonly enabled: boolean
   readonly ports: readonly never[]
-  readonly trust_host_cas: false
+  readonly trust_host_cas: boolean
   readonly max_connections: number | null
   readonly policy: NetworkPolicy | null
   readonly secrets?: readonly SecretProjection[]
@@ -60,7 +60,7 @@ export type SecretProjection = {
 
 /** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
-  const { enabled, max_connections, policy, secrets, secret_defaults } = spec.network
+  const { enabled, max_connections, policy, secrets, secret_defaults, trust_host_cas = false } = spec.network
   return {
     image: spec.image,
     resources: spec.resources,
@@ -73,7 +73,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     network: {
       enabled,
       ports: [],
-      trust_host_cas: false,
+      trust_host_cas,
       max_connections,
       policy,
       ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),

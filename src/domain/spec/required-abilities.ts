@@ -85,6 +85,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     why: 'needs a worker that is capable of substituting secrets in outgoing requests',
     findFields: (spec) => indexedFields('network.secrets.entries', spec.network.secrets),
   },
+  trust_host_cas: {
+    fields: '`network.trust_host_cas`',
+    why: 'needs a worker that is capable of handing its certificate authorities into sandboxes',
+    findFields: ({ network }) => fieldIf('network.trust_host_cas', network.trust_host_cas === true),
+  },
   named_mounts: {
     fields: '`mounts` of type `named`',
     why: 'needs a worker that is capable of mounting a volume',

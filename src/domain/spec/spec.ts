@@ -182,6 +182,8 @@ export type NetworkSpec = {
   readonly secrets: readonly Secret[]
   /** Absent: `NO_SECRET_DEFAULTS`. */
   readonly secret_defaults?: SecretDefaults
+  /** Whether programs in the sandbox trust the certificate authorities of its machine. Absent: false. */
+  readonly trust_host_cas?: boolean
 }
 
 export type NetworkPolicy = {

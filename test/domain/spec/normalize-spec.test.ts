@@ -92,6 +92,7 @@ test('the network of a reply can be sent back, and fields that no driver support
     normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,
     normalized(IMAGE).spec.network,
   )
+  assert.equal(normalized({ ...IMAGE, network: { trust_host_cas: true } }).spec.network.trust_host_cas, true)
   const refusal = refused({ ...IMAGE, network: { ports: [{}] } })
   assert.deepEqual([refusal.code, refusal.field], ['invalid_sandbox_config', 'network.ports'])
 })

@@ -88,7 +88,11 @@ function withMode({ mode, replace }: { readonly mode: number | null; readonly re
 }
 
 function buildNetwork(builder: Networking, network: NonNullable<VmConfig['network']>): Networking {
-  builder.enabled(true).strict(network.strict).policyJson(JSON.stringify(network.policy))
+  builder
+    .enabled(true)
+    .strict(network.strict)
+    .trustHostCAs(network.trust_host_cas)
+    .policyJson(JSON.stringify(network.policy))
   if (network.max_connections !== null) builder.maxConnections(network.max_connections)
   return builder
 }

@@ -5,6 +5,7 @@ import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
 import { errorCodeOf, hasErrorCode } from '../../../lib/error-code.ts'
+import { findCaBundle } from '../shared/ca-bundles.ts'
 import { findMissingPrograms } from '../shared/machine.ts'
 
 /** The genuine microsandbox runtime that npm installed. */
@@ -33,18 +34,6 @@ export function findInstallation(): MicrosandboxInstallation | null {
 /** The programs of the host that this driver calls. */
 const PROGRAMS = ['mount', 'umount', 'tar'] as const
 
-/**
- * The paths at which Linux distributions store CA certificates. If none of these files exists, the runtime (0.6.18)
- * aborts, even if it contacts no registry.
- */
-const CERTIFICATES = [
-  '/etc/ssl/certs/ca-certificates.crt',
-  '/etc/pki/tls/certs/ca-bundle.crt',
-  '/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem',
-  '/etc/ssl/ca-bundle.pem',
-  '/etc/ssl/cert.pem',
-] as const
-
 /** Lists everything that prevents microVMs from running on this machine. The list is empty if they can run. */
 export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
@@ -52,9 +41,8 @@ export async function findMissingMicroVmRequirements(): Promise<readonly string[
     ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
     ...(findInstallation() === null ? [`the npm package microsandbox has no program for ${process.arch} here`] : []),
     ...findMissingPrograms(PROGRAMS).map((name) => `the program '${name}' is missing`),
-    ...(CERTIFICATES.some((path) => existsSync(path))
-      ? []
-      : ['the certificates of authorities (ca-certificates) are missing']),
+    // Without this file, the runtime (0.6.18) aborts, even if it contacts no registry.
+    ...(findCaBundle() === null ? ['the certificates of authorities (ca-certificates) are missing'] : []),
     ...(await findKvmProblems()),
   ]
 }

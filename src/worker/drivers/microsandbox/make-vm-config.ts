@@ -16,7 +16,7 @@ import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_domains', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
+  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
 ] // prettier-ignore
 
 /** The facts about this machine that a microVM's configuration needs. */

@@ -8,6 +8,7 @@ export type VmNetwork = {
   readonly strict: boolean
   readonly max_connections: number | null
   readonly policy: NetworkPolicy
+  readonly trust_host_cas: boolean
 }
 
 /**
@@ -23,6 +24,7 @@ export function makeVmNetwork(spec: NetworkSpec, denied: readonly Cidr[]): VmNet
   return {
     strict: spec.strict,
     max_connections: spec.max_connections,
+    trust_host_cas: spec.trust_host_cas ?? false,
     policy: {
       default_egress: policy.default_egress,
       default_ingress: policy.default_ingress,

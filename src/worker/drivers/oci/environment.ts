@@ -1,6 +1,7 @@
 import { placeholderEnv } from '../../../domain/spec/secrets.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
+import { trustEnv } from '../shared/trust-certificates.ts'
 
 /** The folder of the spec's scripts in the sandbox. It comes first on PATH. */
 export const SCRIPTS_FOLDER = '/.msb/scripts'
@@ -21,6 +22,7 @@ export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: 
     ['PATH', DEFAULT_PATH],
     ['HOME', home],
   ])
+  for (const { key, value } of trustEnv(spec)) variables.set(key, value)
   for (const item of image.env) {
     const at = item.indexOf('=')
     if (at > 0) variables.set(item.slice(0, at), item.slice(at + 1))

@@ -56,6 +56,7 @@ export const NETWORK: TableOf<NetworkSpec> = {
       protocols: ['tcp', 'udp'],
     },
   },
+  trust_host_cas: { value: true, at: 'network.trustHostCas', is: true },
   secrets: { by: 'nobody: the ability `secrets` is absent' },
   secret_defaults: { by: 'the control plane, which applies them before it gives the secrets to a worker' },
 }

@@ -35,6 +35,14 @@ test("the spec's environment overrides the image's, and the scripts come first o
   assert.deepEqual(env.toSorted(), ['A=2', 'HOME=/home/x', 'PATH=/.msb/scripts:/image'])
 })
 
+test('variables name the certificates of the machine for programs that read no bundle, unless the spec has its own', () => {
+  const trusting = { ...spec, network: { ...spec.network, trust_host_cas: true } }
+  const own = [{ key: 'SSL_CERT_FILE', value: '/own.pem' }]
+  const env = sandboxEnvironment({ ...trusting, env: own }, image, '/')
+  assert.ok(env.includes('SSL_CERT_FILE=/own.pem') && env.includes('NODE_EXTRA_CA_CERTS=/.msb/tls/ca.pem'))
+  assert.ok(!sandboxEnvironment(spec, image, '/').some((item) => item.includes('/.msb/tls')))
+})
+
 test("without a command in the spec no workload runs, even if the image has one; the spec's command follows the entrypoint", () => {
   assert.equal(workloadCommand(spec, image), null)
   const withCmd = { ...spec, runtime: { ...spec.runtime, cmd: ['a', 'b'] } }

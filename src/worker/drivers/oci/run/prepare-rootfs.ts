@@ -8,7 +8,9 @@ import { workloadCommand } from '../../shared/desired-run.ts'
 import type { RunResources } from './acquire-resources.ts'
 import { describeProgramFlaw } from '../rootfs/check-program.ts'
 import { makeFolderInMounts, resolveMounts, type ResolvedMount } from '../rootfs/resolve-mounts.ts'
+import { readCaBundle } from '../../shared/ca-bundles.ts'
 import { applyPatches } from '../../shared/patches.ts'
+import { trustCertificates } from '../../shared/trust-certificates.ts'
 import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
 import { describeIsolation } from './probe.ts'
@@ -40,6 +42,10 @@ export async function prepareRootfs(
   if (disk.isNew) {
     await applyPatches(tree, spec.patches, volumes)
     await context.disks.markReady(desired.sandbox_id, image)
+  }
+  if (spec.network.trust_host_cas === true) {
+    const trusting = readCaBundle().then((certificates) => trustCertificates(tree, certificates))
+    await withStartFailure('config', 'the certificates of authorities could not be written', trusting)
   }
   if (runtime.name === 'runsc')
     await withStartFailure('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))

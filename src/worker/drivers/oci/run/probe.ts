@@ -12,7 +12,7 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'named_mounts', 'bind_mounts', 'metrics',
+  'network_max_connections', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'metrics',
 ] // prettier-ignore
 
 /** The programs that must be installed on the host to start a sandbox. */
