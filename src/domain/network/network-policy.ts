@@ -5,10 +5,13 @@
  * - Metadata addresses must be allowed explicitly: by the group `metadata`, or by a rule with exactly that address. A
  *   rule for `any`, a rule for a wider block, and a default of `allow` don't allow them. A denial by such a rule or by
  *   the default does deny them.
+ * - A rule by name allows an address only while the sandbox's own DNS answers tie a matching name to it. A rule by name
+ *   never opens what an earlier rule by address denies.
  */
 import { PORT_MAX } from '../requests/request-bounds.ts'
 import { contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
+import { hasName, nameOf, type NamePattern } from './name-pattern.ts'
 import { PROTOCOLS_WITH_PORTS, type Action, type NetworkPolicy, type Protocol, type Rule } from '../spec/spec.ts'
 
 /** The policy for a request without a policy. It allows DNS and public addresses and denies all else. */
@@ -31,6 +34,8 @@ export const DEFAULT_POLICY: NetworkPolicy = {
 export type PacketRule = {
   readonly action: Action
   readonly peer: AddressSet
+  /** The names of the peer that match. Absent: the rule matches by address alone. */
+  readonly name?: NamePattern
   /** Empty: all protocols. A rule with ports always lists protocols, because only TCP and UDP have ports. */
   readonly protocols: readonly Protocol[]
   /** Each range includes both ends. Empty: the rule matches all ports, and packets of protocols without ports. */
@@ -43,11 +48,25 @@ export type PacketRule = {
  */
 export type PacketRules = { readonly egress: readonly PacketRule[]; readonly ingress: readonly PacketRule[] }
 
-export type Packet = { readonly peer: Cidr; readonly protocol: Protocol; readonly port: number | null }
+export type Packet = {
+  readonly peer: Cidr
+  readonly protocol: Protocol
+  readonly port: number | null
+  /** Absent: the peer has no name. */
+  readonly names?: PeerNames
+}
+
+/** What is known of the name of a peer. */
+export type PeerNames = {
+  /** The names that the sandbox's own DNS answers tie to the peer's address. */
+  readonly tied: readonly string[]
+  /** The name that the connection itself asks for, by SNI or Host. Null if it names none. */
+  readonly claimed: string | null
+}
 
 /**
  * Compiles a policy for a sandbox behind `gateway`. Null means the default policy. `hardDeny` lists the operator's
- * denials. Throws for rules that name domains.
+ * denials. Rules by name hold for egress: whoever connects to a sandbox has no name.
  */
 export function compilePolicy(
   policy: NetworkPolicy | null,
@@ -65,7 +84,7 @@ export function compilePolicy(
     ],
     ingress: [
       operator,
-      ...rules.filter((rule) => rule.direction !== 'egress').flatMap(compile),
+      ...rules.filter((rule) => rule.direction !== 'egress' && nameOf(rule.destination) === null).flatMap(compile),
       ...defaultRules(default_ingress),
     ],
   }
@@ -73,7 +92,17 @@ export function compilePolicy(
 
 /** Decides on a packet by the rules of its direction. A packet that no rule matches is denied. */
 export function decidePacket(rules: readonly PacketRule[], packet: Packet): Action {
-  return rules.find((rule) => matches(rule, packet))?.action ?? 'deny'
+  return findRule(rules, packet)?.action ?? 'deny'
+}
+
+/** The rule that decides on a packet, or null if none matches. */
+export function findRule(rules: readonly PacketRule[], packet: Packet): PacketRule | null {
+  return rules.find((rule) => matchesAddress(rule, packet) && matchesName(rule, packet.names)) ?? null
+}
+
+/** Whether the names of the peer can change the decision on a packet. */
+export function isDecidedByName(rules: readonly PacketRule[], packet: Packet): boolean {
+  return rules.find((rule) => matchesAddress(rule, packet))?.name !== undefined
 }
 
 const DNS_PORT = 53
@@ -96,17 +125,18 @@ function gatewayDenials(gateway: Cidr): readonly PacketRule[] {
  */
 function compileRule(rule: Rule, gateway: Cidr): readonly PacketRule[] {
   const { action, ports } = rule
-  const peer = peerOf(rule, gateway)
-  if (ports.length === 0) return [{ action, peer, protocols: rule.protocols, ports }]
+  const name = nameOf(rule.destination)
+  const base = { action, peer: peerOf(rule, gateway), ...(name === null ? {} : { name }) }
+  if (ports.length === 0) return [{ ...base, protocols: rule.protocols, ports }]
   const isListed = (protocol: Protocol): boolean => rule.protocols.length === 0 || rule.protocols.includes(protocol)
   const protocols = PROTOCOLS_WITH_PORTS.filter(isListed)
-  return protocols.length === 0 ? [] : [{ action, peer, protocols, ports }]
+  return protocols.length === 0 ? [] : [{ ...base, protocols, ports }]
 }
 
 function peerOf({ destination, action }: Rule, gateway: Cidr): AddressSet {
-  if (destination === 'any') return { within: ALL_ADDRESSES, except: action === 'allow' ? METADATA_CIDRS : [] }
-  if ('group' in destination) return groupAddresses(destination.group, gateway)
-  if (!('cidr' in destination)) throw new Error('a rule that names a domain reached a packet filter')
+  if (destination !== 'any' && 'group' in destination) return groupAddresses(destination.group, gateway)
+  if (destination === 'any' || !('cidr' in destination))
+    return { within: ALL_ADDRESSES, except: action === 'allow' ? METADATA_CIDRS : [] }
   const block = parseCidr(destination.cidr)
   if (block === null) throw new Error(`a rule with a bad address block was admitted: ${destination.cidr}`)
   const isByAddress = METADATA_CIDRS.some((address) => contains(address, block))
@@ -124,9 +154,22 @@ function ruleForAllProtocols(action: Action, peer: AddressSet): PacketRule {
   return { action, peer, protocols: [], ports: [] }
 }
 
-function matches(rule: PacketRule, { peer, protocol, port }: Packet): boolean {
+function matchesAddress(rule: PacketRule, { peer, protocol, port }: Packet): boolean {
   if (!rule.peer.within.some((block) => contains(block, peer))) return false
   if (rule.peer.except.some((block) => contains(block, peer))) return false
   if (rule.protocols.length > 0 && !rule.protocols.includes(protocol)) return false
   return rule.ports.length === 0 || (port !== null && rule.ports.some(({ start, end }) => start <= port && port <= end))
 }
+
+/**
+ * Whether a rule matches the names of a peer. An allowed name needs a DNS answer and, if the connection claims a name, that
+ * name too: a sandbox can claim any name towards any address. A denied name needs one of them.
+ */
+function matchesName({ name, action }: PacketRule, { tied, claimed }: PeerNames = NO_NAMES): boolean {
+  if (name === undefined) return true
+  const isTied = tied.some((one) => hasName(name, one))
+  if (claimed === null) return isTied
+  return hasName(name, claimed) && (action === 'deny' || isTied)
+}
+
+const NO_NAMES: PeerNames = { tied: [], claimed: null }

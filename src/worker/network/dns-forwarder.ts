@@ -32,10 +32,19 @@ export type DnsForwarder = {
   close(): Promise<void>
 }
 
+/** What the policies of sandboxes say of names, and learn about them. A sandbox is known by its address. */
+export type QueriedNames = {
+  /** Whether a sandbox may look a name up. */
+  allows(sandbox: string, name: string): boolean
+  /** Learns an answer before the sandbox gets it. False if it could not be learnt, so that the sandbox must not get it. */
+  learn(sandbox: string, name: string, answer: Buffer): Promise<boolean>
+}
+
 type DnsForwarderOptions = {
   readonly address: string
   readonly resolvers: readonly string[]
   readonly hasRebindProtection: boolean
+  readonly names: QueriedNames
   readonly random: Random
   readonly log: Log
 }
@@ -47,7 +56,7 @@ type DnsForwarderOptions = {
  * Senders are told apart by their address. Slow answers and many queries of one delay no other.
  *
  * It replies REFUSED to queries above its limits, and to queries whose answer contains a special address for a public
- * name (DNS rebinding). It replies SERVFAIL if no resolver answers.
+ * name (DNS rebinding). It replies NXDOMAIN to queries that the policy denies, and SERVFAIL if no resolver answers.
  */
 export async function startDnsForwarder(options: DnsForwarderOptions): Promise<DnsForwarder> {
   const stopping = new AbortController()
@@ -55,14 +64,18 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
 
   async function answer(query: Buffer, transport: Transport, sender: string): Promise<Buffer | null> {
     if (query.length < 12) return null
-    if (readQuery(query) === null) return errorReply(query, RCODE.formatError)
+    const question = readQuery(query)
+    if (question === null) return errorReply(query, RCODE.formatError)
+    if (!options.names.allows(sender, question.name)) return errorReply(query, RCODE.nameError)
     const acquired = inFlight.acquire(sender)
     if (acquired === null) return errorReply(query, RCODE.refused)
     const release = await acquired
     try {
       const found = await queryResolversInOrder(options, { query, transport }, stopping.signal)
       if (found === null) return errorReply(query, RCODE.serverFailure)
-      return options.hasRebindProtection && isRebinding(found) ? errorReply(query, RCODE.refused) : found
+      if (options.hasRebindProtection && isRebinding(found)) return errorReply(query, RCODE.refused)
+      const isLearnt = await options.names.learn(sender, question.name, found)
+      return isLearnt ? found : errorReply(query, RCODE.serverFailure)
     } finally {
       release()
     }

@@ -9,7 +9,7 @@ const FLAG_RECURSION_DESIRED = 0x0100
 const FLAG_RECURSION_AVAILABLE = 0x0080
 
 /** Response codes (RFC 1035, 4.1.1). */
-export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
+export const RCODE = { formatError: 1, serverFailure: 2, nameError: 3, refused: 5 } as const
 
 /** The question of a query: its name in lower case, and the offset in the message at which the question ends. */
 type DnsQuestion = { readonly name: string; readonly end: number }

@@ -15,8 +15,18 @@ const RunRecordSchema = Type.Object({
   namespace: Type.String(),
   /** The namespace's inode number, which is unique while the namespace exists. */
   inode: Type.Integer(),
-  /** The run's mark and policy. Null when the network is off. */
-  network: Type.Union([Type.Null(), Type.Object({ mark: Type.Integer({ minimum: 1 }), policy: Type.String() })]),
+  /**
+   * The run's mark and policy. Null when the network is off. `named` is the number of rules by name of a sandbox whose
+   * connections go to the egress process.
+   */
+  network: Type.Union([
+    Type.Null(),
+    Type.Object({
+      mark: Type.Integer({ minimum: 1 }),
+      policy: Type.String(),
+      named: Type.Optional(Type.Integer({ minimum: 0 })),
+    }),
+  ]),
 })
 /**
  * A run's network: its slot, and the mark and policy of its attachment. The policy is stored as text for comparison.

@@ -1,24 +1,19 @@
-import { cidr, formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
+import { cidr, type Cidr } from '../../domain/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
+import { nameOf } from '../../domain/network/name-pattern.ts'
 import { compilePolicy } from '../../domain/network/network-policy.ts'
 import { addressesOf, deniedAddresses, type OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { localHostCommands, type HostCommands } from '../processes/system-calls.ts'
-import { closeHostForwarding, openHostForwarding } from './host-forwarding.ts'
+import type { HostCommands } from '../processes/system-calls.ts'
+import { openHostForwarding } from './host-forwarding.ts'
 import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
-import {
-  addRouteToSandboxes,
-  createIsolatedNamespace,
-  createRouter,
-  removeAllNamespaces,
-  removeSandboxNamespaces,
-} from './namespaces.ts'
+import { addRouteToSandboxes, createIsolatedNamespace, removeSandboxNamespaces } from './namespaces.ts'
 import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
-import { chooseAddressPool } from './address-pool.ts'
+import { canCountConnections, ensureRouter, removeInstallation } from './open-router.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import {
   isNamespaceAlive,
@@ -27,11 +22,12 @@ import {
   type NetworkRecords,
   type RunNetworkRecord,
 } from './network-records.ts'
+import { isRedirected, makeRedirectedSandboxes, type RedirectedSandboxes } from './redirected-sandboxes.ts'
 import { makeRouterRules, type RouterRules } from './router-rules.ts'
 import { makeNetworkSlots } from './network-slots.ts'
 import type { OwnRanges } from './own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
-import { deviceNames, namespaceNames, nft } from './network-commands.ts'
+import { namespaceNames, nft } from './network-commands.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type SandboxNetworksOptions = {
@@ -78,7 +74,15 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const addressPool = await ensureRouter(names, records, options)
   await addRouteToSandboxes(names, addressPool)
   const address = slotAddresses(addressPool, UPLINK_SLOT).gateway
-  const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
+  const router = makeRouterRules(names)
+  const redirected = makeRedirectedSandboxes({ ...options, names, router })
+  opened.defer(() => redirected.close())
+  const forwarder = await startDnsForwarder({
+    ...options,
+    address,
+    resolvers: options.hostResolvers,
+    names: redirected,
+  })
   opened.defer(() => forwarder.close())
   const dns = { address, port: forwarder.port }
   await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
@@ -93,12 +97,12 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
   await ensureHostForwarding()
 
-  const router = makeRouterRules(names)
-  const live = await adoptRuns({ names, router }, records)
+  const access = { names, router, redirected, addressPool }
+  const live = await adoptRuns(access, records)
   const slots = makeNetworkSlots({
     names,
     addressPool,
-    taken: live,
+    taken: new Set([...live.values()].map(({ slot }) => slot)),
     prewarmCount: options.prewarmCount,
     clock: options.clock,
     log: options.log,
@@ -107,6 +111,10 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   opened.defer(() => slots.close())
   await removeUnadoptedNamespaces(names, live)
   slots.prewarm()
+  // The kernel kept the rules of all runs, but the egress process and its knowledge ended with the earlier process.
+  for (const record of live.values()) {
+    if (record.network?.named !== undefined) await apply(parsePolicyText(record.network.policy), record)
+  }
 
   function hardDenyOf(operator: OperatorRanges): readonly Cidr[] {
     const { ownRanges } = options
@@ -121,9 +129,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       const namespace = names.sandboxNamespace(slot)
       const inode = await namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
-      const network = spec.enabled
-        ? { mark: newConnectionMark(options.random), policy: policyText(spec, operator) }
-        : null
+      const network = spec.enabled ? newAttachment({ spec, operator }, options.random) : null
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)
       return record
@@ -148,19 +154,23 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       egress,
       maxConnections: spec.max_connections,
       bound,
+      isRedirected: isRedirected(spec),
     })
+    const { policy, strict } = spec
+    if (policy !== null && isRedirected(spec))
+      await redirected.add({ slot, address: sandbox, gateway, egress, policy, strict })
     await router.apply(rules)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
   async function attach(run: RunId, desired: DesiredNetwork): Promise<SandboxNetwork> {
-    const { spec, operator } = desired
-    const policy = policyText(spec, operator)
+    const { spec } = desired
+    const policy = policyText(desired)
     const existing = await records.readRun(run)
     if (existing !== null && (existing.network !== null) === spec.enabled && (await isNamespaceAlive(existing))) {
       if (existing.network === null || existing.network.policy === policy) return apply(desired, existing)
-      const changed = { ...existing, network: { mark: newConnectionMark(options.random), policy } }
-      await router.apply(cutOffRules(existing.slot, existing.network.mark))
+      const changed = { ...existing, network: newAttachment(desired, options.random) }
+      await cutOff(access, existing)
       await records.writeRun(run, changed)
       return apply(desired, changed)
     }
@@ -171,7 +181,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   async function detach(run: RunId): Promise<void> {
     const record = await records.readRun(run)
     if (record === null) return
-    await release({ names, router }, record)
+    await release(access, record)
     await records.removeRun(run)
     slots.release(record.slot)
   }
@@ -190,63 +200,15 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
 /** The minimum time between two searches for new host devices, because a search starts four processes. */
 const FORWARDING_CHECK_INTERVAL_MS = 10_000
 
-/** Removes all network state of an installation from this machine, including the networks of runs. May be repeated. */
-export async function removeInstallationNetworks(options: {
-  readonly dir: string
-  readonly namePrefix: string
-}): Promise<void> {
-  await removeInstallation(networkNames(options.namePrefix, localHostCommands), await openNetworkRecords(options.dir))
-}
-
-async function removeInstallation(names: NetworkNames, records: NetworkRecords): Promise<void> {
-  await closeHostForwarding(names)
-  await removeAllNamespaces(names)
-  await records.clear()
-}
-
-/** Returns the address pool in use. Creates the router unless a complete router exists. */
-async function ensureRouter(
-  names: NetworkNames,
-  records: NetworkRecords,
-  options: { readonly addressPool: string },
-): Promise<Cidr> {
-  const record = await records.readRouter()
-  const hasRouter =
-    (await namespaceNames()).includes(names.routerNamespace) &&
-    (await deviceNames(names.commands)).includes(names.uplinkDevice)
-  if (record !== null && hasRouter) return cidr(record.pool)
-  // The router is incomplete or its record is lost, so the state of the runs' networks is unknown. Everything is
-  // removed and created again.
-  await closeHostForwarding(names)
-  await removeAllNamespaces(names)
-  for (const run of (await records.runs()).keys()) await records.removeRun(run)
-  const addressPool = await chooseAddressPool(options.addressPool)
-  await createRouter(names, addressPool)
-  await records.writeRouter({ pool: formatIpv4Cidr(addressPool) })
-  return addressPool
-}
-
-/** Whether the kernel can count connections in the router. If not, sandboxes run without a bound, and the log says so. */
-async function canCountConnections(names: NetworkNames, log: Log): Promise<boolean> {
-  const trial = ['add table inet trial', 'add chain inet trial c', 'add rule inet trial c ct count over 1 drop']
-  try {
-    await nft(names.commands, [...trial, 'delete table inet trial'], names.routerNamespace)
-    return true
-  } catch (error) {
-    log.warn({ error }, "the kernel can't count connections (nft_connlimit), so sandboxes have no bound of connections")
-    return false
-  }
-}
-
-/** Returns the slots of runs whose namespace still exists. Removes the networks of all other runs. */
-async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
+/** Returns the runs whose namespace still exists. Removes the networks of all other runs. */
+async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise<ReadonlyMap<RunId, RunNetworkRecord>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
     if (alive.has(run)) continue
     await release(access, record)
     await records.removeRun(run)
   }
-  return new Set([...alive.values()].map(({ slot }) => slot))
+  return alive
 }
 
 async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, RunNetworkRecord>> {
@@ -256,28 +218,64 @@ async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, Ru
 }
 
 /** Removes the unused namespaces that an earlier process created for later starts, because they may be incomplete. */
-async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<number>): Promise<void> {
+async function removeUnadoptedNamespaces(
+  names: NetworkNames,
+  live: ReadonlyMap<RunId, RunNetworkRecord>,
+): Promise<void> {
+  const kept = new Set([...live.values()].map(({ slot }) => slot))
   const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
   await removeSandboxNamespaces(
     names,
-    slots.filter((slot) => !live.has(slot)),
+    slots.filter((slot) => !kept.has(slot)),
   )
 }
 
 type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 
-type RouterAccess = { readonly names: NetworkNames; readonly router: RouterRules }
-
-async function release({ names, router }: RouterAccess, record: RunNetworkRecord): Promise<void> {
-  const { slot, network } = record
-  await Promise.all([
-    network === null ? null : router.apply(detachmentRules(slot, network.mark)),
-    removeSandboxNamespaces(names, [slot]),
-  ])
+type RouterAccess = {
+  readonly names: NetworkNames
+  readonly router: RouterRules
+  readonly redirected: RedirectedSandboxes
+  readonly addressPool: Cidr
 }
 
-function policyText({ policy, max_connections }: NetworkSpec, operator: OperatorRanges): string {
-  return JSON.stringify({ policy, max_connections, operator })
+/** Ends all connections of a run and refuses new ones. */
+async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+  if (network === null) return
+  await access.router.apply(cutOffRules(attachmentOf(access, slot, network)))
+  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+}
+
+async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+  await Promise.all([
+    network === null ? null : access.router.apply(detachmentRules(attachmentOf(access, slot, network))),
+    removeSandboxNamespaces(access.names, [slot]),
+  ])
+  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+}
+
+function attachmentOf({ addressPool }: RouterAccess, slot: number, network: NonNullable<RunNetworkRecord['network']>) {
+  const { mark, named } = network
+  const { gateway } = slotAddresses(addressPool, slot)
+  return { slot, mark, redirected: named === undefined ? null : { gateway, named } }
+}
+
+function newAttachment(desired: DesiredNetwork, random: Random): NonNullable<RunNetworkRecord['network']> {
+  const { spec } = desired
+  const named = (spec.policy?.rules ?? []).filter(({ destination }) => nameOf(destination) !== null).length
+  const attachment = { mark: newConnectionMark(random), policy: policyText(desired) }
+  return isRedirected(spec) ? { ...attachment, named } : attachment
+}
+
+function policyText({ spec, operator }: DesiredNetwork): string {
+  const { policy, max_connections, strict } = spec
+  return JSON.stringify({ policy, max_connections, operator, ...(isRedirected(spec) ? { strict } : {}) })
+}
+
+/** Reads what `policyText` wrote for a sandbox whose connections go to the egress process. */
+function parsePolicyText(text: string): DesiredNetwork {
+  const { operator, ...spec } = JSON.parse(text) as Omit<NetworkSpec, 'enabled' | 'secrets'> & DesiredNetwork
+  return { spec: { ...spec, enabled: true, secrets: [] }, operator }
 }
 
 /**

@@ -6,13 +6,11 @@
  * connections don't conflict with new connections between the same addresses. Traffic of a device without rules is
  * dropped.
  */
-import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
-import type { Protocol } from '../../domain/spec/spec.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import { slotDevice } from './network-names.ts'
-
-const TABLE = 'inet sandyard'
+import { renderRule, TABLE } from './render-rule.ts'
+import { cutOffRedirect, isTied, redirectBaseRules, redirectRules, removeRedirect } from './redirect-rules.ts'
 
 /** The address of the DNS forwarder. The router redirects port 53 of the gateways to it. */
 export type DnsTarget = { readonly address: string; readonly port: number }
@@ -58,6 +56,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     // keeps the sandboxes' addresses, by which the forwarder tells them apart
     `add rule ${TABLE} masking oifname "up0" ip daddr ${dns.address} accept`,
     `add rule ${TABLE} masking oifname "up0" masquerade`,
+    ...redirectBaseRules(target),
   ]
 }
 
@@ -72,6 +71,8 @@ type Attachment = {
   readonly maxConnections: number | null
   /** The operator's bound. Null if the kernel can't count connections. */
   readonly bound: ConnectionBound | null
+  /** Whether the sandbox's TCP connections go to the egress process. */
+  readonly isRedirected: boolean
 }
 
 /**
@@ -79,26 +80,27 @@ type Attachment = {
  * connections.
  */
 export function attachmentRules(attachment: Attachment): readonly string[] {
-  const { slot, gateway, address, mark, egress, bound } = attachment
+  const { slot, gateway, address, mark, egress, bound, isRedirected } = attachment
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
   const pass = `${TABLE} pass_${String(slot)}`
   const limit = Math.min(attachment.maxConnections ?? Infinity, bound?.connections ?? Infinity)
   const dnsLimit = bound === null ? [] : [`ct state new ct count over ${String(bound.connections)} drop`]
-  const rate = bound === null ? [] : [`ct state new limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets drop`] // prettier-ignore
+  const rate = bound === null ? [] : [`ct state new limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets`] // prettier-ignore
+  const bounds = [...rate, ...(limit === Infinity ? [] : [`ct state new ct count over ${String(limit)}`])]
   return [
     ...[pass, judge].flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
     `add rule ${judge} ip saddr != ${address} drop`,
     `add rule ${judge} ct state invalid drop`,
     `add rule ${judge} ct state established,related ct mark != ${String(mark)} drop`,
     `add rule ${judge} meta l4proto != { tcp, udp, icmp } drop`,
-    ...egress.flatMap((rule) => renderRule(rule).map((text) => `add rule ${judge} ${text} ${verdict(rule, slot)}`)),
+    ...(isRedirected ? redirectRules({ slot, gateway, mark, egress, bounds }) : []),
+    ...renderRules(egress, slot).map((text) => `add rule ${judge} ${text}`),
     `add rule ${judge} goto refusing`,
     `add rule ${pass} ip daddr ${gateway} limit rate over ${String(DNS_PACKETS_PER_SECOND)}/second burst ${String(DNS_PACKETS_PER_SECOND)} packets drop`,
     ...dnsLimit.map((text) => `add rule ${pass} ip daddr ${gateway} ${text}`),
     `add rule ${pass} ip daddr ${gateway} ct mark set ${String(mark)} accept`,
-    ...rate.map((text) => `add rule ${pass} ${text}`),
-    ...(limit === Infinity ? [] : [`add rule ${pass} ct state new ct count over ${String(limit)} drop`]),
+    ...bounds.map((text) => `add rule ${pass} ${text} drop`),
     `add rule ${pass} ct mark set ${String(mark)} accept`,
     `add element ${TABLE} answers { "${device}" . ${String(mark)} }`,
     `add element ${TABLE} zones { "${device}" : ${String(zoneOf(mark))} }`,
@@ -106,11 +108,19 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
   ]
 }
 
+/** What is known of an attachment that ends. */
+type CutOff = {
+  readonly slot: number
+  readonly mark: number
+  /** The gateway, and the number of rules by name. Null if connections don't go to the egress process. */
+  readonly redirected: { readonly gateway: string; readonly named: number } | null
+}
+
 /**
  * Returns the commands that end all connections of a sandbox and refuse new ones. They also succeed if some of the
  * sandbox's rules are missing.
  */
-export function cutOffRules(slot: number, mark: number): readonly string[] {
+export function cutOffRules({ slot, mark, redirected }: CutOff): readonly string[] {
   const device = slotDevice(slot)
   const gone = (element: string): readonly string[] => [
     `add element ${TABLE} ${element}`,
@@ -121,16 +131,19 @@ export function cutOffRules(slot: number, mark: number): readonly string[] {
     ...gone(`judges { "${device}" : goto judge_${String(slot)} }`),
     ...gone(`zones { "${device}" : ${String(zoneOf(mark))} }`),
     ...gone(`answers { "${device}" . ${String(mark)} }`),
+    ...(redirected === null ? [] : cutOffRedirect(slot, redirected.gateway)),
   ]
 }
 
 /** Returns the commands that remove a sandbox's rules. They also succeed if some of the rules are missing. */
-export function detachmentRules(slot: number, mark: number): readonly string[] {
+export function detachmentRules(cut: CutOff): readonly string[] {
+  const { slot, redirected } = cut
   const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
   return [
-    ...cutOffRules(slot, mark),
+    ...cutOffRules(cut),
     ...chains.flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
     ...chains.map((chain) => `delete chain ${chain}`),
+    ...(redirected === null ? [] : removeRedirect(slot, redirected.named)),
   ]
 }
 
@@ -140,46 +153,15 @@ function zoneOf(mark: number): number {
   return 1 + (mark % LARGEST_ZONE)
 }
 
+/** Renders the rules of a sandbox with their verdicts. */
+function renderRules(rules: readonly PacketRule[], slot: number): readonly string[] {
+  let named = 0
+  return rules.flatMap((rule) => {
+    const condition = rule.name === undefined ? '' : `${isTied(slot, named++)} `
+    return renderRule(rule).map((text) => `${condition}${text} ${verdict(rule, slot)}`)
+  })
+}
+
 function verdict({ action }: PacketRule, slot: number): string {
   return action === 'allow' ? `goto pass_${String(slot)}` : 'goto refusing'
-}
-
-/** Renders the IPv4 part of a rule. Empty when the rule has only IPv6 addresses, because sandboxes have no IPv6. */
-function renderRule({ peer, protocols, ports }: PacketRule): readonly string[] {
-  const within = dropContained(peer.within.filter(({ family }) => family === 4))
-  const except = dropContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
-  const names = protocols.flatMap((protocol) => NAMES_4[protocol])
-  if (within.length === 0 || (protocols.length > 0 && names.length === 0)) return []
-  return [
-    [
-      within.some(({ prefix }) => prefix === 0) ? '' : `ip daddr ${renderBlocks(within)}`,
-      except.length === 0 ? '' : `ip daddr != ${renderBlocks(except)}`,
-      names.length === 0 ? '' : `meta l4proto { ${names.join(', ')} }`,
-      ports.length === 0 ? '' : `th dport { ${joinRanges(ports).join(', ')} }`,
-    ]
-      .filter((part) => part !== '')
-      .join(' '),
-  ]
-}
-
-const NAMES_4: Readonly<Record<Protocol, readonly string[]>> = {
-  tcp: ['tcp'],
-  udp: ['udp'],
-  icmpv4: ['icmp'],
-  icmpv6: [],
-}
-
-function renderBlocks(blocks: readonly Cidr[]): string {
-  return `{ ${blocks.map(formatIpv4Cidr).join(', ')} }`
-}
-
-/** Sorts port ranges and merges adjacent ranges, because nftables refuses sets with overlapping ranges. */
-function joinRanges(ports: PacketRule['ports']): readonly string[] {
-  const joined: { start: number; end: number }[] = []
-  for (const { start, end } of ports.toSorted((a, b) => a.start - b.start)) {
-    const last = joined.at(-1)
-    if (last !== undefined && start <= last.end + 1) last.end = Math.max(last.end, end)
-    else joined.push({ start, end })
-  }
-  return joined.map(({ start, end }) => (start === end ? String(start) : `${String(start)}-${String(end)}`))
 }

@@ -52,7 +52,8 @@ const DNS_PORT = 53
 function sampleRules(maxConnections: number | null): readonly string[] {
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
-  return attachmentRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null })
+  const attachment = { slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null }
+  return attachmentRules({ ...attachment, isRedirected: false })
 }
 
 const TOOLS = [

@@ -1,0 +1,65 @@
+/**
+ * The program that judges and passes on the connections of sandboxes whose policy needs more than addresses. It runs in
+ * the router's namespace as a user of its own. The packet filter sends it the connections, and judges those that it opens.
+ *
+ * Arguments: the descriptor of the listening socket, and the user id to become.
+ */
+import { createServer } from 'node:net'
+import type { EgressEvent, EgressOrder, EgressSettings } from './messages.ts'
+import { serveConnection } from './serve-connection.ts'
+import { makeSandboxSockets } from './sandbox-sockets.ts'
+
+const [fd, user] = process.argv.slice(2).map(Number)
+if (fd === undefined || user === undefined) throw new Error('two numbers are expected')
+becomeUser(user)
+
+const sandboxes = new Map<string, EgressSettings>()
+const sockets = makeSandboxSockets()
+const questions = new Map<number, (names: readonly string[]) => void>()
+let asked = 0
+
+const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+  const { remoteAddress: sandbox = '' } = client
+  const settings = sandboxes.get(sandbox)
+  if (settings === undefined) {
+    client.resetAndDestroy()
+    return
+  }
+  sockets.add(sandbox, client)
+  void serveConnection(client, settings, { namesOf: (address) => ask(sandbox, address) })
+})
+
+process.on('message', (order: EgressOrder) => {
+  if (order.kind === 'names') {
+    questions.get(order.id)?.(order.names)
+    questions.delete(order.id)
+  } else if (order.settings === null) {
+    sandboxes.delete(order.address)
+    sockets.destroy(order.address)
+  } else sandboxes.set(order.address, order.settings)
+})
+// Without the worker, nobody answers questions about names.
+process.on('disconnect', () => process.exit(0))
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => undefined) // the worker ends it
+server.listen({ fd }, () => {
+  tell({ kind: 'ready' })
+})
+
+function ask(sandbox: string, address: string): Promise<readonly string[]> {
+  const id = asked++
+  return new Promise((resolve) => {
+    questions.set(id, resolve)
+    tell({ kind: 'ask', id, sandbox, address })
+  })
+}
+
+function tell(event: EgressEvent): void {
+  process.send?.(event)
+}
+
+/** Gives up all rights. Everything that the program imports was read before. */
+function becomeUser(id: number): void {
+  process.setgroups?.([])
+  process.setgid?.(id)
+  process.setuid?.(id)
+}

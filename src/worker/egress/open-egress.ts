@@ -1,0 +1,121 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { extname, join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { EGRESS_PORT, type EgressEvent, type EgressOrder, type EgressSettings } from './messages.ts'
+import { makeNameTies, type NamedAddress, type NameTies } from './name-ties.ts'
+
+/** The user of the egress process. It is outside the ranges that distributions and systemd give to users (60,578 to 61,183 is free). */
+const EGRESS_USER = 60_998
+const RESTART_PAUSE_MS = 500
+
+/** Judges connections of sandboxes by the names of their peers, in a process of its own. */
+export type Egress = {
+  /**
+   * Judges the connections of a sandbox from now on, with the newest settings. The process is started if there is none. If
+   * it ends, the connections of these sandboxes end and new ones fail until it runs again.
+   */
+  set(address: string, settings: EgressSettings): Promise<void>
+  /** Ends the connections of a sandbox. An unknown address is fine. */
+  remove(address: string): void
+  /** Remembers a DNS answer for a sandbox. False if it has too many names. */
+  tie(address: string, name: string, found: readonly NamedAddress[]): boolean
+  /** Ends the process. */
+  close(): Promise<void>
+}
+
+type Judged = { settings: EgressSettings; readonly ties: NameTies }
+
+const SCRIPT = join(import.meta.dirname, '../perl/egress-listener.pl')
+const PROGRAM = join(import.meta.dirname, `egress-process${extname(import.meta.filename)}`)
+
+/** @param namespace the path of the router's network namespace */
+export function openEgress(options: { readonly namespace: string; readonly clock: Clock; readonly log: Log }): Egress {
+  const { namespace, clock, log } = options
+  const sandboxes = new Map<string, Judged>()
+  let running: Promise<ChildProcess> | null = null
+  let isClosing = false
+
+  function ensureRunning(): Promise<ChildProcess> {
+    running ??= start().catch((error: unknown) => {
+      running = null
+      throw error
+    })
+    return running
+  }
+
+  async function start(): Promise<ChildProcess> {
+    const program = [process.execPath, '--max-old-space-size=512', PROGRAM]
+    const child = spawn('perl', [SCRIPT, namespace, String(EGRESS_PORT), String(EGRESS_USER), ...program], {
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      serialization: 'advanced',
+      cwd: '/',
+      env: { PATH: process.env['PATH'] ?? '' },
+      detached: true, // keeps Ctrl-C in the worker's terminal from it; it ends when the worker ends
+    })
+    child.on('message', (message) => {
+      const event = message as EgressEvent // sent by egress-process.ts
+      if (event.kind !== 'ask') return
+      const names = sandboxes.get(event.sandbox)?.ties.namesOf(event.address) ?? []
+      tell(child, { kind: 'names', id: event.id, names })
+    })
+    const ready = once(child, 'message') // the first message is `ready`
+    const ended = once(child, 'exit').then(([code, signal]: unknown[]) => {
+      throw new Error(`the egress process ended (${String(code ?? signal)})`)
+    })
+    await Promise.race([ready, ended])
+    ended.catch(() => undefined)
+    child.once('exit', () => {
+      running = null
+      if (isClosing || sandboxes.size === 0) return
+      log.error(
+        { pid: child.pid },
+        'the egress process ended; connections of the sandboxes that need it fail until it runs again',
+      )
+      void restart()
+    })
+    for (const [address, { settings }] of sandboxes) tell(child, { kind: 'sandbox', address, settings })
+    return child
+  }
+
+  async function restart(): Promise<void> {
+    while (!isClosing && sandboxes.size > 0) {
+      try {
+        await ensureRunning()
+        return
+      } catch (error) {
+        log.error({ error }, 'the egress process could not be started; will retry')
+        await clock.sleep(RESTART_PAUSE_MS)
+      }
+    }
+  }
+
+  return {
+    async set(address, settings) {
+      const known = sandboxes.get(address)
+      if (known === undefined) sandboxes.set(address, { settings, ties: makeNameTies(clock) })
+      else known.settings = settings
+      tell(await ensureRunning(), { kind: 'sandbox', address, settings })
+    },
+    remove(address) {
+      if (!sandboxes.delete(address)) return
+      void running?.then((child) => {
+        tell(child, { kind: 'sandbox', address, settings: null })
+      })
+    },
+    tie: (address, name, found) => sandboxes.get(address)?.ties.add(name, found) ?? true,
+    async close() {
+      isClosing = true
+      const child = await running?.catch(() => null)
+      if (child === null || child === undefined || child.exitCode !== null || child.signalCode !== null) return
+      const ended = once(child, 'exit')
+      child.kill('SIGKILL')
+      await ended
+    },
+  }
+}
+
+function tell(child: ChildProcess, order: EgressOrder): void {
+  if (child.connected) child.send(order)
+}
