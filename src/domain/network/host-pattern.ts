@@ -1,0 +1,9 @@
+import type { HostPattern } from '../spec/secrets.ts'
+
+/** Whether a host name or an address, in lower case, matches a pattern. A wildcard `*.example.com` also matches `example.com`. */
+export function matchesHost(pattern: HostPattern, host: string): boolean {
+  if (pattern.type === 'any') return true
+  if (pattern.type === 'exact') return host === pattern.value
+  const apex = pattern.value.replace(/^\*\./, '')
+  return host === apex || host.endsWith(`.${apex}`)
+}

@@ -1,0 +1,48 @@
+import { matchesHost } from '../../../domain/network/host-pattern.ts'
+import type { RunSecret } from '../../../domain/spec/secrets.ts'
+
+/** What may happen to the secrets of a sandbox in a request to one host. A secret in neither list passes unchanged. */
+export type HostSecrets = {
+  /** Their values may be put in. */
+  readonly allowed: readonly RunSecret[]
+  /** Their placeholders must not leave. */
+  readonly forbidden: readonly RunSecret[]
+  /** Placeholders that may leave and contain a forbidden one. */
+  readonly tolerated: readonly string[]
+}
+
+export type HostFacts = {
+  /** The name that the connection was opened for, or the destination's address. */
+  readonly host: string
+  /** The names that the sandbox's own DNS answers tie to the destination. */
+  readonly tiedNames: readonly string[]
+  /** Whether the connection goes to a server whose certificate was verified. */
+  readonly isVerified: boolean
+}
+
+/** Judges each secret for a host. An allowed host needs a tie by DNS too, because a sandbox can send any name to any address. */
+export function judgeSecrets(secrets: readonly RunSecret[], { host, tiedNames, isVerified }: HostFacts): HostSecrets {
+  const isAllowed = (secret: RunSecret): boolean =>
+    (isVerified || !secret.require_tls_identity) &&
+    secret.allowed_hosts.some(
+      (pattern) =>
+        pattern.type === 'any' || (matchesHost(pattern, host) && tiedNames.some((name) => matchesHost(pattern, name))),
+    )
+  const passes = (secret: RunSecret): boolean => secret.passthrough_hosts.some((pattern) => matchesHost(pattern, host))
+  const allowed = secrets.filter(isAllowed)
+  const forbidden = secrets.filter((secret) => !isAllowed(secret) && !passes(secret)).map(withBytes)
+  const others = secrets.filter((secret) => isAllowed(secret) || passes(secret)).map(withBytes)
+  const tolerated = others
+    .map(({ placeholder }) => placeholder)
+    .filter((other) => forbidden.some(({ placeholder }) => other !== placeholder && other.includes(placeholder)))
+  return { allowed: allowed.map(withBytes), forbidden, tolerated }
+}
+
+/** Requests are searched as Latin-1 text, one character for each byte. */
+function withBytes(secret: RunSecret): RunSecret {
+  return { ...secret, placeholder: toBytes(secret.placeholder), value: toBytes(secret.value) }
+}
+
+function toBytes(text: string): string {
+  return Buffer.from(text).toString('latin1')
+}

@@ -1,0 +1,132 @@
+import type { BodyBudget } from './body-budget.ts'
+import { makeChunkedDecoder, encodeChunk } from './chunked-body.ts'
+import { findViolation, makeSearch } from './find-placeholders.ts'
+import type { HostSecrets } from './host-secrets.ts'
+import { listOf, parseFields, renderHead, type RequestHead } from './request-head.ts'
+import { RequestRefused, type Violation } from './request-refused.ts'
+import { makeReplacement, replaceAll } from './substitute.ts'
+
+/** The largest body of a fixed length in which values are put in: its new length must be known before it is sent. */
+const MAX_SUBSTITUTED_BODY = 16 * 1024 * 1024
+
+export type BodyStep = {
+  readonly output: readonly Buffer[]
+  /** The bytes after the body, once it ended. */
+  readonly rest: Buffer | null
+}
+
+export type RequestBody = {
+  /** The head to send now, or null: it is sent with the body. */
+  readonly head: RequestHead | null
+  readonly push: (bytes: Buffer) => BodyStep
+  /** Releases what the body holds. Called once, at its end or at the end of the connection. */
+  readonly close?: () => void
+}
+
+/** Decides how the body of a request is forwarded. Values go into the body only where a secret of this host asks for it. */
+export function openBody(head: RequestHead, secrets: HostSecrets, budget: BodyBudget): RequestBody {
+  const search = makeSearch(secrets, 'body')
+  const check = (bytes: Buffer): void => {
+    refuseViolation(search(bytes))
+  }
+  const wanted = secrets.allowed.filter(({ substitution }) => substitution.body)
+  const isEncoded = listOf(head.fields, 'content-encoding').some((coding) => coding !== 'identity')
+  if (isEncoded && wanted.length > 0) return forwardBody(head, bothChecks(check, refusePlaceholders(wanted)), secrets)
+  if (wanted.length === 0 || head.body === 0) return forwardBody(head, check, secrets)
+  if (head.body === 'chunked') {
+    const replacement = makeReplacement(wanted)
+    return chunkedBody(head, { check, secrets, change: replacement.push, end: replacement.end })
+  }
+  if (head.body > MAX_SUBSTITUTED_BODY) throw new RequestRefused('a body too large for substitution')
+  if (!budget.acquire(head.body)) throw new RequestRefused('no memory for a body with substitution')
+  const length = head.body
+  const body = wholeBody(head, length, (bytes) => {
+    check(bytes)
+    return Buffer.from(replaceAll(bytes.toString('latin1'), wanted), 'latin1')
+  })
+  return { ...body, close: () => budget.release(length) }
+}
+
+type Check = (bytes: Buffer) => void
+
+export function refuseViolation(violation: Violation | null): void {
+  if (violation !== null) throw new RequestRefused('a placeholder for another host', { violation })
+}
+
+function bothChecks(one: Check, other: Check): Check {
+  return (bytes) => {
+    one(bytes)
+    other(bytes)
+  }
+}
+
+/** A compressed body can't be changed, so it must not have a placeholder in the clear either. */
+function refusePlaceholders(wanted: HostSecrets['allowed']): Check {
+  const search = makeSearch({ allowed: [], forbidden: wanted, tolerated: [] }, 'body')
+  return (bytes) => {
+    if (search(bytes) !== null) throw new RequestRefused('a placeholder in an encoded body')
+  }
+}
+
+function forwardBody(head: RequestHead, check: Check, secrets: HostSecrets): RequestBody {
+  if (head.body === 'chunked')
+    return chunkedBody(head, { check, secrets, change: (bytes) => bytes, end: () => Buffer.alloc(0) })
+  let left = head.body
+  return {
+    head,
+    push(bytes) {
+      const data = bytes.subarray(0, left)
+      check(data)
+      left -= data.length
+      return { output: [data], rest: left === 0 ? bytes.subarray(data.length) : null }
+    },
+  }
+}
+
+type ChunkedOptions = {
+  readonly check: Check
+  readonly secrets: HostSecrets
+  readonly change: (bytes: Buffer) => Buffer
+  readonly end: () => Buffer
+}
+
+function chunkedBody(head: RequestHead, { check, secrets, change, end }: ChunkedOptions): RequestBody {
+  const decode = makeChunkedDecoder()
+  return {
+    head,
+    push(bytes) {
+      const output: Buffer[] = []
+      for (const part of decode(bytes)) {
+        if (part.kind === 'data') {
+          check(part.bytes)
+          output.push(...encodeChunk(change(part.bytes)))
+        } else {
+          const trailers = part.trailers.toString('latin1')
+          parseFields(trailers.split('\r\n').slice(0, -1))
+          refuseViolation(findViolation(trailers, secrets, 'trailer'))
+          output.push(...encodeChunk(end()), Buffer.from('0\r\n'), part.trailers, Buffer.from('\r\n'))
+          return { output, rest: part.rest }
+        }
+      }
+      return { output, rest: null }
+    },
+  }
+}
+
+function wholeBody(head: RequestHead, length: number, change: (body: Buffer) => Buffer): RequestBody {
+  const parts: Buffer[] = []
+  let left = length
+  return {
+    head: null,
+    push(bytes) {
+      const data = bytes.subarray(0, left)
+      parts.push(data)
+      left -= data.length
+      if (left > 0) return { output: [], rest: null }
+      const body = change(Buffer.concat(parts))
+      const fields = head.fields.filter(({ name }) => !['content-length', 'expect'].includes(name.toLowerCase()))
+      const changed = { ...head, fields: [...fields, { name: 'Content-Length', value: String(body.length) }] }
+      return { output: [renderHead(changed), body], rest: bytes.subarray(data.length) }
+    },
+  }
+}

@@ -1,0 +1,113 @@
+import { readFileSync } from 'node:fs'
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net'
+import { Duplex } from 'node:stream'
+import { createServer as createTlsServer } from 'node:tls'
+import type { TestContext } from 'node:test'
+import type { RunSecret } from '../../src/domain/spec/secrets.ts'
+import { makeBodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
+import { makeAuthority, openAuthority } from '../../src/worker/egress/intercept/certificate-authority.ts'
+import { cacheLeafCertificates } from '../../src/worker/egress/intercept/leaf-certificates.ts'
+import type { RequestRefused } from '../../src/worker/egress/intercept/request-refused.ts'
+import { serveIntercepted } from '../../src/worker/egress/intercept/serve-intercepted.ts'
+import { makeUpstreamConnector } from '../../src/worker/egress/intercept/upstream-tls.ts'
+import type { TestCertificate } from './certificates.ts'
+
+/** A secret for `api.test` with the placeholder `$MSB_KEY`. */
+export function testSecret(changes: Partial<RunSecret> = {}): RunSecret {
+  return {
+    env_var: 'KEY',
+    placeholder: '$MSB_KEY',
+    value: 'the-real-value',
+    allowed_hosts: [{ type: 'exact', value: 'api.test' }],
+    substitution: { headers: true, basic_auth: true, header_fields: null, query: true, body: true },
+    passthrough_hosts: [],
+    violation_action: { type: 'block_and_log' },
+    require_tls_identity: true,
+    ...changes,
+  }
+}
+
+export type Upstream = { readonly port: number; readonly received: () => string }
+
+/** A TLS server that records what arrives and answers by a handler. */
+export async function openUpstream(
+  t: TestContext,
+  certificate: TestCertificate,
+  onConnection: (socket: Duplex) => void,
+): Promise<Upstream> {
+  const parts: Buffer[] = []
+  const options = { cert: readFileSync(certificate.certFile), key: readFileSync(certificate.keyFile) }
+  const server = createTlsServer(options, (socket) => {
+    socket.on('error', () => socket.destroy())
+    // An HTTP server takes a socket's bytes without events, so it gets a stream of another kind.
+    const recorded = new Duplex({
+      read: () => socket.resume(),
+      write: (bytes: Buffer, _encoding, done) => socket.write(bytes, done),
+      final: (done) => socket.end(done),
+    })
+    recorded.on('error', () => socket.destroy())
+    socket.on('data', (bytes: Buffer) => {
+      parts.push(bytes)
+      if (!recorded.push(bytes)) socket.pause()
+    })
+    socket.on('end', () => recorded.push(null))
+    socket.on('close', () => recorded.destroy())
+    onConnection(recorded)
+  })
+  return { port: await listen(t, server), received: () => Buffer.concat(parts).toString('latin1') }
+}
+
+type InterceptorOptions = {
+  readonly upstreamPort: number
+  readonly caFile: string
+  readonly secrets: readonly RunSecret[]
+  readonly sni?: string
+  readonly tiedNames?: readonly string[]
+  readonly verify?: boolean
+}
+
+export type Interceptor = { readonly port: number; readonly ca: string; readonly refused: readonly RequestRefused[] }
+
+/** Listens on loopback and serves each connection as an intercepted one to `sni`. */
+export async function openInterceptor(t: TestContext, options: InterceptorOptions): Promise<Interceptor> {
+  const { upstreamPort, caFile, secrets, sni = 'api.test', tiedNames = [sni], verify = true } = options
+  const authority = await makeAuthority('test', { nowMs: Date.now() })
+  const certificates = cacheLeafCertificates({
+    sign: await openAuthority(authority),
+    capacity: 10,
+    validityHours: 24,
+    now: () => Date.now(),
+  })
+  const upstream = makeUpstreamConnector({
+    verify_upstream: verify,
+    scoped_verify_upstream: [],
+    upstream_ca_certs: [readFileSync(caFile, 'utf8')],
+    scoped_upstream_ca_certs: [],
+  })
+  const refused: RequestRefused[] = []
+  const server = createServer({ allowHalfOpen: true }, (client) => {
+    void serveIntercepted({
+      client,
+      sni,
+      destination: { address: '127.0.0.1', port: 443 },
+      tiedNames,
+      secrets,
+      budget: makeBodyBudget(32 * 1024 * 1024),
+      tls: { certificates, upstream },
+      dial: () => Promise.resolve(connect(upstreamPort, '127.0.0.1')),
+      onRefused: (error) => refused.push(error),
+    })
+  })
+  return { port: await listen(t, server), ca: authority.certificate, refused }
+}
+
+async function listen(t: TestContext, server: Server): Promise<number> {
+  const sockets = new Set<Socket>()
+  server.on('connection', (socket: Socket) => sockets.add(socket))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.after(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  return (server.address() as AddressInfo).port
+}
