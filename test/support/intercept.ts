@@ -94,6 +94,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       secrets,
       budget: makeBodyBudget(32 * 1024 * 1024),
       tls: { certificates, upstream },
+      allowsHost: () => true,
       dial: () => Promise.resolve(connect(upstreamPort, '127.0.0.1')),
       onRefused: (error) => refused.push(error),
     })

@@ -237,6 +237,7 @@ function makeImages(layer: string, image: { config: ImageConfig }): ImageResolve
 function makeNetworks(prefix: string): SandboxNetworks {
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
+    canJudgeNames: false,
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
       mkdirSync('/run/netns', { recursive: true })

@@ -5,61 +5,69 @@
  * Arguments: the descriptor of the listening socket, and the user id to become.
  */
 import { createServer } from 'node:net'
+import { makeBodyBudget } from './intercept/body-budget.ts'
 import type { EgressEvent, EgressOrder, EgressSettings } from './messages.ts'
 import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
 
+/** What all connections together may keep of bodies that are changed as a whole. */
+const BODIES_MAX_BYTES = 128 * 1024 * 1024
+
 const [fd, user] = process.argv.slice(2).map(Number)
 if (fd === undefined || user === undefined) throw new Error('two numbers are expected')
 becomeUser(user)
-
-const sandboxes = new Map<string, EgressSettings>()
-const sockets = makeSandboxSockets()
-const questions = new Map<number, (names: readonly string[]) => void>()
-let asked = 0
-
-const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
-  const { remoteAddress: sandbox = '' } = client
-  const settings = sandboxes.get(sandbox)
-  if (settings === undefined) {
-    client.resetAndDestroy()
-    return
-  }
-  sockets.add(sandbox, client)
-  void serveConnection(client, settings, { namesOf: (address) => ask(sandbox, address) })
-})
-
-process.on('message', (order: EgressOrder) => {
-  if (order.kind === 'names') {
-    questions.get(order.id)?.(order.names)
-    questions.delete(order.id)
-  } else if (order.settings === null) {
-    sandboxes.delete(order.address)
-    sockets.destroy(order.address)
-  } else sandboxes.set(order.address, order.settings)
-})
-// Without the worker, nobody answers questions about names.
-process.on('disconnect', () => process.exit(0))
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => undefined) // the worker ends it
-server.listen({ fd }, () => {
-  tell({ kind: 'ready' })
-})
-
-function ask(sandbox: string, address: string): Promise<readonly string[]> {
-  const id = asked++
-  return new Promise((resolve) => {
-    questions.set(id, resolve)
-    tell({ kind: 'ask', id, sandbox, address })
-  })
-}
-
-function tell(event: EgressEvent): void {
-  process.send?.(event)
-}
+serve(fd)
 
 /** Gives up all rights. Everything that the program imports was read before. */
 function becomeUser(id: number): void {
   process.setgroups?.([])
   process.setgid?.(id)
   process.setuid?.(id)
+}
+
+function serve(listener: number): void {
+  const budget = makeBodyBudget(BODIES_MAX_BYTES)
+  const sandboxes = new Map<string, EgressSettings>()
+  const sockets = makeSandboxSockets()
+  const questions = new Map<number, (names: readonly string[]) => void>()
+  let asked = 0
+
+  const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+    const { remoteAddress: sandbox = '' } = client
+    const settings = sandboxes.get(sandbox)
+    if (settings === undefined) {
+      client.resetAndDestroy()
+      return
+    }
+    sockets.add(sandbox, client)
+    void serveConnection(client, settings, { budget, namesOf: (address) => ask(sandbox, address) })
+  })
+
+  process.on('message', (order: EgressOrder) => {
+    if (order.kind === 'names') {
+      questions.get(order.id)?.(order.names)
+      questions.delete(order.id)
+    } else if (order.settings === null) {
+      sandboxes.delete(order.address)
+      sockets.destroy(order.address)
+    } else sandboxes.set(order.address, order.settings)
+  })
+  // Without the worker, nobody answers questions about names.
+  process.on('disconnect', () => process.exit(0))
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => undefined) // the worker ends it
+  server.listen({ fd: listener }, () => {
+    tell({ kind: 'ready' })
+  })
+
+  function ask(sandbox: string, address: string): Promise<readonly string[]> {
+    const id = asked++
+    return new Promise((resolve) => {
+      questions.set(id, resolve)
+      tell({ kind: 'ask', id, sandbox, address })
+    })
+  }
+
+  function tell(event: EgressEvent): void {
+    process.send?.(event)
+  }
 }

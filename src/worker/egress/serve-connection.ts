@@ -5,7 +5,10 @@ import {
   needsFirstBytes,
   NO_FIRST_BYTES,
   type Connection,
+  type ConnectionRefusal,
 } from '../../domain/network/judge-connection.ts'
+import type { BodyBudget } from './intercept/body-budget.ts'
+import { serveIntercepted } from './intercept/serve-intercepted.ts'
 import type { EgressSettings } from './messages.ts'
 import { readFirstBytes } from './read-first-bytes.ts'
 
@@ -16,19 +19,37 @@ const KEEP_ALIVE_MS = 60_000
 type Deps = {
   /** The names that are tied to an address for this sandbox. */
   readonly namesOf: (address: string) => Promise<readonly string[]>
+  /** Shared by all connections of the process. */
+  readonly budget: BodyBudget
 }
 
 /** Judges a connection of a sandbox and, if it is allowed, passes it on until its end. It never rejects. */
-export async function serveConnection(client: Socket, settings: EgressSettings, { namesOf }: Deps): Promise<void> {
+export async function serveConnection(client: Socket, settings: EgressSettings, deps: Deps): Promise<void> {
   const { localAddress: address = '', localPort: port = 0 } = client // the destination, because the kernel redirected it
+  const destination = { address, port }
   client.on('error', () => client.destroy())
   try {
-    const connection: Connection = { peer: cidr(address), port, tied: await namesOf(address) }
+    const connection: Connection = { peer: cidr(address), port, tied: await deps.namesOf(address) }
     const first = needsFirstBytes(settings, connection) ? await readFirstBytes(client) : NO_FIRST_BYTES
-    const refusal = judgeConnection(settings, connection, { ...first, isIntercepted: false })
+    const judge = (name: string | null): ConnectionRefusal =>
+      judgeConnection(settings, connection, { ...first, name, isIntercepted: false })
+    const connectServer = (): Promise<Socket> => dial({ ...destination, from: settings.gateway, client })
+    if (first.form === 'http') {
+      const plain = { sni: null, tls: null, secrets: [], budget: deps.budget, tiedNames: connection.tied }
+      const allowsHost = (host: string): boolean => judge(host) === null
+      await serveIntercepted({
+        ...plain,
+        client,
+        destination,
+        allowsHost,
+        dial: connectServer,
+        onRefused: () => undefined,
+      })
+      return
+    }
+    const refusal = judge(first.name)
     if (refusal !== null) throw new Error(refusal)
-    const server = await dial({ address, port, from: settings.gateway, client })
-    relay(client, server)
+    relay(client, await connectServer())
   } catch {
     client.resetAndDestroy()
   }

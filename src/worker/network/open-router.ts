@@ -56,3 +56,17 @@ export async function canCountConnections(names: NetworkNames, log: Log): Promis
     return false
   }
 }
+
+/** Whether the kernel can redirect connections to the egress process. If not, rules by name are refused. */
+export async function canRedirectConnections(names: NetworkNames, log: Log): Promise<boolean> {
+  const rule = 'meta l4proto tcp tproxy ip to 127.0.0.1:1 meta mark set 1 accept'
+  const chain = 'add chain inet trial c { type filter hook prerouting priority mangle; }'
+  const trial = ['add table inet trial', chain, `add rule inet trial c ${rule}`, 'delete table inet trial']
+  try {
+    await nft(names.commands, trial, names.routerNamespace)
+    return true
+  } catch (error) {
+    log.warn({ error }, "the kernel can't redirect connections (nft_tproxy), so rules by domain name are refused")
+    return false
+  }
+}

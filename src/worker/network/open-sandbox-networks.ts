@@ -13,7 +13,7 @@ import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames 
 import { startDnsForwarder } from './dns-forwarder.ts'
 import { addRouteToSandboxes, createIsolatedNamespace, removeSandboxNamespaces } from './namespaces.ts'
 import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
-import { canCountConnections, ensureRouter, removeInstallation } from './open-router.ts'
+import { canCountConnections, canRedirectConnections, ensureRouter, removeInstallation } from './open-router.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import {
   isNamespaceAlive,
@@ -87,6 +87,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const dns = { address, port: forwarder.port }
   await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
 
+  const canJudgeNames = await canRedirectConnections(names, options.log)
   const bound = (await canCountConnections(names, options.log)) ? options.connectionBound : null
 
   let checkedAtMs = Number.NEGATIVE_INFINITY
@@ -189,6 +190,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const mutex = makeKeyedMutex()
   const parts = opened.move()
   return {
+    canJudgeNames,
     attach: (run, spec, operator) => mutex.run(run, () => attach(run, { spec, operator })),
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],

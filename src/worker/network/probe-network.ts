@@ -20,8 +20,6 @@ type NetworkProbe = {
 /**
  * Checks whether this machine supports sandbox networks: root, iproute2, nsenter, nftables, and a kernel that accepts
  * the router's rules. Creates a temporary namespace for the check and changes nothing else. May be repeated.
- *
- * The abilities never include `network_domains`, because packets don't carry names.
  */
 export async function probeNetwork(random: Random): Promise<NetworkProbe> {
   const missing = await missingTools()
@@ -36,10 +34,21 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
       [...routerBaseRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)],
       namespace,
     )
-    const failure = await failureOf(nft(localCommands, sampleRules(1), namespace))
+    const counts = await failureOf(nft(localCommands, sampleRules(1), namespace))
+    const redirects = await failureOf(nft(localCommands, sampleRules(null, true), namespace))
     const abilities: readonly Ability[] = ['network_off', 'network_policy']
-    if (failure === null) return { ok: true, missing: [], abilities: [...abilities, 'network_max_connections'] }
-    return { ok: true, missing: [`the kernel can't count connections (nft_connlimit): ${failure}`], abilities }
+    return {
+      ok: true,
+      missing: [
+        ...(counts === null ? [] : [`the kernel can't count connections (nft_connlimit): ${counts}`]),
+        ...(redirects === null ? [] : [`the kernel can't redirect connections (nft_tproxy): ${redirects}`]),
+      ],
+      abilities: [
+        ...abilities,
+        ...(counts === null ? (['network_max_connections'] as const) : []),
+        ...(redirects === null ? (['network_domains'] as const) : []),
+      ],
+    }
   } catch (error) {
     return { ok: false, missing: [`this kernel refuses sandbox networks: ${messageOf(error)}`], abilities: [] }
   } finally {
@@ -49,11 +58,11 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
 
 const DNS_PORT = 53
 
-function sampleRules(maxConnections: number | null): readonly string[] {
+function sampleRules(maxConnections: number | null, isRedirected = false): readonly string[] {
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
   const attachment = { slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null }
-  return attachmentRules({ ...attachment, isRedirected: false })
+  return attachmentRules({ ...attachment, isRedirected })
 }
 
 const TOOLS = [

@@ -17,6 +17,8 @@ export type SandboxNetwork = {
  * existing networks.
  */
 export interface SandboxNetworks {
+  /** Whether this machine can judge connections by the names of their peers. If not, `attach` must not be asked for it. */
+  readonly canJudgeNames: boolean
   /**
    * Creates a run's network. The policy is in effect before the promise resolves. Programs in the sandbox may listen on
    * every port and send pings. `operator` is judged before the policy. A repeated call returns the same network.

@@ -116,10 +116,45 @@ test('without a policy, egress to public addresses and DNS is allowed, and all o
   assert.equal(decidePacket(egress, { peer: environment.gateway, protocol: 'udp', port: 53 }), 'allow')
 })
 
-test('a rule that names a domain is never compiled, and needs the ability to resolve it', () => {
+test('a rule that names a domain needs the ability to judge names', () => {
   const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
-  assert.throws(() => compilePolicy(spec.policy, environment), /names a domain/)
   assert.deepEqual(abilitiesOf(spec), ['network_policy', 'network_domains'])
+})
+
+test('an allowed name needs a DNS answer and the same claim; a denied one needs one of them', () => {
+  const packet = { peer: cidr('44.0.113.10'), protocol: 'tcp', port: 443 } as const
+  const decide = (rule: Partial<Rule>, tied: readonly string[], claimed: string | null): Action => {
+    const { policy } = networkWith([{ destination: { domain_suffix: 'a.test' }, ...rule }], {
+      default_egress: rule.action === 'deny' ? 'allow' : 'deny',
+    })
+    return decidePacket(compilePolicy(policy, environment).egress, { ...packet, names: { tied, claimed } })
+  }
+  const allow = (tied: readonly string[], claimed: string | null): Action => decide({}, tied, claimed)
+  assert.deepEqual(
+    [allow(['b.a.test'], null), allow(['a.test'], 'c.a.test'), allow([], 'a.test'), allow(['a.test'], 'x.test')],
+    ['allow', 'allow', 'deny', 'deny'],
+  )
+  assert.equal(allow(['nota.test'], null), 'deny')
+  const deny = (tied: readonly string[], claimed: string | null): Action => decide({ action: 'deny' }, tied, claimed)
+  assert.deepEqual(
+    [deny(['a.test'], null), deny([], 'a.test'), deny(['a.test'], 'x.test'), deny([], null)],
+    ['deny', 'deny', 'allow', 'allow'],
+  )
+  assert.equal(decide({ ports: [{ start: 80, end: 80 }] }, ['a.test'], null), 'deny')
+})
+
+test('no name opens an address that the operator denies, a metadata address or the gateway', () => {
+  const { policy } = networkWith([{ destination: { domain: 'a.test' } }])
+  const { egress } = compilePolicy(policy, environment)
+  for (const address of ['44.0.113.12', '169.254.169.254', '10.209.0.9', GATEWAY]) {
+    const packet = {
+      peer: cidr(address),
+      protocol: 'tcp',
+      port: 443,
+      names: { tied: ['a.test'], claimed: 'a.test' },
+    } as const
+    assert.equal(decidePacket(egress, packet), 'deny', address)
+  }
 })
 
 test('a network spec needs exactly the abilities of its fields, and the field `strict` needs none', () => {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -13,6 +14,7 @@ import { startHost, type Get, type NamedHost } from '../../support/named-world.t
 import { ip, OUTSIDE } from '../../support/network-world.ts'
 import { NO_DENIALS, networksOptions, networkWith } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
+import { waitUntil } from '../../support/wait.ts'
 
 const NAMES = {
   'good.example': { addresses: [OUTSIDE.public] },
@@ -118,6 +120,95 @@ if (isInOwnNetwork(import.meta.filename)) {
       )
     })
 
+    test('each request of a plain connection is judged by its Host', async () => {
+      await using box = await attach('hosts', networkWith([{ destination: { domain: 'good.example' } }]))
+      await box.lookUp('good.example')
+      const denied = await box.web({ port: 80, tls: undefined, host: 'www.tree.example' })
+      assert.match(denied, /^403 .*"network_policy_denied","domain":"www.tree.example"/)
+      await outside.ask({ kind: 'takeRequests' })
+      const two = ['good.example', 'www.tree.example'].map((host) => `GET /${host} HTTP/1.1\r\nHost: ${host}\r\n\r\n`)
+      const hex = Buffer.from(two.join('')).toString('hex')
+      await box.host.ask({ kind: 'write', address: OUTSIDE.public, port: 80, hex })
+      const arrived = await outside.ask({ kind: 'takeRequests' })
+      assert.ok(!arrived.includes('www.tree.example'), arrived)
+    })
+
+    test('a name that is encrypted is refused where names decide', async () => {
+      await using box = await attach('ech', networkWith([{ destination: { domain: 'good.example' } }]))
+      await box.lookUp('good.example')
+      const hidden = clientHello('good.example', { isEncrypted: true })
+      assert.equal(await box.host.ask({ kind: 'write', address: OUTSIDE.public, port: 443, hex: hidden }), 'ECONNRESET')
+      const open = clientHello('good.example', { isEncrypted: false })
+      assert.match(await box.host.ask({ kind: 'write', address: OUTSIDE.public, port: 443, hex: open }), /^15|^16/)
+    })
+
+    test('without the egress process nothing passes, and it is started again', async () => {
+      await using box = await attach('killed', networkWith([{ destination: { domain: 'good.example' } }]))
+      await box.lookUp('good.example')
+      assert.match(await box.web(), /^200/)
+      const [pid] = processesOf(EGRESS_USER)
+      process.kill(pid ?? 0, 'SIGSTOP')
+      process.kill(pid ?? 0, 'SIGKILL')
+      assert.ok(['EHOSTUNREACH', 'ECONNRESET'].includes(await box.web()))
+      await waitUntil(async () => (await box.web()).startsWith('200'))
+      assert.notEqual(processesOf(EGRESS_USER)[0], pid)
+    })
+
+    test('the egress process has no rights and no way around the policy', async () => {
+      await using box = await attach('rights', networkWith([{ destination: { domain: 'good.example' } }]))
+      const [pid = 0] = processesOf(EGRESS_USER)
+      const status = readFileSync(`/proc/${String(pid)}/status`, 'utf8')
+      assert.match(status, /CapEff:\t0+\n/)
+      assert.match(status, /CapPrm:\t0+\n/)
+      assert.match(status, /NoNewPrivs:\t1/)
+      assert.match(status, /Groups:\t *\n/)
+      await box.lookUp('good.example')
+      // the process can't reach more than the policy allows by addresses, whatever it is told
+      const from = (target: string, source: string): string =>
+        spawnSync('nsenter', ['--net=/run/netns/sy-test-router', process.execPath, '-e', DIAL, target, source], {
+          encoding: 'utf8',
+        }).stdout
+      assert.equal(from(OUTSIDE.hardDenied, box.gateway), 'EHOSTUNREACH')
+      assert.equal(from(OUTSIDE.metadata, box.gateway), 'EHOSTUNREACH')
+      assert.equal(from(OUTSIDE.public, box.gateway), 'connected')
+      assert.equal(from(OUTSIDE.public, '10.209.0.2'), 'timeout', 'an address of no sandbox')
+    })
+
+    test('a policy with names goes on after the worker was restarted', async () => {
+      const options = await networksOptions({ namePrefix: 'again', addressPool: '10.210.0.0/16' })
+      await using _ = options
+      const first = await openSandboxNetworks(options)
+      const run = asId<RunId>('again')
+      const { netnsPath, resolvers } = await first.attach(
+        run,
+        networkWith([{ destination: { domain: 'good.example' } }]),
+        NO_DENIALS,
+      )
+      const host = startHost(netnsPath)
+      await first.close()
+      const second = await openSandboxNetworks(options)
+      const get = {
+        kind: 'get',
+        address: OUTSIDE.public,
+        port: 443,
+        host: 'good.example',
+        tls: 'good.example',
+      } as const
+      assert.equal(await host.ask(get), 'ECONNRESET')
+      assert.equal(await host.ask({ kind: 'lookUp', server: resolvers[0] ?? '', name: 'good.example' }), OUTSIDE.public)
+      assert.match(await host.ask(get), /^200/)
+      await host.close()
+      await second.detach(run)
+      await second.close()
+    })
+
+    test('nothing of a sandbox stays in the packet filter', () => {
+      const { stdout } = spawnSync('nsenter', ['--net=/run/netns/sy-test-router', 'nft', 'list', 'ruleset'], {
+        encoding: 'utf8',
+      })
+      assert.doesNotMatch(stdout, /(?:redirect|dial|tied|judge|pass)_\d/)
+    })
+
     test('queries to another resolver get the answers of the sandbox own one', async () => {
       const rules = [{ destination: { domain: 'good.example' } }, { destination: { cidr: '44.0.113.200' } }]
       await using box = await attach('resolver', networkWith(rules))
@@ -133,6 +224,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const server = resolvers[0] ?? ''
       return {
         host,
+        gateway: server,
         lookUp: (asked: string) => host.ask({ kind: 'lookUp', server, name: asked }),
         datagram: () => host.ask({ kind: 'datagram', address: OUTSIDE.public, port: 9_000 }),
         web: (get: Partial<Get> = {}) => {
@@ -147,6 +239,44 @@ if (isInOwnNetwork(import.meta.filename)) {
       }
     }
   })
+}
+
+const EGRESS_USER = 60_998
+
+/** Connects to port 443 of an address from an address, and prints how it ended. */
+const DIAL = `const [host, localAddress] = process.argv.slice(1); const s = require('net').connect({ host, port: 443, localAddress });
+s.setTimeout(700, () => { process.stdout.write('timeout'); s.destroy() }); s.on('connect', () => { process.stdout.write('connected'); s.destroy() }); s.on('error', (e) => process.stdout.write(e.code))`
+
+function processesOf(user: number): readonly number[] {
+  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  return pids.map(Number).filter((pid) => (tryReadStatus(pid) ?? '').includes(`\nUid:\t${String(user)}\t`))
+}
+
+function tryReadStatus(pid: number): string | null {
+  try {
+    return readFileSync(`/proc/${String(pid)}/status`, 'utf8')
+  } catch {
+    return null // it ended
+  }
+}
+
+/** A TLS 1.3 handshake message with a server name (RFC 8446, 4.1.2), as hex. */
+function clientHello(name: string, { isEncrypted }: { readonly isEncrypted: boolean }): string {
+  const u16 = (n: number): string => n.toString(16).padStart(4, '0')
+  const sized = (hex: string): string => u16(hex.length / 2) + hex
+  const extension = (type: string, hex: string): string => type + sized(hex)
+  const nameHex = Buffer.from(name).toString('hex')
+  const extensions = [
+    extension('0000', sized(`00${sized(nameHex)}`)),
+    extension('000a', sized('001d0017')),
+    extension('000d', sized('040308040401')),
+    extension('002b', '020304'),
+    extension('0033', sized('001d' + sized('09'.padEnd(64, '0')))),
+    ...(isEncrypted ? [extension('fe0d', '00')] : []),
+  ].join('')
+  const body = `0303${'11'.repeat(32)}00${sized('1301')}0100${sized(extensions)}`
+  const message = `01${(body.length / 2).toString(16).padStart(6, '0')}${body}`
+  return `160301${sized(message)}`
 }
 
 /** A network namespace with the addresses of hosts outside of this machine. */

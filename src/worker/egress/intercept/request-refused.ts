@@ -21,20 +21,27 @@ const NO_REQUEST: RequestContext = { method: null, host: null, path: null }
 /** A request that must not be forwarded. `violation` is null if the request is malformed or for another host. */
 export class RequestRefused extends Error {
   readonly violation: Violation | null
+  /** Whether the network policy refuses the host of the request. */
+  readonly isByPolicy: boolean
   readonly context: RequestContext
 
-  constructor(message: string, { violation = null, context = NO_REQUEST }: Partial<RequestRefused> = {}) {
+  constructor(
+    message: string,
+    { violation = null, isByPolicy = false, context = NO_REQUEST }: Partial<RequestRefused> = {},
+  ) {
     super(message)
     this.name = 'RequestRefused'
     this.violation = violation
+    this.isByPolicy = isByPolicy
     this.context = context
   }
 }
 
 /** The reply to the first request of a connection, if it is refused. */
-export function renderDenial(host: string | null): Buffer {
-  const message = 'Request blocked by secret policy.'
-  const body = JSON.stringify({ code: 'secret_policy_denied', domain: host, message })
+export function renderDenial({ isByPolicy, context }: Pick<RequestRefused, 'isByPolicy' | 'context'>): Buffer {
+  const kind = isByPolicy ? 'network' : 'secret'
+  const message = `Request blocked by ${kind} policy.`
+  const body = JSON.stringify({ code: `${kind}_policy_denied`, domain: context.host, message })
   const head = ['HTTP/1.1 403 Forbidden', 'Content-Type: application/json', 'Connection: close']
   return Buffer.from([...head, `Content-Length: ${String(Buffer.byteLength(body))}`, '', body].join('\r\n'))
 }

@@ -68,7 +68,7 @@ export function makeRequestStream({ authority, secretsFor, budget }: Options): R
         return run(input)
       } catch (error) {
         if (!(error instanceof RequestRefused)) throw error
-        throw new RequestRefused(error.message, { violation: error.violation, context })
+        throw new RequestRefused(error.message, { violation: error.violation, isByPolicy: error.isByPolicy, context })
       }
     }
   }

@@ -22,6 +22,8 @@ export type InterceptedConnection = {
   readonly budget: BodyBudget
   /** Null for plain HTTP. */
   readonly tls: { readonly certificates: LeafCertificates; readonly upstream: UpstreamConnector } | null
+  /** Whether the network policy allows requests to a host. */
+  readonly allowsHost: (host: string) => boolean
   /** Connects to the destination, through the rules of the packet filter. */
   readonly dial: () => Promise<Socket>
   /** Is told once why the connection was cut, if a request was refused. */
@@ -45,7 +47,10 @@ export async function serveIntercepted(connection: InterceptedConnection): Promi
   const stream = makeRequestStream({
     authority: connection.tls === null ? null : host,
     budget: connection.budget,
-    secretsFor: rememberLast((name) => judgeSecrets(connection.secrets, { ...factsOf(connection), host: name })),
+    secretsFor: rememberLast((name) => {
+      if (!connection.allowsHost(name)) throw new RequestRefused('a host that the policy denies', { isByPolicy: true })
+      return judgeSecrets(connection.secrets, { ...factsOf(connection), host: name })
+    }),
   })
   const upgrade = Promise.withResolvers<boolean>()
   try {
@@ -158,10 +163,11 @@ function firstOf(socket: Socket, events: readonly string[]): Promise<void> {
 }
 
 /** Only the first request of a connection is answered, because a response to another one may be under way. */
-async function deny(guest: Socket, stream: RequestStream, { context, violation }: RequestRefused): Promise<void> {
+async function deny(guest: Socket, stream: RequestStream, refused: RequestRefused): Promise<void> {
+  const { context, violation } = refused
   if (stream.requests() !== 1 || context.method === null || context.method === 'HEAD') return
   if (violation?.action === 'block_and_terminate') return
-  guest.end(renderDenial(context.host))
+  guest.end(renderDenial(refused))
   // Closing with unread bytes would reset the connection, and the client would lose the reply.
   guest.resume()
   const timer = setTimeout(() => guest.destroy(), DENIAL_LIMIT_MS)

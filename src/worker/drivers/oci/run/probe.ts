@@ -7,12 +7,12 @@ import type { OciContext } from '../context.ts'
 import { describeUserIds } from '../users/sandbox-users.ts'
 
 /**
- * The abilities of this driver. The control plane refuses a spec that needs any other ability, and names the missing
+ * The abilities of this driver, on a machine that has everything they need. The control plane refuses a spec that needs any other ability, and names the missing
  * ability.
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'metrics',
+  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'metrics',
 ] // prettier-ignore
 
 /** The programs that must be installed on the host to start a sandbox. */
@@ -29,12 +29,17 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
     report: {
       name: 'oci',
       isolation: describeIsolation(context),
-      abilities: [...OCI_ABILITIES, ...isolationAbilities(runtime.level)],
+      abilities: [...abilitiesHere(context), ...isolationAbilities(runtime.level)],
       images: await context.images.list(),
       default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
     },
     capacity: await measureCapacity(settings, await context.disks.measureLimitMib()),
   }
+}
+
+/** The abilities of this driver that this machine supports. */
+function abilitiesHere({ networks }: OciContext): readonly Ability[] {
+  return OCI_ABILITIES.filter((ability) => ability !== 'network_domains' || networks.canJudgeNames)
 }
 
 /** Describes what separates a sandbox from the machine and from other sandboxes. */
