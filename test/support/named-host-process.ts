@@ -122,7 +122,10 @@ async function get({ address, port, host, path = '/', tls, headers = {}, body, c
     timeout: LIMIT_MS,
     method: body === undefined ? 'GET' : 'POST',
   }
-  const trust = caFile === undefined ? { rejectUnauthorized: false } : { ca: readFileSync(caFile) }
+  const trust =
+    caFile === undefined
+      ? { rejectUnauthorized: false, checkServerIdentity: () => undefined }
+      : { ca: readFileSync(caFile) }
   const request =
     tls === undefined
       ? httpRequest(common)
@@ -130,7 +133,6 @@ async function get({ address, port, host, path = '/', tls, headers = {}, body, c
           ...common,
           ...trust,
           servername: tls ?? '',
-          checkServerIdentity: caFile === undefined ? () => undefined : undefined,
         })
   request.on('timeout', () => request.destroy(Object.assign(new Error('timeout'), { code: 'timeout' })))
   request.end(body)

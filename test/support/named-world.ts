@@ -1,6 +1,16 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { asId, type RunId } from '../../src/domain/ids.ts'
+import type { EgressSecrets } from '../../src/domain/network/interception.ts'
+import type { NetworkSpec } from '../../src/domain/spec/spec.ts'
+import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
+import { makeCertificate, type TestCertificate } from './certificates.ts'
+import { ip, OUTSIDE } from './network-world.ts'
+import { NO_DENIALS } from './networks.ts'
 
 /** What a host of the named world serves or asks. */
 export type HostAsk =
@@ -72,6 +82,66 @@ export function startHost(path: string): NamedHost {
       const ended = once(child, 'exit')
       child.kill('SIGKILL')
       await ended
+    },
+  }
+}
+
+export type NamedWorld = AsyncDisposable & { readonly outside: NamedHost; readonly certificate: TestCertificate }
+
+/** A network namespace `outside` with the addresses of `OUTSIDE`, a resolver for `names` and web servers. */
+export async function makeNamedWorld(names: Readonly<Record<string, DnsEntry>>): Promise<NamedWorld> {
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-names-'))
+  const certificate = await makeCertificate(folder, Object.keys(names))
+  const { hostPublic, hostPrivate: _, ...addresses } = OUTSIDE
+  await ip([
+    'netns add outside',
+    'link add w0 type veth peer name eth0 netns outside',
+    `addr add ${hostPublic}/24 dev w0`,
+    'link set w0 up',
+    'route add 169.254.0.0/16 dev w0',
+    `route add default via ${OUTSIDE.public}`,
+  ])
+  const own = Object.values(addresses).map((address) => `addr add ${address}/24 dev eth0`)
+  await ip(['link set lo up', ...own, 'link set eth0 up', `route add default via ${hostPublic}`], 'outside')
+  const outside = startHost('/run/netns/outside')
+  await outside.ask({ kind: 'serveDns', address: OUTSIDE.resolver, names })
+  await outside.ask({ kind: 'serveWeb', ...certificate })
+  return {
+    outside,
+    certificate,
+    [Symbol.asyncDispose]: async () => {
+      await outside.close()
+      rmSync(folder, { recursive: true })
+    },
+  }
+}
+
+/** Attaches the network of a run and starts a host in it. Disposing of the value ends both. */
+export async function attachNamedInmate(
+  networks: SandboxNetworks,
+  name: string,
+  network: NetworkSpec,
+  given?: EgressSecrets,
+) {
+  const run = asId<RunId>(name)
+  const { netnsPath, resolvers } = await networks.attach(run, network, NO_DENIALS, given)
+  const host = startHost(netnsPath)
+  const gateway = resolvers[0] ?? ''
+  return {
+    run,
+    host,
+    gateway,
+    lookUp: (asked: string) => host.ask({ kind: 'lookUp', server: gateway, name: asked }),
+    datagram: () => host.ask({ kind: 'datagram', address: OUTSIDE.public, port: 9_000 }),
+    /** A request to `good.example`, unless the fields say otherwise. */
+    web: (get: Partial<Get> = {}) => {
+      const tls = 'tls' in get ? get.tls : 'good.example'
+      const ask = { address: OUTSIDE.public, port: 443, host: tls ?? 'good.example', ...get }
+      return host.ask({ kind: 'get', ...ask, ...(tls === undefined ? {} : { tls }) })
+    },
+    [Symbol.asyncDispose]: async () => {
+      await host.close()
+      await networks.detach(run)
     },
   }
 }

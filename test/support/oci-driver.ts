@@ -238,6 +238,8 @@ function makeNetworks(prefix: string): SandboxNetworks {
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
     canJudgeNames: false,
+    setSecrets: () => Promise.resolve(),
+    onRefused: () => undefined,
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
       mkdirSync('/run/netns', { recursive: true })

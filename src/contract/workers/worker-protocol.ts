@@ -6,6 +6,7 @@ import type { MeasuredPhase } from '../../domain/sandboxes/start-phases.ts'
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
+import type { RunInterception } from '../../domain/network/interception.ts'
 import type { RunSecret } from '../../domain/spec/secrets.ts'
 
 export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
@@ -217,4 +218,6 @@ export type DesiredRun = {
    * `spec` while a change waits for the next start. Null or absent: there are none, or the values can't be opened. Never logged, and never written to the worker's disk.
    */
   readonly secrets?: readonly RunSecret[] | null
+  /** How TLS is intercepted. Null or absent: not at all. */
+  readonly interception?: RunInterception | null
 }

@@ -174,8 +174,9 @@ function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: Strea
 
 /** Gives the driver the secrets of its runs. After a failure and a pause, the next answer contains them again. */
 async function giveSecrets({ deps, state, signal }: Agent, runs: readonly DesiredRun[]): Promise<void> {
-  const given = runs.map(async ({ run_id, secrets = null }) => {
-    if (secrets !== null) await deps.driver.setSecrets?.(run_id, secrets)
+  const given = runs.map(async ({ run_id, secrets = null, interception = null }) => {
+    if (secrets === null && interception === null) return
+    await deps.driver.setSecrets?.(run_id, { secrets: secrets ?? [], interception })
   })
   const failed = (await Promise.allSettled(given)).find(({ status }) => status === 'rejected')
   if (failed?.status !== 'rejected') return

@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type { RunSecret } from '../../domain/spec/secrets.ts'
+import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type {
   Capacity,
   DriverReport,
@@ -41,7 +41,7 @@ export interface Driver {
    * or is unknown. A driver with the ability `secrets` has this method. After a restart of the worker, the method gives
    * the secrets again, because they are never on the worker's disk.
    */
-  readonly setSecrets?: (run: RunId, secrets: readonly RunSecret[]) => Promise<void>
+  readonly setSecrets?: (run: RunId, given: EgressSecrets) => Promise<void>
   /**
    * Stops a run without grace and deletes its record. The sandbox's writable layer stays. Succeeds for an unknown run.
    */

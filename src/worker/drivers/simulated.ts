@@ -212,7 +212,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       starts.set(desired.run_id, { done, abort })
       await done
     },
-    setSecrets(id, secrets) {
+    setSecrets(id, { secrets }) {
       const run = world.runs.get(id)
       if (run?.observed.phase === 'running') world.runs.set(id, { ...run, desired: { ...run.desired, secrets } })
       return Promise.resolve()

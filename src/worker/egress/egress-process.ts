@@ -5,8 +5,10 @@
  * Arguments: the descriptor of the listening socket, and the user id to become.
  */
 import { createServer } from 'node:net'
+import { systemClock } from '../../lib/clock.ts'
 import { makeBodyBudget } from './intercept/body-budget.ts'
-import type { EgressEvent, EgressOrder, EgressSettings } from './messages.ts'
+import type { EgressEvent, EgressOrder } from './messages.ts'
+import { makeSandboxPreparer, type EgressSandbox } from './prepare-sandbox.ts'
 import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
 
@@ -27,20 +29,20 @@ function becomeUser(id: number): void {
 
 function serve(listener: number): void {
   const budget = makeBodyBudget(BODIES_MAX_BYTES)
-  const sandboxes = new Map<string, EgressSettings>()
+  const prepare = makeSandboxPreparer(() => systemClock.now().getTime())
+  const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
   const questions = new Map<number, (names: readonly string[]) => void>()
   let asked = 0
 
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
     const { remoteAddress: sandbox = '' } = client
-    const settings = sandboxes.get(sandbox)
-    if (settings === undefined) {
-      client.resetAndDestroy()
-      return
-    }
     sockets.add(sandbox, client)
-    void serveConnection(client, settings, { budget, namesOf: (address) => ask(sandbox, address) })
+    client.on('error', () => client.destroy())
+    void (sandboxes.get(sandbox) ?? Promise.resolve(null)).then(async (settings) => {
+      if (settings === null) client.resetAndDestroy()
+      else await serveConnection(client, settings, depsOf(sandbox))
+    })
   })
 
   process.on('message', (order: EgressOrder) => {
@@ -50,7 +52,13 @@ function serve(listener: number): void {
     } else if (order.settings === null) {
       sandboxes.delete(order.address)
       sockets.destroy(order.address)
-    } else sandboxes.set(order.address, order.settings)
+    } else {
+      const prepared = prepare(order.settings).catch((error: unknown) => {
+        process.stderr.write(`a sandbox's interception is unusable: ${String(error)}\n`)
+        return null
+      })
+      sandboxes.set(order.address, prepared)
+    }
   })
   // Without the worker, nobody answers questions about names.
   process.on('disconnect', () => process.exit(0))
@@ -65,6 +73,16 @@ function serve(listener: number): void {
       questions.set(id, resolve)
       tell({ kind: 'ask', id, sandbox, address })
     })
+  }
+
+  function depsOf(sandbox: string): Parameters<typeof serveConnection>[2] {
+    return {
+      budget,
+      namesOf: (address) => ask(sandbox, address),
+      onRefused: (refusal) => {
+        tell({ kind: 'refused', sandbox, refusal })
+      },
+    }
   }
 
   function tell(event: EgressEvent): void {

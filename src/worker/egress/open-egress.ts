@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { extname, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { EGRESS_PORT, type EgressEvent, type EgressOrder, type EgressSettings } from './messages.ts'
+import { EGRESS_PORT, type EgressEvent, type EgressOrder, type EgressRefusal, type EgressSettings } from './messages.ts'
 import { makeNameTies, type NamedAddress, type NameTies } from './name-ties.ts'
 
 /** The user of the egress process. It is outside the ranges that distributions and systemd give to users (60,578 to 61,183 is free). */
@@ -13,10 +13,10 @@ const RESTART_PAUSE_MS = 500
 /** Judges connections of sandboxes by the names of their peers, in a process of its own. */
 export type Egress = {
   /**
-   * Judges the connections of a sandbox from now on, with the newest settings. The process is started if there is none. If
+   * Judges the connections of a sandbox from now on, with the newest settings. Null: they are not known yet, so nothing passes. The process is started if there is none. If
    * it ends, the connections of these sandboxes end and new ones fail until it runs again.
    */
-  set(address: string, settings: EgressSettings): Promise<void>
+  set(address: string, settings: EgressSettings | null): Promise<void>
   /** Ends the connections of a sandbox. An unknown address is fine. */
   remove(address: string): void
   /** Remembers a DNS answer for a sandbox. False if it has too many names. */
@@ -25,13 +25,21 @@ export type Egress = {
   close(): Promise<void>
 }
 
-type Judged = { settings: EgressSettings; readonly ties: NameTies }
+type Judged = { settings: EgressSettings | null; readonly ties: NameTies }
 
 const SCRIPT = join(import.meta.dirname, '../perl/egress-listener.pl')
 const PROGRAM = join(import.meta.dirname, `egress-process${extname(import.meta.filename)}`)
 
-/** @param namespace the path of the router's network namespace */
-export function openEgress(options: { readonly namespace: string; readonly clock: Clock; readonly log: Log }): Egress {
+export type EgressOptions = {
+  /** The path of the router's network namespace. */
+  readonly namespace: string
+  readonly clock: Clock
+  readonly log: Log
+  /** Is told of each connection that was cut, with the address of the sandbox. */
+  readonly onRefused: (sandbox: string, refusal: EgressRefusal) => void
+}
+
+export function openEgress(options: EgressOptions): Egress {
   const { namespace, clock, log } = options
   const sandboxes = new Map<string, Judged>()
   let running: Promise<ChildProcess> | null = null
@@ -56,6 +64,7 @@ export function openEgress(options: { readonly namespace: string; readonly clock
     })
     child.on('message', (message) => {
       const event = message as EgressEvent // sent by egress-process.ts
+      if (event.kind === 'refused') options.onRefused(event.sandbox, event.refusal)
       if (event.kind !== 'ask') return
       const names = sandboxes.get(event.sandbox)?.ties.namesOf(event.address) ?? []
       tell(child, { kind: 'names', id: event.id, names })

@@ -1,4 +1,4 @@
-import { connect, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { cidr } from '../../domain/cidr.ts'
 import {
   judgeConnection,
@@ -6,88 +6,86 @@ import {
   NO_FIRST_BYTES,
   type Connection,
   type ConnectionRefusal,
+  type FirstBytes,
 } from '../../domain/network/judge-connection.ts'
+import { dial } from './dial.ts'
 import type { BodyBudget } from './intercept/body-budget.ts'
+import { judgeSecrets } from './intercept/host-secrets.ts'
+import type { RequestRefused } from './intercept/request-refused.ts'
 import { serveIntercepted } from './intercept/serve-intercepted.ts'
-import type { EgressSettings } from './messages.ts'
-import { readFirstBytes } from './read-first-bytes.ts'
+import type { EgressRefusal } from './messages.ts'
+import type { EgressSandbox } from './prepare-sandbox.ts'
+import { FIRST_BYTES_LIMIT_MS, readFirstBytes } from './read-first-bytes.ts'
+import { relay } from './relay.ts'
 
-const DIAL_LIMIT_MS = 30_000
-/** How often the kernel asks the other side of an idle connection whether it is still there. */
-const KEEP_ALIVE_MS = 60_000
+/** How long a client may be silent if its first bytes tell only whether requests can be read. Servers that speak first wait for it. */
+const REQUEST_LIMIT_MS = 1_000
 
 type Deps = {
   /** The names that are tied to an address for this sandbox. */
   readonly namesOf: (address: string) => Promise<readonly string[]>
   /** Shared by all connections of the process. */
   readonly budget: BodyBudget
+  readonly onRefused: (refusal: EgressRefusal) => void
+}
+
+const REASONS: Readonly<Record<NonNullable<ConnectionRefusal>, string>> = {
+  address: 'the network policy denies this address',
+  name: 'the network policy denies this name',
+  encrypted_name: 'the network policy decides by name, and the name is encrypted',
+  strict: 'network.strict demands that requests can be read',
 }
 
 /** Judges a connection of a sandbox and, if it is allowed, passes it on until its end. It never rejects. */
-export async function serveConnection(client: Socket, settings: EgressSettings, deps: Deps): Promise<void> {
+export async function serveConnection(client: Socket, sandbox: EgressSandbox, deps: Deps): Promise<void> {
   const { localAddress: address = '', localPort: port = 0 } = client // the destination, because the kernel redirected it
   const destination = { address, port }
+  const { secrets, gateway } = sandbox
+  let sni: string | null = null
   client.on('error', () => client.destroy())
+  const refuse = (reason: string, refused: RequestRefused | null): void => {
+    deps.onRefused({
+      reason,
+      destination,
+      sni,
+      violation: refused?.violation ?? null,
+      request: refused?.context ?? null,
+    })
+  }
+  const onRefused = (refused: RequestRefused): void => {
+    refuse(refused.message, refused)
+  }
   try {
     const connection: Connection = { peer: cidr(address), port, tied: await deps.namesOf(address) }
-    const first = needsFirstBytes(settings, connection) ? await readFirstBytes(client) : NO_FIRST_BYTES
+    const first = await lookAt(client, sandbox, connection)
+    if (first.form === 'tls') sni = first.name
+    const tls = first.form === 'tls' && sandbox.tls?.intercepts(port, sni ?? address) === true ? sandbox.tls : null
     const judge = (name: string | null): ConnectionRefusal =>
-      judgeConnection(settings, connection, { ...first, name, isIntercepted: false })
-    const connectServer = (): Promise<Socket> => dial({ ...destination, from: settings.gateway, client })
-    if (first.form === 'http') {
-      const plain = { sni: null, tls: null, secrets: [], budget: deps.budget, tiedNames: connection.tied }
-      const allowsHost = (host: string): boolean => judge(host) === null
-      await serveIntercepted({
-        ...plain,
-        client,
-        destination,
-        allowsHost,
-        dial: connectServer,
-        onRefused: () => undefined,
-      })
+      judgeConnection(sandbox, connection, { ...first, name, isIntercepted: tls !== null })
+    const connect = (): Promise<Socket> => dial({ ...destination, from: gateway, client })
+    const refusal = judge(first.name)
+    if (tls !== null || first.form === 'http') {
+      // a request gets an answer that says why it is refused
+      const allowsHost = (host: string): boolean => (tls === null ? judge(host) : refusal) === null
+      const common = { client, destination, sni, secrets, budget: deps.budget, tiedNames: connection.tied }
+      await serveIntercepted({ ...common, tls, allowsHost, dial: connect, onRefused })
       return
     }
-    const refusal = judge(first.name)
-    if (refusal !== null) throw new Error(refusal)
-    relay(client, await connectServer())
+    if (refusal !== null) {
+      refuse(REASONS[refusal], null)
+      client.resetAndDestroy()
+      return
+    }
+    const searched = first.form === 'tls' ? [] : secrets
+    const facts = { host: address, tiedNames: connection.tied, isVerified: false }
+    relay(client, await connect(), { secrets: judgeSecrets(searched, facts), onRefused })
   } catch {
     client.resetAndDestroy()
   }
 }
 
-type Dial = { readonly address: string; readonly port: number; readonly from: string; readonly client: Socket }
-
-/** Connects to a destination, from an address by which the packet filter knows the sandbox. */
-async function dial({ address, port, from, client }: Dial): Promise<Socket> {
-  const { promise, resolve, reject } = Promise.withResolvers<Socket>()
-  const server = connect({ host: address, port, localAddress: from, allowHalfOpen: true, noDelay: true })
-  const timer = setTimeout(() => server.destroy(new Error('no answer')), DIAL_LIMIT_MS)
-  const abort = (): void => void server.destroy(new Error('the client left'))
-  client.once('close', abort)
-  server.once('connect', () => {
-    resolve(server)
-  })
-  server.on('error', reject)
-  try {
-    return await promise
-  } finally {
-    clearTimeout(timer)
-    client.off('close', abort)
-  }
-}
-
-/** Copies bytes both ways. The end of one direction ends it on the other side; a failure of one side resets the other. */
-function relay(client: Socket, server: Socket): void {
-  for (const [one, other] of [
-    [client, server],
-    [server, client],
-  ] as const) {
-    one.setKeepAlive(true, KEEP_ALIVE_MS)
-    one.setTimeout(0)
-    one.pipe(other)
-    one.on('error', () => other.resetAndDestroy())
-    one.on('close', () => {
-      if (!one.readableEnded) other.resetAndDestroy()
-    })
-  }
+function lookAt(client: Socket, sandbox: EgressSandbox, connection: Connection): Promise<FirstBytes> {
+  if (needsFirstBytes(sandbox, connection)) return readFirstBytes(client, FIRST_BYTES_LIMIT_MS)
+  const readsRequests = sandbox.tls !== null || sandbox.secrets.length > 0
+  return readsRequests ? readFirstBytes(client, REQUEST_LIMIT_MS) : Promise.resolve(NO_FIRST_BYTES)
 }

@@ -29,6 +29,7 @@ export const LIFECYCLE_LINES = {
       how === 'pulled' ? `image ${reference} pulled (${digest})` : `image ${reference} was here already (${digest})`,
   }),
   memoryKills: (text: string): SystemLine => ({ level: 'warn', text }),
+  refused: (level: SandboxLogLevel, text: string): SystemLine => ({ level, text }),
   startPhases: (phases: readonly MeasuredPhase[]): SystemLine => ({
     level: 'debug',
     text: `phases of the start: ${phases.map(describePhase).join(', ')}`,

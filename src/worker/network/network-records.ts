@@ -10,21 +10,32 @@ import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './network-names.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 
+const EgressNeedsSchema = Type.Object({
+  /** The number of rules by name. */
+  named: Type.Integer({ minimum: 0 }),
+  strict: Type.Boolean(),
+  /** The UDP ports that are closed, so that programs use TLS over TCP. */
+  closed_udp_ports: Type.Array(Type.Integer()),
+  /** Whether nothing may pass until the secrets of the run are given. */
+  needs_secrets: Type.Boolean(),
+})
+/** What the egress process must do for a run. */
+export type EgressNeeds = Readonly<Static<typeof EgressNeedsSchema>>
+
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
   namespace: Type.String(),
   /** The namespace's inode number, which is unique while the namespace exists. */
   inode: Type.Integer(),
   /**
-   * The run's mark and policy. Null when the network is off. `named` is the number of rules by name of a sandbox whose
-   * connections go to the egress process.
+   * The run's mark and policy. Null when the network is off. `egress` is present if connections go to the egress process.
    */
   network: Type.Union([
     Type.Null(),
     Type.Object({
       mark: Type.Integer({ minimum: 1 }),
       policy: Type.String(),
-      named: Type.Optional(Type.Integer({ minimum: 0 })),
+      egress: Type.Optional(EgressNeedsSchema),
     }),
   ]),
 })

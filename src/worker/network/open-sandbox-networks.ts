@@ -1,9 +1,8 @@
 import { cidr, type Cidr } from '../../domain/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
-import { nameOf } from '../../domain/network/name-pattern.ts'
-import { compilePolicy } from '../../domain/network/network-policy.ts'
+import { NO_EGRESS_SECRETS, type EgressSecrets } from '../../domain/network/interception.ts'
+import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
 import { addressesOf, deniedAddresses, type OperatorRanges } from '../../domain/network/operator-denials.ts'
-import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
@@ -12,7 +11,7 @@ import { openHostForwarding } from './host-forwarding.ts'
 import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
 import { addRouteToSandboxes, createIsolatedNamespace, removeSandboxNamespaces } from './namespaces.ts'
-import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
+import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { canCountConnections, canRedirectConnections, ensureRouter, removeInstallation } from './open-router.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import {
@@ -22,8 +21,18 @@ import {
   type NetworkRecords,
   type RunNetworkRecord,
 } from './network-records.ts'
-import { isRedirected, makeRedirectedSandboxes, type RedirectedSandboxes } from './redirected-sandboxes.ts'
-import { makeRouterRules, type RouterRules } from './router-rules.ts'
+import { makeRedirectedSandboxes } from './redirected-sandboxes.ts'
+import { makeRouterRules } from './router-rules.ts'
+import {
+  cutOff,
+  newAttachment,
+  parsePolicyText,
+  policyText,
+  release,
+  type Applied,
+  type DesiredNetwork,
+  type RouterAccess,
+} from './run-attachment.ts'
 import { makeNetworkSlots } from './network-slots.ts'
 import type { OwnRanges } from './own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
@@ -113,8 +122,9 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   await removeUnadoptedNamespaces(names, live)
   slots.prewarm()
   // The kernel kept the rules of all runs, but the egress process and its knowledge ended with the earlier process.
-  for (const record of live.values()) {
-    if (record.network?.named !== undefined) await apply(parsePolicyText(record.network.policy), record)
+  for (const [run, record] of live) {
+    if (record.network?.egress !== undefined)
+      await apply(run, parsePolicyText(record.network.policy), { record, given: null })
   }
 
   function hardDenyOf(operator: OperatorRanges): readonly Cidr[] {
@@ -123,14 +133,15 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     return [addressPool, ...addressesOf(ownRanges.addresses()), ...denied]
   }
 
-  async function newRecord(run: RunId, { spec, operator }: DesiredNetwork): Promise<RunNetworkRecord> {
+  async function newRecord(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<RunNetworkRecord> {
+    const { spec } = desired
     const slot = spec.enabled ? await slots.allocateReady() : slots.allocate()
     try {
       if (!spec.enabled) await createIsolatedNamespace(names, slot)
       const namespace = names.sandboxNamespace(slot)
       const inode = await namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
-      const network = spec.enabled ? newAttachment({ spec, operator }, options.random) : null
+      const network = spec.enabled ? newAttachment(desired, given, options.random) : null
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)
       return record
@@ -141,7 +152,11 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     }
   }
 
-  async function apply({ spec, operator }: DesiredNetwork, record: RunNetworkRecord): Promise<SandboxNetwork> {
+  async function apply(
+    run: RunId,
+    { spec, operator }: Applied,
+    { record, given }: { readonly record: RunNetworkRecord; readonly given: EgressSecrets | null },
+  ): Promise<SandboxNetwork> {
     const { slot, network } = record
     const path = netnsPath(record.namespace)
     if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
@@ -155,28 +170,30 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       egress,
       maxConnections: spec.max_connections,
       bound,
-      isRedirected: isRedirected(spec),
+      redirect: network.egress ?? null,
     })
-    const { policy, strict } = spec
-    if (policy !== null && isRedirected(spec))
-      await redirected.add({ slot, address: sandbox, gateway, egress, policy, strict })
+    if (network.egress !== undefined) {
+      const policy = spec.policy ?? DEFAULT_POLICY
+      await redirected.add({ run, slot, address: sandbox, gateway, egress, policy, needs: network.egress, given })
+    }
     await router.apply(rules)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
-  async function attach(run: RunId, desired: DesiredNetwork): Promise<SandboxNetwork> {
+  async function attach(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<SandboxNetwork> {
     const { spec } = desired
     const policy = policyText(desired)
     const existing = await records.readRun(run)
     if (existing !== null && (existing.network !== null) === spec.enabled && (await isNamespaceAlive(existing))) {
-      if (existing.network === null || existing.network.policy === policy) return apply(desired, existing)
-      const changed = { ...existing, network: newAttachment(desired, options.random) }
+      if (existing.network === null || existing.network.policy === policy)
+        return apply(run, desired, { record: existing, given })
+      const changed = { ...existing, network: newAttachment(desired, given, options.random) }
       await cutOff(access, existing)
       await records.writeRun(run, changed)
-      return apply(desired, changed)
+      return apply(run, desired, { record: changed, given })
     }
     if (existing !== null) await detach(run)
-    return apply(desired, await newRecord(run, desired))
+    return apply(run, desired, { record: await newRecord(run, desired, given), given })
   }
 
   async function detach(run: RunId): Promise<void> {
@@ -191,7 +208,12 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const parts = opened.move()
   return {
     canJudgeNames,
-    attach: (run, spec, operator) => mutex.run(run, () => attach(run, { spec, operator })),
+    attach: (run, spec, operator, given = NO_EGRESS_SECRETS) =>
+      mutex.run(run, () => attach(run, { spec, operator }, given)),
+    setSecrets: (run, given) => mutex.run(run, () => redirected.setSecrets(run, given)),
+    onRefused: (listener) => {
+      redirected.onRefused(listener)
+    },
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
     use: () => slots.use(),
@@ -230,60 +252,4 @@ async function removeUnadoptedNamespaces(
     names,
     slots.filter((slot) => !kept.has(slot)),
   )
-}
-
-type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
-
-type RouterAccess = {
-  readonly names: NetworkNames
-  readonly router: RouterRules
-  readonly redirected: RedirectedSandboxes
-  readonly addressPool: Cidr
-}
-
-/** Ends all connections of a run and refuses new ones. */
-async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
-  if (network === null) return
-  await access.router.apply(cutOffRules(attachmentOf(access, slot, network)))
-  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
-}
-
-async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
-  await Promise.all([
-    network === null ? null : access.router.apply(detachmentRules(attachmentOf(access, slot, network))),
-    removeSandboxNamespaces(access.names, [slot]),
-  ])
-  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
-}
-
-function attachmentOf({ addressPool }: RouterAccess, slot: number, network: NonNullable<RunNetworkRecord['network']>) {
-  const { mark, named } = network
-  const { gateway } = slotAddresses(addressPool, slot)
-  return { slot, mark, redirected: named === undefined ? null : { gateway, named } }
-}
-
-function newAttachment(desired: DesiredNetwork, random: Random): NonNullable<RunNetworkRecord['network']> {
-  const { spec } = desired
-  const named = (spec.policy?.rules ?? []).filter(({ destination }) => nameOf(destination) !== null).length
-  const attachment = { mark: newConnectionMark(random), policy: policyText(desired) }
-  return isRedirected(spec) ? { ...attachment, named } : attachment
-}
-
-function policyText({ spec, operator }: DesiredNetwork): string {
-  const { policy, max_connections, strict } = spec
-  return JSON.stringify({ policy, max_connections, operator, ...(isRedirected(spec) ? { strict } : {}) })
-}
-
-/** Reads what `policyText` wrote for a sandbox whose connections go to the egress process. */
-function parsePolicyText(text: string): DesiredNetwork {
-  const { operator, ...spec } = JSON.parse(text) as Omit<NetworkSpec, 'enabled' | 'secrets'> & DesiredNetwork
-  return { spec: { ...spec, enabled: true, secrets: [] }, operator }
-}
-
-/**
- * Returns a random mark for a run's connections. The next run in the same slot therefore has another mark. The mark is
- * never 0, which means that a connection has no mark.
- */
-function newConnectionMark(random: Random): number {
-  return Math.max(1, random.bytes(4).readUInt32BE())
 }

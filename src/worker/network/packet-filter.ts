@@ -8,6 +8,7 @@
  */
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { ConnectionBound } from './connection-bound.ts'
+import type { EgressNeeds } from './network-records.ts'
 import { slotDevice } from './network-names.ts'
 import { renderRule, TABLE } from './render-rule.ts'
 import { cutOffRedirect, isTied, redirectBaseRules, redirectRules, removeRedirect } from './redirect-rules.ts'
@@ -71,8 +72,8 @@ type Attachment = {
   readonly maxConnections: number | null
   /** The operator's bound. Null if the kernel can't count connections. */
   readonly bound: ConnectionBound | null
-  /** Whether the sandbox's TCP connections go to the egress process. */
-  readonly isRedirected: boolean
+  /** What the egress process must do. Null: the packet filter judges everything. */
+  readonly redirect: Pick<EgressNeeds, 'closed_udp_ports'> | null
 }
 
 /**
@@ -80,7 +81,7 @@ type Attachment = {
  * connections.
  */
 export function attachmentRules(attachment: Attachment): readonly string[] {
-  const { slot, gateway, address, mark, egress, bound, isRedirected } = attachment
+  const { slot, gateway, address, mark, egress, bound, redirect } = attachment
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
   const pass = `${TABLE} pass_${String(slot)}`
@@ -94,7 +95,7 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
     `add rule ${judge} ct state invalid drop`,
     `add rule ${judge} ct state established,related ct mark != ${String(mark)} drop`,
     `add rule ${judge} meta l4proto != { tcp, udp, icmp } drop`,
-    ...(isRedirected ? redirectRules({ slot, gateway, mark, egress, bounds }) : []),
+    ...(redirect === null ? [] : redirectRules({ ...redirect, slot, gateway, mark, egress, bounds })),
     ...renderRules(egress, slot).map((text) => `add rule ${judge} ${text}`),
     `add rule ${judge} goto refusing`,
     `add rule ${pass} ip daddr ${gateway} limit rate over ${String(DNS_PACKETS_PER_SECOND)}/second burst ${String(DNS_PACKETS_PER_SECOND)} packets drop`,

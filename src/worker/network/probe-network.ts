@@ -62,7 +62,7 @@ function sampleRules(maxConnections: number | null, isRedirected = false): reado
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
   const attachment = { slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null }
-  return attachmentRules({ ...attachment, isRedirected })
+  return attachmentRules({ ...attachment, redirect: isRedirected ? { closed_udp_ports: [443] } : null })
 }
 
 const TOOLS = [

@@ -15,6 +15,9 @@ const REDIRECT_MARK = '0x1'
 /** The number of the routing table, and the preference of the rule that leads to it. */
 const ROUTING_TABLE = '100'
 
+/** The UDP ports of look-ups that the DNS forwarder doesn't see: NetBIOS, DNS over QUIC, mDNS, LLMNR. */
+const UNSEEN_LOOK_UPS = [137, 853, 5353, 5355]
+
 /** Makes the router keep marked packets for itself. May be repeated. */
 export async function routeRedirected({ commands, routerNamespace }: NetworkNames): Promise<void> {
   const rules = await ipJson(commands, ['-n', routerNamespace, 'rule', 'show', 'pref', ROUTING_TABLE])
@@ -47,12 +50,20 @@ export type Redirection = {
   readonly gateway: string
   readonly mark: number
   readonly egress: readonly PacketRule[]
+  readonly closed_udp_ports: readonly number[]
   /** The conditions under which a new connection is dropped. */
   readonly bounds: readonly string[]
 }
 
 /** The rules of one sandbox that follow the checks of its chain `judge`, up to those for other packets than TCP. */
-export function redirectRules({ slot, gateway, mark, egress, bounds }: Redirection): readonly string[] {
+export function redirectRules({
+  slot,
+  gateway,
+  mark,
+  egress,
+  closed_udp_ports,
+  bounds,
+}: Redirection): readonly string[] {
   const chain = (name: string): string => `${TABLE} ${name}_${String(slot)}`
   const [judge, redirect, dial] = [chain('judge'), chain('redirect'), chain('dial')]
   const accept = `ct mark set ${String(mark)} accept`
@@ -78,7 +89,7 @@ export function redirectRules({ slot, gateway, mark, egress, bounds }: Redirecti
     `add rule ${judge} ip daddr ${gateway} meta l4proto { tcp, udp } th dport 53 goto pass_${String(slot)}`,
     // DNS over TLS, and look-ups that no resolver sees, would make rules by name guess
     `add rule ${judge} tcp dport 853 goto refusing`,
-    `add rule ${judge} udp dport { 137, 853, 5353, 5355 } drop`,
+    `add rule ${judge} udp dport { ${[...new Set([...UNSEEN_LOOK_UPS, ...closed_udp_ports])].join(', ')} } drop`,
     ...leading.flatMap((rule) =>
       renderRule(rule).map((text) => `add rule ${judge} meta l4proto tcp ${text} goto refusing`),
     ),

@@ -1,39 +1,55 @@
-import { hasName } from '../../domain/network/name-pattern.ts'
+import type { RunId } from '../../domain/ids.ts'
+import { NO_EGRESS_SECRETS, type EgressSecrets } from '../../domain/network/interception.ts'
 import { allowsQuery } from '../../domain/network/judge-query.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { NetworkPolicy, NetworkSpec } from '../../domain/spec/spec.ts'
-import { nameOf } from '../../domain/network/name-pattern.ts'
+import { hasName, nameOf } from '../../domain/network/name-pattern.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import type { EgressRefusal } from '../egress/messages.ts'
 import { openEgress } from '../egress/open-egress.ts'
 import { readNamedAddresses } from './dns-answers.ts'
 import type { QueriedNames } from './dns-forwarder.ts'
+import type { EgressNeeds } from './network-records.ts'
 import { netnsPath, type NetworkNames } from './network-names.ts'
 import { namedRules, routeRedirected, tieRules } from './redirect-rules.ts'
 import type { RouterRules } from './router-rules.ts'
 
 /** A sandbox whose connections go to the egress process. */
 export type RedirectedSandbox = {
+  readonly run: RunId
   readonly slot: number
   /** The sandbox's own address. */
   readonly address: string
   readonly gateway: string
   readonly egress: readonly PacketRule[]
   readonly policy: NetworkPolicy
-  readonly strict: boolean
+  readonly needs: EgressNeeds
+  /** Null: not known yet. Nothing passes meanwhile, if the run needs them. */
+  readonly given: EgressSecrets | null
 }
 
-/** Whether the policy of a sandbox needs more than addresses. */
-export function isRedirected({ enabled, policy }: NetworkSpec): boolean {
-  return enabled && (policy?.rules ?? []).some(({ destination }) => nameOf(destination) !== null)
+/** What a run needs of the egress process. Null: addresses decide, and nothing is read or changed. */
+export function egressNeedsOf(spec: NetworkSpec, given: EgressSecrets): EgressNeeds | null {
+  const { interception } = given
+  const named = (spec.policy?.rules ?? []).filter(({ destination }) => nameOf(destination) !== null).length
+  const needsSecrets = spec.secrets.length > 0 || interception !== null
+  if (!spec.enabled || (named === 0 && !needsSecrets)) return null
+  const closed = interception?.block_quic === true ? [...interception.intercepted_ports] : []
+  return { named, strict: spec.strict, closed_udp_ports: closed, needs_secrets: needsSecrets }
 }
+
+type RefusalListener = (run: RunId, refusal: EgressRefusal) => void
 
 /** The sandboxes whose connections go to the egress process, and the names that they looked up. */
 export type RedirectedSandboxes = QueriedNames & {
   /** Judges the connections of a sandbox from now on. May be repeated with other rules. */
   add(sandbox: RedirectedSandbox): Promise<void>
+  /** Replaces the secrets of a run, for its new connections. An unknown run is fine. */
+  setSecrets(run: RunId, given: EgressSecrets): Promise<void>
   /** Ends the connections of a sandbox. An unknown address is fine. */
   remove(address: string): void
+  onRefused(listener: RefusalListener): void
   close(): Promise<void>
 }
 
@@ -45,18 +61,38 @@ export function makeRedirectedSandboxes(options: {
 }): RedirectedSandboxes {
   const { names, router } = options
   const sandboxes = new Map<string, RedirectedSandbox>()
-  const egress = openEgress({ ...options, namespace: netnsPath(names.routerNamespace) })
+  const listeners: RefusalListener[] = []
+  const namespace = netnsPath(names.routerNamespace)
+  const egress = openEgress({ ...options, namespace, onRefused: tellListeners })
+
+  function tellListeners(address: string, refusal: EgressRefusal): void {
+    const run = sandboxes.get(address)?.run
+    if (run !== undefined) for (const listener of listeners) listener(run, refusal)
+  }
+
+  async function add(sandbox: RedirectedSandbox): Promise<void> {
+    const { address, gateway, needs } = sandbox
+    sandboxes.set(address, sandbox)
+    const given = needs.needs_secrets ? sandbox.given : NO_EGRESS_SECRETS
+    const rules = { gateway, strict: needs.strict, egress: sandbox.egress }
+    await egress.set(address, given === null ? null : { ...rules, ...given })
+  }
 
   return {
     async add(sandbox) {
-      const { address, gateway, strict } = sandbox
       if (sandboxes.size === 0) await routeRedirected(names)
-      sandboxes.set(address, sandbox)
-      await egress.set(address, { gateway, strict, egress: sandbox.egress })
+      await add(sandbox)
+    },
+    async setSecrets(run, given) {
+      const sandbox = [...sandboxes.values()].find((one) => one.run === run)
+      if (sandbox !== undefined) await add({ ...sandbox, given })
     },
     remove(address) {
       sandboxes.delete(address)
       egress.remove(address)
+    },
+    onRefused(listener) {
+      listeners.push(listener)
     },
     allows(address, name) {
       const sandbox = sandboxes.get(address)

@@ -1,6 +1,9 @@
 import type { RunId } from '../../domain/ids.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
+import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
+
+import type { EgressRefusal } from '../egress/messages.ts'
 
 /** The network of one run. It is a network namespace of its own, whose traffic is filtered by the run's policy. */
 export type SandboxNetwork = {
@@ -23,7 +26,11 @@ export interface SandboxNetworks {
    * Creates a run's network. The policy is in effect before the promise resolves. Programs in the sandbox may listen on
    * every port and send pings. `operator` is judged before the policy. A repeated call returns the same network.
    */
-  attach(run: RunId, spec: NetworkSpec, operator: OperatorRanges): Promise<SandboxNetwork>
+  attach(run: RunId, spec: NetworkSpec, operator: OperatorRanges, given?: EgressSecrets): Promise<SandboxNetwork>
+  /** Replaces the secrets of a run, for its new connections. A run that was attached without needing any ignores them. */
+  setSecrets(run: RunId, given: EgressSecrets): Promise<void>
+  /** Calls `listener` for each connection that was cut by its name, its request or a secret. */
+  onRefused(listener: (run: RunId, refusal: EgressRefusal) => void): void
   /** Removes a run's network. An unknown run is fine. */
   detach(run: RunId): Promise<void>
   /** The runs that have a network on this machine. */

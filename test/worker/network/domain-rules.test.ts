@@ -1,17 +1,14 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { readdirSync, readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
 import { asId, type RunId } from '../../../src/domain/ids.ts'
 import type { NetworkSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
-import { makeCertificate, type TestCertificate } from '../../support/certificates.ts'
-import { startHost, type Get, type NamedHost } from '../../support/named-world.ts'
-import { ip, OUTSIDE } from '../../support/network-world.ts'
+import { attachNamedInmate, makeNamedWorld, startHost, type NamedHost } from '../../support/named-world.ts'
+import { OUTSIDE } from '../../support/network-world.ts'
 import { NO_DENIALS, networksOptions, networkWith } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -31,19 +28,10 @@ if (isInOwnNetwork(import.meta.filename)) {
     const cleanups = new AsyncDisposableStack()
     let networks: SandboxNetworks
     let outside: NamedHost
-    let certificate: TestCertificate
 
     before(async () => {
-      const folder = mkdtempSync(join(tmpdir(), 'sandyard-names-'))
-      cleanups.defer(() => {
-        rmSync(folder, { recursive: true })
-      })
-      certificate = await makeCertificate(folder, Object.keys(NAMES))
-      await makeOutside()
-      outside = startHost('/run/netns/outside')
-      cleanups.defer(() => outside.close())
-      await outside.ask({ kind: 'serveDns', address: OUTSIDE.resolver, names: NAMES })
-      await outside.ask({ kind: 'serveWeb', ...certificate })
+      const world = cleanups.use(await makeNamedWorld(NAMES))
+      outside = world.outside
       await outside.ask({ kind: 'serveDatagrams', port: 9_000 })
       await outside.ask({ kind: 'serveBanner', port: 22 })
       networks = await openSandboxNetworks(cleanups.use(await networksOptions()))
@@ -217,27 +205,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.match(await box.web(), /^200/)
     })
 
-    async function attach(name: string, network: NetworkSpec) {
-      const run = asId<RunId>(name)
-      const { netnsPath, resolvers } = await networks.attach(run, network, NO_DENIALS)
-      const host = startHost(netnsPath)
-      const server = resolvers[0] ?? ''
-      return {
-        host,
-        gateway: server,
-        lookUp: (asked: string) => host.ask({ kind: 'lookUp', server, name: asked }),
-        datagram: () => host.ask({ kind: 'datagram', address: OUTSIDE.public, port: 9_000 }),
-        web: (get: Partial<Get> = {}) => {
-          const tls = 'tls' in get ? get.tls : 'good.example'
-          const ask = { address: OUTSIDE.public, port: 443, host: tls ?? 'good.example', ...get }
-          return host.ask({ kind: 'get', ...ask, ...(tls === undefined ? {} : { tls }) })
-        },
-        [Symbol.asyncDispose]: async () => {
-          await host.close()
-          await networks.detach(run)
-        },
-      }
-    }
+    const attach = (name: string, network: NetworkSpec) => attachNamedInmate(networks, name, network)
   })
 }
 
@@ -277,26 +245,4 @@ function clientHello(name: string, { isEncrypted }: { readonly isEncrypted: bool
   const body = `0303${'11'.repeat(32)}00${sized('1301')}0100${sized(extensions)}`
   const message = `01${(body.length / 2).toString(16).padStart(6, '0')}${body}`
   return `160301${sized(message)}`
-}
-
-/** A network namespace with the addresses of hosts outside of this machine. */
-async function makeOutside(): Promise<void> {
-  const { hostPublic, hostPrivate: _, ...addresses } = OUTSIDE
-  await ip([
-    'netns add outside',
-    'link add w0 type veth peer name eth0 netns outside',
-    `addr add ${hostPublic}/24 dev w0`,
-    'link set w0 up',
-    'route add 169.254.0.0/16 dev w0',
-    `route add default via ${OUTSIDE.public}`,
-  ])
-  await ip(
-    [
-      'link set lo up',
-      ...Object.values(addresses).map((address) => `addr add ${address}/24 dev eth0`),
-      'link set eth0 up',
-      `route add default via ${hostPublic}`,
-    ],
-    'outside',
-  )
 }

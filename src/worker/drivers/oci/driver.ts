@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
 import { makeMountDir, mountFolderOf } from '../../mounts.ts'
+import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { Driver } from '../driver.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
@@ -28,6 +29,7 @@ import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
 import { makeRunActivity, type RunActivity } from './run/run-activity.ts'
 import { observeRun } from './run/run-phase.ts'
 import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
+import { reportRefusals } from './run/report-refusals.ts'
 import { startRun } from './run/start.ts'
 import { joinsUserNamespaces } from './run/runtime.ts'
 import { stopProcesses } from './run/stop-processes.ts'
@@ -70,6 +72,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   await removeUnrecordedRuns(context)
   poolFiller.fill()
   context.growth.start()
+  reportRefusals(context, (run) => supervisor.stop(run, 0, TERMINATED))
   const parts = opened.move()
   return {
     name: 'oci',
@@ -78,6 +81,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     listStored: () => disks.list(),
     start: (desired, signal) => supervisor.start(desired, signal),
     stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
+    setSecrets: (run, given) => input.networks.setSecrets(run, given),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
       supervisor.assertNoRunOf(sandbox)
@@ -110,6 +114,9 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     close: () => parts.disposeAsync(),
   }
 }
+
+/** How a run ends whose secret demands it. */
+const TERMINATED: RunOutcome = { kind: 'signalled', signal: 'SIGKILL' }
 
 type RunServices = {
   readonly activity: RunActivity

@@ -1,5 +1,6 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId } from '../../../domain/ids.ts'
+import type { EgressSecrets } from '../../../domain/network/interception.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { Image, ImageConfig, RegistryAuth } from '../../images/image.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
@@ -88,6 +89,11 @@ export function requireSecrets({ spec, secrets = null }: DesiredRun): void {
     'config',
     'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
   )
+}
+
+/** What the egress process needs of a run. */
+export function egressSecretsOf({ secrets = null, interception = null }: DesiredRun): EgressSecrets {
+  return { secrets: secrets ?? [], interception }
 }
 
 /** Throws `StartError` of reason `config` if the name of a script is not a valid file name. */

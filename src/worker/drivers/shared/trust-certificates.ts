@@ -45,7 +45,7 @@ export async function trustCertificates(tree: RootTree, certificates: string): P
  * spec asks for no certificates beyond those of the image.
  */
 export function trustEnv({ network }: SandboxSpec): SandboxSpec['env'] {
-  if (network.trust_host_cas !== true) return []
+  if (network.trust_host_cas !== true && network.secrets.length === 0) return []
   const all = ['SSL_CERT_FILE', 'CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'].map((key) => ({ key, value: ALL }))
   return [...all, { key: 'NODE_EXTRA_CA_CERTS', value: ADDED }]
 }

@@ -5,7 +5,7 @@ import type { StartPhase } from '../../../../domain/sandboxes/start-phases.ts'
 import type { Image } from '../../../images/image.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
-import { diskSizeMib, requireDiskSize, resolveImage } from '../../shared/desired-run.ts'
+import { egressSecretsOf, diskSizeMib, requireDiskSize, resolveImage } from '../../shared/desired-run.ts'
 import { bindByMount, bindIdmapped, pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
@@ -56,7 +56,7 @@ export async function acquireResources(
     withStartFailure(
       'network',
       "the sandbox's network could not be made",
-      context.networks.attach(run_id, spec.network, desired.network_ranges),
+      context.networks.attach(run_id, spec.network, desired.network_ranges, egressSecretsOf(desired)),
     ),
   )
   const disk = acquire('disk', prepareDisk(context, desired, paths))

@@ -43,10 +43,8 @@ export async function prepareRootfs(
     await applyPatches(tree, spec.patches, volumes)
     await context.disks.markReady(desired.sandbox_id, image)
   }
-  if (spec.network.trust_host_cas === true) {
-    const trusting = readCaBundle().then((certificates) => trustCertificates(tree, certificates))
-    await withStartFailure('config', 'the certificates of authorities could not be written', trusting)
-  }
+  const trusting = trustGiven(tree, desired)
+  await withStartFailure('config', 'the certificates of authorities could not be written', trusting)
   if (runtime.name === 'runsc')
     await withStartFailure('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
   const mounts = await resolveMounts(tree, pinned)
@@ -123,4 +121,13 @@ async function requireProgram({ paths, uidShift, mounts }: WorkloadRoot, workloa
     describeProgramFlaw(root, { cmd, cwd, path, user }),
   )
   if (flaw !== null) throw new StartError('config', flaw)
+}
+
+/** Makes programs trust the authorities of this machine and that of intercepted connections, where the run has them. */
+async function trustGiven(tree: RootTree, { spec, interception = null }: DesiredRun): Promise<void> {
+  const certificates = [
+    ...(spec.network.trust_host_cas === true ? [await readCaBundle()] : []),
+    ...(interception === null ? [] : [interception.authority.certificate]),
+  ]
+  if (certificates.length > 0) await trustCertificates(tree, certificates.map((pem) => `${pem.trimEnd()}\n`).join(''))
 }

@@ -1,0 +1,52 @@
+import type { Socket } from 'node:net'
+import { Transform } from 'node:stream'
+import { makeSearch } from './intercept/find-placeholders.ts'
+import type { HostSecrets } from './intercept/host-secrets.ts'
+import { refuseViolation } from './intercept/request-body.ts'
+import { RequestRefused } from './intercept/request-refused.ts'
+
+/** How often the kernel asks the other side of an idle connection whether it is still there. */
+const KEEP_ALIVE_MS = 60_000
+
+type Options = {
+  /** The placeholders that must not leave. */
+  readonly secrets: HostSecrets
+  readonly onRefused: (refused: RequestRefused) => void
+}
+
+/**
+ * Copies bytes both ways, unchanged. The end of one direction ends it on the other side; a failure of one side resets the
+ * other. A placeholder that must not leave ends both.
+ */
+export function relay(client: Socket, server: Socket, { secrets, onRefused }: Options): void {
+  for (const [one, other] of [
+    [client, server],
+    [server, client],
+  ] as const) {
+    one.setKeepAlive(true, KEEP_ALIVE_MS)
+    one.on('close', () => {
+      if (!one.readableEnded || !one.writableEnded) other.resetAndDestroy()
+    })
+  }
+  server.pipe(client)
+  if (secrets.forbidden.length === 0) {
+    client.pipe(server)
+    return
+  }
+  const search = makeSearch(secrets, 'opaque')
+  const searching = new Transform({
+    transform(bytes: Buffer, _encoding, done) {
+      try {
+        refuseViolation(search(bytes))
+        done(null, bytes)
+      } catch (error) {
+        if (error instanceof RequestRefused) onRefused(error)
+        client.resetAndDestroy()
+        server.resetAndDestroy()
+        done(error instanceof Error ? error : new Error(String(error)))
+      }
+    },
+  })
+  searching.on('error', () => client.resetAndDestroy())
+  client.pipe(searching).pipe(server)
+}

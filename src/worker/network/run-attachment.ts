@@ -1,0 +1,75 @@
+/** The attachment of a run to the router: what its record stores of it, and how it ends. */
+import type { Cidr } from '../../domain/cidr.ts'
+import type { EgressSecrets } from '../../domain/network/interception.ts'
+import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
+import type { NetworkSpec } from '../../domain/spec/spec.ts'
+import type { Random } from '../../lib/random.ts'
+import { removeSandboxNamespaces } from './namespaces.ts'
+import { slotAddresses, type NetworkNames } from './network-names.ts'
+import type { RunNetworkRecord } from './network-records.ts'
+import { cutOffRules, detachmentRules } from './packet-filter.ts'
+import { egressNeedsOf, type RedirectedSandboxes } from './redirected-sandboxes.ts'
+import type { RouterRules } from './router-rules.ts'
+
+export type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
+/** The part of it that the packet filter depends on. */
+export type Applied = {
+  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections'>
+  readonly operator: OperatorRanges
+}
+
+export type RouterAccess = {
+  readonly names: NetworkNames
+  readonly router: RouterRules
+  readonly redirected: RedirectedSandboxes
+  readonly addressPool: Cidr
+}
+
+/** Ends all connections of a run and refuses new ones. */
+export async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+  if (network === null) return
+  await access.router.apply(cutOffRules(attachmentOf(access, slot, network)))
+  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+}
+
+export async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+  await Promise.all([
+    network === null ? null : access.router.apply(detachmentRules(attachmentOf(access, slot, network))),
+    removeSandboxNamespaces(access.names, [slot]),
+  ])
+  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+}
+
+function attachmentOf({ addressPool }: RouterAccess, slot: number, network: NonNullable<RunNetworkRecord['network']>) {
+  const { mark, egress } = network
+  const { gateway } = slotAddresses(addressPool, slot)
+  return { slot, mark, redirected: egress === undefined ? null : { gateway, named: egress.named } }
+}
+
+export function newAttachment(
+  { spec, operator }: DesiredNetwork,
+  given: EgressSecrets,
+  random: Random,
+): NonNullable<RunNetworkRecord['network']> {
+  const attachment = { mark: newConnectionMark(random), policy: policyText({ spec, operator }) }
+  const egress = egressNeedsOf(spec, given)
+  return egress === null ? attachment : { ...attachment, egress }
+}
+
+export function policyText({ spec: { policy, max_connections }, operator }: Applied): string {
+  return JSON.stringify({ policy, max_connections, operator })
+}
+
+/** Reads what `policyText` wrote. */
+export function parsePolicyText(text: string): Applied {
+  const { operator, ...spec } = JSON.parse(text) as Applied['spec'] & Pick<Applied, 'operator'>
+  return { spec, operator }
+}
+
+/**
+ * Returns a random mark for a run's connections. The next run in the same slot therefore has another mark. The mark is
+ * never 0, which means that a connection has no mark.
+ */
+function newConnectionMark(random: Random): number {
+  return Math.max(1, random.bytes(4).readUInt32BE())
+}
