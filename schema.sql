@@ -192,6 +192,7 @@ AS $function$
     ('api_keys', '{SELECT,INSERT,UPDATE}'::text[]),
     ('events', '{SELECT,INSERT}'),
     ('idempotency', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('intercept_authorities', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('leads', '{SELECT,INSERT,UPDATE}'),
     ('machine_clocks', '{SELECT,INSERT,UPDATE}'),
     ('members', '{SELECT,INSERT,UPDATE,DELETE}'),
@@ -291,6 +292,19 @@ CREATE TABLE idempotency (
 );
 ALTER TABLE idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE idempotency FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE intercept_authorities (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  certificate text NOT NULL,
+  key_sealed bytea NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  replaced_at timestamp with time zone,
+  CONSTRAINT intercept_authorities_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT intercept_authorities_pkey PRIMARY KEY (id)
+);
+ALTER TABLE intercept_authorities ENABLE ROW LEVEL SECURITY;
+ALTER TABLE intercept_authorities FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE leads (
   name text NOT NULL,
@@ -505,6 +519,7 @@ CREATE TABLE sandboxes (
   restart_count integer DEFAULT 0 NOT NULL,
   secrets_sealed bytea,
   secrets_version integer DEFAULT 0 NOT NULL,
+  tls_key_sealed bytea,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
@@ -737,6 +752,10 @@ CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_typ
 
 CREATE INDEX idempotency_expiry ON public.idempotency USING btree (expires_at);
 
+CREATE UNIQUE INDEX intercept_authorities_current ON public.intercept_authorities USING btree (org_id) WHERE (replaced_at IS NULL);
+
+CREATE INDEX intercept_authorities_org ON public.intercept_authorities USING btree (org_id);
+
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
 
 CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
@@ -808,6 +827,8 @@ CREATE POLICY tenant ON api_keys AS PERMISSIVE FOR ALL TO public USING (sandyard
 CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON idempotency AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON intercept_authorities AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON leads AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 

@@ -6,6 +6,8 @@
 export const EXAMPLE_ID = '019aa7b4-5c1e-7d52-9f3a-2b6e8c4d1f07'
 export const EXAMPLE_INSTANT = '2026-11-23T09:30:00Z'
 
+const PEM = '-----BEGIN CERTIFICATE-----\nMIIB…\n-----END CERTIFICATE-----\n'
+
 export const EXAMPLES: Readonly<Record<string, unknown>> = {
   // Whole components, where not all fields fit together.
   CreateSandboxInput: {
@@ -23,6 +25,19 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   InitInput: { cmd: '/sbin/init' },
   NetworkInput: { policy: { default_egress: 'deny', rules: [{ direction: 'egress', destination: { cidr: '10.0.0.0/8' }, action: 'allow' }] } },
   RuleInput: { direction: 'egress', destination: { cidr: '10.0.0.0/8' }, action: 'allow', ports: [{ start: 443, end: 443 }], protocols: ['tcp'] },
+  TlsInput: { enabled: true, intercepted_ports: [443, 8443], bypass: ['*.bank.example'] },
+  TlsInterception: {
+    enabled: true,
+    intercepted_ports: [443, 8443],
+    bypass: ['*.bank.example'],
+    block_quic_on_intercept: true,
+    verify_upstream: true,
+    upstream_ca_cert: [],
+    scoped_upstream_ca_cert: [],
+    scoped_verify_upstream: [],
+    cache: { capacity: 1000, validity_hours: 24 },
+    intercept_ca: { cert_path: null, key_path: null },
+  },
   RuntimeInput: { cmd: ['python', '-m', 'http.server'], user: 'app', workdir: '/srv' },
   SecretInput: {
     env_var: 'API_TOKEN',
@@ -134,6 +149,13 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   'HostPatternExact.value': 'api.example.com',
   'HostPatternWildcard.value': '*.example.com',
   var: 'API_TOKEN',
+  bypass: ['*.bank.example'],
+  pattern: '*.example.com',
+  cert_path: PEM,
+  key_path: null,
+  upstream_ca_cert: [PEM],
+  'ScopedUpstreamCaCertInput.path': PEM,
+  'ScopedUpstreamCaCert.path': PEM,
   workdir: '/srv',
   args: [],
   cmd: ['python', '-m', 'http.server'],
@@ -145,6 +167,9 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
 
   // Numbers.
   amount_cents: 125,
+  capacity: 1000,
+  validity_hours: 24,
+  intercepted_ports: [443],
   capacity_bytes: 10_737_418_240,
   capacity_gib: 10,
   'path.sandbox_id': EXAMPLE_ID,

@@ -17,6 +17,7 @@ export const ABILITIES = [
   'network_max_connections',
   'network_domains',
   'secrets',
+  'tls_interception',
   'trust_host_cas',
   'named_mounts',
   'bind_mounts',

@@ -179,3 +179,10 @@ test('org allow opens a range for an organization, org disallow closes it, and o
     ],
   )
 })
+
+test('org replace-ca ends the use of the certificate authority, and the organization sees that in its events', async () => {
+  await printed('org create Trust --owner o@trust.example --slug trust')
+  assert.match(await printed('org replace-ca trust'), /^trust gets a new certificate authority/)
+  const events = await eventsOf('trust')
+  assert.ok(events.some(({ event_type }) => event_type === 'intercept_authority_replaced'))
+})

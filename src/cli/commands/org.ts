@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import { changeOrgPlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
+import { replaceAuthority } from '../../control/orgs/intercept-authorities.ts'
 import { allowNetworkRange, disallowNetworkRange, listNetworkRanges } from '../../control/orgs/network-ranges.ts'
 import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 import { runs, type Call } from '../command.ts'
@@ -39,6 +40,14 @@ export function defineOrg(org: Command): void {
     allow,
   )
   runs(operatorCommand(org, 'disallow <slug> <range>', 'close addresses that `org allow` opened'), disallow)
+  runs(
+    operatorCommand(
+      org,
+      'replace-ca <slug>',
+      'make a new certificate authority for intercepted TLS connections of runs that start from now on',
+    ),
+    replaceCa,
+  )
   runs(operatorCommand(org, 'plan <slug> <plan>', 'move it to another plan, with its limits and prices, at once'), move)
 }
 
@@ -118,6 +127,14 @@ async function disallow(call: Call): Promise<void> {
   await withOperator(call, async (deps) => {
     await disallowNetworkRange(deps, asOperator(await findOrg(deps.db, slug)), range)
     process.stdout.write(`${range} is closed for sandboxes that ${slug} starts from now on\n`)
+  })
+}
+
+async function replaceCa(call: Call): Promise<void> {
+  const [slug = ''] = call.args
+  await withOperator(call, async (deps) => {
+    await replaceAuthority(deps, asOperator(await findOrg(deps.db, slug)))
+    process.stdout.write(`${slug} gets a new certificate authority with its next start that needs one\n`)
   })
 }
 

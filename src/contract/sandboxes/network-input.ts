@@ -4,6 +4,7 @@ import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
 import { nullableComponent, requestObject, int32, stringEnumSnakeOrPascal, nullable } from '../common.ts'
 import { SecretsInput } from './secrets-input.ts'
+import { TlsInput } from './tls-input.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The schemas of the network in a create request. */
@@ -78,7 +79,7 @@ export const NetworkInput = requestObject(
     ),
     dns: notYet,
     interface: notYet,
-    tls: notYet,
+    tls: Type.Optional(nullableComponent(TlsInput)),
   },
   {
     title: 'NetworkInput',

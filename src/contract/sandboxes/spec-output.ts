@@ -6,6 +6,7 @@ import {
 } from '../../domain/spec/spec.ts' // prettier-ignore
 import { VIOLATION_ACTIONS } from '../../domain/spec/secrets.ts'
 import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
+import { TlsReply } from './tls-output.ts'
 import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The schemas of a sandbox's specification in replies. */
@@ -170,6 +171,7 @@ const NetworkReply = Type.Object(
     policy: Type.Optional(nullableComponent(NetworkPolicyReply)),
     secrets: Type.Optional(Type.Array(SecretReply)),
     secret_defaults: Type.Optional(SecretDefaultsReply),
+    tls: Type.Optional(TlsReply),
   },
   {
     title: 'Network',

@@ -218,6 +218,9 @@ export type DesiredRun = {
    * `spec` while a change waits for the next start. Null or absent: there are none, or the values can't be opened. Never logged, and never written to the worker's disk.
    */
   readonly secrets?: readonly RunSecret[] | null
-  /** How TLS is intercepted. Null or absent: not at all. */
+  /**
+   * How TLS is intercepted, with the key that signs: for a run that must run, if `spec` or secrets ask for it. Null or absent:
+   * nothing is intercepted, or the key can't be opened. Never logged, and never written to the worker's disk.
+   */
   readonly interception?: RunInterception | null
 }

@@ -24,7 +24,7 @@ import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
 import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
-import { sealSecretValues } from './seal-secrets.ts'
+import { sealInterceptKey, sealSecretValues } from './seal-secrets.ts'
 import type { TransitionDeps } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 import { withdrawCreate } from './withdraw-create.ts'
@@ -49,6 +49,8 @@ export type CreateSandboxCommand = {
   readonly registry: RegistrySelection
   /** The values of the secrets in `spec`. Absent: it has none. */
   readonly secretValues?: SecretValues
+  /** The key of the certificate authority in `spec`. Absent or null: it has none. */
+  readonly interceptKey?: string | null
   readonly start: boolean
   /** With `start`: how long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
@@ -216,6 +218,7 @@ function newSandbox(
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
     secrets_sealed: sealSecretValues(deps.seal, id, input.secretValues ?? new Map()),
+    tls_key_sealed: sealInterceptKey(deps.seal, id, input.interceptKey ?? null),
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,
     trace_parent: input.traceParent ?? null,
   }

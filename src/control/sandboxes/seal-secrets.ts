@@ -29,3 +29,17 @@ export function openRunSecrets(seal: Seal, run: string, sealed: Buffer): readonl
 function runContext(run: string): string {
   return `run-secrets:${run}`
 }
+
+/** Seals the key of the certificate authority that a sandbox's request gave, bound to the sandbox. */
+export function sealInterceptKey(seal: Seal, sandbox: string, key: string | null): Buffer | null {
+  return key === null ? null : seal.seal(key, interceptKeyContext(sandbox))
+}
+
+/** What `sealInterceptKey` sealed. Throws `UnsealError` if another key sealed it. */
+export function openInterceptKey(seal: Seal, sandbox: string, sealed: Buffer): string {
+  return seal.open(sealed, interceptKeyContext(sandbox))
+}
+
+function interceptKeyContext(sandbox: string): string {
+  return `intercept-key:${sandbox}`
+}

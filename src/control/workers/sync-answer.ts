@@ -12,8 +12,10 @@ import { resolveSecrets } from '../../domain/spec/secrets.ts'
 import { isUnavailable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { BaseDeps, ControlSettings } from '../deps.ts'
+import type { ControlSettings } from '../deps.ts'
+import type { AuthorityDeps } from '../orgs/intercept-authorities.ts'
 import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
+import { interceptionOfRun } from './sync-interception.ts'
 import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import type { RecordedReport } from './record-report.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
@@ -29,7 +31,7 @@ export type AnswerBody = Omit<SyncAnswer, 'generation'>
 /** The versions and tickets that a worker says it already has. */
 export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_volumes_version' | 'dialled_tickets'>
 
-export type AnswerDeps = Pick<BaseDeps, 'db' | 'seal' | 'log'> & {
+export type AnswerDeps = AuthorityDeps & {
   readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs' | 'networkDeny'>
   readonly tickets: Tickets
 }
@@ -112,6 +114,7 @@ async function desiredRunOf(
   run: runs.RunAssignment,
   { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
 ): Promise<DesiredRun> {
+  const secrets = secretsOf(deps, run)
   return {
     run_id: run.run_id,
     sandbox_id: run.sandbox_id,
@@ -127,7 +130,8 @@ async function desiredRunOf(
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
     registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
-    ...secretsOf(deps, run),
+    ...secrets,
+    ...(await interceptionOfRun(deps, run, secrets)),
   }
 }
 

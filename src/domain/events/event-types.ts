@@ -60,6 +60,11 @@ export const EVENT_TYPES = {
   network_range_disallowed: event('org', "The operator closed addresses for the organization's sandboxes again.", {
     range: 'text',
   }),
+  intercept_authority_replaced: event(
+    'org',
+    'The operator replaced the certificate authority of intercepted TLS connections, for runs from now on.',
+    {},
+  ),
   org_plan_changed: event('quota', 'The organization was put on another plan.', { plan: 'text', from: 'text' }),
   plan_changed: event('quota', "The limits or prices of the organization's plan changed.", {
     plan: 'text',

@@ -1,5 +1,8 @@
 import type { RunSecret } from '../spec/secrets.ts'
 
+/** A certificate authority in PEM. Its key must never be logged, shown, or stored in the clear. */
+export type CertificateAuthority = { readonly certificate: string; readonly key: string }
+
 /** How the TLS connections of a run are intercepted. Has the key of an authority: never log or store it. */
 export type RunInterception = {
   readonly intercepted_ports: readonly number[]
@@ -15,7 +18,7 @@ export type RunInterception = {
   readonly scoped_upstream_ca_certs: readonly { readonly pattern: string; readonly certificate: string }[]
   readonly cache: { readonly capacity: number; readonly validity_hours: number }
   /** In PEM. The sandbox trusts the certificate. */
-  readonly authority: { readonly certificate: string; readonly key: string }
+  readonly authority: CertificateAuthority
 }
 
 /** What a worker needs to put secrets into the connections of a run, and to read these. Never on its disk or in a log. */

@@ -25,6 +25,12 @@ export const RULES_MAX = 1024
 export const RULE_PORTS_MAX = 64
 export const SECRETS_MAX = 256
 export const HOSTS_MAX = 256
+export const INTERCEPTED_PORTS_MAX = 64
+export const CA_CERTIFICATES_MAX = 16
+export const PEM_MAX_CHARS = 65_536
+/** A cached certificate takes some kilobytes of the worker's memory. */
+export const CACHED_CERTIFICATES_MAX = 10_000
+export const CERTIFICATE_HOURS_MAX = 8760
 export const HEADER_FIELDS_MAX = 64
 /** A secret is sent in a request. Most servers accept no header field that is longer. */
 export const SECRET_VALUE_MAX_BYTES = 65_536

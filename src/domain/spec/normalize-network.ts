@@ -2,6 +2,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { snakeCase } from '../casing.ts'
 import { parseCidr } from '../cidr.ts'
 import type { NormalizedSecrets } from './normalize-secrets.ts'
+import type { NormalizedTls } from './normalize-tls.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
 import { NO_SECRET_DEFAULTS } from './secrets.ts'
 import {
@@ -17,13 +18,12 @@ export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
   dns: 'the resolver of a sandbox is not configurable',
   interface: "a sandbox's network interface is not configurable",
-  tls: 'TLS traffic is not intercepted',
 } as const
 
 /** Fills in the defaults of a network. A null policy stays null, which means the default policy. */
 export function normalizeNetwork(
   input: NetworkInput,
-  { secrets, defaults }: NormalizedSecrets,
+  { secrets, defaults, tls }: NormalizedSecrets & Pick<NormalizedTls, 'tls'>,
   refuse: Refuse,
 ): NetworkSpec {
   refuseUnavailable(input, refuse)
@@ -35,6 +35,7 @@ export function normalizeNetwork(
     secrets,
     ...(isDeepStrictEqual(defaults, NO_SECRET_DEFAULTS) ? {} : { secret_defaults: defaults }),
     ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
+    ...(tls === null ? {} : { tls }),
   }
 }
 
@@ -44,7 +45,7 @@ function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {
     refuse({ code: 'invalid_sandbox_config', field: `network.${key}`, seen: describeSeen(input[key]), accepted })
   }
   if (input.ports !== undefined && input.ports.length > 0) no('ports', 'an empty list')
-  for (const key of ['dns', 'interface', 'tls'] as const) {
+  for (const key of ['dns', 'interface'] as const) {
     if (input[key] !== undefined && input[key] !== null) no(key, 'null')
   }
 }

@@ -6,6 +6,7 @@ import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../names.ts'
 import { normalizeMounts } from './normalize-mounts.ts'
 import { normalizeNetwork } from './normalize-network.ts'
 import { normalizeSecrets } from './normalize-secrets.ts'
+import { normalizeTls } from './normalize-tls.ts'
 import type { SecretValues } from './secrets.ts'
 import { normalizePatches } from './normalize-patches.ts'
 import { normalizeEnv, normalizeInit, normalizeRlimits, normalizeRuntime } from './normalize-runtime.ts'
@@ -23,6 +24,8 @@ export type NormalizedSpec = {
   readonly registry: RegistrySelection
   /** The values of `spec.network.secrets`. */
   readonly secretValues: SecretValues
+  /** The key in PEM of the authority in `spec.network.tls`. Null: the request gave none. */
+  readonly interceptKey: string | null
 }
 
 /**
@@ -49,11 +52,13 @@ export function normalizeSpec(
     })
   const env = normalizeEnv(input.env ?? [], 'env', refuse)
   const secrets = normalizeSecrets(input.network?.secrets ?? {}, { envKeys: env.map(({ key }) => key), refuse })
+  const tls = normalizeTls(input.network?.tls ?? null, { hasSecrets: secrets.secrets.length > 0, refuse })
   const normalized: NormalizedSpec = {
     name: normalizeName(input.name ?? '', refuse),
     slug: normalizeSlug(input.slug ?? null, refuse),
     registry: normalizeRegistry(input.registry ?? { mode: 'auto' }),
     secretValues: secrets.values,
+    interceptKey: tls.key,
     spec: {
       image: normalizeImage(input, refuse),
       pull_policy: snakeCase(PULL_POLICIES, input.pull_policy ?? 'if_missing'),
@@ -64,7 +69,7 @@ export function normalizeSpec(
       rlimits: normalizeRlimits(input.rlimits ?? [], refuse),
       mounts: normalizeMounts(input.mounts ?? [], refuse),
       patches: normalizePatches(input.patches ?? [], refuse),
-      network: normalizeNetwork(input.network ?? {}, secrets, refuse),
+      network: normalizeNetwork(input.network ?? {}, { ...secrets, tls: tls.tls }, refuse),
       init: normalizeInit(input.init ?? null, refuse),
       security_profile: snakeCase(SECURITY_PROFILES, input.security_profile ?? 'default'),
       lifecycle: {

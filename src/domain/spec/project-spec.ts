@@ -3,6 +3,7 @@ import type {
   BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
   RlimitResource, RuntimeOptions, SandboxSpec, TmpfsMount,
 } from './spec.ts' // prettier-ignore
+import type { TlsInterception } from './tls-interception.ts'
 import type { HostPattern, Secret, SecretDefaults, ViolationAction } from './secrets.ts'
 
 /** The part of a specification that replies show. It lacks the sources of mounts, all patches, and secret values. */
@@ -39,6 +40,7 @@ export type NetworkProjection = {
   readonly policy: NetworkPolicy | null
   readonly secrets?: readonly SecretProjection[]
   readonly secret_defaults?: SecretDefaults
+  readonly tls?: TlsProjection
 }
 
 /** A secret without its value, in the spelling of the published API. */
@@ -58,9 +60,20 @@ export type SecretProjection = {
   readonly require_tls_identity: boolean
 }
 
+/** Interception in the spelling of the published API. Certificates are PEM texts, and a key is never shown. */
+export type TlsProjection = Pick<
+  TlsInterception,
+  'intercepted_ports' | 'bypass' | 'block_quic_on_intercept' | 'verify_upstream' | 'scoped_verify_upstream' | 'cache'
+> & {
+  readonly enabled: true
+  readonly upstream_ca_cert: readonly string[]
+  readonly scoped_upstream_ca_cert: readonly { readonly pattern: string; readonly path: string }[]
+  readonly intercept_ca: { readonly cert_path: string | null; readonly key_path: null }
+}
+
 /** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
-  const { enabled, max_connections, policy, secrets, secret_defaults, trust_host_cas = false } = spec.network
+  const { enabled, max_connections, policy, secrets, secret_defaults, trust_host_cas = false, tls } = spec.network
   return {
     image: spec.image,
     resources: spec.resources,
@@ -78,7 +91,19 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
       policy,
       ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
       ...(secret_defaults === undefined ? {} : { secret_defaults }),
+      ...(tls === undefined ? {} : { tls: projectTls(tls) }),
     },
+  }
+}
+
+function projectTls(tls: TlsInterception): TlsProjection {
+  const { upstream_ca_certs, scoped_upstream_ca_certs, intercept_ca_cert, ...same } = tls
+  return {
+    enabled: true,
+    ...same,
+    upstream_ca_cert: upstream_ca_certs,
+    scoped_upstream_ca_cert: scoped_upstream_ca_certs.map(({ pattern, certificate: path }) => ({ pattern, path })),
+    intercept_ca: { cert_path: intercept_ca_cert, key_path: null },
   }
 }
 

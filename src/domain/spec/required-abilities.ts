@@ -85,6 +85,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     why: 'needs a worker that is capable of substituting secrets in outgoing requests',
     findFields: (spec) => indexedFields('network.secrets.entries', spec.network.secrets),
   },
+  tls_interception: {
+    fields: '`network.tls`',
+    why: 'needs a worker that is capable of intercepting TLS connections',
+    findFields: ({ network }) => fieldIf('network.tls', network.enabled && network.tls !== undefined),
+  },
   trust_host_cas: {
     fields: '`network.trust_host_cas`',
     why: 'needs a worker that is capable of handing its certificate authorities into sandboxes',

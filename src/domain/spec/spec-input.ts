@@ -137,7 +137,22 @@ export type NetworkInput = {
   readonly trust_host_cas?: boolean
   readonly dns?: object | null
   readonly interface?: object | null
-  readonly tls?: object | null
+  readonly tls?: TlsInput | null
+}
+
+/** Certificates are PEM texts, also where the published API has the path of a PEM file. */
+export type TlsInput = {
+  readonly enabled?: boolean
+  readonly intercepted_ports?: readonly number[]
+  readonly bypass?: readonly string[]
+  readonly block_quic_on_intercept?: boolean
+  readonly verify_upstream?: boolean
+  readonly upstream_ca_cert?: readonly string[]
+  readonly scoped_upstream_ca_cert?: readonly { readonly pattern: string; readonly path: string }[]
+  readonly scoped_verify_upstream?: readonly { readonly pattern: string; readonly verify: boolean }[]
+  readonly cache?: { readonly capacity?: number; readonly validity_hours?: number }
+  /** The key goes into `NormalizedSpec.interceptKey`, and nowhere else. */
+  readonly intercept_ca?: { readonly cert_path?: string | null; readonly key_path?: string | null }
 }
 
 export type PolicyInput = {

@@ -1,4 +1,5 @@
 import type { Secret, SecretDefaults } from './secrets.ts'
+import type { TlsInterception } from './tls-interception.ts'
 
 /**
  * The specification of a sandbox: all options of a create body, with every default filled in and every enum in
@@ -184,6 +185,8 @@ export type NetworkSpec = {
   readonly secret_defaults?: SecretDefaults
   /** Whether programs in the sandbox trust the certificate authorities of its machine. Absent: false. */
   readonly trust_host_cas?: boolean
+  /** How TLS is intercepted. Absent: only if there are secrets, with `DEFAULT_INTERCEPTION`. */
+  readonly tls?: TlsInterception
 }
 
 export type NetworkPolicy = {

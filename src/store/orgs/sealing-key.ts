@@ -13,7 +13,8 @@ export async function registerFingerprint(tx: Queryable, fingerprint: Buffer): P
   const { rowCount } = await tx.query({
     text: `UPDATE sealing_key SET fingerprint = $1 WHERE fingerprint = $1 OR NOT (
              EXISTS (SELECT FROM registry_credentials) OR EXISTS (SELECT FROM replicas)
-             OR EXISTS (SELECT FROM sandboxes WHERE registry_sealed IS NOT NULL OR secrets_sealed IS NOT NULL))`,
+             OR EXISTS (SELECT FROM sandboxes WHERE registry_sealed IS NOT NULL OR secrets_sealed IS NOT NULL
+               OR tls_key_sealed IS NOT NULL))`,
     values: [fingerprint],
   })
   return rowCount === 1

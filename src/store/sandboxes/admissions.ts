@@ -30,6 +30,7 @@ export type NewSandbox = {
   readonly registry_json: string
   readonly registry_sealed: Buffer | null
   readonly secrets_sealed: Buffer | null
+  readonly tls_key_sealed: Buffer | null
   readonly run_id: string | null
   /** The span of the request, as a `traceparent`. Null or absent: it is not traced. */
   readonly trace_parent?: string | null
@@ -106,6 +107,7 @@ const SANDBOXES = column.columnList<SandboxRow>({
   registry: column.integer((row) => row.registry),
   registry_sealed: column.bytea(({ sandbox }) => sandbox.registry_sealed),
   secrets_sealed: column.bytea(({ sandbox }) => sandbox.secrets_sealed),
+  tls_key_sealed: column.bytea(({ sandbox }) => sandbox.tls_key_sealed),
   run_id: column.uuid(({ sandbox }) => sandbox.run_id),
   trace_parent: column.text(({ sandbox }) => sandbox.trace_parent ?? null),
 })
@@ -223,10 +225,11 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
     inserted AS (
       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
         disk_size_mib, max_duration_secs, abilities, spec, spec_projection, projection_bytes, registry,
-        registry_sealed, secrets_sealed, run_id)
+        registry_sealed, secrets_sealed, tls_key_sealed, run_id)
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
         max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
-        octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, run_id
+        octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, tls_key_sealed,
+        run_id
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),
     new_labels AS (
       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)

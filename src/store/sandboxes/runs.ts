@@ -66,6 +66,9 @@ export type RunAssignment = {
   readonly registry_sealed: Buffer | null
   /** The values of the secrets in `spec`. Null if there are none, or if the sandbox was deleted. */
   readonly secrets_sealed: Buffer | null
+  /** The key of the authority in `spec`. Null if it has none, or if the sandbox was deleted. */
+  readonly tls_key_sealed: Buffer | null
+  readonly opened_at: Date
   readonly secrets_version: number
   /** The secrets that the run keeps. Null: it has those of its sandbox. */
   readonly run_secrets_sealed: Buffer | null
@@ -79,7 +82,7 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
     text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed, s.secrets_sealed,
-             s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
+             s.tls_key_sealed, r.opened_at, s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id

@@ -137,7 +137,7 @@ export async function hide(
     text: `WITH w AS MATERIALIZED (
              SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
                LATERAL (SELECT id FROM sandboxes WHERE id = u.id FOR NO KEY UPDATE) s),
-           h AS (UPDATE sandboxes s SET visible_until = $2, secrets_sealed = NULL FROM w WHERE s.id = w.id AND s.visible_until IS NULL
+           h AS (UPDATE sandboxes s SET visible_until = $2, secrets_sealed = NULL, tls_key_sealed = NULL FROM w WHERE s.id = w.id AND s.visible_until IS NULL
              RETURNING s.id, s.home_worker_id),
            l AS (DELETE FROM sandbox_labels WHERE sandbox_id IN (SELECT id FROM h))
            SELECT id, home_worker_id FROM h`,

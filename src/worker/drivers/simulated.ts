@@ -212,9 +212,9 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       starts.set(desired.run_id, { done, abort })
       await done
     },
-    setSecrets(id, { secrets }) {
+    setSecrets(id, given) {
       const run = world.runs.get(id)
-      if (run?.observed.phase === 'running') world.runs.set(id, { ...run, desired: { ...run.desired, secrets } })
+      if (run?.observed.phase === 'running') world.runs.set(id, { ...run, desired: { ...run.desired, ...given } })
       return Promise.resolve()
     },
     stop: end,

@@ -86,6 +86,8 @@ test("a worker gets its organization's credential and no other, even while the o
     registry: { mode: 'auto' },
     registry_sealed: null,
     secrets_sealed: null,
+    tls_key_sealed: null,
+    opened_at: new Date(0),
     secrets_version: 0,
     run_secrets_sealed: null,
     default_disk_max_mib: null,

@@ -4,6 +4,7 @@ import { after, before, test } from 'node:test'
 import { WebSocket } from 'ws'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
 import { addMember, changeMemberRole, removeMember } from '../../../src/control/orgs/members.ts'
+import { replaceAuthority } from '../../../src/control/orgs/intercept-authorities.ts'
 import { allowNetworkRange, disallowNetworkRange } from '../../../src/control/orgs/network-ranges.ts'
 import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { setPlan } from '../../../src/control/orgs/plans.ts'
@@ -91,6 +92,7 @@ test('together, operations, operators, loops and workers record every event type
   await setQuota(deps, acting, { limit: 'max_sandboxes', value: 10 })
   await allowNetworkRange(deps, acting, 'metadata')
   await disallowNetworkRange(deps, acting, 'metadata')
+  await replaceAuthority(deps, acting)
   await suspendOrg(deps, acting, 'unpaid')
   await resumeOrg(deps, acting)
   await leaveRunsOf(acting.org_id)

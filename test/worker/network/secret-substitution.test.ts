@@ -7,7 +7,7 @@ import type { EgressSecrets, RunInterception } from '../../../src/domain/network
 import type { RunId } from '../../../src/domain/ids.ts'
 import type { RunSecret } from '../../../src/domain/spec/secrets.ts'
 import type { NetworkSpec } from '../../../src/domain/spec/spec.ts'
-import { makeAuthority } from '../../../src/worker/egress/intercept/certificate-authority.ts'
+import { makeAuthority } from '../../../src/lib/make-authority.ts'
 import type { EgressRefusal } from '../../../src/worker/egress/messages.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'

@@ -2,6 +2,7 @@ import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId } from '../../../domain/ids.ts'
 import type { EgressSecrets } from '../../../domain/network/interception.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
+import { interceptionOf } from '../../../domain/spec/tls-interception.ts'
 import type { Image, ImageConfig, RegistryAuth } from '../../images/image.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import type { LogWriter } from '../../logs/logs.ts'
@@ -80,15 +81,20 @@ export function workloadCommand({ runtime }: SandboxSpec, image: ImageConfig): r
 }
 
 /**
- * Throws `StartError` of reason `config` if the control plane could not give the values of the run's secrets. Without them,
- * no request with a placeholder could be judged.
+ * Throws `StartError` of reason `config` if the control plane could not give the values of the run's secrets or the key of
+ * its certificate authority. Without them, no request with a placeholder could be judged.
  */
-export function requireSecrets({ spec, secrets = null }: DesiredRun): void {
-  if (spec.network.secrets.length === 0 || secrets !== null) return
-  throw new StartError(
-    'config',
-    'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
-  )
+export function requireSecrets({ spec, secrets = null, interception = null }: DesiredRun): void {
+  if (spec.network.secrets.length > 0 && secrets === null)
+    throw new StartError(
+      'config',
+      'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
+    )
+  if (interceptionOf(spec.network) !== null && interception === null)
+    throw new StartError(
+      'config',
+      'the key of network.tls.intercept_ca can not be read: create the sandbox again with the key',
+    )
 }
 
 /** What the egress process needs of a run. */

@@ -1,43 +1,15 @@
 import { createPrivateKey, X509Certificate, webcrypto } from 'node:crypto'
 import 'reflect-metadata'
 import * as x509 from '@peculiar/x509'
-
-/** A certificate authority in PEM. Its key never leaves the worker and the control plane. */
-export type CertificateAuthority = { readonly certificate: string; readonly key: string }
+import type { CertificateAuthority } from '../../../domain/network/interception.ts'
 
 /** A certificate that the authority signed for one host. */
 export type LeafCertificate = { readonly certificate: string; readonly key: string }
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' } as const
-const CA_DAYS = 3650
-const DAY_MS = 86_400_000
 const HOUR_MS = 3_600_000
 /** Clocks in sandboxes and on workers may differ by this much. */
 const CLOCK_SKEW_MS = HOUR_MS
-
-/** Makes an authority that can sign certificates of hosts, but no further authorities. */
-export async function makeAuthority(
-  name: string,
-  { nowMs }: { readonly nowMs: number },
-): Promise<CertificateAuthority> {
-  const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify'])
-  const certificate = await x509.X509CertificateGenerator.createSelfSigned(
-    {
-      name: [{ CN: [name] }],
-      notBefore: new Date(nowMs - CLOCK_SKEW_MS),
-      notAfter: new Date(nowMs + CA_DAYS * DAY_MS),
-      signingAlgorithm: ALGORITHM,
-      keys,
-      extensions: [
-        new x509.BasicConstraintsExtension(true, 0, true),
-        new x509.KeyUsagesExtension(x509.KeyUsageFlags.keyCertSign | x509.KeyUsageFlags.cRLSign, true),
-        await x509.SubjectKeyIdentifierExtension.create(keys.publicKey),
-      ],
-    },
-    webcrypto,
-  )
-  return { certificate: certificate.toString('pem'), key: await exportKey(keys.privateKey) }
-}
 
 /** Signs certificates of hosts. All of them share one key, because making a key costs more than a signature. */
 export type LeafSigner = (

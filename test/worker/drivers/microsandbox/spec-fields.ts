@@ -58,6 +58,7 @@ export const NETWORK: TableOf<NetworkSpec> = {
   },
   trust_host_cas: { value: true, at: 'network.trustHostCas', is: true },
   secrets: { by: 'nobody: the ability `secrets` is absent' },
+  tls: { by: 'nobody: the ability `tls_interception` is absent' },
   secret_defaults: { by: 'the control plane, which applies them before it gives the secrets to a worker' },
 }
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { X509Certificate } from 'node:crypto'
 import { test } from 'node:test'
-import { makeAuthority, openAuthority } from '../../../../src/worker/egress/intercept/certificate-authority.ts'
+import { makeAuthority } from '../../../../src/lib/make-authority.ts'
+import { openAuthority } from '../../../../src/worker/egress/intercept/certificate-authority.ts'
 import { cacheLeafCertificates } from '../../../../src/worker/egress/intercept/leaf-certificates.ts'
 
 const nowMs = Date.parse('2026-11-23T03:00:00Z')
