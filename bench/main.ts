@@ -2,6 +2,7 @@ import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { benchChannels } from './channels.ts'
 import { benchCreates } from './creates.ts'
+import { benchEgress } from './egress.ts'
 import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
 import { benchFleet } from './fleet.ts'
@@ -38,6 +39,10 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
+  egress: {
+    about: 'ways out of a sandbox: by address, by name, with intercepted TLS; against a bare socket',
+    run: benchEgress,
+  },
   memory: { about: 'the memory of the idle server', run: benchMemory },
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
   stream: { about: 'output and files through the command channel, against a bare WebSocket echo', run: benchStream },
