@@ -24,6 +24,7 @@ const needs = [
     debianPackage: 'perl-base',
     purpose: "perl, which starts the sandboxes' programs and serves their files",
   },
+  { programs: ['fuse2fs'], debianPackage: 'fuse2fs', purpose: 'fuse2fs, which mounts disk images' },
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 
@@ -34,6 +35,22 @@ export function systemPackages() {
 
 /** The programs that only the tests need. */
 const testNeeds = [
+  {
+    programs: ['qemu-storage-daemon'],
+    debianPackage: 'qemu-system-common',
+    purpose: 'qemu-storage-daemon, which reads disk images in the formats qcow2 and vmdk',
+  },
+  { programs: ['qemu-img'], debianPackage: 'qemu-utils', purpose: 'qemu-img, which makes disk images for tests' },
+  {
+    programs: ['squashfuse'],
+    debianPackage: 'squashfuse',
+    purpose: 'squashfuse, which mounts disk images with squashfs',
+  },
+  {
+    programs: ['mksquashfs'],
+    debianPackage: 'squashfs-tools',
+    purpose: 'mksquashfs, which makes disk images for tests',
+  },
   {
     programs: ['ssh'],
     debianPackage: 'openssh-client',

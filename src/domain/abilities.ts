@@ -24,6 +24,7 @@ export const ABILITIES = [
   'bind_quota',
   'raw_stat',
   'disk_images',
+  'disk_image_formats',
   'init_handoff',
   'metrics',
 ] as const

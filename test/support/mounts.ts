@@ -4,7 +4,15 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
-import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec/spec.ts'
+import type {
+  BindMount,
+  DiskImageMount,
+  Mount,
+  MountOptions,
+  NamedMount,
+  SandboxSpec,
+  TmpfsMount,
+} from '../../src/domain/spec/spec.ts'
 import { StartError } from '../../src/worker/start-error.ts'
 import { isInstalled } from './oci-driver.ts'
 import { runVolume, makeDesiredRun } from './desired-run.ts'
@@ -20,6 +28,16 @@ export function named(name: string, guest: string, options: Partial<MountOptions
 /** A mount of a path on the default volume. */
 export function bind(host: string, guest: string, options: Partial<MountOptions> = {}): BindMount {
   return { type: 'bind', host, guest, options: { ...PLAIN, ...options }, ...SHARE, quota_mib: null }
+}
+
+/** A raw disk image on the default volume. */
+export function diskImage(
+  host: string,
+  guest: string,
+  options: Partial<MountOptions> & Partial<Pick<DiskImageMount, 'format' | 'fstype'>> = {},
+): DiskImageMount {
+  const { format = 'raw', fstype = null, ...flags } = options
+  return { type: 'disk_image', host, guest, format, fstype, options: { ...PLAIN, ...flags } }
 }
 
 /** A tmpfs of 1 MiB. */

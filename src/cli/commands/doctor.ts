@@ -7,6 +7,10 @@ import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { measureCapacity } from '../../worker/drivers/shared/machine.ts'
 import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
+import {
+  findMissingForDiskImages,
+  findMissingForImageFormats,
+} from '../../worker/drivers/oci/run/disk-image-abilities.ts'
 import { openCgroups } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
 import { parentLimitsOf } from '../../worker/drivers/oci/run/limit-runs.ts'
 import { describeConnectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
@@ -30,9 +34,9 @@ export function defineDoctor(doctor: Command): void {
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
 /** Checks whose failure doesn't prevent sandboxes from running, or that pass after the first start. */
-const OPTIONAL_FINDINGS = ['data folder', 'database', 'disk', 'volumes', 'files', 'user ids']
+const OPTIONAL_FINDINGS = ['data folder', 'database', 'disk', 'volumes', 'files', 'disk images', 'user ids']
 /** Checks that matter only for the driver for OCI runtimes. */
-const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'user ids']
+const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'disk images', 'user ids']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const getRuntime = once(() => chooseRuntime(config))
@@ -68,6 +72,13 @@ async function runDoctor({ config }: Call): Promise<number> {
       if (missing.length > 0)
         return Promise.reject(new Error(`files of sandboxes can't be served; missing: ${missing.join(', ')}`))
       return Promise.resolve('perl serves the files of sandboxes')
+    }),
+    await check('disk images', () => {
+      const [raw, others] = [findMissingForDiskImages(), findMissingForImageFormats()]
+      if (raw.length > 0) return Promise.reject(new Error(`disk images can't be mounted: ${raw.join('; ')}`))
+      const formats =
+        others.length === 0 ? 'raw, qcow2 and vmdk' : `raw; qcow2 and vmdk are refused: ${others.join('; ')}`
+      return Promise.resolve(`mounted by FUSE with crun and runc: ${formats}`)
     }),
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))

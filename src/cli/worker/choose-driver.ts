@@ -15,6 +15,7 @@ import {
   findMissingMicroVmRequirements,
 } from '../../worker/drivers/microsandbox/installation.ts'
 import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-vm-config.ts'
+import { findLackingImageAbilities } from '../../worker/drivers/oci/run/disk-image-abilities.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
@@ -108,7 +109,9 @@ async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>
     missing.push(error instanceof Error ? error.message : String(error))
   }
   const hasSandboxes = await hasEntries(join(ociFolder(config), 'disks', 'kept'))
-  return { name: 'oci', isolation, missing, refusedFields: fieldsNeedingOtherAbilities(OCI_ABILITIES), hasSandboxes }
+  const lacking = findLackingImageAbilities(null)
+  const abilities = OCI_ABILITIES.filter((ability) => !lacking.includes(ability))
+  return { name: 'oci', isolation, missing, refusedFields: fieldsNeedingOtherAbilities(abilities), hasSandboxes }
 }
 
 async function hasEntries(folder: string): Promise<boolean> {

@@ -126,6 +126,14 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     why: 'needs a worker that is capable of mounting a disk image',
     findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'disk_image'),
   },
+  disk_image_formats: {
+    fields: '`mounts[].format: qcow2` and `vmdk` of type `disk_image`',
+    why: 'needs a worker that is capable of mounting a disk image in the format qcow2 or vmdk',
+    findFields: (spec) => {
+      const asks = (mount: Mount): boolean => mount.type === 'disk_image' && mount.format !== 'raw'
+      return indexedFields('mounts', spec.mounts, asks).map((at) => `${at}.format`)
+    },
+  },
   init_handoff: {
     fields: '`init`',
     why: 'needs a worker that is capable of running an init program as process 1',

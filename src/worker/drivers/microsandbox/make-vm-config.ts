@@ -8,11 +8,12 @@ import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
- * The abilities of this driver. Four abilities are missing:
+ * The abilities of this driver. Five abilities are missing:
  * - `secrets` and `tls_interception`: the driver doesn't give them to the runtime yet.
  * - `raw_stat`: the virtual machine's process is root on this machine and would set the guest's owner ids on the machine's
  *   files.
- * - `disk_images`: a disk image may refer to other files of this machine, and a sandbox may write such an image.
+ * - `disk_images`, `disk_image_formats`: a disk image may refer to other files of this machine, and a sandbox may write such an
+ *   image.
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',

@@ -1,7 +1,14 @@
 import { existsSync } from 'node:fs'
 import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
+import type {
+  BindMount,
+  DiskImageMount,
+  Mount,
+  MountOptions,
+  NamedMount,
+  TmpfsMount,
+} from '../../../domain/spec/spec.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
 import { openRoot } from '../../volumes/descriptors.ts'
 import { mount } from '../../mounts.ts'
@@ -26,9 +33,14 @@ export type PinnedMount =
    * the run has no other mounts.
    */
   | { readonly spec: TmpfsMount; readonly pin: string | null; readonly kind: 'folder' }
+  /** The pin has the file system of the image. Only the sandbox may enter it. */
+  | { readonly spec: DiskImageMount; readonly pin: string; readonly kind: 'folder' }
 
 /** Bind mounts a path on a pin with mount flags as mount(8) names them. */
 type BindPin = (source: string, pin: string, flags: readonly string[]) => Promise<void>
+
+/** Mounts the file system of a disk image on a pin, a folder. `source` is the path of the image's open descriptor. */
+export type MountDiskImage = (spec: DiskImageMount, source: string, pin: string) => Promise<void>
 
 /** Returns bind mounts that show the owners of files as they are on disk. */
 export function bindByMount(commands: CommandRunner): BindPin {
@@ -67,19 +79,21 @@ type Pins = {
   /** The host's user who may enter the folder. */
   readonly owner: number
   readonly bind: BindPin
+  /** Null if the driver can't mount disk images. */
+  readonly mountDiskImage: MountDiskImage | null
 }
 
 /** Creates the folder of pins and pins every mount there. Rejects with `StartError` of reason `mount`, which names the mount. */
 export async function pinMounts(
   deps: PinDeps,
   mounts: readonly Mount[],
-  { folder, owner, bind }: Pins,
+  { folder, owner, bind, mountDiskImage }: Pins,
 ): Promise<readonly PinnedMount[]> {
   if (mounts.length === 0) return []
   await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, owner))
   const pinned: PinnedMount[] = []
   for (const [index, one] of mounts.entries()) {
-    const target = { pin: join(folder, String(index)), bind, hasOtherMounts: mounts.length > 1 }
+    const target = { pin: join(folder, String(index)), bind, mountDiskImage, hasOtherMounts: mounts.length > 1 }
     pinned.push(await withMountName(one, pinMount(one, target, deps)))
   }
   return pinned
@@ -120,7 +134,7 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
 }
 
 type BindTarget = { readonly pin: string; readonly bind: BindPin }
-type PinTarget = BindTarget & { readonly hasOtherMounts: boolean }
+type PinTarget = BindTarget & Pick<Pins, 'mountDiskImage'> & { readonly hasOtherMounts: boolean }
 
 async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<PinnedMount> {
   const { pin } = target
@@ -129,8 +143,10 @@ async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<
     case 'named':
       return await pinVolume(spec, target, await volumes.named(spec.name))
     case 'bind':
-      return await withBindSource({ root: await volumes.default(), uidShift: storedShift }, spec.host, (held) =>
-        pinHeld(spec, target, held),
+      return await withBindSource(
+        { root: await volumes.default(), uidShift: storedShift, ifMissing: 'all' },
+        spec.host,
+        (held) => pinHeld(spec, target, held),
       )
     case 'tmpfs':
       if (!target.hasOtherMounts) return { spec, pin: null, kind: 'folder' }
@@ -138,7 +154,11 @@ async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<
       await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
     case 'disk_image':
-      throw new BlockedPathError('this worker does not support disk images')
+      return await withBindSource(
+        { root: await volumes.default(), uidShift: storedShift, ifMissing: 'refuse' },
+        spec.host,
+        (held) => pinDiskImage(spec, target, held),
+      )
   }
 }
 
@@ -158,9 +178,25 @@ async function pinHeld(
 ): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
-  // The source is this process's open descriptor, because the path that was opened may point elsewhere by now.
-  await bind(`/proc/${String(process.pid)}/fd/${String(held.fd)}`, pin, mountFlagsOf(spec.options))
+  await bind(descriptorOfWorker(held), pin, mountFlagsOf(spec.options))
   return { spec, pin, kind }
+}
+
+async function pinDiskImage(
+  spec: DiskImageMount,
+  { pin, mountDiskImage }: PinTarget,
+  held: FileHandle,
+): Promise<PinnedMount> {
+  if (mountDiskImage === null) throw new BlockedPathError('this worker does not support disk images')
+  if (!(await held.stat()).isFile()) throw new BlockedPathError(`'${spec.host}' is not a file`)
+  await mkdir(pin, { mode: 0o700 })
+  await mountDiskImage(spec, descriptorOfWorker(held), pin)
+  return { spec, pin, kind: 'folder' }
+}
+
+/** The source of a mount is this process's open descriptor, because the path that was opened may point elsewhere by now. */
+function descriptorOfWorker({ fd }: FileHandle): string {
+  return `/proc/${String(process.pid)}/fd/${String(fd)}`
 }
 
 /**
@@ -172,12 +208,14 @@ export function mountFlagsOf({ readonly, noexec, nosuid }: MountOptions): readon
   return [readonly ? 'ro' : 'rw', noexec ? 'noexec' : 'exec', nosuid ? 'nosuid' : 'suid', 'nodev']
 }
 
+type BindRoot = VolumeRoot & { readonly ifMissing: 'all' | 'refuse' }
+
 /**
- * Opens the source of a bind mount on the organization's default volume and calls `use` with it. Creates a missing
- * folder. `resolveBeneath` resolves the path, so no symlink and no concurrent change leads out of the volume. Rejects
+ * Opens the source of a mount on the organization's default volume and calls `use` with it. May create a missing folder.
+ * `resolveBeneath` resolves the path, so no symlink and no concurrent change leads out of the volume. Rejects
  * with `BlockedPathError`.
  */
-async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
+async function withBindSource<T>(volume: BindRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
   const parsed = parseVolumePath(host)
   if ('refused' in parsed) throw new BlockedPathError(`'${host}': ${parsed.refused}`)
   await using source = await resolveBindSource(volume, host, parsed.names)
@@ -188,13 +226,13 @@ async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: F
 }
 
 async function resolveBindSource(
-  volume: VolumeRoot,
+  { ifMissing, ...volume }: BindRoot,
   host: string,
   names: readonly string[],
 ): ReturnType<typeof resolveBeneath> {
   try {
     return await translateErrors(host, () =>
-      resolveBeneath(volume, names, { path: host, lastSymlink: 'follow', ifMissing: 'all' }),
+      resolveBeneath(volume, names, { path: host, lastSymlink: 'follow', ifMissing }),
     )
   } catch (error) {
     throw error instanceof VolumeFileError ? new BlockedPathError(error.message) : error

@@ -65,8 +65,11 @@ export async function resolveInRoot(
   })
 }
 
-/** The mounts over a root: the host path of each mount, by the resolved guest path that the mount covers. */
-export type MountsOverRoot = ReadonlyMap<string, string>
+/**
+ * The mounts over a root: the host path of each mount, by the resolved guest path that the mount covers. Null for a mount that
+ * the host can't look into: resolving ends there.
+ */
+export type MountsOverRoot = ReadonlyMap<string, string | null>
 
 /**
  * Resolves a path as the sandbox will see it once `covers` are mounted. At a path that a mount covers, resolving
@@ -166,12 +169,12 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
     }
     const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
     const cover = walk.covers?.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
-    const handle = await openStep(walk, cover ?? join(folder, part), guestPath)
+    const handle = cover === null ? null : await openStep(walk, cover ?? join(folder, part), guestPath)
     if (handle === null) {
       walk.missing = normalizeMissing([part, ...pending])
       return
     }
-    const isLink = (await handle.stat()).isSymbolicLink()
+    const isLink = await isSymlink(handle)
     if (!isLink || (pending.length === 0 && !followLast)) {
       walk.steps.push({ name: part, handle })
       continue
@@ -181,6 +184,15 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
     const target = await readlink(join(folder, part))
     if (target.startsWith('/')) await Promise.all(walk.steps.splice(0).map((step) => step.handle.close()))
     pending.unshift(...partsOf(target))
+  }
+}
+
+async function isSymlink(handle: HeldStep): Promise<boolean> {
+  try {
+    return (await handle.stat()).isSymbolicLink()
+  } catch (error) {
+    await handle.close()
+    throw error // EACCES: a disk image, which only the sandbox may enter
   }
 }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test, type TestContext } from 'node:test'
@@ -14,13 +14,15 @@ import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { NO_DISK_RESERVE } from '../../../../src/worker/disk-reserve.ts'
 import { openVolumeStorage } from '../../../../src/worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../../../src/worker/volumes/volume-storage.ts'
-import { bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
+import { makeExt4, whyNoDiskImages } from '../../../support/disk-images.ts'
+import { bind, diskImage, named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { folderHash } from '../../../support/folder-hash.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { runVolume } from '../../../support/desired-run.ts'
 
 const NEVER = new AbortController().signal
 const MIB = 1024 * 1024
+const diskImages = { skip: whyNoDiskImages() ?? false }
 const log: Log = { debug: ignore, info: ignore, warn: ignore, error: ignore, child: () => log }
 let dir: string
 let storage: VolumeStorage
@@ -47,6 +49,19 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
     await storage.close()
     await fixture.remove()
     rmSync(dir, { recursive: true, force: true })
+  })
+
+  test('a disk image that is larger than its volume’s cap gives errors beyond the cap', diskImages, async (t) => {
+    if (isUncapped(t)) return
+    const volume = await storage.open(stored({ ...runVolume(null), capacity_bytes: 8 * MIB }))
+    const image = await makeExt4({ ...fixture, volume }, 'd.img')
+    const box = await start([diskImage('d.img', '/disk')], 8 * MIB)
+    const written = await inside(box, `dd if=/dev/urandom of=/disk/large bs=64k count=192 conv=fsync`)
+    assert.match(written.stderr, /error writing|fsync failed/) // fuse2fs turns the kernel’s error into another
+    assert.ok(statSync(image).blocks * 512 <= 8 * MIB)
+    assert.equal((await inside(box, 'echo works')).stdout, 'works\n')
+    await driver.remove(box.run_id)
+    rmSync(image)
   })
 
   test('a sandbox can’t write beyond the cap of a mounted volume, whether named or default volume', async (t) => {

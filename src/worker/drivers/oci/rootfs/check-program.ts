@@ -3,6 +3,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { constants } from 'node:os'
 import { posix } from 'node:path'
 import { ExecFailure } from '../../../channel/guest.ts'
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { readElfHeader, runsOn } from '../../shared/elf.ts'
 import type { SandboxUser } from './users.ts'
 import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
@@ -94,6 +95,7 @@ export async function checkWorkdir(root: ContainerRoot, cwd: string, user: Sandb
     if (!stat.isDirectory()) throw refuse('ENOTDIR')
     if (!mayExecute(stat, user, root.uidShift)) throw refuse('EACCES')
   } catch (error) {
+    if (isOfSandboxAlone(error)) return
     if (error instanceof PathInRootError) throw refuse(error.code === 'EINVAL' ? 'ENOTDIR' : error.code)
     throw error
   }
@@ -126,6 +128,7 @@ async function checkCandidate(root: ContainerRoot, path: string, search: Program
     if (needed.what === 'nothing' || (needed.what === 'loader' && !isFresh)) return null
     return await checkNeeded(root, search, needed)
   } catch (error) {
+    if (isOfSandboxAlone(error)) return null
     if (!(error instanceof PathInRootError)) throw error
     if (error.code === 'EINVAL') return denied('is not a regular file')
     return { kind: 'not_found', code: error.code, reason: 'was not found in the sandbox', isMissing: true }
@@ -146,10 +149,19 @@ async function checkNeeded(
     await using _exists = await openInRoot(root.path, resolved, { isFresh: root.isFresh ?? false })
     return null
   } catch (error) {
+    if (isOfSandboxAlone(error)) return null
     if (!(error instanceof PathInRootError)) throw error
     const reason = `needs the ${what} '${path}', which was not found in the sandbox`
     return { kind: 'not_found', code: error.code, reason }
   }
+}
+
+/**
+ * Whether a path is in a disk image, which only the sandbox may enter: the kernel refuses the host's root. Such paths are not
+ * checked; the runtime then reports any error.
+ */
+function isOfSandboxAlone(error: unknown): boolean {
+  return hasErrorCode(error, 'EACCES')
 }
 
 async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: string): Promise<boolean> {

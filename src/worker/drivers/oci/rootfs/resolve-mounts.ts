@@ -45,7 +45,7 @@ export async function makeFolderInMounts(
   const { guestPath, exists } = await resolveUnderMounts(tree.root, path, coversOf(resolved))
   const over = parentOf(guestPath, resolved)
   if (exists || over === undefined || over.pin === null) return
-  if (over.spec.type === 'tmpfs' || over.spec.options.readonly) return
+  if (over.spec.type === 'tmpfs' || over.spec.type === 'disk_image' || over.spec.options.readonly) return
   await makeTarget({ root: over.pin, owner: tree.owner }, guestPath.slice(over.guest.length), 'folder')
 }
 
@@ -57,6 +57,8 @@ async function resolveMount(tree: RootTree, one: PinnedMount, resolved: readonly
   const hidden = resolved.find(({ guest }) => guest === guestPath || guest.startsWith(`${guestPath}/`))
   if (hidden !== undefined) throw new BlockedPathError(`it would hide the mount on '${hidden.spec.guest}'`)
   const parent = parentOf(guestPath, resolved)
+  if (parent?.spec.type === 'disk_image')
+    throw new BlockedPathError(`a mount can't be inside the disk image on '${parent.spec.guest}'`)
   if (parent === undefined || parent.pin === null) await makeTarget(tree, guestPath, one.kind)
   else if (exists || !parent.spec.options.readonly)
     await makeTarget({ root: parent.pin, owner: tree.owner }, guestPath.slice(parent.guest.length), one.kind)
@@ -65,7 +67,11 @@ async function resolveMount(tree: RootTree, one: PinnedMount, resolved: readonly
 }
 
 function coversOf(resolved: readonly ResolvedMount[]): MountsOverRoot {
-  return new Map(resolved.flatMap(({ guest, pin }) => (pin === null ? [] : [[guest, pin] as const])))
+  return new Map(
+    resolved.flatMap(({ guest, pin, spec }) =>
+      pin === null ? [] : [[guest, spec.type === 'disk_image' ? null : pin] as const],
+    ),
+  )
 }
 
 /** Returns the innermost mount above a path. `resolved` lists outer mounts before the mounts inside them. */

@@ -1,3 +1,4 @@
+import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 import { openInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
@@ -69,7 +70,8 @@ async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
     return buffer.toString('utf8', 0, bytesRead)
   } catch (error) {
-    if (error instanceof PathInRootError) return '' // the file is missing or is not a regular file: the image has no users
+    // The file is missing, is not a regular file, or is in a disk image, which only the sandbox may enter.
+    if (error instanceof PathInRootError || hasErrorCode(error, 'EACCES')) return ''
     throw error
   }
 }

@@ -10,6 +10,7 @@ import { bindByMount, bindIdmapped, pinMounts, type PinnedMount } from '../../sh
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
+import { makeDiskImageMounter } from './mount-disk-image.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
 import { limitDiskOf, limitRun } from './limit-runs.ts'
@@ -126,13 +127,14 @@ async function mountImageOverDisk(
 
 /** Pins the run's mounts, so that they show the owners of files with the run's own ids. */
 async function pinRunMounts(
-  { commands, settings, users }: OciContext,
+  context: OciContext,
   desired: DesiredRun,
   { volumes, folder }: { readonly volumes: RunVolumes; readonly folder: string },
 ): Promise<readonly PinnedMount[]> {
+  const { commands, settings, users } = context
   const { uid_shift, mountMapPath } = users.of(desired.run_id)
   const bind = mountMapPath === null ? bindByMount(commands) : bindIdmapped(commands, mountMapPath)
-  const pins = { folder, owner: uid_shift, bind }
+  const pins = { folder, owner: uid_shift, bind, mountDiskImage: makeDiskImageMounter(context, desired) }
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 

@@ -4,15 +4,16 @@ import type { Ability } from '../../../../domain/abilities.ts'
 import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
+import { describeImageFlaw, findLackingImageAbilities } from './disk-image-abilities.ts'
 import { describeUserIds } from '../users/sandbox-users.ts'
 
 /**
- * The abilities of this driver, on a machine that has everything they need. The control plane refuses a spec that needs any other ability, and names the missing
- * ability.
+ * The abilities of this driver on a machine with everything that they need. The control plane refuses a spec that needs any
+ * other ability, and names the missing ability.
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'metrics',
+  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats', 'metrics',
 ] // prettier-ignore
 
 /** The programs that must be installed on the host to start a sandbox. */
@@ -38,8 +39,12 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 }
 
 /** The abilities of this driver that this machine supports. */
-function abilitiesHere({ networks }: OciContext): readonly Ability[] {
-  return OCI_ABILITIES.filter((ability) => ability !== 'network_domains' || networks.canJudgeNames)
+function abilitiesHere({ networks, runtime, users }: OciContext): readonly Ability[] {
+  const lacking: readonly Ability[] = [
+    ...(networks.canJudgeNames ? [] : (['network_domains'] as const)),
+    ...findLackingImageAbilities(describeImageFlaw(runtime.name, users.flaws)),
+  ]
+  return OCI_ABILITIES.filter((ability) => !lacking.includes(ability))
 }
 
 /** Describes what separates a sandbox from the machine and from other sandboxes. */

@@ -8,6 +8,7 @@ import { unmountBelow } from '../../../mounts.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
 import { removePins } from '../../shared/pin-mounts.ts'
 import type { OciContext } from '../context.ts'
+import { endImageServers } from './end-image-servers.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecord } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
@@ -21,6 +22,7 @@ const RUNTIME_TIMEOUT_MS = 20_000
 export async function releaseRun(context: OciContext, record: OciRunRecord): Promise<void> {
   const run = record.run_id
   await killProcesses(context, run)
+  await endImageServers(context, record)
   await killCommands(context, run)
   // A runtime that sees its container end deletes the container's state. State is left only if the runtime died with
   // the container.

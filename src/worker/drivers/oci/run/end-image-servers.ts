@@ -1,0 +1,35 @@
+import type { CommandRunner } from '../../../../lib/run-command.ts'
+import { unmountBelow } from '../../../mounts.ts'
+import type { OciContext } from '../context.ts'
+import { rootfsPaths } from '../rootfs/root-mounts.ts'
+import type { OciRunRecord } from './run-records.ts'
+
+/** How long a server may take to write what it holds in memory to its image. */
+const END_TIMEOUT_MS = 10_000
+const END_POLL_MS = 5
+
+/**
+ * Unmounts a run's disk images and waits until their servers have ended, so that no write is lost. The processes of the
+ * sandbox must have ended. Logs a server that doesn't end; the caller kills it.
+ */
+export async function endImageServers(
+  context: Pick<OciContext, 'clock' | 'log' | 'mountDir'> & {
+    readonly cgroups: Pick<OciContext['cgroups'], 'commandPids'>
+    readonly commands: CommandRunner
+  },
+  { run_id, spec }: Pick<OciRunRecord, 'run_id' | 'spec'>,
+): Promise<void> {
+  if (!spec.mounts.some(({ type }) => type === 'disk_image')) return
+  await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
+  const deadlineMs = context.clock.monotonicMs() + END_TIMEOUT_MS
+  while ((await context.cgroups.commandPids(run_id)).length > 0) {
+    if (context.clock.monotonicMs() > deadlineMs) {
+      context.log.warn(
+        { run_id },
+        'the server of a disk image does not end; it is killed, and its last writes may be lost',
+      )
+      return
+    }
+    await context.clock.sleep(END_POLL_MS)
+  }
+}

@@ -1,0 +1,54 @@
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { DiskImageMount } from '../../../../domain/spec/spec.ts'
+import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
+import type { MountDiskImage } from '../../shared/pin-mounts.ts'
+import { BlockedPathError } from '../../shared/root-tree.ts'
+import type { OciContext } from '../context.ts'
+import { limitCommandsOf } from './limit-runs.ts'
+
+const SCRIPT = join(import.meta.dirname, '../../../perl/disk-image.pl')
+/** The exit code of the script when the image's owner may see its reason. */
+const WITH_REASON = 2
+const REASON_LENGTH = 300
+/** The sandbox's user who serves images: its last one, which no image or client uses. */
+const SERVER_USER = SANDBOX_IDS - 1
+
+/**
+ * Returns how the disk images of a run are mounted: each by a server of its own, which the kernel asks by FUSE. The server
+ * has the limits of the run's commands. It ends when nothing uses the mount any more.
+ */
+export function makeDiskImageMounter(
+  context: Pick<OciContext, 'cgroups' | 'settings' | 'launcher' | 'records' | 'runtime' | 'users'>,
+  desired: DesiredRun,
+): MountDiskImage {
+  return async (spec, source, pin) => {
+    const { uid_shift, namespacePath } = context.users.of(desired.run_id)
+    if (namespacePath === null)
+      throw new BlockedPathError(`the runtime ${context.runtime.name} can't mount disk images; crun and runc can`)
+    const cgroups = await limitCommandsOf(context, desired, context.runtime.name)
+    const output = join(context.records.folderOf(desired.run_id), 'disk-image-reason')
+    await writeFile(output, '', { mode: 0o600 })
+    const ids = [namespacePath, String(uid_shift), String(SERVER_USER)]
+    const command = ['perl', SCRIPT, source, pin, ...ids, spec.format, spec.fstype ?? '', ...flagsOf(spec)]
+    const launched = await context.launcher.start(command, ['/dev/null', '/dev/null', output], { cgroups })
+    const { code } = await launched.ended
+    const reason = await readFile(output, 'utf8')
+    await rm(output)
+    if (code === WITH_REASON) throw new BlockedPathError(`the disk image '${spec.host}': ${printableEnd(reason)}`)
+    if (code !== 0) throw new Error(`the server of a disk image could not be started: ${printableEnd(reason)}`)
+  }
+}
+
+function flagsOf({ options: { readonly, noexec, nosuid } }: DiskImageMount): readonly string[] {
+  return [...(readonly ? ['ro'] : []), ...(noexec ? ['noexec'] : []), ...(nosuid ? ['nosuid'] : [])]
+}
+
+/** Returns the end of what a server said, on one line. A server repeats bytes of the image. */
+function printableEnd(text: string): string {
+  return text
+    .replaceAll(/[^\x20-\x7e]+/g, ' ')
+    .trim()
+    .slice(-REASON_LENGTH)
+}
