@@ -11,11 +11,13 @@ import { localCommands } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { mount, mountPointsBelow, unmountBelow } from '../../../../src/worker/mounts.ts'
 import { removePins } from '../../../../src/worker/drivers/shared/pin-mounts.ts'
-import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
+import { makeExt4, whyNoDiskImages } from '../../../support/disk-images.ts'
+import { bind, diskImage, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
+const diskImages = { skip: whyNoDiskImages() ?? false }
 const WORKER = join(import.meta.dirname, '../../../support/oci-worker-process.ts')
 /** Every kind of mount: a volume, a folder and a file of the default volume, and nested mounts. */
 const MOUNTS = [
@@ -87,6 +89,35 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
     assert.equal((await fixture.exec(desired.run_id, ['cat', '/data/deep/kept'])).stdout, 'kept')
     await driver.stop(desired.run_id, 0)
     assert.deepEqual(await fixture.leftovers(), [])
+  })
+
+  test('with a disk image outlives a worker that is killed at any instant of a start', diskImages, async () => {
+    await makeExt4(fixture, 'd.img', { kept: 'kept' })
+    for (const delayMs of [0, 25, 50, 75, 100, 150]) {
+      const desired = desiredRunWithMounts([diskImage('d.img', '/disk')])
+      await killWorkerAfter('open', desired, delayMs)
+      const driver = await open()
+      await driver.start(desired, NEVER)
+      assert.equal((await fixture.exec(desired.run_id, ['cat', '/disk/kept'])).stdout, 'kept')
+      await driver.remove(desired.run_id)
+      assert.deepEqual(await fixture.leftovers(), [], `after ${String(delayMs)} ms`)
+      await driver.close()
+    }
+  })
+
+  test('with a disk image outlives a sandbox that is adopted from a killed worker', diskImages, async () => {
+    await makeExt4(fixture, 'd.img', { kept: 'kept' })
+    const desired = desiredRunWithMounts([diskImage('d.img', '/disk')])
+    await killWorkerAfter('started', desired, 0)
+    const driver = await open()
+    assert.equal(
+      (await fixture.exec(desired.run_id, ['sh', '-c', 'echo new >/disk/new; cat /disk/kept'])).stdout,
+      'kept',
+    )
+    await driver.remove(desired.run_id)
+    const again = { ...desiredRunWithMounts([diskImage('d.img', '/disk', { readonly: true })]) }
+    await driver.start(again, NEVER)
+    assert.equal((await fixture.exec(again.run_id, ['cat', '/disk/new'])).stdout, 'new\n')
   })
 
   test('outlives a clean-up while a process of the machine keeps the mount busy', async () => {

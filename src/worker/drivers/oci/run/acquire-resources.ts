@@ -66,7 +66,7 @@ export async function acquireResources(
   // The mounts are pinned in the run's folder, which is created when the disk is prepared.
   const mounts = acquire(
     'mounts',
-    disk.then(() => pinRunMounts(context, desired, { volumes, folder: paths.pins })),
+    disk.then(() => pinRunMounts(context, desired, { volumes, folder: paths.pins, signal: either })),
   )
   const cgroup = acquire(
     'limits',
@@ -129,12 +129,12 @@ async function mountImageOverDisk(
 async function pinRunMounts(
   context: OciContext,
   desired: DesiredRun,
-  { volumes, folder }: { readonly volumes: RunVolumes; readonly folder: string },
+  { volumes, folder, signal }: { readonly volumes: RunVolumes; readonly folder: string; readonly signal: AbortSignal },
 ): Promise<readonly PinnedMount[]> {
   const { commands, settings, users } = context
   const { uid_shift, mountMapPath } = users.of(desired.run_id)
   const bind = mountMapPath === null ? bindByMount(commands) : bindIdmapped(commands, mountMapPath)
-  const pins = { folder, owner: uid_shift, bind, mountDiskImage: makeDiskImageMounter(context, desired) }
+  const pins = { folder, owner: uid_shift, bind, mountDiskImage: makeDiskImageMounter(context, desired, signal) }
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 

@@ -6,6 +6,8 @@ import type { OciRunRecord } from './run-records.ts'
 
 /** How long a server may take to write what it holds in memory to its image. */
 const END_TIMEOUT_MS = 10_000
+/** The same after a failed start, in which no process of the sandbox has written anything. */
+const UNUSED_END_TIMEOUT_MS = 500
 const END_POLL_MS = 5
 
 /**
@@ -17,13 +19,14 @@ export async function endImageServers(
     readonly cgroups: Pick<OciContext['cgroups'], 'commandPids'>
     readonly commands: CommandRunner
   },
-  { run_id, spec }: Pick<OciRunRecord, 'run_id' | 'spec'>,
+  { run_id, spec, started }: Pick<OciRunRecord, 'run_id' | 'spec' | 'started'>,
 ): Promise<void> {
   if (!spec.mounts.some(({ type }) => type === 'disk_image')) return
   await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
-  const deadlineMs = context.clock.monotonicMs() + END_TIMEOUT_MS
+  const deadlineMs = context.clock.monotonicMs() + (started === null ? UNUSED_END_TIMEOUT_MS : END_TIMEOUT_MS)
   while ((await context.cgroups.commandPids(run_id)).length > 0) {
     if (context.clock.monotonicMs() > deadlineMs) {
+      if (started === null) return
       context.log.warn(
         { run_id },
         'the server of a disk image does not end; it is killed, and its last writes may be lost',

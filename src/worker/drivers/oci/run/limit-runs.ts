@@ -75,7 +75,13 @@ export async function limitDiskOf({ cgroups, settings, mountDir }: OciContext, r
  * without commands don't pay for it.
  */
 export async function limitCommandsOf(
-  { cgroups, settings }: Pick<OciContext, 'cgroups' | 'settings'>,
+  {
+    cgroups,
+    settings,
+  }: {
+    readonly cgroups: Pick<Cgroups, 'createForCommands'>
+    readonly settings: Pick<OciSettings, 'sessionsPerSandbox'>
+  },
   { run_id, spec }: LimitedRun,
   runtime: RuntimeName,
 ): Promise<readonly string[]> {

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { DiskImageMount } from '../../../../domain/spec/spec.ts'
 import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
+import { sendSignal } from '../../../processes/process-identity.ts'
 import type { MountDiskImage } from '../../shared/pin-mounts.ts'
 import { BlockedPathError } from '../../shared/root-tree.ts'
 import type { OciContext } from '../context.ts'
@@ -15,13 +16,24 @@ const REASON_LENGTH = 300
 /** The sandbox's user who serves images: its last one, which no image or client uses. */
 const SERVER_USER = SANDBOX_IDS - 1
 
+type MounterContext = {
+  readonly cgroups: Pick<OciContext['cgroups'], 'createForCommands'>
+  readonly settings: Pick<OciContext['settings'], 'sessionsPerSandbox'>
+  readonly launcher: Pick<OciContext['launcher'], 'start'>
+  readonly records: Pick<OciContext['records'], 'folderOf'>
+  readonly runtime: Pick<OciContext['runtime'], 'name'>
+  readonly users: Pick<OciContext['users'], 'of'>
+}
+
 /**
  * Returns how the disk images of a run are mounted: each by a server of its own, which the kernel asks by FUSE. The server
- * has the limits of the run's commands. It ends when nothing uses the mount any more.
+ * has the limits of the run's commands. It ends when nothing uses the mount any more. `signal` ends the wait for a server that
+ * doesn't answer.
  */
 export function makeDiskImageMounter(
-  context: Pick<OciContext, 'cgroups' | 'settings' | 'launcher' | 'records' | 'runtime' | 'users'>,
+  context: MounterContext,
   desired: DesiredRun,
+  signal: AbortSignal,
 ): MountDiskImage {
   return async (spec, source, pin) => {
     const { uid_shift, namespacePath } = context.users.of(desired.run_id)
@@ -33,9 +45,16 @@ export function makeDiskImageMounter(
     const ids = [namespacePath, String(uid_shift), String(SERVER_USER)]
     const command = ['perl', SCRIPT, source, pin, ...ids, spec.format, spec.fstype ?? '', ...flagsOf(spec)]
     const launched = await context.launcher.start(command, ['/dev/null', '/dev/null', output], { cgroups })
+    const kill = (): void => {
+      sendSignal(-launched.pid, 'SIGKILL')
+    }
+    if (signal.aborted) kill()
+    signal.addEventListener('abort', kill, { once: true })
     const { code } = await launched.ended
+    signal.removeEventListener('abort', kill)
     const reason = await readFile(output, 'utf8')
     await rm(output)
+    signal.throwIfAborted()
     if (code === WITH_REASON) throw new BlockedPathError(`the disk image '${spec.host}': ${printableEnd(reason)}`)
     if (code !== 0) throw new Error(`the server of a disk image could not be started: ${printableEnd(reason)}`)
   }
