@@ -170,6 +170,7 @@ async function runContainer({ dir, name, spec, runtime }: Start): Promise<void> 
     initBinary: DEFAULT_OCI_SETTINGS.initBinary,
     toolbox: null,
     devicesPath: null,
+    init: null,
     workload: null,
     user: { uid: 0, gid: 0, additionalGids: [], home: '/root' },
     env: ['PATH=/usr/bin:/bin'],

@@ -93,7 +93,8 @@ async function runDoctor({ config }: Call): Promise<number> {
       await probe.close()
       const lacks = probe.lacks.length === 0 ? '' : `; this kernel lacks ${probe.lacks.join(' and ')}`
       const together = `${String(memoryBytes / 1024 / 1024)} MiB and ${String(pids)} processes`
-      return `all sandboxes together: ${together} (cgroup v${String(probe.version)})${lacks}`
+      const init = probe.initFlaw === null ? '' : `; the field init is refused: ${probe.initFlaw}`
+      return `all sandboxes together: ${together} (cgroup v${String(probe.version)})${lacks}${init}`
     }),
     await check('capacity', async () => {
       const machine = readMachine(config.hostReserveMib)

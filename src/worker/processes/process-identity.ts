@@ -49,8 +49,8 @@ export function commandLineOf(pid: number): readonly string[] {
   return text === null || text === '' ? [] : text.replace(/\0$/, '').split('\0')
 }
 
-/** Sends a signal. A missing process is not an error. */
-export function sendSignal(pid: number, signal: NodeJS.Signals): void {
+/** Sends a signal, by its name or number. A missing process is not an error. */
+export function sendSignal(pid: number, signal: NodeJS.Signals | number): void {
   try {
     process.kill(pid, signal)
   } catch (error) {
@@ -58,17 +58,28 @@ export function sendSignal(pid: number, signal: NodeJS.Signals): void {
   }
 }
 
+/** Whether a process has executed a program since it was forked. False when no process has this id. */
+export function hasExecuted(pid: number): boolean {
+  const stat = readStat(pid)
+  return stat !== null && !stat.isZombie && (stat.flags & PF_FORKNOEXEC) === 0
+}
+
+/** The kernel's mark of a process that was forked and has executed nothing yet (linux/sched.h). */
+const PF_FORKNOEXEC = 0x40
+
 /** Returns the id of the machine's current boot. Processes from another boot are no longer alive. */
 export async function readBootId(): Promise<string> {
   return (await readFile('/proc/sys/kernel/random/boot_id', 'utf8')).trim()
 }
 
-function readStat(pid: number): { readonly startTicks: number; readonly isZombie: boolean } | null {
+type ProcessStat = { readonly startTicks: number; readonly isZombie: boolean; readonly flags: number }
+
+function readStat(pid: number): ProcessStat | null {
   const text = readFileSyncOrNull(`/proc/${String(pid)}/stat`)
   if (text === null) return null
   // The second field is the program's name in parentheses, which may contain any character. Fields are therefore
   // counted from the last parenthesis.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
   const state = fields[0]
-  return { startTicks: Number(fields[19]), isZombie: state === 'Z' || state === 'X' }
+  return { startTicks: Number(fields[19]), isZombie: state === 'Z' || state === 'X', flags: Number(fields[6]) }
 }

@@ -159,6 +159,11 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   await cgroups.throttleDisk('run', 7 * 256 + 12, { bytesPerSec: 1_000_000, iops: null })
   assert.equal(read('io.max'), '7:12 rbps=1000000 wbps=1000000 riops=max wiops=max')
   assert.equal(cgroups.runtimePath('run'), '/sandyard/x/run/c')
+  mkdirSync(join(run, 'c'))
+  const owned = ['cgroup.procs', 'cgroup.threads', 'cgroup.subtree_control']
+  for (const file of [...owned, 'memory.max']) writeFileSync(join(run, 'c', file), '')
+  assert.deepEqual([cgroups.initFlaw, await cgroups.createForInit('run', process.getuid?.() ?? 0)], [null, []])
+  assert.equal(read('c/cgroup.max.descendants'), '1024')
   assert.equal(cgroups.memoryKills('run'), null)
   writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')
   assert.equal(cgroups.memoryKills('run'), 1)

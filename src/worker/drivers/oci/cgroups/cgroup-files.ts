@@ -35,9 +35,19 @@ export function readCounter(path: string, name: string): number | null {
 
 /** Lists the host's ids of all processes in a cgroup and beneath it. Empty if the cgroup doesn't exist. */
 export async function pidsBelow(dir: string): Promise<readonly number[]> {
-  const own = ((await readFileOrNull(join(dir, 'cgroup.procs'))) ?? '').split('\n').filter((line) => line !== '')
+  const own = (await readProcesses(dir)).split('\n').filter((line) => line !== '')
   const below = await Promise.all((await foldersIn(dir)).map((name) => pidsBelow(join(dir, name))))
   return [...own.map(Number), ...below.flat()]
+}
+
+/** Reads the processes of one cgroup. Those of a threaded one are listed by a cgroup above it, which is not threaded (cgroups(7)). */
+async function readProcesses(dir: string): Promise<string> {
+  try {
+    return (await readFileOrNull(join(dir, 'cgroup.procs'))) ?? ''
+  } catch (error) {
+    if (hasErrorCode(error, 'EOPNOTSUPP', 'ENOTSUP')) return ''
+    throw error
+  }
 }
 
 /** Removes a cgroup with all cgroups beneath it. Succeeds if it doesn't exist, and rejects if it has processes. */

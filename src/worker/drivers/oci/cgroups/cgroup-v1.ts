@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { deviceName } from '../../../processes/mountinfo.ts'
 import type { Cgroups } from './cgroups.ts'
+import { createDelegated } from './delegated-cgroup.ts'
 import {
   foldersIn,
   pidsBelow,
@@ -29,6 +30,8 @@ import {
  * also lists a process that has not joined the others yet.
  */
 const CONTROLLERS = ['pids', 'memory', 'cpu'] as const
+/** Where machines with both versions mount version 2 (systemd(1)). */
+const V2_HIERARCHY = 'unified'
 /** Every hierarchy in which a runtime creates its own cgroup. */
 const HIERARCHIES = [
   ...CONTROLLERS,
@@ -42,7 +45,7 @@ const HIERARCHIES = [
   'net_prio',
   'perf_event',
   'hugetlb',
-  'unified',
+  V2_HIERARCHY,
 ] as const
 const DISK_WEIGHT = 'blkio.bfq.weight'
 
@@ -59,6 +62,7 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
   writeIfPresent(join(base('memory'), 'memory.use_hierarchy'), 1)
   writeValue(join(base('pids'), 'pids.max'), limits.pids)
   const unlowered = limitMemory(base('memory'), limits.memoryBytes)
+  const hasV2 = existsSync(join(mountPoint, V2_HIERARCHY, 'cgroup.controllers'))
   const hasDiskWeight = existsSync(join(base('blkio'), DISK_WEIGHT))
   const hasDiskThrottle = existsSync(join(base('blkio'), 'blkio.throttle.read_bps_device'))
   const createIn = async (controllers: readonly string[], name: string, own: CgroupLimits): Promise<void> => {
@@ -67,6 +71,7 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
   }
   return {
     version: 1,
+    initFlaw: hasV2 ? null : `no hierarchy of cgroup version 2 is mounted at ${join(mountPoint, V2_HIERARCHY)}`,
     hasDiskThrottle,
     lacks: [
       ...unlowered,
@@ -78,6 +83,12 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
       const group = commandsCgroupOf(name)
       await createIn(CONTROLLERS, group, commandLimits)
       return CONTROLLERS.map((controller) => join(base(controller), group, 'cgroup.procs'))
+    },
+    async createForInit(name, owner) {
+      // The sandbox sees only this hierarchy, which has no limits. Those of version 1 hold for every process that it starts.
+      const dir = join(base(V2_HIERARCHY), name, RUNTIME_CGROUP)
+      await createDelegated(dir, owner)
+      return [join(dir, 'cgroup.procs')]
     },
     async throttleDisk(name, device, { bytesPerSec, iops }) {
       // In version 1, the kernel applies these limits only to processes of the very cgroup, not of those beneath it.

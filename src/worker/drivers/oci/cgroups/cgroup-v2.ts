@@ -3,6 +3,7 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { deviceName } from '../../../processes/mountinfo.ts'
 import type { Cgroups } from './cgroups.ts'
+import { createDelegated } from './delegated-cgroup.ts'
 import { foldersIn, pidsBelow, readCounter, removeTree, writeIfPresent, writeValue } from './cgroup-files.ts'
 import {
   CPU_PERIOD_US,
@@ -32,6 +33,7 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
   const hasDiskWeight = existsSync(join(base, 'io.weight')) || existsSync(join(base, 'io.bfq.weight'))
   return {
     version: 2,
+    initFlaw: null,
     hasDiskThrottle,
     lacks: [
       ...(hasDiskWeight ? [] : ['disk weights (io.weight)']),
@@ -47,6 +49,10 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
       await mkdir(dir, { recursive: true })
       setLimits(dir, commandLimits)
       return [join(dir, 'cgroup.procs')]
+    },
+    async createForInit(name, owner) {
+      await createDelegated(join(base, name, RUNTIME_CGROUP), owner)
+      return [] // the runtime puts the container into this cgroup
     },
     throttleDisk(name, device, { bytesPerSec, iops }) {
       const bytes = String(bytesPerSec ?? 'max')

@@ -19,6 +19,13 @@ export type Cgroups = {
    * hierarchy. May be repeated.
    */
   createForCommands(name: string, limits: CgroupLimits): Promise<readonly string[]>
+  /** Why no sandbox's init can manage cgroups of its own on this machine. Null if it can. */
+  readonly initFlaw: string | null
+  /**
+   * Creates the cgroup that the init of a run manages, and gives it to the host user `owner`. All limits are on cgroups that the
+   * init doesn't see. Returns the `cgroup.procs` files of cgroups that the runtime must be started in. Requires no `initFlaw`.
+   */
+  createForInit(name: string, owner: number): Promise<readonly string[]>
   /** Limits how fast a run reads and writes the disk with this device number. Requires `hasDiskThrottle`. */
   throttleDisk(name: string, device: number, throttle: DiskThrottle): Promise<void>
   /** Lists the host's ids of all processes in a run's cgroup and beneath it. Empty if the cgroup doesn't exist. */

@@ -10,6 +10,9 @@ export type SandboxUser = {
   readonly home: string
 }
 
+/** The user of processes that no image and no spec gives one. */
+export const ROOT_USER: SandboxUser = { uid: 0, gid: 0, additionalGids: [], home: '/root' }
+
 /** The contents of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
 type UserFiles = { readonly passwd: string; readonly group: string }
 

@@ -1,11 +1,12 @@
 import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 import { processCapabilities } from './capabilities.ts'
+import type { HandoffProcess } from './handoff-init.ts'
 import { INIT_PATH, TOOLS_FOLDER } from '../environment.ts'
 import type { ResolvedMount } from '../rootfs/resolve-mounts.ts'
 import { mountFlagsOf } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
-import type { SandboxUser } from '../rootfs/users.ts'
+import { ROOT_USER, type SandboxUser } from '../rootfs/users.ts'
 
 /** The input for a container's configuration. */
 type BundleInput = {
@@ -30,8 +31,10 @@ type BundleInput = {
   readonly initBinary: string
   /** The folder of the worker's own programs for sandboxes. Null if the worker has none. */
   readonly toolbox: string | null
-  /** The workload's command line. Null if the sandbox only waits for commands. */
+  /** The workload's command line, which runs beside `init` if both exist. Null if the sandbox only waits for commands. */
   readonly workload: readonly string[] | null
+  /** The image's own init, which becomes process 1 as user 0. Null: the worker's init is process 1. */
+  readonly init: HandoffProcess | null
   readonly user: SandboxUser
   readonly env: readonly string[]
   readonly workdir: string
@@ -47,7 +50,7 @@ export function makeBundle(input: BundleInput): object {
   const path = input.userNamespacePath
   return {
     ociVersion: '1.0.2',
-    process: makeProcess(input),
+    process: makeFirstProcess(input),
     root: { path: input.rootPath, readonly: false },
     hostname: input.hostname,
     mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
@@ -69,29 +72,48 @@ export function makeBundle(input: BundleInput): object {
   }
 }
 
-function makeProcess(input: BundleInput): object {
-  // With a workload, the init runs as the workload's user. Without a workload, it runs as user 0 and only reaps
-  // processes.
-  const user = input.workload === null ? IDLE_USER : input.user
+/** Creates the workload's process, which the runtime executes once the image's own init runs. Null without both. */
+export function makeProcessBesideInit(input: BundleInput): object | null {
+  return input.init === null || input.workload === null ? null : makeWorkload(input, input.workload)
+}
+
+/** The first process of the container. */
+function makeFirstProcess(input: BundleInput): object {
+  const { init, workload, env } = input
+  if (init !== null) return makeProcess(input, { user: ROOT_USER, args: init.args, env: init.env, cwd: '/' })
+  // The worker's init runs as the workload's user. Without a workload, it runs as user 0 and only reaps processes.
+  if (workload === null) return makeProcess(input, { user: ROOT_USER, args: [INIT_PATH, '-P'], env, cwd: '/' })
+  return makeWorkload(input, [INIT_PATH, '--', ...workload])
+}
+
+function makeWorkload(input: BundleInput, args: readonly string[]): object {
+  const { user, env, workdir: cwd } = input
+  return makeProcess(input, { user, args, env, cwd })
+}
+
+type ProcessInput = {
+  readonly user: SandboxUser
+  readonly args: readonly string[]
+  readonly env: readonly string[]
+  readonly cwd: string
+}
+
+function makeProcess({ spec, rlimits }: BundleInput, { user, ...own }: ProcessInput): object {
   return {
     terminal: false,
     user: { uid: user.uid, gid: user.gid, additionalGids: user.additionalGids },
-    args: input.workload === null ? [INIT_PATH, '-P'] : [INIT_PATH, '--', ...input.workload],
-    env: input.env,
-    cwd: input.workload === null ? '/' : input.workdir,
-    capabilities: processCapabilities(input.spec.security_profile),
-    rlimits: input.rlimits.map(({ resource, soft, hard }) => ({
+    ...own,
+    capabilities: processCapabilities(spec.security_profile),
+    rlimits: rlimits.map(({ resource, soft, hard }) => ({
       type: `RLIMIT_${resource.toUpperCase()}`,
       soft,
       hard,
     })),
-    noNewPrivileges: input.spec.security_profile === 'restricted',
+    noNewPrivileges: spec.security_profile === 'restricted',
     // If the machine itself runs out of memory, the kernel kills sandboxes before the worker.
     oomScoreAdj: 500,
   }
 }
-
-const IDLE_USER: SandboxUser = { uid: 0, gid: 0, additionalGids: [], home: '/root' }
 
 function systemMounts(input: BundleInput): readonly object[] {
   const shm = input.mounts.some((mount) => mount.guest === '/dev/shm')
@@ -116,6 +138,7 @@ function systemMounts(input: BundleInput): readonly object[] {
       source: 'tmpfs',
       options: ['nosuid', 'noexec', 'nodev', 'ro', 'mode=555', 'size=4k'],
     },
+    ...(input.init?.mounts ?? []),
     bindOwn(INIT_PATH, input.initBinary),
     ...(input.toolbox === null ? [] : [bindOwn(TOOLS_FOLDER, input.toolbox)]),
   ]

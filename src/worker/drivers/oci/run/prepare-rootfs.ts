@@ -1,10 +1,9 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT } from '../../../../domain/isolation.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
-import { makeBundle } from './bundle.ts'
+import { makeBundle, makeProcessBesideInit } from './bundle.ts'
 import type { OciContext } from '../context.ts'
 import { INIT_PATH, sandboxEnvironment, TOOLS_FOLDER } from '../environment.ts'
-import { workloadCommand } from '../../shared/desired-run.ts'
 import type { RunResources } from './acquire-resources.ts'
 import { describeProgramFlaw } from '../rootfs/check-program.ts'
 import { makeFolderInMounts, resolveMounts, type ResolvedMount } from '../rootfs/resolve-mounts.ts'
@@ -14,13 +13,22 @@ import { trustCertificates } from '../../shared/trust-certificates.ts'
 import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
 import { describeIsolation } from './probe.ts'
+import { joinsUserNamespaces } from './runtime.ts'
 import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
 import { initOf } from '../rootfs/toolbox.ts'
-import { readUserFiles, resolveUser, type SandboxUser } from '../rootfs/users.ts'
+import { prepareHandoff, workloadBeside } from './handoff-init.ts'
+import { readUserFiles, resolveUser, ROOT_USER, type SandboxUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
 /** A container's configuration, and facts about the sandbox for its log. */
-type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
+type PreparedRootfs = {
+  readonly bundle: object
+  /** The workload's process if the image's own init is the first one. */
+  readonly processBesideInit: object | null
+  /** The `cgroup.procs` files of the cgroups in which the container starts. */
+  readonly cgroups: readonly string[]
+  readonly facts: Readonly<Record<string, string>>
+}
 
 /**
  * Writes the sandbox's files into its mounted root, resolves its mounts, and derives the container's configuration.
@@ -54,17 +62,25 @@ export async function prepareRootfs(
     spec.runtime.user ?? image.config.user,
     await readUserFiles({ root: paths.root, isFresh: true }),
   )
-  const workload = workloadCommand(spec, image.config)
+  const workload = workloadBeside(spec, image.config)
   // Without a workload, an unknown user is no error here: only later commands run as that user, and each of them
   // reports the error itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
-  const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
+  const known = typeof user === 'string' ? ROOT_USER : user
   const env = sandboxEnvironment(spec, image.config, known.home)
   if (workload !== null)
     await requireProgram({ paths, uidShift: uid_shift, mounts }, { workload, cwd: workdir, env, user: known })
-  await chownWorkloadPipes(pipes, uid_shift + known.uid)
+  const init = await prepareHandoff(
+    { path: paths.root, uidShift: uid_shift, hiddenMountPoints: hiddenBelow(mounts), isFresh: true },
+    { spec, image: image.config, mounts, runtime: runtime.name },
+  )
+  const cgroups =
+    init === null || !joinsUserNamespaces(runtime.name)
+      ? []
+      : await context.cgroups.createForInit(desired.run_id, uid_shift)
+  await chownWorkloadPipes(pipes, uid_shift + (init !== null && workload === null ? ROOT_USER.uid : known.uid))
   const { rlimits, clamped } = clampRlimits(spec.rlimits, hardLimits)
-  const bundle = makeBundle({
+  const configuration = {
     spec,
     hostname,
     rootPath: paths.root,
@@ -77,24 +93,34 @@ export async function prepareRootfs(
     initBinary: context.toolbox === null ? settings.initBinary : initOf(context.toolbox),
     toolbox: context.toolbox,
     workload,
+    init,
     user: known,
     env,
     workdir,
     rlimits: withDefaultRlimits(rlimits, hardLimits),
     mounts,
     architecture: process.arch,
-  })
+  }
   const facts = {
     image_digest: image.digest,
     isolation: describeIsolation(context),
     [ISOLATION_LEVEL_FACT]: runtime.level,
     disk_size_mib: String(disk.sizeMib),
   }
-  return { bundle, facts: clamped.length === 0 ? facts : { ...facts, clamped_rlimits: clamped.join(', ') } }
+  return {
+    bundle: makeBundle(configuration),
+    processBesideInit: makeProcessBesideInit(configuration),
+    cgroups,
+    facts: clamped.length === 0 ? facts : { ...facts, clamped_rlimits: clamped.join(', ') },
+  }
 }
 
 /** Where the runtime mounts file systems that the host doesn't see in the sandbox's root. */
 const HIDDEN_MOUNT_POINTS: readonly string[] = ['/proc', '/dev', '/sys', INIT_PATH, TOOLS_FOLDER]
+
+function hiddenBelow(mounts: readonly ResolvedMount[]): readonly string[] {
+  return [...HIDDEN_MOUNT_POINTS, ...mounts.map(({ guest }) => guest)]
+}
 
 type WorkloadRoot = {
   readonly paths: RunResources['paths']
@@ -111,7 +137,7 @@ type Workload = {
 /** Rejects with `StartError` if the workload's program can't be executed. Without this check, its init ends with code 127. */
 async function requireProgram({ paths, uidShift, mounts }: WorkloadRoot, workload: Workload): Promise<void> {
   const { cwd, env, user } = workload
-  const hiddenMountPoints = [...HIDDEN_MOUNT_POINTS, ...mounts.map(({ guest }) => guest)]
+  const hiddenMountPoints = hiddenBelow(mounts)
   const root = { path: paths.root, uidShift, hiddenMountPoints, isFresh: true }
   const path = env.find((item) => item.startsWith('PATH='))?.slice('PATH='.length) ?? ''
   const [cmd = ''] = workload.workload

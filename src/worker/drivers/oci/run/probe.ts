@@ -13,7 +13,8 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats', 'metrics',
+  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
+  'init_handoff', 'metrics',
 ] // prettier-ignore
 
 /** The programs that must be installed on the host to start a sandbox. */
@@ -39,9 +40,10 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 }
 
 /** The abilities of this driver that this machine supports. */
-function abilitiesHere({ networks, runtime, users }: OciContext): readonly Ability[] {
+function abilitiesHere({ networks, runtime, users, cgroups }: OciContext): readonly Ability[] {
   const lacking: readonly Ability[] = [
     ...(networks.canJudgeNames ? [] : (['network_domains'] as const)),
+    ...(cgroups.initFlaw === null ? [] : (['init_handoff'] as const)),
     ...findLackingImageAbilities(describeImageFlaw(runtime.name, users.flaws)),
   ]
   return OCI_ABILITIES.filter((ability) => !lacking.includes(ability))

@@ -4,15 +4,9 @@ import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { StartError } from '../../../start-error.ts'
-import { INIT_PATH } from '../environment.ts'
 import { hideHostFolders, type Runtime } from './runtime.ts'
 import type { Launcher } from './launcher.ts'
-import {
-  commandLineOf,
-  identifyProcess,
-  sendSignal,
-  type ProcessIdentity,
-} from '../../../processes/process-identity.ts'
+import { hasExecuted, identifyProcess, sendSignal, type ProcessIdentity } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull, readFileOrNull } from '../../../../lib/files.ts'
 import type { OciRunRecords } from './run-records.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'
@@ -28,8 +22,19 @@ exec 3<>"$out" 4<>"$err"
 "$@" <<END >"$out" 2>"$err" 3>&- 4>&-
 END
 code=$?
-echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
+[ -e "$exit" ] || { echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"; }
 while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
+
+/**
+ * Executes the workload beside the image's own init, and writes its exit code as the run's: the end of the workload ends the
+ * run. If a signal ended the workload, the init may have powered off, so the shim gets the time to write the init's code.
+ */
+const SHIM_BESIDE_INIT = `out=$1 err=$2 exit=$3; shift 3
+"$@" <<END >"$out" 2>"$err"
+END
+code=$?
+[ "$code" -le 128 ] || sleep 1
+[ -e "$exit" ] || { echo "$code" >"$exit.workload" && mv "$exit.workload" "$exit"; }`
 
 /** An argument in a shim's command line that distinguishes shims from all other processes. */
 export const SHIM_NAME = 'sandyard-shim'
@@ -39,7 +44,13 @@ type ShimInput = {
   readonly runtime: Runtime
   readonly launcher: Launcher
   readonly records: OciRunRecords
+  /** The `cgroup.procs` files of the cgroups in which the container starts: see `Cgroups.createForInit`. */
+  readonly cgroups: readonly string[]
   readonly bundle: object
+  /** The workload's process if the image's own init is the first one. */
+  readonly processBesideInit: object | null
+  /** Creates the cgroups for processes that serve commands: see `Cgroups.createForCommands`. */
+  readonly commandCgroups: () => Promise<readonly string[]>
   /** The folder in which the run's file systems are mounted. */
   readonly rootBase: string
   /** The pipes that the workload writes its output to. */
@@ -59,7 +70,7 @@ const READY_TIMEOUT_MS = 30_000
 const READY_POLL_MS = 2
 
 /**
- * Starts a run's container and waits until its first process is the init. Rejects with `StartError` of reason `runtime`, or
+ * Starts a run's container and waits until its first process executes its program. Rejects with `StartError` of reason `runtime`, or
  * with the signal's reason. When it rejects, no process of the run is left outside the run's cgroup.
  */
 export async function startShim(input: ShimInput): Promise<RunProcesses> {
@@ -69,15 +80,28 @@ export async function startShim(input: ShimInput): Promise<RunProcesses> {
   const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
   const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
   const shell = ['/bin/sh', '-c', SHIM, SHIM_NAME, input.pipes.stdout, input.pipes.stderr, exit, ...run]
-  const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'])
+  const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'], {
+    cgroups: input.cgroups,
+  })
   try {
     const init = await waitUntilReady(input)
+    if (input.processBesideInit !== null && init !== null) await startBesideInit(input, input.processBesideInit)
     return { shim: identifyProcess(pid), init }
   } catch (error) {
     sendSignal(-pid, 'SIGKILL') // the shell, the runtime and the runtime's children are one process group
     await ended
     throw error
   }
+}
+
+async function startBesideInit(input: ShimInput, process: object): Promise<void> {
+  const { records, run, runtime, pipes, launcher } = input
+  const spec = join(records.folderOf(run), 'workload.json')
+  await writeFile(spec, JSON.stringify(process), { mode: 0o600 })
+  const exec = [...runtime.command, 'exec', '--process', spec, run]
+  const exit = records.endFileOf(run)
+  const shell = ['/bin/sh', '-c', SHIM_BESIDE_INIT, SHIM_NAME, pipes.stdout, pipes.stderr, exit, ...exec]
+  await launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'], { cgroups: await input.commandCgroups() })
 }
 
 /** How many characters of the runtime's log are reported. */
@@ -119,11 +143,11 @@ function runtimeError({ records, run, rootBase, runtime }: ShimInput, message: s
 }
 
 /**
- * Whether the container runs. With crun and runc, it runs once its first process executes the init program. With gVisor
- * and virtual machines, the runtime is asked for the state.
+ * Whether the container runs. With crun and runc, it runs once its first process, which they fork, executes a program. With
+ * gVisor and virtual machines, the runtime is asked for the state.
  */
 async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
-  if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH
+  if (runtime.name === 'crun' || runtime.name === 'runc') return hasExecuted(pid)
   const [file = '', ...args] = [...runtime.command, 'state', run]
   const { code, stdout } = await tryCommand(file, args, { timeoutMs: READY_TIMEOUT_MS })
   return code === 0 && /"status":\s*"running"/.test(stdout)

@@ -5,6 +5,7 @@ import { assertScriptNames, requireSecrets } from '../../shared/desired-run.ts'
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import type { OciContext } from '../context.ts'
 import { acquireResources } from './acquire-resources.ts'
+import { limitCommandsOf } from './limit-runs.ts'
 import { prepareRootfs } from './prepare-rootfs.ts'
 import type { OciRunRecord } from './run-records.ts'
 import { startShim } from './shim.ts'
@@ -21,13 +22,24 @@ export async function startRun(
   assertScriptNames(desired.spec)
   requireSecrets(desired)
   const resources = await acquireResources(context, desired, { signal, stopwatch })
-  const { bundle, facts } = await stopwatch.measure('files', prepareRootfs(context, desired, resources))
+  const { facts, ...prepared } = await stopwatch.measure('files', prepareRootfs(context, desired, resources))
   signal.throwIfAborted()
   context.growth.limit(desired.run_id) // not before: the worker's own files may take of the reserve
   const { runtime, launcher, records, clock } = context
   const { pipes, paths, image } = resources
   const { run_id, sandbox_id } = desired
-  const shim = { run: run_id, bundle, rootBase: paths.base, pipes, runtime, launcher, records, clock, signal }
+  const shim = {
+    run: run_id,
+    ...prepared,
+    commandCgroups: () => limitCommandsOf(context, desired, runtime.name),
+    rootBase: paths.base,
+    pipes,
+    runtime,
+    launcher,
+    records,
+    clock,
+    signal,
+  }
   const processes = await stopwatch.measure('runtime', startShim(shim))
   writeSystemLine(context.logs.writerOf(sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   context.captures.begin({ ...record, shim: processes.shim })

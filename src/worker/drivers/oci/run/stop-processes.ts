@@ -4,6 +4,10 @@ import { isAlive, sendSignal } from '../../../processes/process-identity.ts'
 import { killProcesses } from './release.ts'
 import type { OciRunRecord, StartedContainer } from './run-records.ts'
 
+/** SIGRTMIN+4, which asks systemd to power off (systemd(1)). An init without a handler for it is killed after the grace. */
+const HALT_SIGNAL = 38
+/** `runsc kill` knows no real-time signals (20240729), so a shell in the sandbox sends it. */
+const HALT_COMMAND = `kill -${String(HALT_SIGNAL)} 1`
 const POLL_MS = 5
 const RUNTIME_TIMEOUT_MS = 20_000
 /** How long the shim may take to write the exit file once the sandbox's processes were killed. */
@@ -31,6 +35,11 @@ async function stopContainer(
   record: OciRunRecord,
   { started, graceMs }: StopInput,
 ): Promise<void> {
+  if (record.spec.init !== null) {
+    if (started.init !== null && isAlive(started.init)) sendSignal(started.init.pid, HALT_SIGNAL)
+    await waitFor(context, graceMs, async () => (await context.cgroups.pids(record.run_id)).length === 0)
+    return
+  }
   const hasNoWorkload = record.image !== null && workloadCommand(record.spec, record.image) === null
   const others = async (): Promise<readonly number[]> => {
     const pids = await context.cgroups.pids(record.run_id)
@@ -46,11 +55,13 @@ async function stopByRuntime(
   record: OciRunRecord,
   { started, graceMs }: StopInput,
 ): Promise<void> {
-  const kill = async (signal: string): Promise<void> => {
-    const [file = '', ...args] = [...started.runtime.command, 'kill', '--all', record.run_id, signal]
+  const call = async (...options: readonly string[]): Promise<void> => {
+    const [file = '', ...args] = [...started.runtime.command, ...options]
     await context.commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
   }
-  await kill('TERM')
+  const kill = (signal: string): Promise<void> => call('kill', '--all', record.run_id, signal)
+  if (record.spec.init === null) await kill('TERM')
+  else await call('exec', '-user', '0:0', '-cap', 'CAP_KILL', record.run_id, '/bin/sh', '-c', HALT_COMMAND)
   await waitFor(context, graceMs, () => isOver(context, record, started))
   if (!isOver(context, record, started)) await kill('KILL')
 }
