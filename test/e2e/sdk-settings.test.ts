@@ -166,10 +166,20 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     }
   })
 
+  test('an init is process 1, and commands run beside it', async () => {
+    const script = 'echo "$MARK as $0"; while :; do sleep 1; done'
+    const said = await outputIn(
+      'tr "\\0" "\\n" </proc/1/cmdline | tail -1; tr "\\0" "\\n" </proc/1/environ | grep ^MARK',
+      settings((builder) =>
+        builder.initWith('/bin/sh', (init) => init.args(['-c', script, 'the-init']).envs({ MARK: 'mine' })),
+      ),
+    )
+    assert.equal(said, 'the-init\nMARK=mine\n')
+  })
+
   test('a setting that no worker can enforce is refused by name, and nothing is created', async () => {
     const refusals = [
       [(builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.named('data')), /mounts\[0\]/],
-      [(builder: SandboxBuilder) => builder.init('/sbin/init'), /init/],
       [
         (builder: SandboxBuilder) => builder.secretEnv('TOKEN', 'a-secret-value', 'api.example'),
         /network\.secrets\.entries\[0\]/,

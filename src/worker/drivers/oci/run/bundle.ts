@@ -186,7 +186,8 @@ function asBundleMount({ guest, spec, pin }: ResolvedMount, { memory_mib }: Reso
   return { destination: guest, type: 'tmpfs', source: 'tmpfs', options: [...flags, 'mode=1777', `size=${size}m`] }
 }
 
-function halfOf(memoryMib: number): string {
+/** Returns the size in MiB of a file system in memory for which the spec asks no size. */
+export function halfOf(memoryMib: number): string {
   return String(Math.max(1, Math.floor(memoryMib / 2)))
 }
 

@@ -5,6 +5,7 @@ import { StartError } from '../../../start-error.ts'
 import { workloadCommand } from '../../shared/desired-run.ts'
 import { resolveInRoot } from '../../shared/resolve-in-root.ts'
 import { sandboxEnvironment } from '../environment.ts'
+import { halfOf } from './bundle.ts'
 import { joinsUserNamespaces, type RuntimeName } from './runtime.ts'
 import { describeProgramFlaw } from '../rootfs/check-program.ts'
 import type { ResolvedMount } from '../rootfs/resolve-mounts.ts'
@@ -50,7 +51,7 @@ export async function prepareHandoff(
   return {
     args,
     env: overlay(sandboxEnvironment(spec, image, ROOT_USER.home), [['container', 'oci'], ...init.env]),
-    mounts: hasCgroups ? [...volatileMounts(mounts), CGROUP_MOUNT] : volatileMounts(mounts),
+    mounts: [...volatileMounts(mounts, spec), ...(hasCgroups ? [CGROUP_MOUNT] : [])],
   }
 }
 
@@ -100,13 +101,13 @@ const VOLATILE_FOLDERS = [
   { path: '/tmp', mode: '1777' },
 ] as const
 
-function volatileMounts(mounts: readonly ResolvedMount[]): readonly object[] {
+function volatileMounts(mounts: readonly ResolvedMount[], { resources }: SandboxSpec): readonly object[] {
   const isTaken = (path: string): boolean => mounts.some(({ guest }) => path === guest || path.startsWith(`${guest}/`))
   return VOLATILE_FOLDERS.filter(({ path }) => !isTaken(path)).map(({ path, mode }) => ({
     destination: path,
     type: 'tmpfs',
     source: 'tmpfs',
-    options: ['nosuid', 'nodev', `mode=${mode}`],
+    options: ['nosuid', 'nodev', `mode=${mode}`, `size=${halfOf(resources.memory_mib)}m`],
   }))
 }
 
