@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { createServer } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { SandboxBuilder } from 'microsandbox'
+import { whyNoDiskImages } from '../support/disk-images.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
@@ -80,6 +85,27 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     )
     assert.equal(said, 'text bytes singleleaf600\n/etc/text\ndirectory 711\nabsent\nappended:x:4242:4242::/:/bin/sh\n')
   })
+
+  test(
+    'a disk image of the default volume is a folder of the sandbox',
+    { skip: whyNoDiskImages() ?? false },
+    async () => {
+      // The client demands that its own machine has a file at the path, too.
+      const folder = mkdtempSync(join(tmpdir(), 'sandyard-image-'))
+      const image = join(folder, 'd.img')
+      execFileSync('mkfs.ext4', ['-q', image, '2M'], { stdio: 'ignore' })
+      await (await sdk.Volume.getDefault()).fs().write(image, readFileSync(image))
+      const writable = settings((builder) =>
+        builder.volume('/disk', (mount) => mount.disk(image).format('raw').fstype('ext4')),
+      )
+      const readonly = settings((builder) =>
+        builder.volume('/disk', (mount) => mount.disk(image).format('raw').readonly()),
+      )
+      assert.match(await outputIn('echo kept >/disk/file; df /disk | tail -1', writable), /^disk_image .* \/disk$/m)
+      assert.match(await outputIn('cat /disk/file; touch /disk/x', readonly), /^kept\n.*Read-only file system/)
+      rmSync(folder, { recursive: true })
+    },
+  )
 
   test('a patch that copies from outside the default volume fails the start, and the message names the patch', async () => {
     const builder = sdk.Sandbox.builder('outside')

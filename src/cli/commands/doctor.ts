@@ -1,6 +1,7 @@
 import { access, constants } from 'node:fs/promises'
 import type { Config } from '../../config.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
+import { localCommands } from '../../lib/run-command.ts'
 import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
@@ -10,6 +11,7 @@ import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../wo
 import {
   findMissingForDiskImages,
   findMissingForImageFormats,
+  tryFuse,
 } from '../../worker/drivers/oci/run/disk-image-abilities.ts'
 import { openCgroups } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
 import { parentLimitsOf } from '../../worker/drivers/oci/run/limit-runs.ts'
@@ -73,12 +75,14 @@ async function runDoctor({ config }: Call): Promise<number> {
         return Promise.reject(new Error(`files of sandboxes can't be served; missing: ${missing.join(', ')}`))
       return Promise.resolve('perl serves the files of sandboxes')
     }),
-    await check('disk images', () => {
+    await check('disk images', async () => {
       const [raw, others] = [findMissingForDiskImages(), findMissingForImageFormats()]
-      if (raw.length > 0) return Promise.reject(new Error(`disk images can't be mounted: ${raw.join('; ')}`))
+      const flaw = await tryFuse(localCommands)
+      const lacking = flaw === null ? raw : [...raw, flaw]
+      if (lacking.length > 0) throw new Error(`disk images can't be mounted: ${lacking.join('; ')}`)
       const formats =
         others.length === 0 ? 'raw, qcow2 and vmdk' : `raw; qcow2 and vmdk are refused: ${others.join('; ')}`
-      return Promise.resolve(`mounted by FUSE with crun and runc: ${formats}`)
+      return `mounted by FUSE with crun and runc: ${formats}`
     }),
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))

@@ -6,7 +6,7 @@
 #
 # SOURCE is the image, PIN the folder to mount on. NAMESPACE is the path of the sandbox's user namespace, FIRST the host's
 # id of its user 0. USER is the id in it that serves the image. FORMAT is raw, qcow2 or vmdk; FSTYPE may be empty. The
-# flags are ro, noexec and nosuid. Exits with 0 once the file system answers. The server ends when nothing uses the
+# flags are ro, noexec and nosuid. `perl disk-image.pl try` only mounts FUSE in a user namespace, out of sight. Exits with 0 once the file system answers. The server ends when nothing uses the
 # mount any more. Exits with 2 and a reason for the image's owner on standard error, or with another code and a reason
 # for the operator.
 use strict;
@@ -26,10 +26,32 @@ my @PROGRAMS = qw(perl fuse2fs e2fsck squashfuse qemu-storage-daemon);
 my ($source, $pin, $namespace, $first, $user, $format, $fstype, @flags) = @ARGV;
 my %flag = map { $_ => 1 } @flags;
 
-my $is_mounted = eval { mount_image(); 1 };
+my $is_mounted = eval { @ARGV == 1 && $ARGV[0] eq 'try' ? try_fuse() : mount_image(); 1 };
 exit 0 if $is_mounted;
 print STDERR ref $@ ? ${$@} : $@;
 exit(ref $@ ? WITH_REASON : 1);
+
+# Dies unless this machine can mount FUSE in a user namespace. Changes nothing outside of its own mount namespace.
+sub try_fuse {
+    my ($pid, $release) = make_map("0 65536 65536\n", "0 65536 65536\n");
+    my $is_possible = eval {
+        sysopen my $users, "/proc/$pid/ns/user", O_RDONLY or die "/proc/$pid/ns/user: $!\n";
+        call('unshare', CLONE_NEWNS);
+        call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
+        call('mount', 'tmpfs', '/dev', 'tmpfs', MS_NOSUID, 'mode=755,size=64k');
+        make_device('/dev/fuse', FUSE_DEVICE);
+        mkdir '/dev/files', 0755 or die "/dev/files: $!\n";
+        call('setns', fileno $users, CLONE_NEWUSER);
+        become(0);
+        call('unshare', CLONE_NEWNS);
+        mount_fuse('/dev/files', MS_NODEV, 'rootmode=40000,user_id=0,group_id=0,allow_other');
+        1;
+    };
+    my $why = $@;
+    close $release;
+    waitpid $pid, 0;
+    die $why if !$is_possible;
+}
 
 sub mount_image {
     close_inherited();
@@ -122,10 +144,8 @@ sub make_root {
         bind_readonly($path, "$pin/usr/bin/$name");
     }
     write_text("$pin$_", $texts{$_}, 0755) for keys %texts;
-    for (['fuse', FUSE_DEVICE], ['null', NULL_DEVICE]) {
-        call('mknodat', AT_FDCWD, "$pin/dev/$_->[0]", CHARACTER_DEVICE | 0666, $_->[1]);
-        chmod 0666, "$pin/dev/$_->[0]" or die "$_->[0]: $!\n"; # chmod, because the umask takes bits away
-    }
+    make_device("$pin/dev/fuse", FUSE_DEVICE);
+    make_device("$pin/dev/null", NULL_DEVICE);
     write_text("$pin/$_", '', 0644) for qw(image disk served-disk);
     call('move_mount', $image, '', AT_FDCWD, "$pin/image", MOVE_MOUNT_F_EMPTY_PATH);
     POSIX::close($image);
@@ -134,6 +154,12 @@ sub make_root {
     call('pivot_root', '.', '.');
     call('umount2', '.', MNT_DETACH);
     chdir '/' or die "/: $!\n";
+}
+
+sub make_device {
+    my ($path, $number) = @_;
+    call('mknodat', AT_FDCWD, $path, CHARACTER_DEVICE | 0666, $number);
+    chmod 0666, $path or die "$path: $!\n"; # chmod, because the umask takes bits away
 }
 
 sub bind_readonly {

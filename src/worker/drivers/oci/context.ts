@@ -118,4 +118,6 @@ export type OciContext = OciDriverInput & {
    */
   readonly toolbox: string | null
   readonly hardLimits: HardLimits
+  /** Why disk images can't be mounted, apart from missing programs. Null if they can. */
+  readonly imageFlaw: string | null
 }

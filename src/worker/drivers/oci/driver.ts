@@ -18,6 +18,7 @@ import { confirmEnd } from './run/confirm-end.ts'
 import { cgroupParentOf } from './cgroups/open-cgroups.ts'
 import { makeUseReader } from './cgroups/measure-use.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
+import { describeImageFlaw, tryFuse } from './run/disk-image-abilities.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
 import { disownRuns, killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
 import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
@@ -217,6 +218,8 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
   opened.defer(() => {
     users.close()
   })
+  const imageFlaw = describeImageFlaw(runtime.name, users.flaws) ?? (await tryFuse(commands))
+  if (imageFlaw !== null) log.info({ flaw: imageFlaw }, 'disk images can not be mounted here')
   return {
     ...input,
     records,
@@ -238,6 +241,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     isAlive: makeCachedLivenessCheck(clock),
     toolbox: await mountToolbox({ dir, mountDir }, settings.initBinary, log),
     hardLimits,
+    imageFlaw,
   }
 }
 

@@ -1,10 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { localCommands, type CommandRunner } from '../../../../src/lib/run-command.ts'
+import { whyNoOci } from '../../../support/oci-driver.ts'
 import {
   describeImageFlaw,
   findLackingImageAbilities,
   findMissingForDiskImages,
   findMissingForImageFormats,
+  tryFuse,
 } from '../../../../src/worker/drivers/oci/run/disk-image-abilities.ts'
 
 test('disk images need a runtime that joins a user namespace, and volumes with idmapped mounts', () => {
@@ -32,3 +35,16 @@ test('a machine without the programs lacks the abilities, and each program is na
     process.env['PATH'] = path
   }
 })
+
+test(
+  'a machine whose root may make no device nodes can not mount FUSE, and the reason is named',
+  { skip: whyNoOci() ?? false },
+  async () => {
+    const withoutMknod: Pick<CommandRunner, 'attempt'> = {
+      attempt: (file, args, options) =>
+        localCommands.attempt('setpriv', ['--bounding-set', '-mknod', '--inh-caps', '-mknod', file, ...args], options),
+    }
+    assert.equal(await tryFuse(localCommands), null)
+    assert.match((await tryFuse(withoutMknod)) ?? '', /^FUSE can't be mounted in a user namespace here: mknodat:/)
+  },
+)

@@ -7,9 +7,9 @@ import { sendSignal } from '../../../processes/process-identity.ts'
 import type { MountDiskImage } from '../../shared/pin-mounts.ts'
 import { BlockedPathError } from '../../shared/root-tree.ts'
 import type { OciContext } from '../context.ts'
+import { DISK_IMAGE_SCRIPT } from './disk-image-abilities.ts'
 import { limitCommandsOf } from './limit-runs.ts'
 
-const SCRIPT = join(import.meta.dirname, '../../../perl/disk-image.pl')
 /** The exit code of the script when the image's owner may see its reason. */
 const WITH_REASON = 2
 const REASON_LENGTH = 300
@@ -43,7 +43,7 @@ export function makeDiskImageMounter(
     const output = join(context.records.folderOf(desired.run_id), 'disk-image-reason')
     await writeFile(output, '', { mode: 0o600 })
     const ids = [namespacePath, String(uid_shift), String(SERVER_USER)]
-    const command = ['perl', SCRIPT, source, pin, ...ids, spec.format, spec.fstype ?? '', ...flagsOf(spec)]
+    const command = ['perl', DISK_IMAGE_SCRIPT, source, pin, ...ids, spec.format, spec.fstype ?? '', ...flagsOf(spec)]
     const launched = await context.launcher.start(command, ['/dev/null', '/dev/null', output], { cgroups })
     const kill = (): void => {
       sendSignal(-launched.pid, 'SIGKILL')

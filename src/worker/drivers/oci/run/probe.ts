@@ -4,7 +4,7 @@ import type { Ability } from '../../../../domain/abilities.ts'
 import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
-import { describeImageFlaw, findLackingImageAbilities } from './disk-image-abilities.ts'
+import { findLackingImageAbilities } from './disk-image-abilities.ts'
 import { describeUserIds } from '../users/sandbox-users.ts'
 
 /**
@@ -40,11 +40,11 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 }
 
 /** The abilities of this driver that this machine supports. */
-function abilitiesHere({ networks, runtime, users, cgroups }: OciContext): readonly Ability[] {
+function abilitiesHere({ networks, cgroups, imageFlaw }: OciContext): readonly Ability[] {
   const lacking: readonly Ability[] = [
     ...(networks.canJudgeNames ? [] : (['network_domains'] as const)),
     ...(cgroups.initFlaw === null ? [] : (['init_handoff'] as const)),
-    ...findLackingImageAbilities(describeImageFlaw(runtime.name, users.flaws)),
+    ...findLackingImageAbilities(imageFlaw),
   ]
   return OCI_ABILITIES.filter((ability) => !lacking.includes(ability))
 }
