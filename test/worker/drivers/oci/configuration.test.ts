@@ -173,6 +173,18 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   rmSync(mountPoint, { recursive: true })
 })
 
+test('on cgroup v1, an init needs the hierarchy of version 2', async () => {
+  const mountPoint = mkdtempSync(join(tmpdir(), 'cgroup1-'))
+  for (const controller of ['pids', 'memory', 'cpu']) mkdirSync(join(mountPoint, controller))
+  const open = (): ReturnType<typeof openCgroups> =>
+    openCgroups('sandyard/x', { memoryBytes: 4096, pids: 99 }, mountPoint)
+  assert.match((await open()).initFlaw ?? '', /^no hierarchy of cgroup version 2 is mounted at .*\/unified$/)
+  mkdirSync(join(mountPoint, 'unified'))
+  writeFileSync(join(mountPoint, 'unified/cgroup.controllers'), '')
+  assert.equal((await open()).initFlaw, null)
+  rmSync(mountPoint, { recursive: true })
+})
+
 test('a machine that lacks a program is refused with its name', () => {
   assert.throws(() => {
     assertMachineUsable('/nonexistent/init')

@@ -117,10 +117,15 @@ describe('the init of an image', { skip: whyNoOci() ?? false, timeout: 120_000 }
     else assert.match(await inside(await start(auto), 'tr "\\0" " " </proc/1/cmdline'), /\/usr\/lib\/systemd\/systemd/)
   })
 
-  test('lets runtime.cmd run beside it, whose end ends the sandbox', async () => {
+  test('lets runtime.cmd run beside it, whose end ends the sandbox, whichever worker started it', async () => {
     const command = ['sh', '-c', 'tr "\\0" " " </proc/1/cmdline | grep -q /opt/init && id -u && exit 5']
     const run = await start({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: command, user: '1000' } })
     assert.deepEqual(await ended(run), { kind: 'exited', code: 5 })
+    const lasting = await start(withCommand(['sh', '-c', 'while [ ! -e /tmp/end ]; do sleep 0.05; done; exit 4']))
+    await driver.close()
+    driver = await fixture.open()
+    await inside(lasting, 'touch /tmp/end')
+    assert.deepEqual(await ended(lasting), { kind: 'exited', code: 4 })
     const other = await start(withCommand(['sleep', '1000']))
     await inside(other, 'touch /tmp/off')
     assert.deepEqual(await ended(other), { kind: 'exited', code: 7 })
