@@ -65,13 +65,18 @@ type InterceptorOptions = {
   readonly sni?: string
   readonly tiedNames?: readonly string[]
   readonly verify?: boolean
+  /** Serves plain HTTP with tunnels by CONNECT. Absent: TLS. */
+  readonly isPlain?: boolean
+  /** Whether the policy allows a host. Absent: all. */
+  readonly allowsHost?: (host: string) => boolean
 }
 
 export type Interceptor = { readonly port: number; readonly ca: string; readonly refused: readonly RequestRefused[] }
 
 /** Listens on loopback and serves each connection as an intercepted one to `sni`. */
 export async function openInterceptor(t: TestContext, options: InterceptorOptions): Promise<Interceptor> {
-  const { upstreamPort, caFile, secrets, sni = 'api.test', tiedNames = [sni], verify = true } = options
+  const { upstreamPort, caFile, secrets, sni = 'api.test', tiedNames = [sni], verify = true, isPlain = false } = options
+  const { allowsHost = () => true } = options
   const authority = await makeAuthority('test', { nowMs: Date.now() })
   const certificates = cacheLeafCertificates({
     sign: await openAuthority(authority),
@@ -85,6 +90,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
     upstream_ca_certs: [readFileSync(caFile, 'utf8')],
     scoped_upstream_ca_certs: [],
   })
+  const budget = makeBodyBudget(32 * 1024 * 1024)
   const refused: RequestRefused[] = []
   const server = createServer({ allowHalfOpen: true }, (client) => {
     void serveIntercepted({
@@ -93,9 +99,12 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       destination: { address: '127.0.0.1', port: 443 },
       tiedNames,
       secrets,
-      budget: makeBodyBudget(32 * 1024 * 1024),
-      tls: { certificates, upstream },
-      allowsHost: () => true,
+      budget,
+      tls: isPlain ? null : { certificates, upstream },
+      tunnels: isPlain
+        ? { tls: { certificates, upstream, intercepts: (port) => port === 443 }, allows: (host) => allowsHost(host) }
+        : null,
+      allowsHost,
       dial: () => Promise.resolve(connect(upstreamPort, '127.0.0.1')),
       onRefused: (error) => refused.push(error),
     })

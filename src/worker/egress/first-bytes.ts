@@ -20,7 +20,8 @@ export function parseFirstBytes(bytes: Buffer): FirstBytes | null {
 function parseRequestLine(bytes: Buffer): FirstBytes | null {
   const end = bytes.indexOf('\r\n')
   const line = bytes.toString('latin1', 0, end === -1 ? bytes.length : end)
-  if (/^[A-Za-z]{1,32} [\x21-\x7e]+ HTTP\/1\.[01]$/.test(line)) return { form: 'http', name: null, hidesName: false }
+  if (/^[A-Za-z]{1,32} [\x21-\x7e]+ HTTP\/(?:1\.[01]|2\.0)$/.test(line))
+    return { form: 'http', name: null, hidesName: false }
   return end === -1 && /^[A-Za-z]{1,32}(?: [\x20-\x7e]*)?\r?$/.test(line) ? null : NO_FIRST_BYTES
 }
 

@@ -11,6 +11,7 @@ import {
 import { dial } from './dial.ts'
 import type { BodyBudget } from './intercept/body-budget.ts'
 import { judgeSecrets } from './intercept/host-secrets.ts'
+import type { TunnelRules } from './intercept/intercepted-connection.ts'
 import type { RequestRefused } from './intercept/request-refused.ts'
 import { serveIntercepted } from './intercept/serve-intercepted.ts'
 import type { EgressRefusal } from './messages.ts'
@@ -68,7 +69,10 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
       // a request gets an answer that says why it is refused
       const allowsHost = (host: string): boolean => (tls === null ? judge(host) : refusal) === null
       const common = { client, destination, sni, secrets, budget: deps.budget, tiedNames: connection.tied }
-      await serveIntercepted({ ...common, tls, allowsHost, dial: connect, onRefused })
+      const allows: TunnelRules['allows'] = (host, inner) =>
+        judgeConnection(sandbox, connection, { ...inner, name: inner.name ?? host }) === null
+      const tunnels = tls === null ? { tls: sandbox.tls, allows } : null
+      await serveIntercepted({ ...common, tls, tunnels, allowsHost, dial: connect, onRefused })
       return
     }
     if (refusal !== null) {

@@ -60,11 +60,11 @@ function bothChecks(one: Check, other: Check): Check {
   }
 }
 
-/** A compressed body can't be changed, so it must not have a placeholder in the clear either. */
-function refusePlaceholders(wanted: HostSecrets['allowed']): Check {
+/** A body that can't be changed must not have a placeholder whose value belongs into it. */
+export function refusePlaceholders(wanted: HostSecrets['allowed']): Check {
   const search = makeSearch({ allowed: [], forbidden: wanted, tolerated: [] }, 'body')
   return (bytes) => {
-    if (search(bytes) !== null) throw new RequestRefused('a placeholder in an encoded body')
+    if (search(bytes) !== null) throw new RequestRefused('a placeholder in a body that can not be changed')
   }
 }
 

@@ -55,18 +55,36 @@ export function listOf(fields: readonly Field[], name: string): readonly string[
     .filter((item) => item !== '')
 }
 
+/** Parses a CONNECT request with its final empty line. */
+export function parseConnect(bytes: Buffer): Pick<RequestHead, 'method' | 'target' | 'fields' | 'host'> & {
+  readonly port: number
+} {
+  if (!isUtf8(bytes)) throw new RequestRefused('the head is not UTF-8')
+  const [first = '', ...rest] = bytes.toString('latin1').split('\r\n').slice(0, -2)
+  const [, target = '', port = ''] = /^CONNECT ([!-~]+:(\d{1,5})) HTTP\/1\.[01]$/.exec(first) ?? []
+  const host = hostNameOf(target)
+  const fields = parseFields(rest)
+  const hosts = valuesOf(fields, 'host')
+  if (host === null) throw new RequestRefused('malformed CONNECT')
+  if (hosts.length > 1 || hosts.some((value) => hostNameOf(value) !== host))
+    throw new RequestRefused('a Host other than that of CONNECT')
+  if (bodyOf(fields, '1') !== 0) throw new RequestRefused('a body of CONNECT')
+  return { method: 'CONNECT', target, fields, host, port: Number(port) }
+}
+
 function hostOf(method: string, target: string, fields: readonly Field[]): string {
   const hosts = valuesOf(fields, 'host')
-  const host = hosts.length === 1 ? nameOf(hosts[0] ?? '') : null
+  const host = hosts.length === 1 ? hostNameOf(hosts[0] ?? '') : null
   if (host === null) throw new RequestRefused('not exactly one Host')
   if (method === 'CONNECT') throw new RequestRefused('CONNECT to an origin server')
   if (target.startsWith('/') || target === '*') return host
   const [, authority = ''] = /^https?:\/\/([^/?#]*)/i.exec(target) ?? []
-  if (nameOf(authority) !== host) throw new RequestRefused('a target for another host than Host')
+  if (hostNameOf(authority) !== host) throw new RequestRefused('a target for another host than Host')
   return host
 }
 
-function nameOf(authority: string): string | null {
+/** The host of an authority, in lower case without a port. Null if it is malformed. */
+export function hostNameOf(authority: string): string | null {
   const [, name = ''] = /^(\[[\da-f:.]+\]|[^:@/\s]+)(?::\d*)?$/i.exec(authority) ?? []
   return name === ''
     ? null

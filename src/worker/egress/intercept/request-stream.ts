@@ -1,5 +1,6 @@
 import type { BodyBudget } from './body-budget.ts'
-import { findViolation, makeSearch } from './find-placeholders.ts'
+import { checkHead } from './check-head.ts'
+import { makeSearch } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
 import { openBody, refuseViolation, type RequestBody } from './request-body.ts'
 import { listOf, parseHead, renderHead, type RequestHead } from './request-head.ts'
@@ -28,10 +29,12 @@ type Options = {
   readonly authority: string | null
   readonly secretsFor: (host: string) => HostSecrets
   readonly budget: BodyBudget
+  /** Whether the client speaks something else than HTTP to `authority`. Its bytes are only searched. */
+  readonly isOpaque: boolean
 }
 
 /** Reads the requests of one connection, checks each, and puts values in. */
-export function makeRequestStream({ authority, secretsFor, budget }: Options): RequestStream {
+export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: Options): RequestStream {
   let held: Buffer = Buffer.alloc(0)
   let body: RequestBody | null = null
   let secrets: HostSecrets | null = null
@@ -81,6 +84,7 @@ export function makeRequestStream({ authority, secretsFor, budget }: Options): R
         held = Buffer.concat([held, input])
         break
       }
+      if (isOpaque && authority !== null) searchOpaque ??= makeSearch(secretsFor(authority), 'opaque')
       if (searchOpaque !== null) {
         refuseViolation(searchOpaque(input))
         return [...output, input]
@@ -144,23 +148,6 @@ export function makeRequestStream({ authority, secretsFor, budget }: Options): R
     const dropped = ['upgrade', 'http2-settings', 'connection']
     return { ...head, fields: head.fields.filter(({ name }) => !dropped.includes(name.toLowerCase())) }
   }
-}
-
-function checkHead({ method, target, fields }: RequestHead, secrets: HostSecrets): void {
-  const violations = [
-    findViolation(`${method} ${target}`, secrets, 'request_line'),
-    ...fields.map(({ name, value }) => findViolation(`${name}: ${value}`, secrets, 'header')),
-    ...fields.map(({ name, value }) => findInBasic(name, value, secrets)),
-  ].filter((violation) => violation !== null)
-  for (const action of ['block_and_terminate', 'block_and_log', 'block'] as const)
-    refuseViolation(violations.find((violation) => violation.action === action) ?? null)
-}
-
-function findInBasic(name: string, value: string, secrets: HostSecrets): ReturnType<typeof findViolation> {
-  if (!['authorization', 'proxy-authorization'].includes(name.toLowerCase())) return null
-  const [, credentials = ''] = /^basic[ ]+(\S*)$/i.exec(value) ?? []
-  const found = findViolation(Buffer.from(credentials, 'base64').toString('latin1'), secrets, 'header')
-  return found === null ? null : { ...found, form: 'basic' }
 }
 
 /** Empty lines before a request are ignored, as servers do. */

@@ -5,7 +5,10 @@ import { RequestRefused } from './request-refused.ts'
 const BASIC = /^(basic[ ]+)(\S*)$/i
 
 /** Puts values into the query and the header fields of a request. */
-export function substituteHead(head: RequestHead, secrets: readonly RunSecret[]): RequestHead {
+export function substituteHead<Head extends Pick<RequestHead, 'target' | 'fields'>>(
+  head: Head,
+  secrets: readonly RunSecret[],
+): Head {
   if (secrets.length === 0) return head
   return {
     ...head,

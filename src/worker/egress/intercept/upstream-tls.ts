@@ -16,8 +16,8 @@ const LIMIT_MS = 30_000
 export type UpstreamConnector = {
   /** Whether the certificate of a host is verified. */
   readonly verifies: (host: string) => boolean
-  /** Begins TLS with a host over a connection. The server must speak HTTP/1.1, as the client does. */
-  readonly connect: (socket: Socket, host: string) => Promise<TLSSocket>
+  /** Begins TLS with a host over a connection, and offers protocols by ALPN. */
+  readonly connect: (socket: Socket, host: string, protocols: readonly string[]) => Promise<TLSSocket>
 }
 
 /** Prepares the connections of one sandbox. Parsing all usual certificates takes milliseconds, so each list is parsed once. */
@@ -25,8 +25,12 @@ export function makeUpstreamConnector(settings: UpstreamTls): UpstreamConnector 
   const contexts = new Map<string, SecureContext>()
   return {
     verifies,
-    connect: (socket, host) =>
-      connectTls(socket, host, { rejectUnauthorized: verifies(host), secureContext: contextFor(host) }),
+    connect: (socket, host, protocols) =>
+      connectTls(socket, host, {
+        rejectUnauthorized: verifies(host),
+        secureContext: contextFor(host),
+        ALPNProtocols: [...protocols],
+      }),
   }
 
   function verifies(host: string): boolean {
@@ -45,7 +49,11 @@ export function makeUpstreamConnector(settings: UpstreamTls): UpstreamConnector 
   }
 }
 
-type Verification = { readonly rejectUnauthorized: boolean; readonly secureContext: SecureContext }
+type Verification = {
+  readonly rejectUnauthorized: boolean
+  readonly secureContext: SecureContext
+  readonly ALPNProtocols: string[]
+}
 
 function connectTls(socket: Socket, host: string, verification: Verification): Promise<TLSSocket> {
   const { promise, resolve, reject } = Promise.withResolvers<TLSSocket>()

@@ -27,7 +27,7 @@ test('a server is verified by the certificates for its host, unless verification
     const socket = connect(port, '127.0.0.1')
     t.after(() => socket.destroy())
     try {
-      await makeUpstreamConnector(settings).connect(socket, host)
+      await makeUpstreamConnector(settings).connect(socket, host, [])
       return true
     } catch {
       return false

@@ -1,0 +1,38 @@
+import { constants, type ClientHttp2Stream, type ServerHttp2Stream } from 'node:http2'
+import { endsStream } from './http2-flags.ts'
+import { writeAll } from './sockets.ts'
+
+/** Copies a response unchanged, with the informational responses before it and the trailers after it. */
+export function relayHttp2Response(from: ClientHttp2Stream, to: ServerHttp2Stream): void {
+  let trailers: object = {}
+  from.on('headers', (headers) => {
+    if (!to.destroyed) to.additionalHeaders(headers)
+  })
+  from.on('trailers', (headers) => {
+    trailers = headers
+  })
+  to.on('wantTrailers', () => {
+    if (!to.destroyed) to.sendTrailers({ ...trailers })
+  })
+  from.on('response', (_headers, flags, rawHeaders) => {
+    if (to.destroyed) return
+    const endStream = endsStream(flags)
+    to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
+    if (!endStream)
+      relayBody(from, to).catch(() => {
+        if (!to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)
+      })
+  })
+  from.on('close', () => {
+    if (!to.headersSent && !to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)
+  })
+}
+
+/** Keeps Node from adding a field that the server didn't send. Its types lack the option. */
+const NO_DATE = { sendDate: false }
+
+async function relayBody(from: ClientHttp2Stream, to: ServerHttp2Stream): Promise<void> {
+  for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>)
+    await writeAll(to, [bytes])
+  to.end()
+}

@@ -1,0 +1,71 @@
+import type { Socket } from 'node:net'
+import { readFirstBytes } from '../read-first-bytes.ts'
+import { relay } from '../relay.ts'
+import { checkHead } from './check-head.ts'
+import type { InterceptedConnection, ServedRequests, TunnelRules } from './intercepted-connection.ts'
+import { readHead } from './read-head.ts'
+import { parseConnect } from './request-head.ts'
+import { renderDenial, RequestRefused, type RequestContext } from './request-refused.ts'
+import { firstOf, writeAll } from './sockets.ts'
+
+/** How long a client in a tunnel may be silent. Servers that speak first wait for it. */
+const SILENCE_LIMIT_MS = 1_000
+
+type Options = ServedRequests & {
+  readonly connection: InterceptedConnection
+  readonly tunnels: TunnelRules
+  readonly serveInner: (connection: InterceptedConnection) => Promise<void>
+}
+
+/**
+ * Serves a connection to an HTTP proxy that begins with CONNECT. No value goes into that request. What the tunnel carries is
+ * judged like a connection to the host that CONNECT names, without a tie by DNS, because the proxy resolves the name.
+ */
+export async function serveConnect({ guest, rules, connectServer, onRefused, ...rest }: Options): Promise<void> {
+  const { connection, tunnels, serveInner } = rest
+  let context: RequestContext = { method: 'CONNECT', host: null, path: null }
+  let server: Socket | null = null
+  try {
+    const request = await readHead(guest)
+    const { host, port, ...head } = parseConnect(request)
+    context = { ...context, host }
+    const secrets = rules.secretsFor(host)
+    checkHead(head, secrets)
+    server = await connectServer([])
+    await writeAll(server, [request])
+    const response = await readHead(server)
+    await writeAll(guest, [response])
+    if (!/^HTTP\/1\.[01] 2\d\d/.test(response.toString('latin1', 0, 12))) {
+      server.pipe(guest)
+      await firstOf(guest, ['close'])
+      return
+    }
+    const first = await readFirstBytes(guest, SILENCE_LIMIT_MS)
+    const tls = first.form === 'tls' && tunnels.tls?.intercepts(port, first.name ?? host) === true ? tunnels.tls : null
+    if (!tunnels.allows(host, { ...first, isIntercepted: tls !== null }))
+      throw new RequestRefused('a tunnel that the policy denies', { isByPolicy: true })
+    if (tls !== null && (first.name ?? host) !== host)
+      throw new RequestRefused('a server name other than the host of CONNECT')
+    const proxy = server
+    const inner = { ...connection, tunnels: null, tiedNames: [host], destination: { address: host, port } }
+    const dial = (): Promise<Socket> => Promise.resolve(proxy)
+    const allowsHost = (name: string): boolean => name === host
+    if (tls !== null || first.form === 'http') await serveInner({ ...inner, sni: first.name, tls, dial, allowsHost })
+    else {
+      relay(guest, proxy, { secrets: first.form === 'tls' ? NO_SECRETS : secrets, onRefused })
+      await firstOf(guest, ['close'])
+    }
+  } catch (error) {
+    if (!(error instanceof RequestRefused)) throw error
+    const { message, violation, isByPolicy } = error
+    const refused = new RequestRefused(message, { violation, isByPolicy, context })
+    onRefused(refused)
+    if (server !== null || violation?.action === 'block_and_terminate') return
+    guest.end(renderDenial(refused))
+    await firstOf(guest, ['finish', 'close'])
+  } finally {
+    server?.destroy()
+  }
+}
+
+const NO_SECRETS = { allowed: [], forbidden: [], tolerated: [] }

@@ -1,0 +1,91 @@
+import type { Socket } from 'node:net'
+import type { BodyBudget } from './body-budget.ts'
+import type { ServedRequests } from './intercepted-connection.ts'
+import { renderDenial, RequestRefused } from './request-refused.ts'
+import { makeRequestStream, type RequestStream } from './request-stream.ts'
+import { firstOf, writeAll } from './sockets.ts'
+import { makeUpgradeReader } from './upgrade-response.ts'
+
+const DENIAL_LIMIT_MS = 2_000
+/** How long one side may be silent after the other side ended. */
+const HALF_CLOSED_LIMIT_MS = 60_000
+
+type Options = ServedRequests & {
+  readonly budget: BodyBudget
+  /** Whether the client speaks something else than HTTP. */
+  readonly isOpaque: boolean
+}
+
+/** Serves the HTTP/1 requests of a connection, or its other bytes, until one side ends. */
+export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque, onRefused }: Options): Promise<void> {
+  const stream = makeRequestStream({ ...rules, budget, isOpaque })
+  const upgrade = Promise.withResolvers<boolean>()
+  let upstream: Socket | null = null
+  let hasResponse = false
+  guest.on('close', () => upstream?.destroy())
+  try {
+    let response: Promise<void> | null = null
+    for await (const bytes of guest.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      const output = stream.push(bytes)
+      if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
+      if (output.length === 0) continue
+      upstream ??= await connectServer([])
+      if (guest.destroyed) break
+      response ??= relayResponses(upstream, guest, { onBegin: noteResponse, onUpgrade: upgrade.resolve })
+      await writeAll(upstream, output)
+      if (stream.awaitsUpgrade()) await writeAll(upstream, stream.finishUpgrade(await upgrade.promise))
+    }
+    upstream?.setTimeout(HALF_CLOSED_LIMIT_MS, () => upstream?.destroy())
+    upstream?.end()
+    await response
+  } catch (error) {
+    if (!(error instanceof RequestRefused)) throw error
+    upstream?.destroy()
+    onRefused(error)
+    if (!hasResponse) await deny(guest, stream, error)
+  } finally {
+    stream.close()
+    upstream?.destroy()
+  }
+
+  function noteResponse(): void {
+    hasResponse = true
+  }
+}
+
+type ResponseEvents = { readonly onBegin: () => void; readonly onUpgrade: (isAccepted: boolean) => void }
+
+/** Copies responses unchanged. */
+async function relayResponses(upstream: Socket, guest: Socket, { onBegin, onUpgrade }: ResponseEvents): Promise<void> {
+  const readUpgrade = makeUpgradeReader()
+  let answer: boolean | null = null
+  try {
+    for await (const bytes of upstream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      onBegin()
+      if (answer === null) {
+        answer = readUpgrade(bytes)
+        if (answer !== null) onUpgrade(answer)
+      }
+      await writeAll(guest, [bytes])
+    }
+    guest.setTimeout(HALF_CLOSED_LIMIT_MS, () => guest.destroy())
+    guest.end()
+  } catch {
+    guest.destroy()
+  } finally {
+    onUpgrade(false)
+  }
+}
+
+/** Only the first request of a connection is answered, because a response to another one may be under way. */
+async function deny(guest: Socket, stream: RequestStream, refused: RequestRefused): Promise<void> {
+  const { context, violation } = refused
+  if (stream.requests() !== 1 || context.method === null || context.method === 'HEAD') return
+  if (violation?.action === 'block_and_terminate') return
+  guest.end(renderDenial(refused))
+  // Closing with unread bytes would reset the connection, and the client would lose the reply.
+  guest.resume()
+  const timer = setTimeout(() => guest.destroy(), DENIAL_LIMIT_MS)
+  await firstOf(guest, ['end', 'close'])
+  clearTimeout(timer)
+}
