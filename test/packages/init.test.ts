@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
+import { findMissingPrograms } from '../../src/worker/drivers/shared/machine.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../support/oci-driver.ts'
@@ -15,8 +16,12 @@ import { find } from '../worker/drivers/conformance.ts'
 
 const NEVER = new AbortController().signal
 const LONG_MS = 60_000
+const missing = findMissingPrograms(['mmdebstrap'])
 const skip =
-  whyNoPackages() || (whyNoOci() ?? (testRuntime() === 'runsc' ? 'gVisor has no cgroups for systemd' : false))
+  whyNoPackages() ||
+  (whyNoOci() ??
+    (missing.length > 0 ? `missing programs: ${missing.join(', ')}` : null) ??
+    (testRuntime() === 'runsc' ? 'gVisor has no cgroups for systemd' : false))
 const HUNGRY = `[Service]
 ExecStart=/usr/bin/perl -e '$$x = "x" x (1 << 30); sleep 1000'
 `
