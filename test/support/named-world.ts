@@ -92,17 +92,19 @@ export type NamedWorld = AsyncDisposable & { readonly outside: NamedHost; readon
 export async function makeNamedWorld(names: Readonly<Record<string, DnsEntry>>): Promise<NamedWorld> {
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-names-'))
   const certificate = await makeCertificate(folder, Object.keys(names))
-  const { hostPublic, hostPrivate: _, ...addresses } = OUTSIDE
+  const { hostPublic: _, hostPrivate, ...addresses } = OUTSIDE
+  // The hosts are behind a router, because the subnets of a worker are denied to its sandboxes.
   await ip([
     'netns add outside',
     'link add w0 type veth peer name eth0 netns outside',
-    `addr add ${hostPublic}/24 dev w0`,
+    `addr add ${hostPrivate}/24 dev w0`,
     'link set w0 up',
-    'route add 169.254.0.0/16 dev w0',
-    `route add default via ${OUTSIDE.public}`,
+    `route add default via ${addresses.private}`,
   ])
-  const own = Object.values(addresses).map((address) => `addr add ${address}/24 dev eth0`)
-  await ip(['link set lo up', ...own, 'link set eth0 up', `route add default via ${hostPublic}`], 'outside')
+  const own = Object.values(addresses).map(
+    (address) => `addr add ${address}/${address === addresses.private ? '24' : '32'} dev eth0`,
+  )
+  await ip(['link set lo up', ...own, 'link set eth0 up', `route add default via ${hostPrivate}`], 'outside')
   const outside = startHost('/run/netns/outside')
   await outside.ask({ kind: 'serveDns', address: OUTSIDE.resolver, names })
   await outside.ask({ kind: 'serveWeb', ...certificate })

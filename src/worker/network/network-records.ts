@@ -16,8 +16,9 @@ const EgressNeedsSchema = Type.Object({
   strict: Type.Boolean(),
   /** The UDP ports that are closed, so that programs use TLS over TCP. */
   closed_udp_ports: Type.Array(Type.Integer()),
-  /** Whether nothing may pass until the secrets of the run are given. */
+  /** Whether nothing may pass until the secrets of the run are given, and the key of its authority. */
   needs_secrets: Type.Boolean(),
+  needs_interception: Type.Boolean(),
 })
 /** What the egress process must do for a run. */
 export type EgressNeeds = Readonly<Static<typeof EgressNeedsSchema>>

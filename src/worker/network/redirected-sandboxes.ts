@@ -32,11 +32,18 @@ export type RedirectedSandbox = {
 /** What a run needs of the egress process. Null: addresses decide, and nothing is read or changed. */
 export function egressNeedsOf(spec: NetworkSpec, given: EgressSecrets): EgressNeeds | null {
   const { interception } = given
+  const needsInterception = interception !== null
   const named = (spec.policy?.rules ?? []).filter(({ destination }) => nameOf(destination) !== null).length
-  const needsSecrets = spec.secrets.length > 0 || interception !== null
+  const needsSecrets = spec.secrets.length > 0 || needsInterception
   if (!spec.enabled || (named === 0 && !needsSecrets)) return null
   const closed = interception?.block_quic === true ? [...interception.intercepted_ports] : []
-  return { named, strict: spec.strict, closed_udp_ports: closed, needs_secrets: needsSecrets }
+  return {
+    named,
+    strict: spec.strict,
+    closed_udp_ports: closed,
+    needs_secrets: needsSecrets,
+    needs_interception: needsInterception,
+  }
 }
 
 type RefusalListener = (run: RunId, refusal: EgressRefusal) => void
@@ -73,7 +80,8 @@ export function makeRedirectedSandboxes(options: {
   async function add(sandbox: RedirectedSandbox): Promise<void> {
     const { address, gateway, needs } = sandbox
     sandboxes.set(address, sandbox)
-    const given = needs.needs_secrets ? sandbox.given : NO_EGRESS_SECRETS
+    const isKnown = sandbox.given !== null && (sandbox.given.interception !== null || !needs.needs_interception)
+    const given = isKnown ? sandbox.given : needs.needs_secrets ? null : NO_EGRESS_SECRETS
     const rules = { gateway, strict: needs.strict, egress: sandbox.egress }
     await egress.set(address, given === null ? null : { ...rules, ...given })
   }
@@ -85,7 +93,10 @@ export function makeRedirectedSandboxes(options: {
     },
     async setSecrets(run, given) {
       const sandbox = [...sandboxes.values()].find((one) => one.run === run)
-      if (sandbox !== undefined) await add({ ...sandbox, given })
+      if (sandbox === undefined) return
+      // a key that the control plane can't read now is no reason to let requests pass unread
+      const interception = given.interception ?? sandbox.given?.interception ?? null
+      await add({ ...sandbox, given: { ...given, interception } })
     },
     remove(address) {
       sandboxes.delete(address)

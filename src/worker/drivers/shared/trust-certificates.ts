@@ -1,4 +1,5 @@
 import { posix } from 'node:path'
+import { interceptionOf } from '../../../domain/spec/tls-interception.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import { CA_BUNDLES } from './ca-bundles.ts'
 import { BlockedPathError, putText, type RootTree } from './root-tree.ts'
@@ -45,7 +46,7 @@ export async function trustCertificates(tree: RootTree, certificates: string): P
  * spec asks for no certificates beyond those of the image.
  */
 export function trustEnv({ network }: SandboxSpec): SandboxSpec['env'] {
-  if (network.trust_host_cas !== true && network.secrets.length === 0) return []
+  if (network.trust_host_cas !== true && interceptionOf(network) === null) return []
   const all = ['SSL_CERT_FILE', 'CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'].map((key) => ({ key, value: ALL }))
   return [...all, { key: 'NODE_EXTRA_CA_CERTS', value: ADDED }]
 }

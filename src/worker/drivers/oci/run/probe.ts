@@ -13,9 +13,12 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
+  'network_max_connections', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
   'init_handoff', 'metrics',
 ] // prettier-ignore
+
+/** The abilities that need the egress process. */
+const NEED_REDIRECTION: readonly Ability[] = ['network_domains', 'secrets', 'tls_interception']
 
 /** The programs that must be installed on the host to start a sandbox. */
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
@@ -42,7 +45,7 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 /** The abilities of this driver that this machine supports. */
 function abilitiesHere({ networks, cgroups, imageFlaw }: OciContext): readonly Ability[] {
   const lacking: readonly Ability[] = [
-    ...(networks.canJudgeNames ? [] : (['network_domains'] as const)),
+    ...(networks.canJudgeNames ? [] : NEED_REDIRECTION),
     ...(cgroups.initFlaw === null ? [] : (['init_handoff'] as const)),
     ...findLackingImageAbilities(imageFlaw),
   ]
