@@ -14,9 +14,16 @@ import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { endImageServers } from '../../../../src/worker/drivers/oci/run/end-image-servers.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import type { Runtime } from '../../../../src/worker/drivers/oci/run/runtime.ts'
-import { diskImage, tmpfs } from '../../../support/mounts.ts'
+import { imageServersOf, makeExt4, whyNoDiskImages } from '../../../support/disk-images.ts'
+import { makeOciFixture } from '../../../support/oci-driver.ts'
+import { identifyProcess } from '../../../../src/worker/processes/process-identity.ts'
+import { systemClock, type Clock } from '../../../../src/lib/clock.ts'
+import { desiredRunWithMounts, diskImage, tmpfs } from '../../../support/mounts.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
+/** How much faster than the machine's the clock of a driver is, so that its time limits pass sooner. */
+const SPEED = 10
+const hasImages = { skip: whyNoDiskImages() ?? false, timeout: 60_000 }
 const RUNTIME: Runtime = { name: 'crun', version: 'crun 1', command: ['crun'], isolation: '', level: 'container' }
 const STARTED: OciRunRecord['started'] = { uid_shift: 0, runtime: RUNTIME, shim: null, init: null }
 
@@ -104,3 +111,34 @@ test('a start that is cancelled ends what mounts its image', async () => {
     rmSync(dir, { recursive: true })
   }
 })
+
+test(
+  'a server that never answers delays the end of its sandbox, whose processes wait for it, but does not prevent it',
+  hasImages,
+  async () => {
+    const fixture = await makeOciFixture()
+    const fast: Clock = {
+      now: () => systemClock.now(),
+      monotonicMs: () => systemClock.monotonicMs() * SPEED,
+      sleep: (ms, signal) => systemClock.sleep(ms / SPEED, signal),
+    }
+    const driver = await fixture.open({ readyAhead: 0 }, { clock: fast })
+    try {
+      await makeExt4(fixture, 'd.img', { greeting: 'hello\n' })
+      const run = desiredRunWithMounts([diskImage('d.img', '/disk')])
+      await driver.start(run, new AbortController().signal)
+      const [server = 0] = imageServersOf(run)
+      const busy =
+        'while :; do dd if=/dev/zero of=/disk/big bs=1M count=8; done </dev/null >/dev/null 2>&1 & echo begun'
+      assert.equal((await fixture.exec(run.run_id, ['sh', '-c', busy])).stdout, 'begun\n')
+      assert.equal((await fixture.exec(run.run_id, ['sh', '-c', 'until test -s /disk/big; do :; done'])).code, 0)
+      process.kill(server, 'SIGSTOP') // in the middle of a request
+      await driver.remove(run.run_id)
+      assert.deepEqual(await fixture.leftovers(), [])
+      assert.equal(identifyProcess(server), null)
+    } finally {
+      await driver.close()
+      await fixture.remove()
+    }
+  },
+)

@@ -22,7 +22,12 @@ export async function endImageServers(
   { run_id, spec, started }: Pick<OciRunRecord, 'run_id' | 'spec' | 'started'>,
 ): Promise<void> {
   if (!spec.mounts.some(({ type }) => type === 'disk_image')) return
-  await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
+  try {
+    await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
+  } catch (error) {
+    context.log.warn({ run_id, err: error }, 'a disk image can not be unmounted; its server is killed')
+    return // the caller unmounts again
+  }
   const deadlineMs = context.clock.monotonicMs() + (started === null ? UNUSED_END_TIMEOUT_MS : END_TIMEOUT_MS)
   while ((await context.cgroups.commandPids(run_id)).length > 0) {
     if (context.clock.monotonicMs() > deadlineMs) {

@@ -15,6 +15,7 @@ import type { Runtime } from './runtime.ts'
 import { USE_SAMPLE_FILE } from './use-sample.ts'
 
 const KILL_TIMEOUT_MS = 10_000
+const SERVER_PATIENCE_MS = 5_000
 const KILL_POLL_MS = 5
 const RUNTIME_TIMEOUT_MS = 20_000
 
@@ -78,22 +79,38 @@ export async function removeCgroups(context: OciContext, run: RunId): Promise<vo
   }
 }
 
-/** Kills every process in a sandbox and waits until none is left. Rejects after 10 s. */
+/**
+ * Kills every process in a sandbox and waits until none is left. A process that waits in the kernel for the server of a disk
+ * image ends only with its request. If the server doesn't answer for 5 s, it is killed too, which fails all its requests.
+ * Rejects after 10 s more.
+ */
 export async function killProcesses(context: OciContext, run: RunId): Promise<void> {
-  await killAll(context, () => context.cgroups.pids(run))
+  const listPids = (): Promise<readonly number[]> => context.cgroups.pids(run)
+  if ((await killWithin(context, SERVER_PATIENCE_MS, listPids)).length === 0) return
+  await killCommands(context, run)
+  await killAll(context, listPids)
 }
 
-/** Kills the host's processes that serve a run's commands. They end by themselves once the sandbox has no process. */
+/** Kills the host's processes that serve a run's commands and disk images. */
 export async function killCommands(context: OciContext, run: RunId): Promise<void> {
   await killAll(context, () => context.cgroups.commandPids(run))
 }
 
-async function killAll({ clock }: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
-  const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
+async function killAll(context: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
+  const left = await killWithin(context, KILL_TIMEOUT_MS, listPids)
+  if (left.length > 0) throw new Error(`processes of a sandbox can't be killed: ${left.join(', ')}`)
+}
+
+/** Kills processes until none is left or the time is over. Returns those that are left. */
+async function killWithin(
+  { clock }: OciContext,
+  limitMs: number,
+  listPids: () => Promise<readonly number[]>,
+): Promise<readonly number[]> {
+  const deadlineMs = clock.monotonicMs() + limitMs
   for (;;) {
     const pids = await listPids()
-    if (pids.length === 0) return
-    if (clock.monotonicMs() > deadlineMs) throw new Error(`processes of a sandbox can't be killed: ${pids.join(', ')}`)
+    if (pids.length === 0 || clock.monotonicMs() > deadlineMs) return pids
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     await clock.sleep(KILL_POLL_MS)
   }
