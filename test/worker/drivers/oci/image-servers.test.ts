@@ -75,6 +75,26 @@ test('a run without disk images waits for nothing', async () => {
   assert.deepEqual(await end([tmpfs('/tmp')], () => [1]), [[], 0])
 })
 
+test('a start mounts no further image after a minute', async () => {
+  let nowMs = 0
+  const never = (): never => assert.fail('another image was mounted')
+  const mounter = makeDiskImageMounter(
+    {
+      cgroups: { createForCommands: never },
+      clock: { monotonicMs: () => nowMs },
+      settings: DEFAULT_OCI_SETTINGS,
+      launcher: { start: never },
+      records: { folderOf: never },
+      runtime: RUNTIME,
+      users: { of: never },
+    },
+    makeDesiredRun(),
+    new AbortController().signal,
+  )
+  nowMs = 60_001
+  await assert.rejects(mounter(diskImage('d.img', '/disk'), '/source', '/pin'), /longer than a minute/)
+})
+
 test('a start that is cancelled ends what mounts its image', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-image-'))
   const launcher = makeLauncher(makeLog('silent'))
@@ -83,6 +103,7 @@ test('a start that is cancelled ends what mounts its image', async () => {
   const mounter = makeDiskImageMounter(
     {
       cgroups: { createForCommands: () => Promise.resolve([]) },
+      clock: systemClock,
       settings: DEFAULT_OCI_SETTINGS,
       launcher: {
         async start(_command, files) {

@@ -13,11 +13,14 @@ import { limitCommandsOf } from './limit-runs.ts'
 /** The exit code of the script when the image's owner may see its reason. */
 const WITH_REASON = 2
 const REASON_LENGTH = 300
+/** After this time no further image of a run is mounted. The script itself gives each image as long. */
+const IMAGES_TIMEOUT_MS = 60_000
 /** The sandbox's user who serves images: its last one, which no image or client uses. */
 const SERVER_USER = SANDBOX_IDS - 1
 
 type MounterContext = {
   readonly cgroups: Pick<OciContext['cgroups'], 'createForCommands'>
+  readonly clock: Pick<OciContext['clock'], 'monotonicMs'>
   readonly settings: Pick<OciContext['settings'], 'sessionsPerSandbox'>
   readonly launcher: Pick<OciContext['launcher'], 'start'>
   readonly records: Pick<OciContext['records'], 'folderOf'>
@@ -35,7 +38,10 @@ export function makeDiskImageMounter(
   desired: DesiredRun,
   signal: AbortSignal,
 ): MountDiskImage {
+  const beganMs = context.clock.monotonicMs()
   return async (spec, source, pin) => {
+    if (context.clock.monotonicMs() - beganMs > IMAGES_TIMEOUT_MS)
+      throw new BlockedPathError('the disk images before it took longer than a minute')
     const { uid_shift, namespacePath } = context.users.of(desired.run_id)
     if (namespacePath === null)
       throw new BlockedPathError(`the runtime ${context.runtime.name} can't mount disk images; crun and runc can`)
