@@ -21,6 +21,7 @@ import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
+import { requireValidAuthority } from './require-authority.ts'
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
 import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
@@ -73,12 +74,15 @@ const SLUG_TRIES = 8
 /**
  * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
  * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field that
- * no worker can enforce and for a network that the operator denies, `name_already_exists`, `quota_exceeded`,
+ * no worker can enforce, for a network that the operator denies and for an expired authority, `name_already_exists`, `quota_exceeded`,
  * `org_suspended`, `rate_limited`, and `start_timed_out` if the wait ends too early and `onTimeout` is `cancel`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
-  if (existing === null) requireDiskSize(deps, input.spec)
+  if (existing === null) {
+    requireDiskSize(deps, input.spec)
+    requireValidAuthority(deps, input.spec)
+  }
   const needed = existing === null ? await requireAbilities(deps, caller.org_id, input.spec) : []
   if (existing === null) {
     await requireAllowedNetwork(deps, caller, input.spec.network)

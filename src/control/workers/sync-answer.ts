@@ -115,6 +115,7 @@ async function desiredRunOf(
   { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
 ): Promise<DesiredRun> {
   const secrets = secretsOf(deps, run)
+  const interception = await interceptionOfRun(deps, run, secrets)
   return {
     run_id: run.run_id,
     sandbox_id: run.sandbox_id,
@@ -130,8 +131,8 @@ async function desiredRunOf(
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
     registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
-    ...secrets,
-    ...(await interceptionOfRun(deps, run, secrets)),
+    ...(interception === null ? { secrets: null } : secrets), // values without interception would never be judged
+    ...(interception === undefined ? {} : { interception }),
   }
 }
 

@@ -9,21 +9,21 @@ import { openInterceptKey } from '../sandboxes/seal-secrets.ts'
 
 /**
  * How the TLS connections of a run that must run are intercepted, if anything asks for it: its specification, or secrets that
- * it keeps from an earlier one. A key that can't be unsealed is logged, and the worker doesn't start the run.
+ * it keeps from an earlier one. Null: the key can't be unsealed, which is logged. The worker then doesn't start the run.
  */
 export async function interceptionOfRun(
   deps: AuthorityDeps,
   run: RunAssignment,
   { secrets = null }: Pick<DesiredRun, 'secrets'>,
-): Promise<Pick<DesiredRun, 'interception'>> {
+): Promise<DesiredRun['interception']> {
   const { network } = run.spec
   const keepsSecrets = network.enabled && (secrets ?? []).length > 0
   const asked = interceptionOf(network) ?? (keepsSecrets ? DEFAULT_INTERCEPTION : null)
-  if (asked === null || run.status === 'stopping') return {}
+  if (asked === null || run.status === 'stopping') return undefined
   const { intercept_ca_cert: certificate, block_quic_on_intercept: block_quic, ...same } = asked
   const authority =
     certificate === null ? await authorityOfRun(deps, run) : givenAuthority(deps, { ...run, certificate })
-  return { interception: authority === null ? null : { ...same, block_quic, authority } }
+  return authority === null ? null : { ...same, block_quic, authority }
 }
 
 type Given = Pick<RunAssignment, 'sandbox_id' | 'tls_key_sealed'> & { readonly certificate: string }

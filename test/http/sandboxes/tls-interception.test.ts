@@ -144,6 +144,7 @@ test('what can not be enforced is refused by its field, and a key is never repea
     ['one', 'other'].map((name) => makeAuthority(name, { nowMs: Date.now() })),
   )
   assert.ok(authority && other)
+  const expired = await makeAuthority('expired', { nowMs: 0 })
   const secrets = { entries: [{ env_var: 'KEY', value: 'v', allowed_hosts: [{ type: 'any' }] }] }
   const ca = (cert_path: string, key_path?: string) => ({ intercept_ca: { cert_path, key_path } })
   const refused: readonly (readonly [string, object, object?])[] = [
@@ -161,6 +162,7 @@ test('what can not be enforced is refused by its field, and a key is never repea
     ['tls.intercept_ca.cert_path', ca('/ca.pem', authority.key)],
     ['tls.intercept_ca.key_path', ca(authority.certificate, other.key)],
     ['tls.intercept_ca.key_path', ca(authority.certificate, '/key.pem')],
+    ['tls.intercept_ca.cert_path', ca(expired.certificate, expired.key)],
     ['tls.cache.validity_hours', { cache: { validity_hours: 0 } }],
     ['tls.unknown', { unknown: 1 }],
   ]

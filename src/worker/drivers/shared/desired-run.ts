@@ -85,15 +85,15 @@ export function workloadCommand({ runtime }: SandboxSpec, image: ImageConfig): r
  * its certificate authority. Without them, no request with a placeholder could be judged.
  */
 export function requireSecrets({ spec, secrets = null, interception = null }: DesiredRun): void {
-  if (spec.network.secrets.length > 0 && secrets === null)
-    throw new StartError(
-      'config',
-      'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
-    )
   if (interceptionOf(spec.network) !== null && interception === null)
     throw new StartError(
       'config',
       'the key of network.tls.intercept_ca can not be read: create the sandbox again with the key',
+    )
+  if (spec.network.secrets.length > 0 && secrets === null)
+    throw new StartError(
+      'config',
+      'the values of the secrets can not be read: give them again with PUT /v1/sandboxes/{id}',
     )
 }
 

@@ -60,7 +60,7 @@ export async function serveConnect({ guest, rules, connectServer, onRefused, ...
     const { message, violation, isByPolicy } = error
     const refused = new RequestRefused(message, { violation, isByPolicy, context })
     onRefused(refused)
-    if (server !== null || violation?.action === 'block_and_terminate') return
+    if (server !== null || !isByPolicy) return
     guest.end(renderDenial(refused))
     await firstOf(guest, ['finish', 'close'])
   } finally {

@@ -5,10 +5,11 @@ import {
   type ClientHttp2Session,
   type ClientHttp2Stream,
   type OutgoingHttpHeaders,
+  type ServerHttp2Session,
   type ServerHttp2Stream,
 } from 'node:http2'
-import { detachedStream } from './detached-stream.ts'
 import { endsStream } from './http2-flags.ts'
+import type { Socket } from 'node:net'
 import { readHttp2Request, type Http2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
@@ -34,22 +35,28 @@ const OPTIONS = {
 
 /** Serves a connection whose client speaks HTTP/2 without having negotiated it. Its server must speak it too. */
 export async function serveHttp2({ guest, rules, connectServer, onRefused }: ServedRequests): Promise<void> {
-  const session = performServerHandshake(detachedStream(guest), OPTIONS)
   let server: Promise<ClientHttp2Session> | null = null
   let isRefused = false
-  session.setLocalWindowSize(WINDOW)
-  session.on('error', end)
-  session.on('stream', (stream, _headers, flags, rawHeaders) => {
+  let session: ServerHttp2Session | null = null
+  await openSession(guest, () => {
+    guest.once('end', end)
+    session = performServerHandshake(guest, OPTIONS)
+    session.on('error', end)
+    session.on('stream', takeStream)
+    session.setLocalWindowSize(WINDOW)
+  })
+  if (!guest.closed) await firstOf(guest, ['close'])
+  end()
+  const opened = await (server as Promise<ClientHttp2Session> | null)?.catch(() => null)
+  opened?.destroy()
+
+  function takeStream(stream: ServerHttp2Stream, _: object, flags: number, rawHeaders: readonly string[]): void {
     stream.on('error', () => stream.destroy())
     serve(stream, rawHeaders, { hasBody: !endsStream(flags) }).catch((error: unknown) => {
       if (error instanceof RequestRefused) refuse(error)
       else if (!stream.closed) stream.close(constants.NGHTTP2_INTERNAL_ERROR)
     })
-  })
-  if (!guest.closed) await firstOf(guest, ['close'])
-  session.destroy()
-  const opened = await (server as Promise<ClientHttp2Session> | null)?.catch(() => null)
-  opened?.destroy()
+  }
 
   async function serve(
     stream: ServerHttp2Stream,
@@ -74,15 +81,22 @@ export async function serveHttp2({ guest, rules, connectServer, onRefused }: Ser
   }
 
   async function openServer(): Promise<ClientHttp2Session> {
-    const socket = detachedStream(await connectServer(['h2']))
-    const client = connect('http://server', { ...OPTIONS, createConnection: () => socket })
-    client.on('error', end)
-    for (const event of ['close', 'goaway'] as const)
-      client.on(event, () => {
-        session.close()
+    const socket = await connectServer(['h2'])
+    const client = await openSession(socket, () => {
+      const opened = connect('http://server', { ...OPTIONS, createConnection: () => socket })
+      opened.on('error', end)
+      socket.once('end', () => {
+        opened.destroy()
       })
-    await firstOf(client, ['connect', 'close'])
-    client.setLocalWindowSize(WINDOW)
+      opened.once('connect', () => {
+        opened.setLocalWindowSize(WINDOW)
+      })
+      for (const event of ['close', 'goaway'] as const)
+        opened.on(event, () => {
+          session?.close()
+        })
+      return opened
+    })
     return client
   }
 
@@ -93,9 +107,22 @@ export async function serveHttp2({ guest, rules, connectServer, onRefused }: Ser
   }
 
   function end(): void {
-    session.destroy()
+    session?.destroy()
     guest.destroy()
   }
+}
+
+/**
+ * Opens a session on a socket. Node takes what waits in the socket in its next tick, and an exception that nobody can catch
+ * ends the process if the socket closed meanwhile. Nothing else is to be done in the tick after `setImmediate`.
+ */
+async function openSession<Session>(socket: Socket, open: () => Session): Promise<Session> {
+  const { promise, resolve, reject } = Promise.withResolvers<Session>()
+  setImmediate(() => {
+    if (socket.destroyed || socket.readableEnded) reject(new Error('the connection was closed'))
+    else resolve(open())
+  })
+  return promise
 }
 
 type Checked = { readonly request: Http2Request; readonly refuse: (error: RequestRefused) => void }

@@ -64,6 +64,8 @@ async function acceptTls(client: Socket, host: string, certificates: LeafCertifi
   guest.on('error', () => guest.destroy())
   const timer = setTimeout(() => guest.destroy(), HANDSHAKE_LIMIT_MS)
   await firstOf(guest, ['secure', 'close'])
+  // Only Node's own server resets it, and Node's HTTP/2 would wait for the handshake.
+  Object.assign(guest, { secureConnecting: false })
   clearTimeout(timer)
   return guest
 }
