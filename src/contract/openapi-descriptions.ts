@@ -80,7 +80,11 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   lifecycle: 'When the sandbox is stopped automatically.',
   line_items: 'The usage of each metric, with its price.',
   log_level: 'The log level of the runtime. Null: its default.',
-  max_connections: 'The maximum number of connections at a time. Null or absent: the default of the worker.',
+  max_connections:
+    'The maximum number of connections at a time. Null, 0 or absent: the bound of the worker. With `max_udp_connections`, UDP does not count.',
+  max_tcp_connections: 'Another name of `max_connections`.',
+  max_udp_connections:
+    'The maximum number of UDP connections at a time: flows between two ports. Null or absent: they count for `max_connections`. 0: the bound of the worker.',
   max_duration_secs: 'Stops the sandbox after it has run for this many seconds. Null: never.',
   mem_mib_seconds: 'The memory in MiB, multiplied by the seconds.',
   memory_mib: 'Memory in MiB.',

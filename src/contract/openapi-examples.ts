@@ -183,6 +183,8 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   idle_timeout_secs: 600,
   limit: 20,
   max_connections: 256,
+  max_tcp_connections: 256,
+  max_udp_connections: 64,
   max_duration_secs: 3600,
   memory_mib: 1024,
   metrics_sample_interval_ms: 1000,

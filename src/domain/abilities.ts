@@ -15,6 +15,7 @@ export const ABILITIES = [
   'network_off',
   'network_policy',
   'network_max_connections',
+  'network_max_udp_connections',
   'network_domains',
   'secrets',
   'tls_interception',

@@ -41,11 +41,11 @@ const HANDLERS: { readonly [Kind in HostAsk['kind']]: (ask: Extract<HostAsk, { k
     await Promise.all([...web, tls.listen(443, '0.0.0.0')].map((server) => once(server, 'listening')))
     return 'serving'
   },
-  async serveDatagrams({ port }) {
+  async serveDatagrams({ address, port }) {
     const udp = createSocket('udp4', (message, sender) => {
       udp.send(message, sender.port, sender.address)
     })
-    udp.bind(port, '0.0.0.0')
+    udp.bind(port, address)
     await once(udp, 'listening')
     return 'serving'
   },

@@ -20,7 +20,8 @@ export type HostAsk =
   | { readonly kind: 'setNames'; readonly names: Readonly<Record<string, DnsEntry>> }
   /** Answers HTTP on port 80 and 8080, and HTTPS on 443, of all addresses. The reply tells what arrived. */
   | { readonly kind: 'serveWeb'; readonly certFile: string; readonly keyFile: string }
-  | { readonly kind: 'serveDatagrams'; readonly port: number }
+  /** Answers each datagram to this port of an address, from that address. */
+  | { readonly kind: 'serveDatagrams'; readonly address: string; readonly port: number }
   /** Speaks first on this port, as SSH does. */
   | { readonly kind: 'serveBanner'; readonly port: number }
   | { readonly kind: 'lookUp'; readonly server: string; readonly name: string }

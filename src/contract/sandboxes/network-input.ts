@@ -68,6 +68,8 @@ export const NetworkInput = requestObject(
       Type.Boolean({ default: false, description: 'How domain rules treat traffic whose domain is unknown.' }),
     ),
     max_connections: Type.Optional(nullable(int32())),
+    max_tcp_connections: Type.Optional(nullable(int32())),
+    max_udp_connections: Type.Optional(nullable(int32())),
     policy: Type.Optional(nullableComponent(NetworkPolicyInput)),
     secrets: Type.Optional(nullableComponent(SecretsInput)),
     ports: Type.Optional(Type.Array(PublishedPort, { maxItems: RULE_PORTS_MAX })),

@@ -168,6 +168,7 @@ const NetworkReply = Type.Object(
     ports: Type.Array(PublishedPort),
     trust_host_cas: Type.Boolean(),
     max_connections: Type.Optional(nullable(int32())),
+    max_udp_connections: Type.Optional(int32()),
     policy: Type.Optional(nullableComponent(NetworkPolicyReply)),
     secrets: Type.Optional(Type.Array(SecretReply)),
     secret_defaults: Type.Optional(SecretDefaultsReply),

@@ -30,13 +30,27 @@ export function normalizeNetwork(
   return {
     enabled: input.enabled ?? true,
     strict: input.strict ?? false,
-    max_connections: input.max_connections ?? null,
+    max_connections: maxConnectionsOf(input, refuse),
+    ...(typeof input.max_udp_connections === 'number' ? { max_udp_connections: input.max_udp_connections } : {}),
     policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
     secrets,
     ...(isDeepStrictEqual(defaults, NO_SECRET_DEFAULTS) ? {} : { secret_defaults: defaults }),
     ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
     ...(tls === null ? {} : { tls }),
   }
+}
+
+/** Clients have two names for one field. */
+function maxConnectionsOf({ max_connections, max_tcp_connections }: NetworkInput, refuse: Refuse): number | null {
+  const [one, other] = [max_connections ?? null, max_tcp_connections ?? null]
+  if (one !== null && other !== null && one !== other)
+    refuse({
+      code: 'invalid_sandbox_config',
+      field: 'network.max_tcp_connections',
+      seen: String(other),
+      accepted: `${String(one)} or nothing, because network.max_connections is the same field`,
+    })
+  return one ?? other
 }
 
 function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {

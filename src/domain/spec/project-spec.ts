@@ -37,6 +37,7 @@ export type NetworkProjection = {
   readonly ports: readonly never[]
   readonly trust_host_cas: boolean
   readonly max_connections: number | null
+  readonly max_udp_connections?: number
   readonly policy: NetworkPolicy | null
   readonly secrets?: readonly SecretProjection[]
   readonly secret_defaults?: SecretDefaults
@@ -73,7 +74,16 @@ export type TlsProjection = Pick<
 
 /** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
-  const { enabled, max_connections, policy, secrets, secret_defaults, trust_host_cas = false, tls } = spec.network
+  const {
+    enabled,
+    max_connections,
+    max_udp_connections,
+    policy,
+    secrets,
+    secret_defaults,
+    trust_host_cas = false,
+    tls,
+  } = spec.network
   return {
     image: spec.image,
     resources: spec.resources,
@@ -88,6 +98,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
       ports: [],
       trust_host_cas,
       max_connections,
+      ...(max_udp_connections === undefined ? {} : { max_udp_connections }),
       policy,
       ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
       ...(secret_defaults === undefined ? {} : { secret_defaults }),

@@ -72,6 +72,12 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     findFields: (spec) =>
       fieldIf('network.max_connections', spec.network.enabled && spec.network.max_connections !== null),
   },
+  network_max_udp_connections: {
+    fields: '`network.max_udp_connections`',
+    why: 'needs a worker that is capable of limiting concurrent UDP connections',
+    findFields: ({ network }) =>
+      fieldIf('network.max_udp_connections', network.enabled && network.max_udp_connections !== undefined),
+  },
   network_domains: {
     fields: '`network.policy.rules[].destination` with `domain` or `domain_suffix`',
     why: 'needs a worker that is capable of filtering traffic by domain name',

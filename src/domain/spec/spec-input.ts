@@ -130,14 +130,17 @@ export type NetworkInput = {
   readonly enabled?: boolean
   readonly strict?: boolean
   readonly max_connections?: number | null
+  /** Another name of `max_connections`. */
+  readonly max_tcp_connections?: number | null
+  readonly max_udp_connections?: number | null
   readonly policy?: PolicyInput | null
   readonly secrets?: SecretsInput | null
+  readonly trust_host_cas?: boolean
+  readonly tls?: TlsInput | null
   /** No driver supports this field and those after it. Only values that request nothing are accepted. */
   readonly ports?: readonly object[]
-  readonly trust_host_cas?: boolean
   readonly dns?: object | null
   readonly interface?: object | null
-  readonly tls?: TlsInput | null
 }
 
 /** Certificates are PEM texts, also where the published API has the path of a PEM file. */

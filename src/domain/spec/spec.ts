@@ -176,7 +176,10 @@ export type HandoffInit = {
 export type NetworkSpec = {
   readonly enabled: boolean
   readonly strict: boolean
+  /** Null or 0: the worker's bound alone. With `max_udp_connections`, UDP doesn't count. */
   readonly max_connections: number | null
+  /** Absent: UDP counts for `max_connections`. 0: the worker's bound alone. */
+  readonly max_udp_connections?: number
   /** Null: the default policy, which allows DNS and egress to public addresses and nothing else. */
   readonly policy: NetworkPolicy | null
   /** Secrets to substitute, without their values. */

@@ -168,7 +168,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       address: sandbox,
       mark: network.mark,
       egress,
-      maxConnections: spec.max_connections,
+      limits: spec,
       bound,
       redirect: network.egress ?? null,
     })

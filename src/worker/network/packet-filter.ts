@@ -9,6 +9,7 @@
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import type { EgressNeeds } from './network-records.ts'
+import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import { slotDevice } from './network-names.ts'
 import { renderRule, TABLE } from './render-rule.ts'
 import { cutOffRedirect, isTied, redirectBaseRules, redirectRules, removeRedirect } from './redirect-rules.ts'
@@ -69,11 +70,26 @@ type Attachment = {
   /** The mark of the sandbox's connections. Not 0, and different from the slot's earlier marks. */
   readonly mark: number
   readonly egress: readonly PacketRule[]
-  readonly maxConnections: number | null
+  readonly limits: ConnectionLimits
   /** The operator's bound. Null if the kernel can't count connections. */
   readonly bound: ConnectionBound | null
   /** What the egress process must do. Null: the packet filter judges everything. */
   readonly redirect: Pick<EgressNeeds, 'closed_udp_ports'> | null
+}
+
+/** How many connections a sandbox asks for. Null, absent and 0: as many as the operator's bound allows. */
+type ConnectionLimits = Pick<NetworkSpec, 'max_connections' | 'max_udp_connections'>
+
+/** The conditions under which a new connection is dropped. They are in one chain, so that all ways out count together. */
+function boundRules(limits: ConnectionLimits, bound: ConnectionBound | null): readonly string[] {
+  const { max_connections, max_udp_connections } = limits
+  const most = bound?.connections ?? null
+  const rate = bound === null ? [] : [`limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets`] // prettier-ignore
+  const count = (condition: string, limit: number | null): readonly string[] =>
+    limit === null || limit === 0 ? [] : [`${condition} ct count over ${String(limit)}`.trimStart()]
+  if (max_udp_connections === undefined) return [...rate, ...count('', max_connections), ...count('', most)]
+  const own = [...count('meta l4proto != udp', max_connections), ...count('meta l4proto udp', max_udp_connections)]
+  return [...rate, ...own, ...count('', most)]
 }
 
 /**
@@ -85,23 +101,22 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
   const pass = `${TABLE} pass_${String(slot)}`
-  const limit = Math.min(attachment.maxConnections ?? Infinity, bound?.connections ?? Infinity)
   const dnsLimit = bound === null ? [] : [`ct state new ct count over ${String(bound.connections)} drop`]
-  const rate = bound === null ? [] : [`ct state new limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets`] // prettier-ignore
-  const bounds = [...rate, ...(limit === Infinity ? [] : [`ct state new ct count over ${String(limit)}`])]
+  const bounding = `${TABLE} bound_${String(slot)}`
   return [
-    ...[pass, judge].flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
+    ...[bounding, pass, judge].flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
+    ...boundRules(attachment.limits, bound).map((text) => `add rule ${bounding} ct state new ${text} drop`),
     `add rule ${judge} ip saddr != ${address} drop`,
     `add rule ${judge} ct state invalid drop`,
     `add rule ${judge} ct state established,related ct mark != ${String(mark)} drop`,
     `add rule ${judge} meta l4proto != { tcp, udp, icmp } drop`,
-    ...(redirect === null ? [] : redirectRules({ ...redirect, slot, gateway, mark, egress, bounds })),
+    ...(redirect === null ? [] : redirectRules({ ...redirect, slot, gateway, mark, egress })),
     ...renderRules(egress, slot).map((text) => `add rule ${judge} ${text}`),
     `add rule ${judge} goto refusing`,
     `add rule ${pass} ip daddr ${gateway} limit rate over ${String(DNS_PACKETS_PER_SECOND)}/second burst ${String(DNS_PACKETS_PER_SECOND)} packets drop`,
     ...dnsLimit.map((text) => `add rule ${pass} ip daddr ${gateway} ${text}`),
     `add rule ${pass} ip daddr ${gateway} ct mark set ${String(mark)} accept`,
-    ...bounds.map((text) => `add rule ${pass} ${text} drop`),
+    `add rule ${pass} jump bound_${String(slot)}`,
     `add rule ${pass} ct mark set ${String(mark)} accept`,
     `add element ${TABLE} answers { "${device}" . ${String(mark)} }`,
     `add element ${TABLE} zones { "${device}" : ${String(zoneOf(mark))} }`,
@@ -139,12 +154,12 @@ export function cutOffRules({ slot, mark, redirected }: CutOff): readonly string
 /** Returns the commands that remove a sandbox's rules. They also succeed if some of the rules are missing. */
 export function detachmentRules(cut: CutOff): readonly string[] {
   const { slot, redirected } = cut
-  const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
+  const chains = ['judge', 'pass', 'bound'].map((name) => `${TABLE} ${name}_${String(slot)}`)
   return [
     ...cutOffRules(cut),
     ...chains.flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
-    ...chains.map((chain) => `delete chain ${chain}`),
     ...(redirected === null ? [] : removeRedirect(slot, redirected.named)),
+    ...chains.map((chain) => `delete chain ${chain}`),
   ]
 }
 

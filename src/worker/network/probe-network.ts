@@ -45,7 +45,7 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
       ],
       abilities: [
         ...abilities,
-        ...(counts === null ? (['network_max_connections'] as const) : []),
+        ...(counts === null ? (['network_max_connections', 'network_max_udp_connections'] as const) : []),
         ...(redirects === null ? (['network_domains'] as const) : []),
       ],
     }
@@ -61,7 +61,15 @@ const DNS_PORT = 53
 function sampleRules(maxConnections: number | null, isRedirected = false): readonly string[] {
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
-  const attachment = { slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections, bound: null }
+  const attachment = {
+    slot: 1,
+    gateway,
+    address: '10.209.0.6',
+    mark: 1,
+    egress,
+    limits: { max_connections: maxConnections },
+    bound: null,
+  }
   return attachmentRules({ ...attachment, redirect: isRedirected ? { closed_udp_ports: [443] } : null })
 }
 

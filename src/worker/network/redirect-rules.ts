@@ -51,19 +51,10 @@ export type Redirection = {
   readonly mark: number
   readonly egress: readonly PacketRule[]
   readonly closed_udp_ports: readonly number[]
-  /** The conditions under which a new connection is dropped. */
-  readonly bounds: readonly string[]
 }
 
 /** The rules of one sandbox that follow the checks of its chain `judge`, up to those for other packets than TCP. */
-export function redirectRules({
-  slot,
-  gateway,
-  mark,
-  egress,
-  closed_udp_ports,
-  bounds,
-}: Redirection): readonly string[] {
+export function redirectRules({ slot, gateway, mark, egress, closed_udp_ports }: Redirection): readonly string[] {
   const chain = (name: string): string => `${TABLE} ${name}_${String(slot)}`
   const [judge, redirect, dial] = [chain('judge'), chain('redirect'), chain('dial')]
   const accept = `ct mark set ${String(mark)} accept`
@@ -75,7 +66,7 @@ export function redirectRules({
   return [
     ...[redirect, dial].flatMap((name) => [`add chain ${name}`, `flush chain ${name}`]),
     ...namedRules(egress).map((_, index) => `add set ${tiedSet(slot, index)} { type ipv4_addr; flags timeout; }`),
-    ...bounds.map((bound) => `add rule ${redirect} ${bound} drop`),
+    `add rule ${redirect} jump bound_${String(slot)}`,
     `add rule ${redirect} meta l4proto tcp ct mark set ${String(mark)} meta mark set ${REDIRECT_MARK} tproxy ip to 127.0.0.1:${String(EGRESS_PORT)} accept`,
     `add rule ${redirect} goto refusing`,
     `add rule ${dial} meta l4proto != tcp drop`,

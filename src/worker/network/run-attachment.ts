@@ -14,7 +14,7 @@ import type { RouterRules } from './router-rules.ts'
 export type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 /** The part of it that the packet filter depends on. */
 export type Applied = {
-  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections'>
+  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections' | 'max_udp_connections'>
   readonly operator: OperatorRanges
 }
 
@@ -56,8 +56,8 @@ export function newAttachment(
   return egress === null ? attachment : { ...attachment, egress }
 }
 
-export function policyText({ spec: { policy, max_connections }, operator }: Applied): string {
-  return JSON.stringify({ policy, max_connections, operator })
+export function policyText({ spec: { policy, max_connections, max_udp_connections }, operator }: Applied): string {
+  return JSON.stringify({ policy, max_connections, max_udp_connections, operator })
 }
 
 /** Reads what `policyText` wrote. */

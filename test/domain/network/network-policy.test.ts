@@ -161,6 +161,7 @@ test('a network spec needs exactly the abilities of its fields, and the field `s
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, strict: true }), [])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
   assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, max_connections: 3 }), ['network_max_connections'])
+  assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, max_udp_connections: 3 }), ['network_max_udp_connections'])
 })
 
 function abilitiesOf(network: NetworkSpec): readonly string[] {

@@ -87,6 +87,15 @@ test('the PascalCase spellings of replies mean the same as the snake_case ones',
   assert.deepEqual(spec.network.policy?.rules[0]?.destination, { group: 'link_local' })
 })
 
+test('the TCP limit of connections has two names, and the UDP limit is one of its own', () => {
+  const limits = (network: object) => normalized({ ...IMAGE, network }).spec.network
+  assert.equal(limits({ max_tcp_connections: 7 }).max_connections, 7)
+  assert.equal(limits({ max_connections: 7, max_tcp_connections: 7 }).max_connections, 7)
+  assert.equal(limits({ max_udp_connections: 5 }).max_udp_connections, 5)
+  const refusal = refused({ ...IMAGE, network: { max_connections: 7, max_tcp_connections: 8 } })
+  assert.equal(refusal.field, 'network.max_tcp_connections')
+})
+
 test('the network of a reply can be sent back, and fields that no driver supports are refused by name', () => {
   assert.deepEqual(
     normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,

@@ -32,7 +32,7 @@ if (isInOwnNetwork(import.meta.filename)) {
     before(async () => {
       const world = cleanups.use(await makeNamedWorld(NAMES))
       outside = world.outside
-      await outside.ask({ kind: 'serveDatagrams', port: 9_000 })
+      await outside.ask({ kind: 'serveDatagrams', address: OUTSIDE.public, port: 9_000 })
       await outside.ask({ kind: 'serveBanner', port: 22 })
       networks = await openSandboxNetworks(cleanups.use(await networksOptions()))
       cleanups.defer(() => networks.close())

@@ -24,7 +24,13 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.deepEqual(await probeNetwork(systemRandom), {
         ok: true,
         missing: [],
-        abilities: ['network_off', 'network_policy', 'network_max_connections', 'network_domains'],
+        abilities: [
+          'network_off',
+          'network_policy',
+          'network_max_connections',
+          'network_max_udp_connections',
+          'network_domains',
+        ],
       })
       assert.deepEqual(await traces(), untouched)
     })

@@ -19,6 +19,7 @@ import {
   DNS_RULE,
   networksOptions,
   networkWith,
+  type Inmate,
 } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 import { attack } from '../../support/security-attack.ts'
@@ -201,6 +202,19 @@ if (isInOwnNetwork(import.meta.filename)) {
         'connected',
         'a closed connection allows a new one',
       )
+    })
+
+    test('max_udp_connections limits UDP alone, max_connections then the others, and 0 asks for no limit', async () => {
+      const udp = (box: Inmate) => box.prober.ask({ kind: 'udp', host: OUTSIDE.public, port: 443 })
+      const hold = { kind: 'tcp', host: OUTSIDE.public, port: 80, hold: true } as const
+      const limits = { ...DEFAULT_NETWORK, max_connections: 1, max_udp_connections: 2 }
+      await using limited = await attachInmate(networks, 'udp-limited', limits)
+      assert.deepEqual([await udp(limited), await udp(limited)], ['answered', 'answered'])
+      assert.notEqual(await udp(limited), 'answered')
+      assert.equal(await limited.prober.ask(hold), 'connected')
+      assert.equal(await limited.tcp(OUTSIDE.public), 'timeout')
+      await using free = await attachInmate(networks, 'zero', { ...limits, max_connections: 0, max_udp_connections: 0 })
+      assert.deepEqual([await udp(free), await free.tcp(OUTSIDE.public)], ['answered', 'connected'])
     })
 
     attack('sends packets with the source address of another sandbox', FACTS, async () => {

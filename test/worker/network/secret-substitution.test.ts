@@ -51,8 +51,8 @@ if (isInOwnNetwork(import.meta.filename)) {
         cache: { capacity: 10, validity_hours: 24 },
         authority,
       }
-      await outside.ask({ kind: 'serveDatagrams', port: 443 })
-      await outside.ask({ kind: 'serveDatagrams', port: 9_000 })
+      await outside.ask({ kind: 'serveDatagrams', address: OUTSIDE.public, port: 443 })
+      await outside.ask({ kind: 'serveDatagrams', address: OUTSIDE.public, port: 9_000 })
       await outside.ask({ kind: 'serveBanner', port: 22 })
       networks = await openSandboxNetworks(cleanups.use(await networksOptions()))
       networks.onRefused((_, refusal) => refusals.push(refusal))

@@ -84,8 +84,8 @@ export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): 
 }
 
 function withBound(network: NetworkSpec, connections: number): NetworkSpec {
-  const { max_connections } = network
-  return { ...network, max_connections: max_connections === null ? null : Math.min(max_connections, connections) }
+  const asked = network.max_connections ?? 0
+  return { ...network, max_connections: asked === 0 ? null : Math.min(asked, connections) }
 }
 
 function makeVmMount(mount: Mount, source: string | undefined): VmMount {

@@ -173,7 +173,14 @@ test('every field that the runtime does not get is handled by another part of th
 
 test('the abilities of microVMs are all except those that are documented as absent', () => {
   const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
-  assert.deepEqual(missing, ['secrets', 'tls_interception', 'raw_stat', 'disk_images', 'disk_image_formats'])
+  assert.deepEqual(missing, [
+    'network_max_udp_connections',
+    'secrets',
+    'tls_interception',
+    'raw_stat',
+    'disk_images',
+    'disk_image_formats',
+  ])
 })
 
 test('a mount that needs an absent ability is refused by the control plane and by the config', () => {
