@@ -19,7 +19,8 @@ type Options = ServedRequests & {
 
 /**
  * Serves a connection to an HTTP proxy that begins with CONNECT. No value goes into that request. What the tunnel carries is
- * judged like a connection to the host that CONNECT names, without a tie by DNS, because the proxy resolves the name.
+ * judged like a connection to the host that CONNECT names. The proxy resolves the name, so the server's certificate takes the
+ * place of a tie by DNS.
  */
 export async function serveConnect({ guest, rules, connectServer, onRefused, ...rest }: Options): Promise<void> {
   const { connection, tunnels, serveInner } = rest
@@ -47,7 +48,10 @@ export async function serveConnect({ guest, rules, connectServer, onRefused, ...
     if (tls !== null && (first.name ?? host) !== host)
       throw new RequestRefused('a server name other than the host of CONNECT')
     const proxy = server
-    const inner = { ...connection, tunnels: null, tiedNames: [host], destination: { address: host, port } }
+    // Only a verified certificate proves whom the proxy connected. A proxy of the sandbox's choice could read plain requests.
+    const isProved = tls?.upstream.verifies(host) === true
+    const tiedNames = isProved ? [host] : []
+    const inner = { ...connection, tunnels: null, tiedNames, destination: { address: host, port } }
     const dial = (): Promise<Socket> => Promise.resolve(proxy)
     const allowsHost = (name: string): boolean => name === host
     if (tls !== null || first.form === 'http') await serveInner({ ...inner, sni: first.name, tls, dial, allowsHost })

@@ -129,6 +129,14 @@ test('a placeholder in CONNECT, or in a tunnel that is not read, is found', asyn
   assert.equal(world.interceptor.refused.at(-1)?.isByPolicy, true)
 })
 
+test('plain requests in a tunnel get no value, because the proxy could be of the choice of the sandbox', async (t) => {
+  const world = await openWorld(t, [testSecret({ require_tls_identity: false })])
+  const { socket } = await openTunnel(t, world, CONNECT.replaceAll(':443', ':80'))
+  socket.write('GET / HTTP/1.1\r\nHost: api.test\r\nX-Key: $MSB_KEY\r\n\r\n')
+  await once(socket, 'close')
+  assert.ok(!world.proxied().includes('the-real-value') && !world.proxied().includes('$MSB_KEY'), world.proxied())
+})
+
 test('a tunnel to another port passes its TLS unread, and a refusal of the proxy reaches the client', async (t) => {
   const world = await openWorld(t, [testSecret()])
   const { socket } = await openTunnel(t, world, CONNECT.replaceAll(':443', ':8443'))
