@@ -85,6 +85,15 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.ok(!everywhere.join('\n').includes(VALUE))
     })
 
+    test('after the worker was killed, the sandbox uses its secret again', async () => {
+      await server.kill9()
+      await server.start()
+      await waitUntil(async () => (await inside('keyed', secureRequest('good.example'))).includes('200 OK'))
+      const arrived = await outside.ask({ kind: 'takeRequests' })
+      assert.ok(arrived.includes(`"authorization":"Bearer ${VALUE}"`), arrived)
+      assert.ok(!arrived.includes('$MSB_API_KEY'), arrived)
+    })
+
     test('a secret that demands it ends the sandbox', async () => {
       const entry = { env_var: 'KEY', value: VALUE, allowed_hosts: [{ type: 'exact', value: 'good.example' }] }
       const secrets = { entries: [{ ...entry, violation_action: { type: 'block_and_terminate' } }] }
