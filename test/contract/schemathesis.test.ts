@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { tryCommand } from '../../src/lib/run-command.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
+
+// Tools of PyPI that read openapi.json. `npm run test:contract` installs them.
+
+const LIMIT_MS = 400_000
+const PYTHON = process.env['SANDYARD_TEST_CONTRACT_PYTHON']
+const DOCUMENT = join(import.meta.dirname, '../../openapi.json')
+const CHECKS = [
+  'not_a_server_error',
+  'status_code_conformance',
+  'content_type_conformance',
+  'response_schema_conformance',
+  'response_headers_conformance',
+  'negative_data_rejection',
+]
+/** Operations that wait or stay open for as long as they are asked to, and the one that revokes the key of the test. */
+const LEFT_OUT = ['open_agent', 'read_sandbox_logs', 'wait_for_sandbox', 'wait_for_sandbox_by_name', 'revoke_api_key']
+
+describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run test:contract` runs it' }, () => {
+  let server: RealServer
+  before(async () => {
+    server = await startServer({
+      SANDYARD_DRIVER: 'simulated',
+      SANDYARD_KEY_REQUESTS_PER_SEC: '0',
+      SANDYARD_ORG_REQUESTS_PER_SEC: '0',
+      SANDYARD_REFUSED_KEYS_PER_SEC: '0',
+    })
+  })
+  after(() => server.close())
+
+  async function run(program: string, args: readonly string[]): Promise<void> {
+    const folder = mkdtempSync(join(tmpdir(), 'sandyard-contract-'))
+    try {
+      const { code, stdout, stderr } = await tryCommand(join(PYTHON ?? '', program), args, {
+        timeoutMs: LIMIT_MS * TIMEOUT_FACTOR,
+        env: { ...process.env, PWD: folder },
+      })
+      assert.equal(code, 0, `${stdout}\n${stderr}`)
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  }
+
+  test('Schemathesis finds no status that is not documented, no 5xx and no invalid request that is accepted', () =>
+    run('st', [
+      'run',
+      DOCUMENT,
+      `--url=${server.url}`,
+      `--header=Authorization: Bearer ${server.key}`,
+      '--phases=examples,coverage,fuzzing',
+      '--max-examples=15',
+      '--seed=1',
+      '--continue-on-failure',
+      '--no-shrink',
+      `--checks=${CHECKS.join(',')}`,
+      ...LEFT_OUT.map((id) => `--exclude-operation-id=${id}`),
+      '--request-timeout=60',
+      '--warnings=off',
+    ]))
+})
