@@ -3,6 +3,7 @@
 // no test ran.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ensureDocumentTools } from './document-tools.mjs'
 import { fetchPackages } from './fetch-packages.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runTests } from './run-tests.mjs'
@@ -18,7 +19,10 @@ await runMain(async () => {
   ensureTestPackages()
   const fetched = join(root, '.setup', 'postgres-17')
   fetchPackages(fetched, [`${postgres17}@17.10.0-beta.17`])
-  const env = { SANDYARD_TEST_POSTGRES_17: join(fetched, 'node_modules', postgres17) }
+  const env = {
+    SANDYARD_TEST_POSTGRES_17: join(fetched, 'node_modules', postgres17),
+    SANDYARD_TEST_DOCUMENT_TOOLS: ensureDocumentTools(root),
+  }
   const given = process.argv.slice(2)
   const flags = given.filter((word) => word.startsWith('-'))
   const paths = given.filter((word) => !word.startsWith('-'))

@@ -41,6 +41,7 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
       const { code, stdout, stderr } = await tryCommand(join(PYTHON ?? '', program), args, {
         timeoutMs: LIMIT_MS * TIMEOUT_FACTOR,
         env: { ...process.env, PWD: folder },
+        cwd: folder,
       })
       assert.equal(code, 0, `${stdout}\n${stderr}`)
     } finally {
