@@ -19,7 +19,7 @@ await runMain(async () => {
   withSetUpLock(`${root}/.setup/contract.lock`, () => ensurePython(folder))
   const given = process.argv.slice(2)
   return await runTests(root, {
-    paths: given.length === 0 ? ['test/contract/schemathesis.test.ts'] : given,
+    paths: given.length === 0 ? ['test/contract/python-tools.test.ts'] : given,
     env: { SANDYARD_TEST_CONTRACT_PYTHON: join(folder, 'bin') },
   })
 })

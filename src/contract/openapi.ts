@@ -92,7 +92,7 @@ function renderOperation(operation: Operation, components: Components): object {
           },
         }
       : {}),
-    ...(takes === 'bytes' ? { requestBody: { required: true, content: BYTES } } : {}),
+    ...(takes === 'bytes' ? { requestBody: { required: false, content: BYTES } } : {}),
     responses: {
       [reply.status]: {
         description: reply.description,

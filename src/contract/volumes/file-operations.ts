@@ -113,7 +113,7 @@ export const VOLUME_FILE_OPERATIONS = {
     path: `${FILES}/content`,
     summary: 'Write a file of a volume',
     description:
-      'The body is streamed and may have any length. The file is replaced at once when all of it has arrived. Missing folders are created.',
+      'The body is streamed and may have any length. Without a body, the file is empty. The file is replaced at once when all of it has arrived. Missing folders are created.',
     headers: VolumePathHeaders,
     takes: 'bytes',
     reply: jsonReply(MessageReply, 'The file is written.'),
