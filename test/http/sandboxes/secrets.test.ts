@@ -3,6 +3,7 @@ import { after, before, test } from 'node:test'
 import { call, mustCall, type ModificationBody, type SandboxBody } from '../../support/api.ts'
 import { capturedRequests } from '../../support/contract.ts'
 import { addKey } from '../../support/orgs.ts'
+import { onServer } from '../../support/postgres.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import type { RunSecret } from '../../../src/domain/spec/secrets.ts'
@@ -257,4 +258,29 @@ test('a worker that starts again gets the secrets again, and a driver that fails
   endWorker = world.runWorker({ ...driver, setSecrets })
   await waitUntil(() => onWorker(id)['KEY']?.value === 'one')
   assert.ok(tries > 1)
+})
+
+test('a change that waits too long for another one, or whose database fails, is refused by a code of its own, changes nothing and may be sent again', async () => {
+  const { id } = await create('contended', [KEY])
+  const change = { secrets: [{ name: 'KEY', value: 'two' }] }
+  await onServer(world.control.databaseUrl, async (somebody) => {
+    await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
+    await somebody.query('BEGIN')
+    await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [id])
+    const late = await modify(id, change)
+    assert.deepEqual([late.status, /modification_in_progress/.test(late.text)], [409, true], late.text)
+    const cut = modify(id, change)
+    await waitUntil(async () => {
+      const killed = await somebody.query(
+        'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))',
+      )
+      return killed.rowCount === 1
+    })
+    const { status, text } = await cut
+    assert.deepEqual([status, /modification_failed/.test(text), /safe to send it again/.test(text)], [503, true, true])
+    await somebody.query('ROLLBACK')
+  })
+  assert.equal(onWorker(id)['KEY']?.value, 'one')
+  assert.ok(!(await modify(id, change)).isRefusal)
+  await waitUntil(() => onWorker(id)['KEY']?.value === 'two')
 })
