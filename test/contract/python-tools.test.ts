@@ -73,7 +73,7 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
       `--url=${server.url}`,
       `--header=Authorization: Bearer ${server.key}`,
       '--phases=examples,coverage,fuzzing',
-      '--max-examples=50',
+      '--max-examples=15',
       '--max-time=300',
       '--seed=1',
       '--continue-on-failure',
