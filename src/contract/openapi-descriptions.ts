@@ -70,7 +70,7 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   idle_timeout_secs: 'Stops the sandbox after this many seconds without use. Null: never.',
   init: 'The program that becomes process 1. Null or absent: the default of the worker.',
   injection: 'Where the value replaces the placeholder.',
-  interface: 'The addresses and the MTU of the network interface.',
+  interface: 'What the network device of the sandbox shows. Null or absent: as the worker chooses.',
   joined_at: 'When the person joined the organization.',
   key: 'The name of the variable.',
   key_id: 'The id of an SSH key.',
@@ -82,6 +82,12 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   log_level: 'The log level of the runtime. Null: its default.',
   max_connections:
     'The maximum number of connections at a time. Null, 0 or absent: the bound of the worker. With `max_udp_connections`, UDP does not count.',
+  ipv4_address: 'The IPv4 address that the sandbox shows as its own.',
+  ipv4_pool: 'The IPv4 block of the address. Without an address, its second one is shown.',
+  ipv6_address: 'Only null: sandboxes have no IPv6.',
+  ipv6_pool: 'Only null: sandboxes have no IPv6.',
+  mac: 'The six octets of the MAC address.',
+  mtu: 'The largest packet of the device, in bytes, from 68 to 65535.',
   max_tcp_connections: 'Another name of `max_connections`.',
   max_udp_connections:
     'The maximum number of UDP connections at a time: flows between two ports. Null or absent: they count for `max_connections`. 0: the bound of the worker.',

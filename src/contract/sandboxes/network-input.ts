@@ -61,6 +61,21 @@ const NetworkPolicyInput = requestObject(
 /** The schema of a network field that no driver supports. It accepts only null. */
 const notYet = Type.Optional(nullable(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
 
+const InterfaceInput = requestObject(
+  {
+    ipv4_address: Type.Optional(nullable(Type.String())),
+    ipv4_pool: Type.Optional(nullable(Type.String())),
+    ipv6_address: Type.Optional(nullable(Type.String())),
+    ipv6_pool: Type.Optional(nullable(Type.String())),
+    mac: Type.Optional(nullable(Type.Array(int32(), { maxItems: 6 }))),
+    mtu: Type.Optional(nullable(int32())),
+  },
+  {
+    title: 'InterfaceInput',
+    description: 'What the network device of the sandbox shows. Null: as the worker chooses.',
+  },
+)
+
 export const NetworkInput = requestObject(
   {
     enabled: Type.Optional(Type.Boolean({ default: true })),
@@ -80,7 +95,7 @@ export const NetworkInput = requestObject(
       }),
     ),
     dns: notYet,
-    interface: notYet,
+    interface: Type.Optional(nullableComponent(InterfaceInput)),
     tls: Type.Optional(nullableComponent(TlsInput)),
   },
   {

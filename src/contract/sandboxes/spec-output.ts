@@ -162,6 +162,16 @@ const SecretDefaultsReply = Type.Object(
   { title: 'SecretDefaults', description: 'What applies to secrets that have no `on_violation`.' },
 )
 
+const InterfaceReply = Type.Object(
+  {
+    ipv4_address: nullable(Type.String()),
+    ipv4_pool: nullable(Type.String()),
+    mac: nullable(Type.Array(int32())),
+    mtu: nullable(int32()),
+  },
+  { title: 'Interface', description: 'What the network device of the sandbox shows. Null: as the worker chooses.' },
+)
+
 const NetworkReply = Type.Object(
   {
     enabled: Type.Boolean(),
@@ -173,6 +183,7 @@ const NetworkReply = Type.Object(
     secrets: Type.Optional(Type.Array(SecretReply)),
     secret_defaults: Type.Optional(SecretDefaultsReply),
     tls: Type.Optional(TlsReply),
+    interface: Type.Optional(InterfaceReply),
   },
   {
     title: 'Network',

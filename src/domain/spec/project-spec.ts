@@ -1,3 +1,4 @@
+import type { NetworkInterface } from './network-interface.ts'
 import { pascalCase, type PascalCase } from '../casing.ts'
 import type {
   BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
@@ -36,6 +37,7 @@ export type NetworkProjection = {
   readonly enabled: boolean
   readonly ports: readonly never[]
   readonly trust_host_cas: boolean
+  readonly interface?: NetworkInterface
   readonly max_connections: number | null
   readonly max_udp_connections?: number
   readonly policy: NetworkPolicy | null
@@ -83,6 +85,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     secret_defaults,
     trust_host_cas = false,
     tls,
+    interface: device,
   } = spec.network
   return {
     image: spec.image,
@@ -100,6 +103,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
       max_connections,
       ...(max_udp_connections === undefined ? {} : { max_udp_connections }),
       policy,
+      ...(device === undefined ? {} : { interface: device }),
       ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
       ...(secret_defaults === undefined ? {} : { secret_defaults }),
       ...(tls === undefined ? {} : { tls: projectTls(tls) }),

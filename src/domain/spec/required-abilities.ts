@@ -78,6 +78,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     findFields: ({ network }) =>
       fieldIf('network.max_udp_connections', network.enabled && network.max_udp_connections !== undefined),
   },
+  network_interface: {
+    fields: '`network.interface`',
+    why: 'needs a worker that is capable of configuring the network device',
+    findFields: ({ network }) => fieldIf('network.interface', network.enabled && network.interface !== undefined),
+  },
   network_domains: {
     fields: '`network.policy.rules[].destination` with `domain` or `domain_suffix`',
     why: 'needs a worker that is capable of filtering traffic by domain name',

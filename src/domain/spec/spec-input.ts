@@ -1,3 +1,4 @@
+import type { InterfaceInput } from './network-interface.ts'
 import type { EitherCasing } from '../casing.ts'
 import type { ViolationAction } from './secrets.ts'
 import type {
@@ -137,10 +138,10 @@ export type NetworkInput = {
   readonly secrets?: SecretsInput | null
   readonly trust_host_cas?: boolean
   readonly tls?: TlsInput | null
+  readonly interface?: InterfaceInput | null
   /** No driver supports this field and those after it. Only values that request nothing are accepted. */
   readonly ports?: readonly object[]
   readonly dns?: object | null
-  readonly interface?: object | null
 }
 
 /** Certificates are PEM texts, also where the published API has the path of a PEM file. */

@@ -1,4 +1,5 @@
 import type { Secret, SecretDefaults } from './secrets.ts'
+import type { NetworkInterface } from './network-interface.ts'
 import type { TlsInterception } from './tls-interception.ts'
 
 /**
@@ -190,6 +191,8 @@ export type NetworkSpec = {
   readonly trust_host_cas?: boolean
   /** How TLS is intercepted. Absent: only if there are secrets, with `DEFAULT_INTERCEPTION`. */
   readonly tls?: TlsInterception
+  /** What the network device shows. Absent: as the worker chooses. */
+  readonly interface?: NetworkInterface
 }
 
 export type NetworkPolicy = {

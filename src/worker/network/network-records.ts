@@ -37,6 +37,8 @@ const RunRecordSchema = Type.Object({
       mark: Type.Integer({ minimum: 1 }),
       policy: Type.String(),
       egress: Type.Optional(EgressNeedsSchema),
+      /** The address that the sandbox shows instead of that of its slot. */
+      shown: Type.Optional(Type.String()),
     }),
   ]),
 })

@@ -33,6 +33,7 @@ import {
   type DesiredNetwork,
   type RouterAccess,
 } from './run-attachment.ts'
+import { configureDevice, translationRules } from './shown-address.ts'
 import { makeNetworkSlots } from './network-slots.ts'
 import type { OwnRanges } from './own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
@@ -142,6 +143,9 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       const inode = await namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
       const network = spec.enabled ? newAttachment(desired, given, options.random) : null
+      const { gateway } = slotAddresses(addressPool, slot)
+      if (network !== null && spec.interface !== undefined)
+        await configureDevice(names, spec.interface, { slot, gateway, addressPool })
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)
       return record
@@ -176,8 +180,10 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       const policy = spec.policy ?? DEFAULT_POLICY
       await redirected.add({ run, slot, address: sandbox, gateway, egress, policy, needs: network.egress, given })
     }
-    await router.apply(rules)
-    return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
+    const { shown } = network
+    const translation = shown === undefined ? [] : translationRules({ slot, address: sandbox, shown })
+    await router.apply([...translation, ...rules])
+    return { netnsPath: path, ipv4: shown ?? sandbox, resolvers: [gateway] }
   }
 
   async function attach(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<SandboxNetwork> {

@@ -12,6 +12,7 @@ import type { EgressNeeds } from './network-records.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import { slotDevice } from './network-names.ts'
 import { renderRule, TABLE } from './render-rule.ts'
+import { translationBaseRules } from './shown-address.ts'
 import { cutOffRedirect, isTied, redirectBaseRules, redirectRules, removeRedirect } from './redirect-rules.ts'
 
 /** The address of the DNS forwarder. The router redirects port 53 of the gateways to it. */
@@ -59,6 +60,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     `add rule ${TABLE} masking oifname "up0" ip daddr ${dns.address} accept`,
     `add rule ${TABLE} masking oifname "up0" masquerade`,
     ...redirectBaseRules(target),
+    ...translationBaseRules(),
   ]
 }
 

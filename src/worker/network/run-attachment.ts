@@ -5,6 +5,7 @@ import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Random } from '../../lib/random.ts'
 import { removeSandboxNamespaces } from './namespaces.ts'
+import { endTranslation } from './shown-address.ts'
 import { slotAddresses, type NetworkNames } from './network-names.ts'
 import type { RunNetworkRecord } from './network-records.ts'
 import { cutOffRules, detachmentRules } from './packet-filter.ts'
@@ -25,6 +26,8 @@ export type RouterAccess = {
   readonly addressPool: Cidr
 }
 
+type Attachment = NonNullable<RunNetworkRecord['network']>
+
 /** Ends all connections of a run and refuses new ones. */
 export async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
   if (network === null) return
@@ -34,24 +37,35 @@ export async function cutOff(access: RouterAccess, { slot, network }: RunNetwork
 
 export async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
   await Promise.all([
-    network === null ? null : access.router.apply(detachmentRules(attachmentOf(access, slot, network))),
+    network === null
+      ? null
+      : access.router.apply([
+          ...detachmentRules(attachmentOf(access, slot, network)),
+          ...endShown(access, slot, network),
+        ]),
     removeSandboxNamespaces(access.names, [slot]),
   ])
   access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
 }
 
-function attachmentOf({ addressPool }: RouterAccess, slot: number, network: NonNullable<RunNetworkRecord['network']>) {
+function endShown({ addressPool }: RouterAccess, slot: number, { shown }: Attachment): readonly string[] {
+  const { sandbox } = slotAddresses(addressPool, slot)
+  return shown === undefined ? [] : endTranslation({ slot, address: sandbox, shown })
+}
+
+function attachmentOf({ addressPool }: RouterAccess, slot: number, network: Attachment) {
   const { mark, egress } = network
   const { gateway } = slotAddresses(addressPool, slot)
   return { slot, mark, redirected: egress === undefined ? null : { gateway, named: egress.named } }
 }
 
-export function newAttachment(
-  { spec, operator }: DesiredNetwork,
-  given: EgressSecrets,
-  random: Random,
-): NonNullable<RunNetworkRecord['network']> {
-  const attachment = { mark: newConnectionMark(random), policy: policyText({ spec, operator }) }
+export function newAttachment({ spec, operator }: DesiredNetwork, given: EgressSecrets, random: Random): Attachment {
+  const shown = spec.interface?.ipv4_address ?? null
+  const attachment = {
+    mark: newConnectionMark(random),
+    policy: policyText({ spec, operator }),
+    ...(shown === null ? {} : { shown }),
+  }
   const egress = egressNeedsOf(spec, given)
   return egress === null ? attachment : { ...attachment, egress }
 }

@@ -96,6 +96,27 @@ test('the TCP limit of connections has two names, and the UDP limit is one of it
   assert.equal(refusal.field, 'network.max_tcp_connections')
 })
 
+test('an interface has an address of its pool, a unicast MAC and an MTU that a device can have', () => {
+  const device = (network: object) => normalized({ ...IMAGE, network: { interface: network } }).spec.network.interface
+  assert.equal(device({ ipv4_pool: '172.16.0.0/12' })?.ipv4_address, '172.16.0.2')
+  assert.deepEqual(device({ mac: [2, 0, 0, 0, 0, 1], mtu: 1_400 })?.mac, [2, 0, 0, 0, 0, 1])
+  assert.equal(device({ mtu: null, ipv6_pool: null }), undefined)
+  const cases: readonly (readonly [object, string])[] = [
+    [{ ipv4_address: '10.0.0.0/8' }, 'ipv4_address'],
+    [{ ipv4_address: '127.0.0.1' }, 'ipv4_address'],
+    [{ ipv4_address: '169.254.169.254' }, 'ipv4_address'],
+    [{ ipv4_address: '10.0.0.2', ipv4_pool: '172.16.0.0/12' }, 'ipv4_address'],
+    [{ ipv4_pool: '172.16.0.2' }, 'ipv4_pool'],
+    [{ ipv6_address: 'fd00::2' }, 'ipv6_address'],
+    [{ mac: [1, 0, 0, 0, 0, 1] }, 'mac'],
+    [{ mac: [2, 0, 0, 0, 0, 256] }, 'mac'],
+    [{ mac: [2, 0] }, 'mac'],
+    [{ mtu: 60 }, 'mtu'],
+  ]
+  for (const [network, field] of cases)
+    assert.equal(refused({ ...IMAGE, network: { interface: network } }).field, `network.interface.${field}`)
+})
+
 test('the network of a reply can be sent back, and fields that no driver supports are refused by name', () => {
   assert.deepEqual(
     normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,

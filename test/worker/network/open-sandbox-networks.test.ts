@@ -217,6 +217,27 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.deepEqual([await udp(free), await free.tcp(OUTSIDE.public)], ['answered', 'connected'])
     })
 
+    test('a sandbox shows the address, MAC and MTU that were asked for, also beside another with the same ones', async () => {
+      const shown = { ipv4_address: '172.16.0.2', ipv4_pool: null, mac: [2, 0, 0, 0, 0, 9], mtu: 1_400 }
+      await using one = await attachInmate(networks, 'shown-1', { ...DEFAULT_NETWORK, interface: shown })
+      await using other = await attachInmate(networks, 'shown-2', { ...DEFAULT_NETWORK, interface: shown })
+      assert.equal(one.network.ipv4, '172.16.0.2')
+      for (const box of [one, other]) {
+        const server = box.network.resolvers[0] ?? ''
+        assert.equal(await box.tcp(OUTSIDE.public), 'connected')
+        assert.equal(await box.prober.ask({ kind: 'udp', host: OUTSIDE.public, port: 443 }), 'answered')
+        assert.equal(await box.prober.ask({ kind: 'resolve', server, name: 'a.example.com' }), RESOLVED)
+        assert.equal(await box.tcp(OUTSIDE.private), 'ECONNREFUSED', 'a refusal is known at once')
+      }
+      const namespace = one.network.netnsPath.split('/').at(-1) ?? ''
+      const { stdout } = await runCommand('ip', ['-n', namespace, 'addr', 'show', 'dev', 'eth0'], { timeoutMs: 5_000 })
+      assert.match(stdout, /mtu 1400[^]*02:00:00:00:00:09[^]*172\.16\.0\.2\/32/)
+      const routed = await runCommand('ip', ['-n', namespace, 'route', 'get', OUTSIDE.public], { timeoutMs: 5_000 })
+      assert.match(routed.stdout, /src 172\.16\.0\.2/)
+      const own = { ...DEFAULT_NETWORK, interface: { ...shown, ipv4_address: '10.209.0.77' } }
+      await assert.rejects(attachInmate(networks, 'shown-3', own), /network\.interface\.ipv4_address/)
+    })
+
     attack('sends packets with the source address of another sandbox', FACTS, async () => {
       await using inmate = await attachInmate(networks, 'spoofer', DEFAULT_NETWORK)
       await ip(['addr add 10.209.9.9/32 dev eth0'], inmate.network.netnsPath.split('/').at(-1))
