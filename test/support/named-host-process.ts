@@ -62,6 +62,17 @@ const HANDLERS: { readonly [Kind in HostAsk['kind']]: (ask: Extract<HostAsk, { k
     resolver.setServers([server])
     return (await resolver.resolve4(name)).join()
   },
+  async lookUpService({ server, name }) {
+    const udp = createSocket('udp4')
+    try {
+      const head = Buffer.from('123401000001000000000000', 'hex')
+      udp.send(Buffer.concat([head, encodeName(name), Buffer.from([0, 65, 0, 1])]), 53, server)
+      const [reply] = (await once(udp, 'message', { signal: AbortSignal.timeout(LIMIT_MS) })) as [Buffer]
+      return `code ${String(reply.readUInt16BE(2) & 15)}, ${String(reply.readUInt16BE(6))} answers`
+    } finally {
+      udp.close()
+    }
+  },
   get,
   async datagram({ address, port }) {
     const udp = createSocket('udp4')
@@ -156,7 +167,9 @@ function answerQuery(query: Buffer): Buffer {
   query.copy(head, 0, 0, 2)
   head.writeUInt16BE(entry === undefined ? 0x8183 : 0x8180, 2)
   head.writeUInt16BE(1, 4)
-  const records = entry === undefined || !isA ? [] : recordsOf(entry)
+  const isService = query.readUInt16BE(at + 1) === 65
+  const service = [record(Buffer.from([0xc0, 12]), 65, 60, Buffer.from([0, 1, 0]))]
+  const records = entry === undefined ? [] : isA ? recordsOf(entry) : isService ? service : []
   head.writeUInt16BE(records.length, 6)
   return Buffer.concat([head, question, ...records])
 }

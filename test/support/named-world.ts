@@ -25,6 +25,8 @@ export type HostAsk =
   /** Speaks first on this port, as SSH does. */
   | { readonly kind: 'serveBanner'; readonly port: number }
   | { readonly kind: 'lookUp'; readonly server: string; readonly name: string }
+  /** Asks for records of type HTTPS (RFC 9460), and tells the response code and the number of answers. */
+  | { readonly kind: 'lookUpService'; readonly server: string; readonly name: string }
   | ({ readonly kind: 'get' } & Get)
   | { readonly kind: 'datagram'; readonly address: string; readonly port: number }
   | { readonly kind: 'readBanner'; readonly address: string; readonly port: number }

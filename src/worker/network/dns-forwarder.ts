@@ -5,7 +5,7 @@ import type { Log } from '../../lib/log.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import type { Random } from '../../lib/random.ts'
 import { makeDnsClients } from './dns-clients.ts'
-import { isRebinding, RCODE, readQuery, errorReply } from './dns-message.ts'
+import { isRebinding, RCODE, readQuery, emptyReply } from './dns-message.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
 /**
@@ -26,6 +26,9 @@ const RESOLVERS_MAX = 3
 const PORT_ATTEMPTS = 10
 const DNS_PORT = 53
 
+/** The types of records SVCB and HTTPS (RFC 9460). */
+const SERVICE_TYPES: readonly number[] = [64, 65]
+
 export type DnsForwarder = {
   readonly port: number
   /** Stops listening. Pending queries are not answered. */
@@ -36,6 +39,8 @@ export type DnsForwarder = {
 export type QueriedNames = {
   /** Whether a sandbox may look a name up. */
   allows(sandbox: string, name: string): boolean
+  /** Whether the names of a sandbox's connections are read. They must not be encrypted then. */
+  reads(sandbox: string): boolean
   /** Learns an answer before the sandbox gets it. False if it could not be learnt, so that the sandbox must not get it. */
   learn(sandbox: string, name: string, answer: Buffer): Promise<boolean>
 }
@@ -55,6 +60,8 @@ type DnsForwarderOptions = {
  *
  * Senders are told apart by their address. Slow answers and many queries of one delay no other.
  *
+ * Sandboxes whose names are read get no SVCB and HTTPS records.
+ *
  * It replies REFUSED to queries above its limits, and to queries whose answer contains a special address for a public
  * name (DNS rebinding). It replies NXDOMAIN to queries that the policy denies, and SERVFAIL if no resolver answers.
  */
@@ -65,17 +72,19 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
   async function answer(query: Buffer, transport: Transport, sender: string): Promise<Buffer | null> {
     if (query.length < 12) return null
     const question = readQuery(query)
-    if (question === null) return errorReply(query, RCODE.formatError)
-    if (!options.names.allows(sender, question.name)) return errorReply(query, RCODE.nameError)
+    if (question === null) return emptyReply(query, RCODE.formatError)
+    if (!options.names.allows(sender, question.name)) return emptyReply(query, RCODE.nameError)
+    // These records tell clients how to encrypt names. Without them, clients send names in the clear, as without ECH.
+    if (SERVICE_TYPES.includes(question.type) && options.names.reads(sender)) return emptyReply(query, RCODE.noError)
     const acquired = inFlight.acquire(sender)
-    if (acquired === null) return errorReply(query, RCODE.refused)
+    if (acquired === null) return emptyReply(query, RCODE.refused)
     const release = await acquired
     try {
       const found = await queryResolversInOrder(options, { query, transport }, stopping.signal)
-      if (found === null) return errorReply(query, RCODE.serverFailure)
-      if (options.hasRebindProtection && isRebinding(found)) return errorReply(query, RCODE.refused)
+      if (found === null) return emptyReply(query, RCODE.serverFailure)
+      if (options.hasRebindProtection && isRebinding(found)) return emptyReply(query, RCODE.refused)
       const isLearnt = await options.names.learn(sender, question.name, found)
-      return isLearnt ? found : errorReply(query, RCODE.serverFailure)
+      return isLearnt ? found : emptyReply(query, RCODE.serverFailure)
     } finally {
       release()
     }

@@ -9,10 +9,10 @@ const FLAG_RECURSION_DESIRED = 0x0100
 const FLAG_RECURSION_AVAILABLE = 0x0080
 
 /** Response codes (RFC 1035, 4.1.1). */
-export const RCODE = { formatError: 1, serverFailure: 2, nameError: 3, refused: 5 } as const
+export const RCODE = { noError: 0, formatError: 1, serverFailure: 2, nameError: 3, refused: 5 } as const
 
-/** The question of a query: its name in lower case, and the offset in the message at which the question ends. */
-type DnsQuestion = { readonly name: string; readonly end: number }
+/** The question of a query: its name in lower case, its type, and the offset in the message at which the question ends. */
+type DnsQuestion = { readonly name: string; readonly type: number; readonly end: number }
 
 /** Reads a standard query with exactly one question. Null for any other message. */
 export function readQuery(message: Buffer): DnsQuestion | null {
@@ -31,8 +31,8 @@ export function answersQuery(answer: Buffer, query: Buffer): boolean {
   return readQuestion(answer)?.name === question.name && answer.subarray(question.end - 4, question.end).equals(type)
 }
 
-/** Creates an error reply to a query. The reply repeats the question. */
-export function errorReply(query: Buffer, rcode: number): Buffer {
+/** Creates a reply without records to a query. The reply repeats the question. */
+export function emptyReply(query: Buffer, rcode: number): Buffer {
   const end = readQuestion(query)?.end
   const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
   const queryFlags = query.readUInt16BE(2) & (OPCODE_MASK | FLAG_RECURSION_DESIRED)
@@ -82,7 +82,8 @@ function readQuestion(message: Buffer): DnsQuestion | null {
     labels.push(message.toString('latin1', at, at + length).toLowerCase())
     at += length
   }
-  return at + 4 <= message.length ? { name: labels.join('.'), end: at + 4 } : null
+  if (at + 4 > message.length) return null
+  return { name: labels.join('.'), type: message.readUInt16BE(at), end: at + 4 }
 }
 
 const TYPE_A = 1

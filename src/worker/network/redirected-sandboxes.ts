@@ -109,6 +109,7 @@ export function makeRedirectedSandboxes(options: {
       const sandbox = sandboxes.get(address)
       return sandbox === undefined || allowsQuery(sandbox.policy, name)
     },
+    reads: (address) => sandboxes.has(address),
     async learn(address, name, answer) {
       const sandbox = sandboxes.get(address)
       if (sandbox === undefined) return true

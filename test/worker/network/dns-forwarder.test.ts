@@ -8,7 +8,7 @@ import { RESOLVED, startProber } from '../../support/network-world.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 
 function start(address: string, resolvers: readonly string[]): Promise<DnsForwarder> {
-  const names = { allows: () => true, learn: () => Promise.resolve(true) }
+  const names = { allows: () => true, reads: () => false, learn: () => Promise.resolve(true) }
   const rest = { random: systemRandom, log: makeLog('warn'), names }
   return startDnsForwarder({ address, resolvers, hasRebindProtection: true, ...rest })
 }

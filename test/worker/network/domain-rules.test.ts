@@ -9,7 +9,7 @@ import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-ne
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
 import { attachNamedInmate, makeNamedWorld, startHost, type NamedHost } from '../../support/named-world.ts'
 import { OUTSIDE } from '../../support/network-world.ts'
-import { NO_DENIALS, networksOptions, networkWith } from '../../support/networks.ts'
+import { DEFAULT_NETWORK, NO_DENIALS, networksOptions, networkWith } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -119,6 +119,14 @@ if (isInOwnNetwork(import.meta.filename)) {
       await box.host.ask({ kind: 'write', address: OUTSIDE.public, port: 80, hex })
       const arrived = await outside.ask({ kind: 'takeRequests' })
       assert.ok(!arrived.includes('www.tree.example'), arrived)
+    })
+
+    test('records that tell how to encrypt names are withheld where names are read, and only there', async () => {
+      await using box = await attach('service', networkWith([{ destination: { domain: 'good.example' } }]))
+      await using other = await attach('plain', DEFAULT_NETWORK)
+      const ask = (one: typeof box) =>
+        one.host.ask({ kind: 'lookUpService', server: one.gateway, name: 'good.example' })
+      assert.deepEqual([await ask(box), await ask(other)], ['code 0, 0 answers', 'code 0, 1 answers'])
     })
 
     test('a name that is encrypted is refused where names decide', async () => {
