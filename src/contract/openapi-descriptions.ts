@@ -88,6 +88,9 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   ipv6_pool: 'Only null: sandboxes have no IPv6.',
   mac: 'The six octets of the MAC address.',
   mtu: 'The largest packet of the device, in bytes, from 68 to 65535.',
+  nameservers: 'The nameservers, in order: `IP`, `IP:PORT`, `HOST` or `HOST:PORT`. Empty: those of the worker.',
+  query_timeout_ms: 'How long one nameserver may take, in milliseconds, from 1 to 60000. Default: 5000.',
+  rebind_protection: 'Whether answers that give a public name a special address are refused. Default: `true`.',
   max_tcp_connections: 'Another name of `max_connections`.',
   max_udp_connections:
     'The maximum number of UDP connections at a time: flows between two ports. Null or absent: they count for `max_connections`. 0: the bound of the worker.',

@@ -16,6 +16,7 @@ export const ABILITIES = [
   'network_policy',
   'network_max_connections',
   'network_max_udp_connections',
+  'network_dns',
   'network_interface',
   'network_domains',
   'secrets',

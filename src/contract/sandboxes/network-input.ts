@@ -2,7 +2,8 @@ import { Type } from 'typebox'
 import { RULES_MAX, RULE_PORTS_MAX } from '../../domain/requests/request-bounds.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
-import { nullableComponent, requestObject, int32, stringEnumSnakeOrPascal, nullable } from '../common.ts'
+import { NAMESERVERS_MAX, QUERY_TIMEOUT_MAX_MS } from '../../domain/spec/dns-settings.ts'
+import { nullableComponent, requestObject, int32, int64, stringEnumSnakeOrPascal, nullable } from '../common.ts'
 import { SecretsInput } from './secrets-input.ts'
 import { TlsInput } from './tls-input.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
@@ -59,7 +60,14 @@ const NetworkPolicyInput = requestObject(
 )
 
 /** The schema of a network field that no driver supports. It accepts only null. */
-const notYet = Type.Optional(nullable(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
+const DnsInput = requestObject(
+  {
+    nameservers: Type.Optional(Type.Array(Type.String(), { maxItems: NAMESERVERS_MAX })),
+    query_timeout_ms: Type.Optional(int64({ maximum: QUERY_TIMEOUT_MAX_MS })),
+    rebind_protection: Type.Optional(Type.Boolean()),
+  },
+  { title: 'DnsInput', description: 'How the names of the sandbox are resolved.' },
+)
 
 const InterfaceInput = requestObject(
   {
@@ -94,7 +102,7 @@ export const NetworkInput = requestObject(
         description: 'Whether programs trust the certificate authorities of the worker.',
       }),
     ),
-    dns: notYet,
+    dns: Type.Optional(nullableComponent(DnsInput)),
     interface: Type.Optional(nullableComponent(InterfaceInput)),
     tls: Type.Optional(nullableComponent(TlsInput)),
   },

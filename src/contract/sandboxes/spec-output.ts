@@ -162,6 +162,11 @@ const SecretDefaultsReply = Type.Object(
   { title: 'SecretDefaults', description: 'What applies to secrets that have no `on_violation`.' },
 )
 
+const DnsReply = Type.Object(
+  { nameservers: Type.Array(Type.String()), query_timeout_ms: int32(), rebind_protection: Type.Boolean() },
+  { title: 'Dns', description: 'How the names of the sandbox are resolved.' },
+)
+
 const InterfaceReply = Type.Object(
   {
     ipv4_address: nullable(Type.String()),
@@ -184,6 +189,7 @@ const NetworkReply = Type.Object(
     secret_defaults: Type.Optional(SecretDefaultsReply),
     tls: Type.Optional(TlsReply),
     interface: Type.Optional(InterfaceReply),
+    dns: Type.Optional(DnsReply),
   },
   {
     title: 'Network',

@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { snakeCase } from '../casing.ts'
 import { parseCidr } from '../cidr.ts'
+import { normalizeDns } from './dns-settings.ts'
 import { normalizeInterface } from './network-interface.ts'
 import type { NormalizedSecrets } from './normalize-secrets.ts'
 import type { NormalizedTls } from './normalize-tls.ts'
@@ -17,7 +18,6 @@ import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './s
  */
 export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
-  dns: 'the resolver of a sandbox is not configurable',
 } as const
 
 /** Fills in the defaults of a network. A null policy stays null, which means the default policy. */
@@ -28,6 +28,7 @@ export function normalizeNetwork(
 ): NetworkSpec {
   refuseUnavailable(input, refuse)
   const device = normalizeInterface(input.interface, refuse)
+  const dns = normalizeDns(input.dns, refuse)
   return {
     enabled: input.enabled ?? true,
     strict: input.strict ?? false,
@@ -39,6 +40,7 @@ export function normalizeNetwork(
     ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
     ...(tls === null ? {} : { tls }),
     ...(device === null ? {} : { interface: device }),
+    ...(dns === null ? {} : { dns }),
   }
 }
 
@@ -61,7 +63,6 @@ function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {
     refuse({ code: 'invalid_sandbox_config', field: `network.${key}`, seen: describeSeen(input[key]), accepted })
   }
   if (input.ports !== undefined && input.ports.length > 0) no('ports', 'an empty list')
-  if (input.dns !== undefined && input.dns !== null) no('dns', 'null')
 }
 
 function normalizePolicy(input: PolicyInput, refuse: Refuse): NetworkPolicy {

@@ -1,3 +1,4 @@
+import { formatNameserver, type DnsSettings } from './dns-settings.ts'
 import type { NetworkInterface } from './network-interface.ts'
 import { pascalCase, type PascalCase } from '../casing.ts'
 import type {
@@ -38,6 +39,7 @@ export type NetworkProjection = {
   readonly ports: readonly never[]
   readonly trust_host_cas: boolean
   readonly interface?: NetworkInterface
+  readonly dns?: Omit<DnsSettings, 'nameservers'> & { readonly nameservers: readonly string[] }
   readonly max_connections: number | null
   readonly max_udp_connections?: number
   readonly policy: NetworkPolicy | null
@@ -86,6 +88,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     trust_host_cas = false,
     tls,
     interface: device,
+    dns,
   } = spec.network
   return {
     image: spec.image,
@@ -104,6 +107,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
       ...(max_udp_connections === undefined ? {} : { max_udp_connections }),
       policy,
       ...(device === undefined ? {} : { interface: device }),
+      ...(dns === undefined ? {} : { dns: { ...dns, nameservers: dns.nameservers.map(formatNameserver) } }),
       ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
       ...(secret_defaults === undefined ? {} : { secret_defaults }),
       ...(tls === undefined ? {} : { tls: projectTls(tls) }),

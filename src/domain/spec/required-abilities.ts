@@ -78,6 +78,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     findFields: ({ network }) =>
       fieldIf('network.max_udp_connections', network.enabled && network.max_udp_connections !== undefined),
   },
+  network_dns: {
+    fields: '`network.dns`',
+    why: 'needs a worker that is capable of resolving names as a sandbox asks for',
+    findFields: ({ network }) => fieldIf('network.dns', network.enabled && network.dns !== undefined),
+  },
   network_interface: {
     fields: '`network.interface`',
     why: 'needs a worker that is capable of configuring the network device',

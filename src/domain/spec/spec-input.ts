@@ -1,3 +1,4 @@
+import type { DnsInput } from './dns-settings.ts'
 import type { InterfaceInput } from './network-interface.ts'
 import type { EitherCasing } from '../casing.ts'
 import type { ViolationAction } from './secrets.ts'
@@ -139,9 +140,9 @@ export type NetworkInput = {
   readonly trust_host_cas?: boolean
   readonly tls?: TlsInput | null
   readonly interface?: InterfaceInput | null
+  readonly dns?: DnsInput | null
   /** No driver supports this field and those after it. Only values that request nothing are accepted. */
   readonly ports?: readonly object[]
-  readonly dns?: object | null
 }
 
 /** Certificates are PEM texts, also where the published API has the path of a PEM file. */

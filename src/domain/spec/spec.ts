@@ -1,4 +1,5 @@
 import type { Secret, SecretDefaults } from './secrets.ts'
+import type { DnsSettings } from './dns-settings.ts'
 import type { NetworkInterface } from './network-interface.ts'
 import type { TlsInterception } from './tls-interception.ts'
 
@@ -193,6 +194,8 @@ export type NetworkSpec = {
   readonly tls?: TlsInterception
   /** What the network device shows. Absent: as the worker chooses. */
   readonly interface?: NetworkInterface
+  /** How names are resolved. Absent: by the resolvers of the worker. */
+  readonly dns?: DnsSettings
 }
 
 export type NetworkPolicy = {

@@ -6,6 +6,7 @@ import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import type { Random } from '../../lib/random.ts'
 import { makeDnsClients } from './dns-clients.ts'
 import { isRebinding, RCODE, readQuery, emptyReply } from './dns-message.ts'
+import type { ResolverSettings } from './sandbox-resolvers.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
 /**
@@ -50,6 +51,8 @@ type DnsForwarderOptions = {
   readonly resolvers: readonly string[]
   readonly hasRebindProtection: boolean
   readonly names: QueriedNames
+  /** The settings of a sandbox that has its own, or null. */
+  readonly resolversOf: (sandbox: string) => ResolverSettings | null
   readonly random: Random
   readonly log: Log
 }
@@ -69,6 +72,13 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
   const stopping = new AbortController()
   const inFlight = makeFairSemaphore(IN_FLIGHT)
 
+  const defaults: ResolverSettings = {
+    find: () =>
+      Promise.resolve(options.resolvers.slice(0, RESOLVERS_MAX).map((address) => ({ address, port: DNS_PORT }))),
+    timeoutMs: RESOLVER_TIMEOUT_MS,
+    hasRebindProtection: options.hasRebindProtection,
+  }
+
   async function answer(query: Buffer, transport: Transport, sender: string): Promise<Buffer | null> {
     if (query.length < 12) return null
     const question = readQuery(query)
@@ -80,9 +90,10 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
     if (acquired === null) return emptyReply(query, RCODE.refused)
     const release = await acquired
     try {
-      const found = await queryResolversInOrder(options, { query, transport }, stopping.signal)
+      const settings = options.resolversOf(sender) ?? defaults
+      const found = await queryResolversInOrder({ ...options, settings }, { query, transport }, stopping.signal)
       if (found === null) return emptyReply(query, RCODE.serverFailure)
-      if (options.hasRebindProtection && isRebinding(found)) return emptyReply(query, RCODE.refused)
+      if (settings.hasRebindProtection && isRebinding(found)) return emptyReply(query, RCODE.refused)
       const isLearnt = await options.names.learn(sender, question.name, found)
       return isLearnt ? found : emptyReply(query, RCODE.serverFailure)
     } finally {
@@ -136,13 +147,13 @@ async function serveClient(client: Socket, answer: (query: Buffer) => Promise<Bu
 }
 
 async function queryResolversInOrder(
-  { resolvers, random, log }: DnsForwarderOptions,
+  { settings, random, log }: Pick<DnsForwarderOptions, 'random' | 'log'> & { readonly settings: ResolverSettings },
   question: { readonly query: Buffer; readonly transport: Transport },
   stopping: AbortSignal,
 ): Promise<Buffer | null> {
-  for (const resolver of resolvers.slice(0, RESOLVERS_MAX)) {
+  for (const resolver of await settings.find()) {
     if (stopping.aborted) return null
-    const limit = AbortSignal.any([AbortSignal.timeout(RESOLVER_TIMEOUT_MS), stopping])
+    const limit = AbortSignal.any([AbortSignal.timeout(settings.timeoutMs), stopping])
     try {
       return await queryResolver({ ...question, resolver }, random, limit)
     } catch (error) {

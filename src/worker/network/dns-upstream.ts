@@ -5,7 +5,9 @@ import { readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
 import { answersQuery, withMessageId } from './dns-message.ts'
 
-const DNS_PORT = 53
+/** Where a resolver is asked. The address may have a zone id (`%eth0`). */
+export type ResolverAddress = { readonly address: string; readonly port: number }
+
 /** The size of the length field before a message over TCP (RFC 1035, 4.2.2). */
 const TCP_LENGTH_BYTES = 2
 
@@ -17,7 +19,7 @@ export type Transport = 'udp' | 'tcp'
  * can't be reached.
  */
 export async function queryResolver(
-  question: { readonly query: Buffer; readonly transport: Transport; readonly resolver: string },
+  question: { readonly query: Buffer; readonly transport: Transport; readonly resolver: ResolverAddress },
   random: Random,
   signal: AbortSignal,
 ): Promise<Buffer> {
@@ -27,10 +29,10 @@ export async function queryResolver(
   return withMessageId(await ask(query, question.resolver, signal), question.query.readUInt16BE(0))
 }
 
-async function queryOverUdp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
-  const socket = createSocket(isIPv6(resolver) ? 'udp6' : 'udp4')
+async function queryOverUdp(query: Buffer, resolver: ResolverAddress, signal: AbortSignal): Promise<Buffer> {
+  const socket = createSocket(isIPv6(resolver.address) ? 'udp6' : 'udp4')
   try {
-    socket.connect(DNS_PORT, resolver) // a connected socket: the kernel drops packets from others
+    socket.connect(resolver.port, resolver.address) // a connected socket: the kernel drops packets from others
     await once(socket, 'connect', { signal })
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>()
     socket.on('message', (message) => {
@@ -38,7 +40,7 @@ async function queryOverUdp(query: Buffer, resolver: string, signal: AbortSignal
     })
     socket.on('error', reject)
     const onAbort = (): void => {
-      reject(new Error(`no answer from ${resolver}`, { cause: signal.reason }))
+      reject(new Error(`no answer from ${resolver.address}`, { cause: signal.reason }))
     }
     signal.addEventListener('abort', onAbort, { once: true })
     socket.send(query)
@@ -48,12 +50,12 @@ async function queryOverUdp(query: Buffer, resolver: string, signal: AbortSignal
   }
 }
 
-async function queryOverTcp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
-  const socket = connect({ port: DNS_PORT, host: resolver, signal })
+async function queryOverTcp(query: Buffer, resolver: ResolverAddress, signal: AbortSignal): Promise<Buffer> {
+  const socket = connect({ port: resolver.port, host: resolver.address, signal })
   try {
     socket.write(frameTcpMessage(query))
     for await (const message of readTcpMessages(socket)) if (answersQuery(message, query)) return message
-    throw new Error(`${resolver} closed the connection without an answer`)
+    throw new Error(`${resolver.address} closed the connection without an answer`)
   } finally {
     socket.destroy()
   }

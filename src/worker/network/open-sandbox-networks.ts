@@ -21,10 +21,12 @@ import {
   type NetworkRecords,
   type RunNetworkRecord,
 } from './network-records.ts'
+import { makeSandboxResolvers } from './sandbox-resolvers.ts'
 import { makeRedirectedSandboxes } from './redirected-sandboxes.ts'
 import { makeRouterRules } from './router-rules.ts'
 import {
   cutOff,
+  needsAdoption,
   newAttachment,
   parsePolicyText,
   policyText,
@@ -87,11 +89,13 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const router = makeRouterRules(names)
   const redirected = makeRedirectedSandboxes({ ...options, names, router })
   opened.defer(() => redirected.close())
+  const resolvers = makeSandboxResolvers(options.hostResolvers, options.clock)
   const forwarder = await startDnsForwarder({
     ...options,
     address,
     resolvers: options.hostResolvers,
     names: redirected,
+    resolversOf: (sandbox) => resolvers.of(sandbox),
   })
   opened.defer(() => forwarder.close())
   const dns = { address, port: forwarder.port }
@@ -108,7 +112,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
   await ensureHostForwarding()
 
-  const access = { names, router, redirected, addressPool }
+  const access = { names, router, redirected, resolvers, addressPool }
   const live = await adoptRuns(access, records)
   const slots = makeNetworkSlots({
     names,
@@ -124,7 +128,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   slots.prewarm()
   // The kernel kept the rules of all runs, but the egress process and its knowledge ended with the earlier process.
   for (const [run, record] of live) {
-    if (record.network?.egress !== undefined)
+    if (record.network !== null && needsAdoption(record.network))
       await apply(run, parsePolicyText(record.network.policy), { record, given: null })
   }
 
@@ -176,6 +180,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       bound,
       redirect: network.egress ?? null,
     })
+    if (spec.dns !== undefined) resolvers.set(sandbox, spec.dns, egress)
     if (network.egress !== undefined) {
       const policy = spec.policy ?? DEFAULT_POLICY
       await redirected.add({ run, slot, address: sandbox, gateway, egress, policy, needs: network.egress, given })

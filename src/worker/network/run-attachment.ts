@@ -5,6 +5,7 @@ import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Random } from '../../lib/random.ts'
 import { removeSandboxNamespaces } from './namespaces.ts'
+import type { SandboxResolvers } from './sandbox-resolvers.ts'
 import { endTranslation } from './shown-address.ts'
 import { slotAddresses, type NetworkNames } from './network-names.ts'
 import type { RunNetworkRecord } from './network-records.ts'
@@ -15,7 +16,7 @@ import type { RouterRules } from './router-rules.ts'
 export type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 /** The part of it that the packet filter depends on. */
 export type Applied = {
-  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections' | 'max_udp_connections'>
+  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections' | 'max_udp_connections' | 'dns'>
   readonly operator: OperatorRanges
 }
 
@@ -23,6 +24,7 @@ export type RouterAccess = {
   readonly names: NetworkNames
   readonly router: RouterRules
   readonly redirected: RedirectedSandboxes
+  readonly resolvers: SandboxResolvers
   readonly addressPool: Cidr
 }
 
@@ -32,7 +34,9 @@ type Attachment = NonNullable<RunNetworkRecord['network']>
 export async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
   if (network === null) return
   await access.router.apply(cutOffRules(attachmentOf(access, slot, network)))
-  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+  const { sandbox } = slotAddresses(access.addressPool, slot)
+  access.redirected.remove(sandbox)
+  access.resolvers.remove(sandbox)
 }
 
 export async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
@@ -45,7 +49,9 @@ export async function release(access: RouterAccess, { slot, network }: RunNetwor
         ]),
     removeSandboxNamespaces(access.names, [slot]),
   ])
-  access.redirected.remove(slotAddresses(access.addressPool, slot).sandbox)
+  const { sandbox } = slotAddresses(access.addressPool, slot)
+  access.redirected.remove(sandbox)
+  access.resolvers.remove(sandbox)
 }
 
 function endShown({ addressPool }: RouterAccess, slot: number, { shown }: Attachment): readonly string[] {
@@ -70,8 +76,13 @@ export function newAttachment({ spec, operator }: DesiredNetwork, given: EgressS
   return egress === null ? attachment : { ...attachment, egress }
 }
 
-export function policyText({ spec: { policy, max_connections, max_udp_connections }, operator }: Applied): string {
-  return JSON.stringify({ policy, max_connections, max_udp_connections, operator })
+export function policyText({ spec: { policy, max_connections, max_udp_connections, dns }, operator }: Applied): string {
+  return JSON.stringify({ policy, max_connections, max_udp_connections, dns, operator })
+}
+
+/** Whether a restarted worker must apply an attachment again, because the kernel doesn't keep all of it. */
+export function needsAdoption({ egress, policy }: Attachment): boolean {
+  return egress !== undefined || parsePolicyText(policy).spec.dns !== undefined
 }
 
 /** Reads what `policyText` wrote. */

@@ -117,6 +117,24 @@ test('an interface has an address of its pool, a unicast MAC and an MTU that a d
     assert.equal(refused({ ...IMAGE, network: { interface: network } }).field, `network.interface.${field}`)
 })
 
+test('nameservers have four forms, and others are refused by their index', () => {
+  const dns = (input: object) => normalized({ ...IMAGE, network: { dns: input } }).spec.network.dns
+  const nameservers = ['9.9.9.9', '9.9.9.9:5353', 'NS.example.', 'ns.example:54']
+  assert.deepEqual(
+    dns({ nameservers })?.nameservers.map(({ host, port }) => `${host} ${String(port)}`),
+    ['9.9.9.9 53', '9.9.9.9 5353', 'ns.example 53', 'ns.example 54'],
+  )
+  assert.equal(dns({ nameservers: [], query_timeout_ms: 5_000, rebind_protection: true }), undefined)
+  assert.deepEqual(dns({ rebind_protection: false })?.nameservers, [])
+  for (const bad of ['::1', '[::1]:53', '1.2.3', '9.9.9.9:0', 'ns:x', '', 'a b', 'https://dns.example/'])
+    assert.equal(
+      refused({ ...IMAGE, network: { dns: { nameservers: [bad] } } }).field,
+      'network.dns.nameservers[0]',
+      bad,
+    )
+  assert.equal(refused({ ...IMAGE, network: { dns: { query_timeout_ms: 0 } } }).field, 'network.dns.query_timeout_ms')
+})
+
 test('the network of a reply can be sent back, and fields that no driver supports are refused by name', () => {
   assert.deepEqual(
     normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,

@@ -9,7 +9,8 @@ import { isInOwnNetwork } from '../../support/own-network.ts'
 
 function start(address: string, resolvers: readonly string[]): Promise<DnsForwarder> {
   const names = { allows: () => true, reads: () => false, learn: () => Promise.resolve(true) }
-  const rest = { random: systemRandom, log: makeLog('warn'), names }
+  const resolversOf = () => null
+  const rest = { random: systemRandom, log: makeLog('warn'), names, resolversOf }
   return startDnsForwarder({ address, resolvers, hasRebindProtection: true, ...rest })
 }
 

@@ -32,6 +32,7 @@ export const RESOURCES: TableOf<Resources> = {
 export const NETWORK: TableOf<NetworkSpec> = {
   enabled: { by: 'the test of a sandbox with and without a network' },
   strict: { value: true, at: 'network.strict', is: true },
+  dns: { by: 'nobody: the ability `network_dns` is absent' },
   interface: { by: 'nobody: the ability `network_interface` is absent' },
   max_udp_connections: { by: 'nobody: the ability `network_max_udp_connections` is absent' },
   max_connections: { value: 7, at: 'network.maxConnections', is: 7 },

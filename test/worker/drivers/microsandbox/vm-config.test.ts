@@ -175,6 +175,7 @@ test('the abilities of microVMs are all except those that are documented as abse
   const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
   assert.deepEqual(missing, [
     'network_max_udp_connections',
+    'network_dns',
     'network_interface',
     'secrets',
     'tls_interception',

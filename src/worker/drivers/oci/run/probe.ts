@@ -13,7 +13,7 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_max_udp_connections', 'network_interface', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
+  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
   'init_handoff', 'metrics',
 ] // prettier-ignore
 
