@@ -76,15 +76,6 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     assert.ok(existsSync(join(folder, 'sub')))
   })
 
-  test('allows copies that share their blocks', async (t) => {
-    if (isMissing(t)) return
-    const FICLONE = 0x40049409
-    const clone = `open(F, "<", "/data/one"); open(G, "+>", "/data/two"); $! = 0; ioctl(G, ${String(FICLONE)}, fileno(F)); print $!+0`
-    await inside('echo shared >/data/one')
-    assert.equal((await fixture.exec(box.run_id, ['perl', '-e', clone])).stdout, '0')
-    assert.equal(await inside('cat /data/two'), 'shared\n')
-  })
-
   test('leaves all other ioctl requests on devices and files alone', async () => {
     const pipe = 'pipe(F, G); syswrite(G, "abc"); my $n = pack("i", 0); ioctl(F, 0x541B, $n); print unpack("i", $n)'
     assert.equal((await fixture.exec(box.run_id, ['perl', '-e', pipe])).stdout, '3', 'FIONREAD')
@@ -113,8 +104,4 @@ async function ioctlOn(path: string, request: number, argument: string): Promise
 function script(path: string, request: number, argument: string): string {
   const call = process.arch === 'x64' ? 16 : 29
   return `open(F, "<", "${path}") or sysopen(F, "${path}", 0x10000) or die $!; my $a = ${argument}; $a .= "\\0" x (4096 - length $a); $! = 0; syscall(${String(call)}, fileno(F), ${String(request)}, $a); print $!+0`
-}
-
-async function inside(command: string): Promise<string> {
-  return (await fixture.exec(box.run_id, ['sh', '-c', command])).stdout
 }

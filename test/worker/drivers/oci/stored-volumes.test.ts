@@ -24,6 +24,16 @@ const NEVER = new AbortController().signal
 const MIB = 1024 * 1024
 const diskImages = { skip: whyNoDiskImages() ?? false }
 const log: Log = { debug: ignore, info: ignore, warn: ignore, error: ignore, child: () => log }
+/**
+ * Perl that clones the file F to the file G, or parts of it, by each call that the kernel has: ioctl(2) with FICLONE,
+ * FICLONERANGE and FIDEDUPERANGE, and copy_file_range(2).
+ */
+const CLONES = {
+  whole: `$! = 0; ioctl G, 0x40049409, fileno F; print $!+0`,
+  range: `$! = 0; ioctl G, 0x4020940d, my $a = pack "q4", fileno F, 0, 0, 0; print $!+0`,
+  same: `sysread F, my $b, 4096; syswrite G, $b; $! = 0; ioctl F, 0xc0189436, my $a = pack "Q2SSLq2Qll", 0, 4096, 1, 0, 0, fileno G, 0, 0, 0, 0; print $!+0`,
+  copied: `$! = 0; syscall ${process.arch === 'x64' ? '326' : '285'}, fileno F, 0, fileno G, 0, ${String(20 * MIB)}, 0; print $!+0`,
+}
 let dir: string
 let storage: VolumeStorage
 let fixture: OciFixture
@@ -72,6 +82,27 @@ describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false,
       assert.match(stderr, /quota exceeded/i, folder)
       assert.ok(Number((await inside(box, `stat -c %s ${folder}/large`)).stdout) <= 8 * MIB)
     }
+  })
+
+  test('a sandbox can’t clone files of one volume beyond the cap of another', async (t) => {
+    if (isUncapped(t)) return
+    const desired = desiredRunWithMounts([named('large', '/large'), named('small', '/small')])
+    const volumes = desired.volumes.map((volume) => ({
+      ...volume,
+      capacity_bytes: volume.name === 'small' ? 8 * MIB : null,
+    }))
+    await driver.start({ ...desired, volumes }, NEVER)
+    await inside(desired, `head -c ${String(20 * MIB)} /dev/urandom >/large/file; sync`)
+    for (const [way, call] of Object.entries(CLONES)) {
+      const script = `open F, "<", "/large/file"; open G, "+>", "/small/${way}"; ${call}`
+      const { stdout } = await fixture.exec(desired.run_id, ['perl', '-e', script])
+      if (testRuntime() !== 'runsc') assert.match(stdout, /^(38|95)$/, `${way}: not ENOSYS or EOPNOTSUPP`)
+    }
+    await inside(desired, 'sync')
+    const small = stored(runVolume('small')).volume_id
+    const used = (await storage.measure()).find(({ volume_id }) => volume_id === small)?.used_bytes ?? Infinity
+    assert.ok(used <= 8 * MIB, `${String(used)} bytes`)
+    await driver.remove(desired.run_id)
   })
 
   test('a volume can’t be removed while a sandbox mounts it, and is removed completely afterwards', async (t) => {

@@ -27,10 +27,16 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
         action: 'SCMP_ACT_ALLOW',
         args: [{ index: 0, value, op: 'SCMP_CMP_EQ' }],
       })),
-      ...[...ioctlsOfOtherMagic(BTRFS_MAGIC), ...CLONING_IOCTLS].map((arg) => ({
+      ...ioctlsOfOtherMagic(BTRFS_MAGIC).map((arg) => ({
         names: ['ioctl'],
         action: 'SCMP_ACT_ALLOW',
         args: [{ index: 1, ...arg }],
+      })),
+      ...CLONING_IOCTLS.map((value) => ({
+        names: ['ioctl'],
+        action: 'SCMP_ACT_ERRNO',
+        errnoRet: EOPNOTSUPP,
+        args: [{ index: 1, value, op: 'SCMP_CMP_EQ' }],
       })),
     ],
   }
@@ -38,6 +44,7 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
 
 const EPERM = 1
 const ENOSYS = 38
+const EOPNOTSUPP = 95
 
 /** Every CLONE_NEW… flag of clone(2). clone3 is not allowed, because it hides its flags from the filter. */
 const NAMESPACE_FLAGS = 0x7e020000
@@ -61,10 +68,10 @@ const SOCKET_FAMILIES = [1, 2, 10, 16] as const
 const BTRFS_MAGIC = 0x94
 
 /**
- * FICLONE, FICLONERANGE and FIDEDUPERANGE contain `BTRFS_MAGIC` but are allowed, because they are not specific to btrfs
- * and create no subvolume.
+ * FICLONE, FICLONERANGE and FIDEDUPERANGE contain `BTRFS_MAGIC`. They fail as on a file system that can't share blocks, so that
+ * programs copy instead. btrfs checks no cap when a file shares the blocks of another volume.
  */
-const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436].map((value) => ({ value, op: 'SCMP_CMP_EQ' }))
+const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436] as const
 
 /**
  * Returns rules that allow every ioctl request with another number in bits 8 to 15. A filter can only compare for
@@ -79,12 +86,13 @@ function ioctlsOfOtherMagic(magic: number): readonly object[] {
 
 /**
  * The allowed calls. Asynchronous I/O (`io_setup` and what needs it) is missing: the machine has one count of its requests for all
- * users (`fs.aio-max-nr`), so one sandbox could take them all. Databases then use ordinary reads and writes.
+ * users (`fs.aio-max-nr`), so one sandbox could take them all. Databases then use ordinary reads and writes. `copy_file_range` is missing
+ * because it clones (see `CLONING_IOCTLS`).
  */
 // prettier-ignore
 const ALLOWED: readonly string[] = [
   // files
-  'access', 'cachestat', 'chdir', 'chmod', 'chown', 'close', 'close_range', 'copy_file_range', 'creat', 'dup', 'dup2',
+  'access', 'cachestat', 'chdir', 'chmod', 'chown', 'close', 'close_range', 'creat', 'dup', 'dup2',
   'dup3', 'faccessat', 'faccessat2', 'fadvise64', 'fallocate', 'fchdir', 'fchmod', 'fchmodat', 'fchmodat2', 'fchown',
   'fchownat', 'fcntl', 'fdatasync', 'fgetxattr', 'flistxattr', 'flock', 'fremovexattr', 'fsetxattr', 'fstat',
   'fstatfs', 'fsync', 'ftruncate', 'futimesat', 'getcwd', 'getdents', 'getdents64', 'getxattr', 'getxattrat',
