@@ -50,7 +50,7 @@ export async function holdVolumes(
     return {
       volumes,
       poolBytes,
-      leftOut: [],
+      leftOut: snapshots.leftOut,
       async [Symbol.asyncDispose]() {
         await snapshots[Symbol.asyncDispose]()
         await storage?.close()

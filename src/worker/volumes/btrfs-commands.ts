@@ -8,18 +8,22 @@ import { runCommand, tryCommand } from '../../lib/run-command.ts'
  */
 export type Btrfs = {
   readonly root: string
-  /** Lists all subvolumes: each path relative to the root, with the subvolume's id. */
-  subvolumes(): Promise<ReadonlyMap<string, number>>
-  /** Lists the ids of subvolumes that are deleted but not yet cleaned up. */
-  deletedSubvolumeIds(): Promise<ReadonlySet<number>>
+  /** Lists all subvolumes, also those that are deleted but not yet cleaned up. */
+  subvolumes(): Promise<readonly Subvolume[]>
+  /** Returns the id of the subvolume that has a file or folder, given by any path. */
+  subvolumeIdOf(path: string): Promise<number>
   /** Lists the quota groups. With `isSynced`, the usage includes all data written so far. */
   groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
-  /** Creates a subvolume. Its own quota group becomes a member of `group`. */
-  createSubvolume(path: string, group: string | null): Promise<void>
-  /** Creates a read-only subvolume with the content that another one has now. Its quota group becomes a member of `groups`. */
-  snapshotSubvolume(of: string, path: string, groups: readonly string[]): Promise<void>
-  /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. */
-  deleteSubvolume(path: string): Promise<void>
+  /** Creates a subvolume at a path in the file system. Its own quota group becomes a member of `groups`. */
+  createSubvolume(path: string, groups: readonly string[]): Promise<void>
+  /**
+   * Creates a subvolume at `path` with the content that another one has now, and the content of the subvolumes in it. Its
+   * quota group becomes a member of `groups`. Returns how many of the subvolumes in it are missing, because a sandbox moved
+   * them meanwhile.
+   */
+  snapshotSubvolume(of: string, path: string, groups: readonly string[]): Promise<number>
+  /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. It must contain no other one. */
+  deleteSubvolume(id: number): Promise<void>
   createGroup(group: string): Promise<void>
   /**
    * Destroys a quota group. False when the kernel has already destroyed the group, or is still cleaning up its
@@ -28,6 +32,12 @@ export type Btrfs = {
   destroyGroup(group: string): Promise<boolean>
   assignGroup(member: string, parent: string): Promise<void>
   setLimit(group: string, bytes: number | null): Promise<void>
+}
+
+export type Subvolume = {
+  readonly id: number
+  /** Where it is: in which subvolume, the inode of its folder there, and its name. Null if it is deleted. */
+  readonly place: { readonly parentId: number; readonly folder: number; readonly name: string } | null
 }
 
 export type QuotaGroup = {
@@ -41,32 +51,34 @@ export type QuotaGroup = {
  * for the disk.
  */
 const TIMEOUT_MS = 120_000
+const SUBVOLUMES_SCRIPT = join(import.meta.dirname, '../perl/btrfs-subvolumes.pl')
 
 /** Creates the commands for the file system mounted at `root`. */
 export function makeBtrfs(root: string): Btrfs {
   const run = async (args: readonly string[]): Promise<string> =>
     (await runCommand('btrfs', args, { timeoutMs: TIMEOUT_MS })).stdout
+  const script = async (args: readonly string[]): Promise<string> =>
+    (await runCommand('perl', [SUBVOLUMES_SCRIPT, ...args], { timeoutMs: TIMEOUT_MS })).stdout
   return {
     root,
     async subvolumes() {
-      const found = parseSubvolumes(await run(['subvolume', 'list', root]))
-      return new Map(found.map(({ id, path }) => [path, id]))
+      return parseSubvolumes(await script(['list', root]))
     },
-    async deletedSubvolumeIds() {
-      return new Set(parseSubvolumes(await run(['subvolume', 'list', '-d', root])).map(({ id }) => id))
+    async subvolumeIdOf(path) {
+      return Number(await run(['inspect-internal', 'rootid', path]))
     },
     async groups({ isSynced }) {
       return parseGroups(await run(['qgroup', 'show', '--raw', '-r', '-p', ...(isSynced ? ['--sync'] : []), root]))
     },
-    async createSubvolume(path, group) {
-      await run(['subvolume', 'create', ...(group === null ? [] : ['-i', group]), join(root, path)])
+    async createSubvolume(path, groups) {
+      await run(['subvolume', 'create', ...membershipOf(groups), path])
     },
     async snapshotSubvolume(of, path, groups) {
-      const members = groups.flatMap((group) => ['-i', group])
-      await run(['subvolume', 'snapshot', '-r', ...members, join(root, of), join(root, path)])
+      await run(['subvolume', 'snapshot', ...membershipOf(groups), of, path])
+      return Number(await script(['graft', path, of, ...groups]))
     },
-    async deleteSubvolume(path) {
-      await run(['subvolume', 'delete', '--commit-after', join(root, path)])
+    async deleteSubvolume(id) {
+      await run(['subvolume', 'delete', '--commit-after', '--subvolid', String(id), root])
     },
     async createGroup(group) {
       await run(['qgroup', 'create', group, root])
@@ -83,11 +95,18 @@ export function makeBtrfs(root: string): Btrfs {
   }
 }
 
-/** Parses lines such as `ID 257 gen 9 top level 256 path a/b`. */
-function parseSubvolumes(text: string): readonly { readonly id: number; readonly path: string }[] {
-  return [...text.matchAll(/^ID (\d+) gen \d+ (?:cgen \d+ )?top level \d+ path (.*)$/gm)].map(([, id, path]) => ({
+function membershipOf(groups: readonly string[]): readonly string[] {
+  return groups.flatMap((group) => ['-i', group])
+}
+
+/** Parses the lines of the script. */
+function parseSubvolumes(text: string): readonly Subvolume[] {
+  return [...text.matchAll(/^(\d+)(?: (\d+) (\d+) ([0-9a-f]+))?$/gm)].map(([, id, parentId, folder, name = '']) => ({
     id: Number(id),
-    path: path ?? '',
+    place:
+      parentId === undefined
+        ? null
+        : { parentId: Number(parentId), folder: Number(folder), name: Buffer.from(name, 'hex').toString() },
   }))
 }
 

@@ -8,8 +8,19 @@ import { join } from 'node:path'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
-import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
+import { makeBtrfs, type Btrfs } from './btrfs-commands.ts'
+import {
+  destroyOrphanGroups,
+  ensureLimit,
+  ensureMember,
+  idOf,
+  ownGroup,
+  readState,
+  totalGroup,
+  type BtrfsState,
+} from './btrfs-groups.ts'
 import { ALL_VOLUMES_GROUP } from './pool-growth.ts'
+import { idsByPath, idsWithin } from './subvolume-tree.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import {
   type VolumeKey,
@@ -29,12 +40,6 @@ type BtrfsStorageOptions = {
   /** Releases the file system. */
   readonly close: () => Promise<void>
 }
-
-/**
- * The lowest possible id of a subvolume (BTRFS_FIRST_FREE_OBJECTID). Quota groups with lower ids belong to the file
- * system itself.
- */
-const FIRST_SUBVOLUME_ID = 256
 
 /** Creates the storage for volumes on a mounted btrfs. */
 export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close }: BtrfsStorageOptions): VolumeStorage {
@@ -63,36 +68,23 @@ export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close 
         if (!(await pathExists(join(root, subpath)))) return
         const mounted = await findMountsOfFolder(join(root, subpath))
         if (mounted.length > 0) throw new Error(`volume ${subpath} is mounted: ${mounted.slice(0, 3).join(', ')}`)
-        const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${subpath}/`))
-        for (const path of within.toSorted((a, b) => b.length - a.length)) await btrfs.deleteSubvolume(path)
-        await btrfs.deleteSubvolume(subpath)
+        const subvolumes = await btrfs.subvolumes()
+        const id = idsByPath(subvolumes).get(subpath)
+        if (id === undefined) throw new Error(`${subpath} is not a subvolume`)
+        for (const one of [...idsWithin(subvolumes, id), id]) await btrfs.deleteSubvolume(one)
         await destroyOrphanGroups(btrfs)
       }),
     async measure() {
       await destroyOrphanGroups(btrfs)
-      const [subvolumes, groups] = [await btrfs.subvolumes(), await btrfs.groups({ isSynced: true })]
-      return [...subvolumes].flatMap(([path, id]) => {
+      const { ids, groups } = await readState(btrfs, { isSynced: true })
+      return [...ids].flatMap(([path, id]) => {
         const volume = parseVolumeSubpath(path)
-        return volume === null ? [] : [{ ...volume, used_bytes: groups.get(volumeGroup(id))?.usedBytes ?? 0 }]
+        const used_bytes = (groups.get(totalGroup(id)) ?? groups.get(ownGroup(id)))?.usedBytes ?? 0
+        return volume === null ? [] : [{ ...volume, used_bytes }]
       })
     },
     close,
   }
-}
-
-function volumeGroup(subvolume: number): string {
-  return `0/${String(subvolume)}`
-}
-
-function orgGroup(subvolume: number): string {
-  return `1/${String(subvolume)}`
-}
-
-type BtrfsState = { readonly subvolumes: ReadonlyMap<string, number>; readonly groups: ReadonlyMap<string, QuotaGroup> }
-
-async function readState(btrfs: Btrfs): Promise<BtrfsState> {
-  const [subvolumes, groups] = await Promise.all([btrfs.subvolumes(), btrfs.groups({ isSynced: false })])
-  return { subvolumes, groups }
 }
 
 /**
@@ -101,52 +93,29 @@ async function readState(btrfs: Btrfs): Promise<BtrfsState> {
  */
 async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
   const subpath = volumeSubpath(volume)
+  const orgFolder = join(btrfs.root, volume.org_id)
   let state = await readState(btrfs)
-  if (!state.subvolumes.has(volume.org_id)) {
-    await btrfs.createSubvolume(volume.org_id, null)
+  if (!state.ids.has(volume.org_id)) {
+    await btrfs.createSubvolume(orgFolder, [])
     state = await readState(btrfs)
   }
-  await chmod(join(btrfs.root, volume.org_id), 0o700) // sandboxes reach their volumes by bind mounts, and local users must not
-  const group = orgGroup(idOf(state, volume.org_id))
+  await chmod(orgFolder, 0o700) // sandboxes reach their volumes by bind mounts, and local users must not
+  const group = totalGroup(idOf(state, volume.org_id))
   if (!state.groups.has(group)) await btrfs.createGroup(group)
-  if (state.groups.get(group)?.parents.includes(ALL_VOLUMES_GROUP) !== true)
-    await btrfs.assignGroup(group, ALL_VOLUMES_GROUP)
-  if (!state.subvolumes.has(subpath)) await btrfs.createSubvolume(subpath, group)
+  await ensureMember(btrfs, state, group, ALL_VOLUMES_GROUP)
+  if (!state.ids.has(subpath)) await btrfs.createSubvolume(join(btrfs.root, subpath), [group])
   else if (state.groups.has(group)) return state
   return readState(btrfs)
 }
 
 /** Sets the caps that differ from the desired ones. */
 async function setCaps(btrfs: Btrfs, volume: DesiredVolume, state: BtrfsState): Promise<void> {
-  const own = volumeGroup(idOf(state, volumeSubpath(volume)))
-  const parent = orgGroup(idOf(state, volume.org_id))
-  const limit = async (group: string, bytes: number | null): Promise<void> => {
-    if ((state.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.setLimit(group, bytes)
-  }
-  if (state.groups.get(own)?.parents.includes(parent) !== true) await btrfs.assignGroup(own, parent)
-  await limit(own, volume.capacity_bytes)
-  await limit(parent, volume.org_capacity_bytes)
-}
-
-function idOf({ subvolumes }: BtrfsState, path: string): number {
-  const id = subvolumes.get(path)
-  if (id === undefined) throw new Error(`${path} is not a subvolume`)
-  return id
-}
-
-/**
- * Destroys the groups of deleted subvolumes. Kernels before 6.12 keep these groups, and their number would grow
- * forever. A deleted subvolume counts for its organization until the kernel has cleaned it up.
- */
-async function destroyOrphanGroups(btrfs: Btrfs): Promise<void> {
-  // Groups are read first, so that the list of subvolumes includes subvolumes created meanwhile.
-  const groups = await btrfs.groups({ isSynced: false })
-  const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.deletedSubvolumeIds())])
-  for (const group of groups.keys()) {
-    const [level, id] = group.split('/').map(Number)
-    if (level !== 0 || id === undefined || id < FIRST_SUBVOLUME_ID || living.has(id)) continue
-    await btrfs.destroyGroup(group) // if a group can't be destroyed yet, the next measurement destroys it
-  }
+  const id = idOf(state, volumeSubpath(volume))
+  const orgGroup = totalGroup(idOf(state, volume.org_id))
+  await ensureMember(btrfs, state, ownGroup(id), orgGroup)
+  await ensureLimit(btrfs, state, ownGroup(id), volume.capacity_bytes)
+  if (state.groups.has(totalGroup(id))) await ensureLimit(btrfs, state, totalGroup(id), volume.capacity_bytes)
+  await ensureLimit(btrfs, state, orgGroup, volume.org_capacity_bytes)
 }
 
 async function pathExists(path: string): Promise<boolean> {

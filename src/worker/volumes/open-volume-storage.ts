@@ -40,7 +40,7 @@ type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
 
-const PROGRAMS = ['btrfs', 'mkfs.btrfs', 'losetup', 'mount'] as const
+const PROGRAMS = ['btrfs', 'mkfs.btrfs', 'losetup', 'mount', 'perl'] as const
 const FOLDERS = 'folders'
 const MODPROBE_TIMEOUT_MS = 10_000
 
@@ -109,7 +109,7 @@ export async function whyNoVolumePool(): Promise<string | null> {
   if (process.getuid?.() !== 0) return 'the worker is not root, and only root can mount a file system'
   const path = (process.env['PATH'] ?? '').split(delimiter)
   const missing = PROGRAMS.find((name) => !path.some((folder) => existsSync(join(folder, name))))
-  if (missing !== undefined) return `the program '${missing}' is missing (packages btrfs-progs, mount)`
+  if (missing !== undefined) return `the program '${missing}' is missing (packages btrfs-progs, mount, perl-base)`
   if (await hasBtrfs()) return null
   return 'the kernel has no btrfs'
 }

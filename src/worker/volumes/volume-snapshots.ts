@@ -1,7 +1,9 @@
 import { existsSync } from 'node:fs'
 import { mkdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { makeBtrfs } from './btrfs-commands.ts'
+import { makeBtrfs, type Btrfs } from './btrfs-commands.ts'
+import { ownGroup, readState } from './btrfs-groups.ts'
+import { idsInFolders, idsWithin } from './subvolume-tree.ts'
 import { ensureQuotasConsistent } from './volume-pool.ts'
 import { parseVolumeSubpath, type VolumeKey } from './volume-storage.ts'
 
@@ -11,30 +13,52 @@ const SNAPSHOTS = 'backup'
 /** The state of all volumes of a pool at one moment. */
 export type VolumeSnapshots = {
   readonly volumes: readonly (VolumeKey & { readonly dir: string })[]
+  /** What the snapshots lack. */
+  readonly leftOut: readonly string[]
 } & AsyncDisposable
 
-/** Takes read-only snapshots of all volumes in the pool at `root`. Disposing deletes them. Deletes those of a killed process. */
+/** How often to snapshot a volume whose folders with limits are moved meanwhile. */
+const ATTEMPTS = 3
+
+/** Takes snapshots of all volumes in the pool at `root`. Disposing deletes them. Deletes those of a killed process. */
 export async function takeVolumeSnapshots(root: string): Promise<VolumeSnapshots> {
   const btrfs = makeBtrfs(root)
-  await deleteSnapshots(root)
+  await deleteSnapshots(btrfs)
   await mkdir(join(root, SNAPSHOTS), { recursive: true, mode: 0o700 })
-  const [subvolumes, groups] = [await btrfs.subvolumes(), await btrfs.groups({ isSynced: false })]
+  const { ids, groups } = await readState(btrfs)
   const volumes = []
-  for (const [subpath, id] of subvolumes) {
+  const leftOut = []
+  for (const [subpath, id] of ids) {
     const key = parseVolumeSubpath(subpath)
     if (key === null) continue
-    const path = `${SNAPSHOTS}/${key.volume_id}`
     // A snapshot outside the groups of its source makes the kernel's counts inconsistent, and caps no longer hold.
-    await btrfs.snapshotSubvolume(subpath, path, groups.get(`0/${String(id)}`)?.parents ?? [])
-    volumes.push({ ...key, dir: join(root, path) })
+    const parents = groups.get(ownGroup(id))?.parents ?? []
+    const { dir, missing } = await snapshotVolume(btrfs, { subpath, name: key.volume_id, parents })
+    if (missing > 0)
+      leftOut.push(`${String(missing)} folders of the volume ${subpath} with a quota, which were moved meanwhile`)
+    volumes.push({ ...key, dir })
   }
   await ensureQuotasConsistent(root) // kernels before 6.8 may stop counting all the same
-  return { volumes, [Symbol.asyncDispose]: () => deleteSnapshots(root) }
+  return { volumes, leftOut, [Symbol.asyncDispose]: () => deleteSnapshots(btrfs) }
 }
 
-async function deleteSnapshots(root: string): Promise<void> {
-  const btrfs = makeBtrfs(root)
-  for (const path of (await btrfs.subvolumes()).keys())
-    if (path.startsWith(`${SNAPSHOTS}/`)) await btrfs.deleteSubvolume(path)
-  if (existsSync(join(root, SNAPSHOTS))) await rmdir(join(root, SNAPSHOTS))
+type SnapshotInput = { readonly subpath: string; readonly name: string; readonly parents: readonly string[] }
+
+async function snapshotVolume(
+  btrfs: Btrfs,
+  { subpath, name, parents }: SnapshotInput,
+): Promise<{ readonly dir: string; readonly missing: number }> {
+  for (let attempt = 1; ; attempt += 1) {
+    const dir = join(btrfs.root, SNAPSHOTS, `${name}-${String(attempt)}`)
+    const missing = await btrfs.snapshotSubvolume(join(btrfs.root, subpath), dir, parents)
+    if (missing === 0 || attempt === ATTEMPTS) return { dir, missing }
+  }
+}
+
+async function deleteSnapshots(btrfs: Btrfs): Promise<void> {
+  const subvolumes = await btrfs.subvolumes()
+  for (const id of idsInFolders(subvolumes))
+    for (const one of [...idsWithin(subvolumes, id), id]) await btrfs.deleteSubvolume(one)
+  const folder = join(btrfs.root, SNAPSHOTS)
+  if (existsSync(folder)) await rmdir(folder)
 }

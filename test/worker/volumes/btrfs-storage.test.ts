@@ -160,7 +160,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
       await storage.measure()
       const [groups, subvolumes] = [await btrfs.groups({ isSynced: true }), await btrfs.subvolumes()]
       // Each subvolume has one quota group, and the file system's root has one more.
-      return [...groups.keys()].filter((group) => group.startsWith('0/')).length === subvolumes.size + 1
+      return [...groups.keys()].filter((group) => group.startsWith('0/')).length === subvolumes.length + 1
     })
   })
 
