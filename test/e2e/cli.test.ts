@@ -135,7 +135,10 @@ describe('the msb command', { skip: whyNoServer() }, () => {
   test('the user sees the reason of a refusal', async () => {
     const refusals = [
       [['create', '--name', 'no-image', 'localhost/not-made'], /localhost\/not-made/],
-      [['create', '--name', 'no-mount', '--mount-dir', '/tmp:/data:quota=64', DEMO_IMAGE], /mounts\[0\]\.quota_mib/],
+      [
+        ['create', '--name', 'no-vm', '--label', 'sandyard.isolation=microvm', DEMO_IMAGE],
+        /labels\.sandyard\.isolation/,
+      ],
       [['exec', 'not-there', '--', 'true'], /not found/],
       [['rm', 'not-there'], /not found/],
       [['create', '--name', 'bad name', DEMO_IMAGE], /name/],

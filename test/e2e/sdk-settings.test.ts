@@ -8,6 +8,7 @@ import { after, before, describe, test } from 'node:test'
 import type { SandboxBuilder } from 'microsandbox'
 import { whyNoDiskImages } from '../support/disk-images.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
+import { whyNoVolumePool } from '../../src/worker/volumes/open-volume-storage.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
 // The settings of a sandbox in the unmodified public SDK: each takes effect inside the sandbox, or is refused.
@@ -58,6 +59,20 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.match(said, /^16\n/)
     assert.match(said, /\/fixed\/x.*Read-only file system/)
     assert.match(said, /\/scratch\/true: Permission denied/)
+  })
+
+  test('a folder of the default volume holds no more than its quota', async (t) => {
+    const flaw = await whyNoVolumePool()
+    if (flaw !== null) {
+      t.skip(flaw)
+      return
+    }
+    const said = await outputIn(
+      'head -c 20000000 /dev/zero >/data/large; sync; stat -c %s /data/large',
+      settings((builder) => builder.volume('/data', (mount) => mount.bind('limited').quota(8))),
+    )
+    assert.match(said, /quota exceeded/i)
+    assert.ok(Number(/^\d+$/m.exec(said)?.[0]) <= 8 * 1024 * 1024, said)
   })
 
   test('each patch is in place before the first command', async () => {
@@ -216,8 +231,8 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     const refusals = [
       [(builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.named('data')), /mounts\[0\]/],
       [
-        (builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.bind('/').quota(64)),
-        /mounts\[0\]\.quota_mib/,
+        (builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.bind('/').statVirtualization('off')),
+        /mounts\[0\]\.stat_virtualization/,
       ],
     ] as const
     for (const [configure, field] of refusals) {

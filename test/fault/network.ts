@@ -127,6 +127,7 @@ export const NO_VOLUMES = {
   report: { is_shared: false, enforces_caps: false, how: 'a worker of a schedule' },
   open: () => Promise.reject(new Error('no volumes in a schedule')),
   promisedBytes: () => 0,
+  folderLimits: null,
   applyCaps: () => Promise.resolve(),
   remove: () => Promise.resolve(),
   measure: () => Promise.resolve([]),

@@ -97,7 +97,7 @@ export type OciFixture = {
  */
 export async function makeOciFixture(
   existing?: string,
-  volumes?: Pick<VolumeStorage, 'open'>,
+  volumes?: Pick<VolumeStorage, 'open'> & Partial<Pick<VolumeStorage, 'folderLimits'>>,
   logs: SandboxLogs = makeNoLogs(),
   parent = tmpdir(),
 ): Promise<OciFixture> {
@@ -159,7 +159,11 @@ export async function makeOciFixture(
         log: collectLog(logged),
         random: systemRandom,
         folders,
-        volumes: { promisedBytes: () => 0, ...(volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT)) },
+        volumes: {
+          promisedBytes: () => 0,
+          folderLimits: null,
+          ...(volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT)),
+        },
         logs,
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)

@@ -87,9 +87,9 @@ async function runDoctor({ config }: Call): Promise<number> {
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))
       if (choice.kind === 'pool')
-        return 'in a btrfs file with quota groups: size limits are enforced while a sandbox writes'
-      if (!choice.isShared) throw new Error(`plain folders; size limits are refused: ${choice.whyNoCaps}`)
-      return `plain folders in ${choice.root}; size limits are refused: ${choice.whyNoCaps}`
+        return 'in a btrfs file with quota groups: size limits and quota_mib are enforced while a sandbox writes'
+      if (!choice.isShared) throw new Error(`plain folders; size limits and quota_mib are refused: ${choice.whyNoCaps}`)
+      return `plain folders in ${choice.root}; size limits and quota_mib are refused: ${choice.whyNoCaps}`
     }),
     await check('limits', async () => {
       const { memoryBytes, pids } = parentLimitsOf({ hostReserveMib: config.hostReserveMib, allPidsLimit: null })

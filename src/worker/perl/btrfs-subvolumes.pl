@@ -6,12 +6,15 @@
 #     prints a line for each subvolume: its id, the id of the subvolume that it is in, the inode of its folder there, and its
 #     name in hexadecimal. A subvolume that is deleted but not yet cleaned up has only its id.
 # perl btrfs-subvolumes.pl graft SNAPSHOT VOLUME GROUP…
-#     A snapshot of a volume has an empty folder for each subvolume in the volume. Replaces these folders by snapshots of the
-#     subvolumes, which join the quota groups. Prints how many are missing, because they were moved meanwhile.
+#     A snapshot of a volume has an empty folder for each subvolume in the volume. Mounts snapshots of the subvolumes there, which
+#     join the quota groups. They are beside SNAPSHOT, because the volume may have no space left for them. SNAPSHOT becomes a
+#     mount point; detaching it detaches all. Prints how many are missing, because they were moved meanwhile.
 use strict;
 use warnings;
 use Fcntl;
+require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 
+use constant {MS_BIND => 4096, MS_PRIVATE => 1 << 18};
 use constant {TREE_SEARCH => 0xd0009411, INO_LOOKUP => 0xd0009412, BUFFER_BYTES => 4096, KEY_BYTES => 104};
 use constant {ROOT_TREE => 1, FIRST_SUBVOLUME => 256, LAST_SUBVOLUME => ~0 - 255, ROOT_FOLDER => 256};
 use constant {ROOT_ITEM => 132, ROOT_BACKREF => 144, HEADER_BYTES => 32, BACKREF_BYTES => 18, EMPTY_SUBVOLUME_INODE => 2};
@@ -60,12 +63,19 @@ sub graft {
     open my $reply, '>&', \*STDOUT or die "standard output: $!\n";
     open STDOUT, '>', '/dev/null' or die "/dev/null: $!\n";
     sysopen my $volume, $path, O_RDONLY | O_DIRECTORY or die "$path: $!\n";
-    print $reply graft_below($snapshot, $volume, $place, map { ('-i', $_) } @groups), "\n";
+    my $id = (look_up($volume, ROOT_FOLDER))[0];
+    my $missing = 0;
+    if (grep { $_->[0] == $id } values %$place) {
+        bind_mount($snapshot, $snapshot);
+        call('mount', '', $snapshot, '', MS_PRIVATE, '');
+        $missing = graft_below($snapshot, $snapshot, $volume, $place, map { ('-i', $_) } @groups);
+    }
+    print $reply "$missing\n";
 }
 
-# Grafts what is in an open subvolume. Returns how many are missing.
+# Grafts what is in an open subvolume, of which $snapshot is the snapshot. Returns how many are missing.
 sub graft_below {
-    my ($snapshot, $subvolume, $place, @options) = @_;
+    my ($prefix, $snapshot, $subvolume, $place, @options) = @_;
     my $missing = 0;
     my $own_id = (look_up($subvolume, ROOT_FOLDER))[0];
     for my $id (grep { $place->{$_}[0] == $own_id } keys %$place) {
@@ -73,12 +83,18 @@ sub graft_below {
         my $inner = open_inner($subvolume, $inode, $name, $id);
         my $target = folder_for($snapshot, $inode, $name);
         if (!defined $inner || !defined $target) { $missing++; next }
-        rmdir $target or die "$target: $!\n";
         fcntl $inner, F_SETFD, 0; # the program inherits it
-        system('btrfs', 'subvolume', 'snapshot', @options, '--', '/proc/self/fd/' . fileno $inner, $target) == 0 or exit 1;
-        $missing += graft_below($target, $inner, $place, @options);
+        my $beside = "$prefix.$id";
+        system('btrfs', 'subvolume', 'snapshot', '-r', @options, '--', '/proc/self/fd/' . fileno $inner, $beside) == 0 or exit 1;
+        bind_mount($beside, $target);
+        $missing += graft_below($prefix, $target, $inner, $place, @options);
     }
     return $missing;
+}
+
+sub bind_mount {
+    my ($source, $target) = @_;
+    call('mount', $source, $target, '', MS_BIND, '');
 }
 
 # Opens a subvolume in another one. Returns nothing if it is no longer there. A sandbox may put a symlink in its place at any

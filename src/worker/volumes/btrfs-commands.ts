@@ -17,9 +17,9 @@ export type Btrfs = {
   /** Creates a subvolume at a path in the file system. Its own quota group becomes a member of `groups`. */
   createSubvolume(path: string, groups: readonly string[]): Promise<void>
   /**
-   * Creates a subvolume at `path` with the content that another one has now, and the content of the subvolumes in it. Its
-   * quota group becomes a member of `groups`. Returns how many of the subvolumes in it are missing, because a sandbox moved
-   * them meanwhile.
+   * Creates a read-only subvolume at `path` with the content that another one has now. Its quota group becomes a member of
+   * `groups`. If there are subvolumes in the other one, `path` becomes a mount point, and their content is mounted beneath it.
+   * Returns how many of them are missing, because a sandbox moved them meanwhile.
    */
   snapshotSubvolume(of: string, path: string, groups: readonly string[]): Promise<number>
   /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. It must contain no other one. */
@@ -31,6 +31,7 @@ export type Btrfs = {
    */
   destroyGroup(group: string): Promise<boolean>
   assignGroup(member: string, parent: string): Promise<void>
+  removeFromGroup(member: string, parent: string): Promise<void>
   setLimit(group: string, bytes: number | null): Promise<void>
 }
 
@@ -74,7 +75,7 @@ export function makeBtrfs(root: string): Btrfs {
       await run(['subvolume', 'create', ...membershipOf(groups), path])
     },
     async snapshotSubvolume(of, path, groups) {
-      await run(['subvolume', 'snapshot', ...membershipOf(groups), of, path])
+      await run(['subvolume', 'snapshot', '-r', ...membershipOf(groups), of, path])
       return Number(await script(['graft', path, of, ...groups]))
     },
     async deleteSubvolume(id) {
@@ -88,6 +89,9 @@ export function makeBtrfs(root: string): Btrfs {
     },
     async assignGroup(member, parent) {
       await run(['qgroup', 'assign', member, parent, root])
+    },
+    async removeFromGroup(member, parent) {
+      await run(['qgroup', 'remove', member, parent, root])
     },
     async setLimit(group, bytes) {
       await run(['qgroup', 'limit', bytes === null ? 'none' : String(bytes), group, root])

@@ -20,7 +20,8 @@ import {
   type BtrfsState,
 } from './btrfs-groups.ts'
 import { ALL_VOLUMES_GROUP } from './pool-growth.ts'
-import { idsByPath, idsWithin } from './subvolume-tree.ts'
+import { makeFolderLimits } from './folder-limits.ts'
+import { idsWithin } from './subvolume-tree.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import {
   type VolumeKey,
@@ -49,6 +50,7 @@ export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close 
   return {
     report,
     root,
+    folderLimits: makeFolderLimits({ btrfs, mutex, folderMutex: makeKeyedMutex(), uidShift }),
     promisedBytes,
     open: (volume) =>
       mutex.run(volume.org_id, async () => {
@@ -68,10 +70,7 @@ export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close 
         if (!(await pathExists(join(root, subpath)))) return
         const mounted = await findMountsOfFolder(join(root, subpath))
         if (mounted.length > 0) throw new Error(`volume ${subpath} is mounted: ${mounted.slice(0, 3).join(', ')}`)
-        const subvolumes = await btrfs.subvolumes()
-        const id = idsByPath(subvolumes).get(subpath)
-        if (id === undefined) throw new Error(`${subpath} is not a subvolume`)
-        for (const one of [...idsWithin(subvolumes, id), id]) await btrfs.deleteSubvolume(one)
+        await deleteVolume(btrfs, subpath)
         await destroyOrphanGroups(btrfs)
       }),
     async measure() {
@@ -116,6 +115,19 @@ async function setCaps(btrfs: Btrfs, volume: DesiredVolume, state: BtrfsState): 
   await ensureLimit(btrfs, state, ownGroup(id), volume.capacity_bytes)
   if (state.groups.has(totalGroup(id))) await ensureLimit(btrfs, state, totalGroup(id), volume.capacity_bytes)
   await ensureLimit(btrfs, state, orgGroup, volume.org_capacity_bytes)
+}
+
+async function deleteVolume(btrfs: Btrfs, subpath: string): Promise<void> {
+  const { ids, subvolumes, groups } = await readState(btrfs)
+  const id = ids.get(subpath)
+  if (id === undefined) throw new Error(`${subpath} is not a subvolume`)
+  const within = idsWithin(subvolumes, id)
+  if (within.length > 0) {
+    // To delete a subvolume takes a little space in the one around it, which a full volume lacks.
+    await btrfs.setLimit(ownGroup(id), null)
+    for (const group of groups.get(ownGroup(id))?.parents ?? []) await btrfs.removeFromGroup(ownGroup(id), group)
+  }
+  for (const one of [...within, id]) await btrfs.deleteSubvolume(one)
 }
 
 async function pathExists(path: string): Promise<boolean> {

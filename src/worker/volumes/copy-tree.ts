@@ -103,7 +103,7 @@ async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }:
   try {
     // The owner is set first, because cloning applies the source's permissions at once, including set-user-id.
     await setOwnership(made, { ...ownershipOf(source.stats), mode: 0o600 })
-    if (!(await tryClone(copy, source.handle, made))) await copyBlocks(source, made)
+    if (!(await tryClone(copy, source, made))) await copyBlocks(source, made)
     return made
   } catch (error) {
     await made.close()
@@ -111,10 +111,11 @@ async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }:
   }
 }
 
-async function tryClone(copy: CopyState, source: FileHandle, made: FileHandle): Promise<boolean> {
-  if (!copy.canClone) return false
+/** Shares the blocks of the source, unless it is in another subvolume: btrfs would not check the limit of a folder. */
+async function tryClone(copy: CopyState, source: OpenEntry, made: FileHandle): Promise<boolean> {
+  if (!copy.canClone || (await made.stat({ bigint: true })).dev !== source.stats.dev) return false
   try {
-    await copyFile(descriptorPath(source), descriptorPath(made), constants.COPYFILE_FICLONE_FORCE)
+    await copyFile(descriptorPath(source.handle), descriptorPath(made), constants.COPYFILE_FICLONE_FORCE)
     return true
   } catch (error) {
     if (isOutOfSpace(error)) throw error

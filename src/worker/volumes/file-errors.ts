@@ -11,7 +11,7 @@ const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem
   EBUSY: { code: 'volume_file_conflict', reason: 'is in use' },
   EAGAIN: { code: 'volume_file_conflict', reason: 'is in use' },
   ETXTBSY: { code: 'volume_file_conflict', reason: 'is in use' },
-  EXDEV: { code: 'volume_file_conflict', reason: 'lies on another file system within the volume' },
+  EXDEV: { code: 'volume_file_conflict', reason: 'is not in the same folder with a quota: copy instead' },
   EINVAL: { code: 'volume_file_conflict', reason: 'cannot be put there' },
   EMLINK: { code: 'volume_file_conflict', reason: 'is in a folder that can hold no more' },
   EFBIG: { code: 'volume_file_conflict', reason: 'is larger than the file system can hold' },

@@ -44,6 +44,7 @@ export async function openFolderStorage({
   return {
     report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
     root,
+    folderLimits: null,
     promisedBytes: () => 0,
     async open(volume) {
       refuseCaps(volume)

@@ -41,7 +41,7 @@ export async function deleteTemporary(folder: FileHandle, name: string): Promise
  * which starts at the open folder and follows no symlinks, so a sandbox can't redirect it.
  */
 export async function deleteTree(folder: FileHandle, name: string): Promise<boolean> {
-  const result = await tryCommand('rm', ['-rf', '--one-file-system', '--', `./${name}`], {
+  const result = await tryCommand('rm', ['-rf', '--', `./${name}`], {
     timeoutMs: DELETE_TIMEOUT_MS,
     cwd: String(descriptorPath(folder)),
   })
@@ -56,7 +56,7 @@ export async function deleteStaleTemporaries(root: string, olderThanMs: number):
   const age = olderThanMs === 0 ? [] : ['-mmin', `+${String(olderThanMs / MS_PER_MINUTE)}`]
   const hex = '[0-9a-f]'.repeat(RANDOM_BYTES * 2)
   const names = ['-name', `${PREFIX}${hex}`, ...age, '-prune']
-  await runCommand('find', ['.', '-xdev', ...names, '-execdir', 'rm', '-rf', '--one-file-system', '--', '{}', '+'], {
+  await runCommand('find', ['.', ...names, '-execdir', 'rm', '-rf', '--', '{}', '+'], {
     timeoutMs: DELETE_TIMEOUT_MS,
     cwd: root,
   })

@@ -1,9 +1,11 @@
 import { existsSync } from 'node:fs'
-import { mkdir, rmdir } from 'node:fs/promises'
+import { mkdir, readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { runCommand } from '../../lib/run-command.ts'
+import { readMounts } from '../processes/mountinfo.ts'
 import { makeBtrfs, type Btrfs } from './btrfs-commands.ts'
 import { ownGroup, readState } from './btrfs-groups.ts'
-import { idsInFolders, idsWithin } from './subvolume-tree.ts'
+import { idsInFolders } from './subvolume-tree.ts'
 import { ensureQuotasConsistent } from './volume-pool.ts'
 import { parseVolumeSubpath, type VolumeKey } from './volume-storage.ts'
 
@@ -19,6 +21,7 @@ export type VolumeSnapshots = {
 
 /** How often to snapshot a volume whose folders with limits are moved meanwhile. */
 const ATTEMPTS = 3
+const UMOUNT_TIMEOUT_MS = 20_000
 
 /** Takes snapshots of all volumes in the pool at `root`. Disposing deletes them. Deletes those of a killed process. */
 export async function takeVolumeSnapshots(root: string): Promise<VolumeSnapshots> {
@@ -56,9 +59,15 @@ async function snapshotVolume(
 }
 
 async function deleteSnapshots(btrfs: Btrfs): Promise<void> {
-  const subvolumes = await btrfs.subvolumes()
-  for (const id of idsInFolders(subvolumes))
-    for (const one of [...idsWithin(subvolumes, id), id]) await btrfs.deleteSubvolume(one)
   const folder = join(btrfs.root, SNAPSHOTS)
-  if (existsSync(folder)) await rmdir(folder)
+  if (!existsSync(folder)) return
+  for (const name of await readdir(folder)) await detach(join(folder, name))
+  for (const id of idsInFolders(await btrfs.subvolumes())) await btrfs.deleteSubvolume(id)
+  await rmdir(folder)
+}
+
+/** Detaches a mount with everything beneath it, whose paths sandboxes chose. Does nothing if the path is no mount point. */
+async function detach(path: string): Promise<void> {
+  while ((await readMounts('self')).some(({ point }) => point === path))
+    await runCommand('umount', ['--lazy', path], { timeoutMs: UMOUNT_TIMEOUT_MS })
 }

@@ -1,6 +1,7 @@
-import { chmod, chown, stat } from 'node:fs/promises'
+import { chmod, chown, stat, type FileHandle } from 'node:fs/promises'
 import type { DesiredVolume, StorageReport, StoredVolume } from '../../contract/workers/worker-protocol.ts'
 import { type OrgId, type VolumeId, asId } from '../../domain/ids.ts'
+import type { VolumePath } from '../../domain/volumes/volume-path.ts'
 
 /** Identifies a volume. */
 export type VolumeKey = { readonly org_id: OrgId; readonly volume_id: VolumeId }
@@ -13,6 +14,8 @@ export interface VolumeStorage {
   readonly report: StorageReport
   /** The folder of all volumes. */
   readonly root: string
+  /** Null if no folder can be limited here. */
+  readonly folderLimits: FolderLimits | null
   /** What the volumes may take of the machine's disk before they are measured again. 0: nothing limits them. */
   promisedBytes(): number
   /**
@@ -28,6 +31,26 @@ export interface VolumeStorage {
   measure(): Promise<readonly StoredVolume[]>
   /** Releases the resources of the storage that no running sandbox needs, such as an unused mount. */
   close(): Promise<void>
+}
+
+/** Limits folders within volumes. */
+export type FolderLimits = {
+  /** Runs `work`, which mounts folders of the volume, while no other such work and no change of a folder's kind runs. */
+  exclusively<T>(volume: VolumeKey, work: () => Promise<T>): Promise<T>
+  /**
+   * Makes sure that the folder at a path of the volume can have a limit. Creates it if it is missing. `root` is the volume's folder
+   * on this machine. Rejects with `VolumeFileError`.
+   */
+  prepare(volume: VolumeKey, root: string, at: { readonly names: VolumePath; readonly path: string }): Promise<void>
+  /**
+   * Limits an open folder of the volume. Null lifts the limit. While the folder is mounted, a limit only gets smaller. Rejects with
+   * `VolumeFileError` if the folder can have no limit.
+   */
+  set(
+    volume: VolumeKey,
+    held: FileHandle,
+    limit: { readonly bytes: number | null; readonly path: string },
+  ): Promise<void>
 }
 
 /** The pattern for names of organization and volume folders. Folders with other names are not volumes. */

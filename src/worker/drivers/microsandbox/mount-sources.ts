@@ -36,7 +36,13 @@ export async function pinMountSources(
   const pinned = await pinMounts(
     { volumes, storedShift, commands: localCommands },
     indexed.map(({ mount }) => withoutReadonly(mount)),
-    { folder: join(folder, 'pins'), owner: storedShift, bind: bindByMount(localCommands), mountDiskImage: null },
+    {
+      folder: join(folder, 'pins'),
+      owner: storedShift,
+      bind: bindByMount(localCommands),
+      mountDiskImage: null,
+      limitFolder: null,
+    },
   )
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }

@@ -86,7 +86,7 @@ export type OciDriverInput = {
   /** The folders of images and volumes, whose mounts show files with the ids of each run. */
   readonly folders: MappedFolders
   /** Opens the volumes that a run mounts or copies from. */
-  readonly volumes: Pick<VolumeStorage, 'open' | 'promisedBytes'>
+  readonly volumes: Pick<VolumeStorage, 'open' | 'promisedBytes' | 'folderLimits'>
   /** Stores the workload's output and the log lines about a sandbox's starts and ends. */
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   /**

@@ -42,6 +42,16 @@ type BindPin = (source: string, pin: string, flags: readonly string[]) => Promis
 /** Mounts the file system of a disk image on a pin, a folder. `source` is the path of the image's open descriptor. */
 export type MountDiskImage = (spec: DiskImageMount, source: string, pin: string) => Promise<void>
 
+/**
+ * Calls `pin`, which opens and pins the source of a bind mount in the volume with the folder `root`, and limits the folder. `pin` calls
+ * `limit` with the open source.
+ */
+export type LimitFolder = <T>(
+  spec: BindMount,
+  root: string,
+  pin: (limit: (held: FileHandle) => Promise<void>) => Promise<T>,
+) => Promise<T>
+
 /** Returns bind mounts that show the owners of files as they are on disk. */
 export function bindByMount(commands: CommandRunner): BindPin {
   return async (source, pin, flags) => {
@@ -81,19 +91,21 @@ type Pins = {
   readonly bind: BindPin
   /** Null if the driver can't mount disk images. */
   readonly mountDiskImage: MountDiskImage | null
+  /** Null if the runtime limits the folders. */
+  readonly limitFolder: LimitFolder | null
 }
 
 /** Creates the folder of pins and pins every mount there. Rejects with `StartError` of reason `mount`, which names the mount. */
 export async function pinMounts(
   deps: PinDeps,
   mounts: readonly Mount[],
-  { folder, owner, bind, mountDiskImage }: Pins,
+  { folder, owner, ...ways }: Pins,
 ): Promise<readonly PinnedMount[]> {
   if (mounts.length === 0) return []
   await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, owner))
   const pinned: PinnedMount[] = []
   for (const [index, one] of mounts.entries()) {
-    const target = { pin: join(folder, String(index)), bind, mountDiskImage, hasOtherMounts: mounts.length > 1 }
+    const target = { ...ways, pin: join(folder, String(index)), hasOtherMounts: mounts.length > 1 }
     pinned.push(await withMountName(one, pinMount(one, target, deps)))
   }
   return pinned
@@ -134,7 +146,7 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
 }
 
 type BindTarget = { readonly pin: string; readonly bind: BindPin }
-type PinTarget = BindTarget & Pick<Pins, 'mountDiskImage'> & { readonly hasOtherMounts: boolean }
+type PinTarget = BindTarget & Pick<Pins, 'mountDiskImage' | 'limitFolder'> & { readonly hasOtherMounts: boolean }
 
 async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<PinnedMount> {
   const { pin } = target
@@ -143,11 +155,7 @@ async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<
     case 'named':
       return await pinVolume(spec, target, await volumes.named(spec.name))
     case 'bind':
-      return await withBindSource(
-        { root: await volumes.default(), uidShift: storedShift, ifMissing: 'all' },
-        spec.host,
-        (held) => pinHeld(spec, target, held),
-      )
+      return await pinBind(spec, target, { root: await volumes.default(), uidShift: storedShift, ifMissing: 'all' })
     case 'tmpfs':
       if (!target.hasOtherMounts) return { spec, pin: null, kind: 'folder' }
       await mkdir(pin, { mode: 0o755 })
@@ -169,6 +177,16 @@ async function pinVolume(spec: NamedMount, target: BindTarget, folder: string): 
   } finally {
     await held.close()
   }
+}
+
+async function pinBind(spec: BindMount, target: PinTarget, root: BindRoot): Promise<PinnedMount> {
+  if (target.limitFolder === null) return await withBindSource(root, spec.host, (held) => pinHeld(spec, target, held))
+  return await target.limitFolder(spec, root.root, (limit) =>
+    withBindSource(root, spec.host, async (held) => {
+      await limit(held)
+      return await pinHeld(spec, target, held)
+    }),
+  )
 }
 
 async function pinHeld(

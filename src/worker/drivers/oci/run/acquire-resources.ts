@@ -13,6 +13,7 @@ import type { OciContext } from '../context.ts'
 import { makeDiskImageMounter } from './mount-disk-image.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
+import { makeFolderLimiter } from './limit-folder.ts'
 import { limitDiskOf, limitRun } from './limit-runs.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
@@ -134,7 +135,9 @@ async function pinRunMounts(
   const { commands, settings, users } = context
   const { uid_shift, mountMapPath } = users.of(desired.run_id)
   const bind = mountMapPath === null ? bindByMount(commands) : bindIdmapped(commands, mountMapPath)
-  const pins = { folder, owner: uid_shift, bind, mountDiskImage: makeDiskImageMounter(context, desired, signal) }
+  const limitFolder = makeFolderLimiter(context.volumes.folderLimits, desired)
+  const mountDiskImage = makeDiskImageMounter(context, desired, signal)
+  const pins = { folder, owner: uid_shift, bind, mountDiskImage, limitFolder }
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 

@@ -13,7 +13,7 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'disk_images', 'disk_image_formats',
+  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'bind_quota', 'disk_images', 'disk_image_formats',
   'init_handoff', 'metrics',
 ] // prettier-ignore
 
@@ -43,11 +43,13 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 }
 
 /** The abilities of this driver that this machine supports. */
-function abilitiesHere({ networks, cgroups, imageFlaw }: OciContext): readonly Ability[] {
+function abilitiesHere({ networks, cgroups, imageFlaw, volumes, runtime }: OciContext): readonly Ability[] {
   const lacking: readonly Ability[] = [
     ...(networks.canJudgeNames ? [] : NEED_REDIRECTION),
     ...(cgroups.initFlaw === null ? [] : (['init_handoff'] as const)),
     ...findLackingImageAbilities(imageFlaw),
+    // Kata serves all mounts by one process, whose copies may share blocks and so get past a limit.
+    ...(volumes.folderLimits === null || runtime.name === 'kata-runtime' ? (['bind_quota'] as const) : []),
   ]
   return OCI_ABILITIES.filter((ability) => !lacking.includes(ability))
 }
