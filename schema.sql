@@ -445,6 +445,7 @@ CREATE TABLE runs (
   memory_kills integer DEFAULT 0 NOT NULL,
   trace_parent text,
   secrets_sealed bytea,
+  ports jsonb,
   CONSTRAINT runs_memory_kills_check CHECK ((memory_kills >= 0)),
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
@@ -771,6 +772,8 @@ CREATE INDEX runs_of_sandbox ON public.runs USING btree (sandbox_id, opened_at D
 CREATE INDEX runs_of_worker ON public.runs USING btree (worker_id) INCLUDE (vcpus, memory_mib, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NOT NULL));
 
 CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE (ended_at IS NULL);
+
+CREATE INDEX runs_publishing ON public.runs USING btree (worker_id) WHERE ((ended_at IS NULL) AND (ports IS NOT NULL));
 
 CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
 

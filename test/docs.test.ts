@@ -29,12 +29,12 @@ const settings = table([
 ])
 
 const abilities = table([
-  ['field', '`oci`', '`microsandbox`', 'what it requests, or why no driver supports it'],
+  ['field', '`oci`', '`microsandbox`', 'what it requests'],
   ['---', '---', '---', '---'],
   ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
     ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES].map((offered) =>
-      ability !== null && offered.includes(ability) ? 'enforced' : '**refused**',
+      offered.includes(ability) ? 'enforced' : '**refused**',
     ),
     meaning.replace(/^needs a worker that is capable of /, ''),
   ]),

@@ -22,6 +22,7 @@ export const ABILITIES = [
   'secrets',
   'tls_interception',
   'trust_host_cas',
+  'published_ports',
   'named_mounts',
   'bind_mounts',
   'bind_quota',

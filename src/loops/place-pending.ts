@@ -54,7 +54,8 @@ function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSna
     if (hasConflictingHomes(run)) return [{ sandbox_id, run_id, ...CONFLICTING_HOMES }]
     const worker_id = snapshot.capacityIndex.allocate(snapshot.requestOf(run))
     if (worker_id !== null) {
-      const worker = { id: worker_id, name: snapshot.nameOf(worker_id) }
+      const ports = run.ports === null ? {} : { ports: run.ports }
+      const worker = { id: worker_id, name: snapshot.nameOf(worker_id), ...ports }
       return [{ sandbox_id, run_id, event: 'placed', cause: CAUSE, worker }]
     }
     return run.is_waiting ? [] : [{ sandbox_id, run_id, event: 'no_capacity', cause: CAUSE }]

@@ -1,5 +1,6 @@
 import { resolve } from 'node:path'
 import { DENIAL_WORDS, parseRange, RANGE_RULE, RANGES_MAX } from '../domain/network/operator-denials.ts'
+import { parsePublish, PUBLISH_RULE, type PublishRange } from '../domain/workers/publishing.ts'
 import { SANDBOX_IDS, type IdRange } from '../domain/workers/id-range.ts'
 
 /** One setting. Its flag overrides its environment variable, which overrides its default. */
@@ -68,6 +69,12 @@ export const userIdRange: Setting<IdRange>['parse'] = (seen) => {
   if (first !== undefined && isFine) return { value }
   const bounds = `${String(LEAST_ID)} to ${String(MOST_ID)}`
   return { accepted: `FIRST-LAST, a range of at least ${String(SANDBOX_IDS)} user ids from ${bounds}` }
+}
+
+/** Accepts the addresses and ports that a worker may publish. */
+export const publishRanges: Setting<readonly PublishRange[]>['parse'] = (seen) => {
+  const value = parsePublish(seen)
+  return value === null ? { accepted: PUBLISH_RULE } : { value }
 }
 
 /** The first id above those that layers, disks and volumes store on disk (100000 to 165535). */

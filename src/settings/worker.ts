@@ -1,4 +1,5 @@
 import type { IdRange } from '../domain/workers/id-range.ts'
+import type { PublishRange } from '../domain/workers/publishing.ts'
 import {
   directoryPath,
   listenAddress,
@@ -7,6 +8,7 @@ import {
   nonEmptyText,
   httpOrigin,
   integerBetween,
+  publishRanges,
   userIdRange,
   type Setting,
 } from './setting.ts'
@@ -231,6 +233,15 @@ export const WORKER_SETTINGS = {
       'the IPv4 addresses of sandboxes; a /16 holds 16,383 sandboxes; another range is picked if a route of the machine overlaps this one',
     parse: nonEmptyText,
   } satisfies Setting<string>,
+  publish: {
+    variable: 'SANDYARD_PUBLISH',
+    flag: 'publish',
+    fallback: null,
+    unit: 'off, loopback, ranges',
+    meaning:
+      'the addresses and ports of its machine on which a worker may publish ports of sandboxes (`network.ports`): `loopback` is 127.0.0.1 and ::1 with the ports from 1024 on; ranges are such as `0.0.0.0:20000-29999,127.0.0.1` (default: `loopback` with `sandyard up`, `off` with `sandyard worker`)',
+    parse: publishRanges,
+  } satisfies Setting<readonly PublishRange[]>,
   connectionsPerSandbox: {
     variable: 'SANDYARD_CONNECTIONS_PER_SANDBOX',
     flag: null,

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { call, mustCall } from '../support/api.ts'
+import { guestTool, storeTool } from '../support/guest-tools.ts'
 import { runMsb } from '../support/msb.ts'
 import { makeNamedWorld, type NamedHost } from '../support/named-world.ts'
 import { OUTSIDE } from '../support/network-world.ts'
@@ -69,7 +70,12 @@ if (isInOwnNetwork(import.meta.filename)) {
       const tls = { enabled: true, scoped_upstream_ca_cert: [], upstream_ca_cert: [upstreamCa] }
       const { id } = await mustCall(server, 'create_sandbox', {
         query: RUNNING,
-        body: { name: 'keyed', image: DEMO_IMAGE, network: { secrets, tls }, mounts: [await storeOpenssl()] },
+        body: {
+          name: 'keyed',
+          image: DEMO_IMAGE,
+          network: { secrets, tls },
+          mounts: [await storeTool(server, 'openssl')],
+        },
       })
       assert.equal(await inside('keyed', 'echo $API_KEY'), '$MSB_API_KEY\n')
       const reply = await inside('keyed', secureRequest('good.example'))
@@ -117,27 +123,6 @@ if (isInOwnNetwork(import.meta.filename)) {
       const url = `${server.url}/v1/sandboxes/${id}/logs?follow=false&sources=system`
       return await (await fetch(url, { headers: { authorization: `Bearer ${server.key}` } })).text()
     }
-
-    /** Stores the machine's openssl and its libraries in a volume, because the demo image has no client of TLS. */
-    async function storeOpenssl(): Promise<object> {
-      const { id } = await mustCall(server, 'create_volume', { body: { name: 'tools' } })
-      const { stdout: program } = await runCommand('which', ['openssl'], { timeoutMs: 5_000 })
-      const { stdout: libraries } = await runCommand('ldd', [program.trim()], { timeoutMs: 5_000 })
-      const found = [...libraries.matchAll(/=> (\S*\/lib(?:ssl|crypto)\S*)/g)].map(([, path = '']) => path)
-      for (const path of [program.trim(), ...found]) {
-        const headers = {
-          authorization: `Bearer ${server.key}`,
-          'x-msb-file-path': Buffer.from(basename(path)).toString('base64url'),
-        }
-        const { status } = await fetch(`${server.url}/v1/volumes/${id}/files/content`, {
-          method: 'PUT',
-          headers,
-          body: readFileSync(path),
-        })
-        assert.ok(status < 300, String(status))
-      }
-      return { type: 'named', name: 'tools', guest: '/tools' }
-    }
   })
 }
 
@@ -150,7 +135,7 @@ function request(name: string, path: string, host = name): string {
 /** A script that sends a request with the placeholder over TLS, verified by the bundle of the image. */
 function secureRequest(name: string): string {
   const lines = `GET / HTTP/1.1\\r\\nHost: ${name}\\r\\nAuthorization: Bearer %s\\r\\nConnection: close\\r\\n\\r\\n`
-  const openssl = 'chmod +x /tools/openssl; LD_LIBRARY_PATH=/tools /tools/openssl s_client'
+  const openssl = `${guestTool('openssl')} s_client`
   const client = `${openssl} -quiet -verify_return_error -servername ${name} -connect ${name}:443`
   return `(printf '${lines}' "$API_KEY"; sleep 1) | (${client})`
 }

@@ -57,6 +57,14 @@ const HANDLERS: { readonly [Kind in HostAsk['kind']]: (ask: Extract<HostAsk, { k
     await once(server, 'listening')
     return 'serving'
   },
+  async serveEcho({ port }) {
+    const server = createServer({ allowHalfOpen: true }, (client) => {
+      client.on('error', () => client.destroy())
+      client.pipe(client)
+    }).listen(port, '0.0.0.0')
+    await once(server, 'listening')
+    return 'serving'
+  },
   async lookUp({ server, name }) {
     const resolver = new Resolver({ timeout: 1_500, tries: 1 })
     resolver.setServers([server])

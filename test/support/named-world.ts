@@ -24,6 +24,8 @@ export type HostAsk =
   | { readonly kind: 'serveDatagrams'; readonly address: string; readonly port: number }
   /** Speaks first on this port, as SSH does. */
   | { readonly kind: 'serveBanner'; readonly port: number }
+  /** Sends back what arrives on this port, until the client ends. */
+  | { readonly kind: 'serveEcho'; readonly port: number }
   | { readonly kind: 'lookUp'; readonly server: string; readonly name: string }
   /** Asks for records of type HTTPS (RFC 9460), and tells the response code and the number of answers. */
   | { readonly kind: 'lookUpService'; readonly server: string; readonly name: string }
@@ -129,13 +131,15 @@ export async function attachNamedInmate(
   given?: EgressSecrets,
 ) {
   const run = asId<RunId>(name)
-  const { netnsPath, resolvers } = await networks.attach(run, network, NO_DENIALS, given)
+  const { netnsPath, resolvers, ipv4, published } = await networks.attach(run, network, NO_DENIALS, given)
   const host = startHost(netnsPath)
   const gateway = resolvers[0] ?? ''
   return {
     run,
     host,
     gateway,
+    address: ipv4 ?? '',
+    published,
     lookUp: (asked: string) => host.ask({ kind: 'lookUp', server: gateway, name: asked }),
     datagram: () => host.ask({ kind: 'datagram', address: OUTSIDE.public, port: 9_000 }),
     /** A request to `good.example`, unless the fields say otherwise. */

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { OperatorRanges } from '../../src/domain/network/operator-denials.ts'
 import type { NetworkPolicy, NetworkSpec, Rule } from '../../src/domain/spec/spec.ts'
+import { parsePublish } from '../../src/domain/workers/publishing.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { localHostCommands } from '../../src/worker/processes/system-calls.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -59,6 +60,7 @@ export async function networksOptions(
     hostResolvers: [OUTSIDE.resolver],
     ownRanges: { addresses: () => [OUTSIDE.hardDenied], rangesOf: () => [] },
     connectionBound: { connections: 4_096, newPerSecond: 200 },
+    publish: parsePublish('loopback') ?? [],
     hasRebindProtection: true,
     prewarmCount: 1,
     commands: localHostCommands,

@@ -242,13 +242,14 @@ function makeNetworks(prefix: string): SandboxNetworks {
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
     canJudgeNames: false,
+    publishes: [],
     setSecrets: () => Promise.resolve(),
     onRefused: () => undefined,
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
       mkdirSync('/run/netns', { recursive: true })
       if (!existsSync(netnsPath)) await localHostCommands.callSystem(['network', netnsPath])
-      return { netnsPath, ipv4: null, resolvers: [] }
+      return { netnsPath, ipv4: null, resolvers: [], published: [] }
     },
     async detach(run) {
       if (existsSync(`/run/netns/${nameOf(run)}`))

@@ -1,6 +1,7 @@
 import { access, constants } from 'node:fs/promises'
 import type { Config } from '../../config.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
+import { describePublishing } from '../../domain/workers/publishing.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
@@ -107,6 +108,13 @@ async function runDoctor({ config }: Call): Promise<number> {
     }),
     await check('connections', async () =>
       describeConnectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),
+    ),
+    await check('ports', () =>
+      Promise.resolve(
+        config.publish === null
+          ? 'sandboxes may publish ports on 127.0.0.1 and ::1 with `sandyard up`, and none with `sandyard worker` (SANDYARD_PUBLISH)'
+          : describePublishing(config.publish),
+      ),
     ),
     await check('user ids', () => checkUserIds(config)),
     await check('network', async () => {

@@ -22,6 +22,7 @@ import { createFirstKey } from '../server/first-key.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
 import { incarnationFilePath } from '../worker/worker-storage.ts'
+import { parsePublish } from '../../domain/workers/publishing.ts'
 import { printClientSetup } from './print-client-setup.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
@@ -40,6 +41,7 @@ export function defineUp(up: Command): void {
     'runtime',
     'placement',
     'requireIsolation',
+    'publish',
     'shutdown',
     'logLevel',
   )
@@ -56,7 +58,7 @@ async function runUp({ config: given }: Call): Promise<void> {
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   printStatus(`data folder: ${given.dataDir}`)
   await using mounted = await mountDataFolder(folder)
-  const config = { ...given, dataDir: mounted.path }
+  const config = { ...given, dataDir: mounted.path, publish: given.publish ?? parsePublish('loopback') }
   await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)

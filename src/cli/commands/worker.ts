@@ -54,6 +54,7 @@ export function defineWorker(worker: Command): void {
     'driver',
     'requireIsolation',
     'runtime',
+    'publish',
     'shutdown',
     'logLevel',
   )

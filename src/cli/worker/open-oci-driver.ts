@@ -92,6 +92,7 @@ export async function openOciDriver(
     hostResolvers: await readHostResolvers(),
     ownRanges,
     connectionBound: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),
+    publish: config.publish ?? [],
     hasRebindProtection: true,
     prewarmCount: config.readyAhead,
     commands: helper.commands,

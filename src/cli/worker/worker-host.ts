@@ -4,6 +4,7 @@ import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { Capacity } from '../../domain/workers/worker.ts'
+import { describePublishing } from '../../domain/workers/publishing.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { ISOLATION_LEVELS, isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
@@ -81,6 +82,7 @@ export async function openWorkerHost(
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   printStatus(`isolation level: ${level ?? 'none'} (container < gvisor < microvm; docs/drivers.md)`)
   if (driver.name !== 'simulated') printStatus(`capacity: ${describeOffer(deps.config, capacity)}`)
+  if (report.publishes !== undefined) printStatus(`ports: ${describePublishing(report.publishes)}`)
   addMachineMetrics(metrics, {
     driver,
     storage,

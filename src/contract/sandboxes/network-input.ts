@@ -1,12 +1,21 @@
 import { Type } from 'typebox'
-import { RULES_MAX, RULE_PORTS_MAX } from '../../domain/requests/request-bounds.ts'
+import { PORT_MAX, RULES_MAX, RULE_PORTS_MAX } from '../../domain/requests/request-bounds.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
+import { PUBLISHED_PORTS_MAX, PUBLISHED_PROTOCOLS } from '../../domain/spec/published-ports.ts'
 import { NAMESERVERS_MAX, QUERY_TIMEOUT_MAX_MS } from '../../domain/spec/dns-settings.ts'
-import { nullableComponent, requestObject, int32, int64, stringEnumSnakeOrPascal, nullable } from '../common.ts'
+import {
+  nullableComponent,
+  requestObject,
+  int32,
+  int64,
+  stringEnum,
+  stringEnumSnakeOrPascal,
+  nullable,
+} from '../common.ts'
 import { SecretsInput } from './secrets-input.ts'
 import { TlsInput } from './tls-input.ts'
-import { PortRange, PublishedPort } from './spec-shared.ts'
+import { PortRange } from './spec-shared.ts'
 
 /** The schemas of the network in a create request. */
 
@@ -59,7 +68,6 @@ const NetworkPolicyInput = requestObject(
   },
 )
 
-/** The schema of a network field that no driver supports. It accepts only null. */
 const DnsInput = requestObject(
   {
     nameservers: Type.Optional(Type.Array(Type.String(), { maxItems: NAMESERVERS_MAX })),
@@ -84,6 +92,19 @@ const InterfaceInput = requestObject(
   },
 )
 
+const PublishedPortInput = requestObject(
+  {
+    host_port: Type.Optional(int32({ maximum: PORT_MAX })),
+    guest_port: int32({ maximum: PORT_MAX }),
+    host_bind: Type.Optional(Type.String()),
+    protocol: Type.Optional(stringEnum(PUBLISHED_PROTOCOLS)),
+  },
+  {
+    title: 'PublishedPortInput',
+    description: 'A port of the sandbox to open on the machine of its worker. A host port of 0 means a free one.',
+  },
+)
+
 export const NetworkInput = requestObject(
   {
     enabled: Type.Optional(Type.Boolean({ default: true })),
@@ -95,7 +116,7 @@ export const NetworkInput = requestObject(
     max_udp_connections: Type.Optional(nullable(int32())),
     policy: Type.Optional(nullableComponent(NetworkPolicyInput)),
     secrets: Type.Optional(nullableComponent(SecretsInput)),
-    ports: Type.Optional(Type.Array(PublishedPort, { maxItems: RULE_PORTS_MAX })),
+    ports: Type.Optional(Type.Array(PublishedPortInput, { maxItems: PUBLISHED_PORTS_MAX })),
     trust_host_cas: Type.Optional(
       Type.Boolean({
         default: false,

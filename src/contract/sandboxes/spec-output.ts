@@ -4,10 +4,12 @@ import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, DISK_IMAGE_FORMATS, HOST_PERMISSIONS, PROTOCOLS, RLIMIT_RESOURCES,
   SANDBOX_LOG_LEVELS, STAT_VIRTUALIZATIONS, type Destination,
 } from '../../domain/spec/spec.ts' // prettier-ignore
+import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
+import { PUBLISHED_PROTOCOLS } from '../../domain/spec/published-ports.ts'
 import { VIOLATION_ACTIONS } from '../../domain/spec/secrets.ts'
 import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
 import { TlsReply } from './tls-output.ts'
-import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
+import { EnvVar, PortRange } from './spec-shared.ts'
 
 /** The schemas of a sandbox's specification in replies. */
 
@@ -175,6 +177,16 @@ const InterfaceReply = Type.Object(
     mtu: nullable(int32()),
   },
   { title: 'Interface', description: 'What the network device of the sandbox shows. Null: as the worker chooses.' },
+)
+
+const PublishedPort = Type.Object(
+  {
+    host_port: int32({ maximum: PORT_MAX }),
+    guest_port: int32({ maximum: PORT_MAX }),
+    host_bind: Type.String(),
+    protocol: stringEnum(PUBLISHED_PROTOCOLS),
+  },
+  { title: 'PublishedPort', description: 'A port of the sandbox that is reachable on the machine of its worker.' },
 )
 
 const NetworkReply = Type.Object(

@@ -1,22 +1,12 @@
 import { Type } from 'typebox'
 import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
-import { requestObject, int32, stringEnum } from '../common.ts'
+import { requestObject, int32 } from '../common.ts'
 
 /** Schemas that the specification uses in requests and in replies. */
 
 export const EnvVar = requestObject(
   { key: Type.String(), value: Type.String() },
   { title: 'EnvVar', description: 'An environment variable.' },
-)
-
-export const PublishedPort = requestObject(
-  {
-    host_port: int32({ maximum: PORT_MAX }),
-    guest_port: int32({ maximum: PORT_MAX }),
-    host_bind: Type.String(),
-    protocol: Type.Optional(stringEnum(['tcp', 'udp'])),
-  },
-  { title: 'PublishedPort', description: 'A port of the sandbox that is reachable on its host.' },
 )
 
 export const PortRange = requestObject(

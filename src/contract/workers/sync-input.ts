@@ -1,11 +1,19 @@
 import { Type } from 'typebox'
 import { ABILITIES } from '../../domain/abilities.ts'
 import { ISOLATION_LEVELS, isolationAbility } from '../../domain/isolation.ts'
+import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
+import { PUBLISH_RANGES_MAX } from '../../domain/workers/publishing.ts'
 import { DISK_PRESSURES } from '../../domain/workers/disk-pressure.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { MEASURED_PHASES_MAX, START_PHASE_NAMES } from '../../domain/sandboxes/start-phases.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { RUN_PHASES } from './worker-protocol.ts'
+
+const PublishRange = requestObject({
+  address: Type.String(),
+  first: int32({ maximum: PORT_MAX }),
+  last: int32({ maximum: PORT_MAX }),
+})
 
 /** A phase takes at most a day. Beyond that, the worker measured wrongly. */
 const PHASE_MAX_MS = 86_400_000
@@ -51,6 +59,7 @@ export const SyncInput = requestObject({
     abilities: Type.Array(stringEnum([...ABILITIES, ...ISOLATION_LEVELS.map(isolationAbility)])),
     images: Type.Array(Type.String()),
     default_disk_mib: int32(),
+    publishes: Type.Optional(Type.Array(PublishRange, { maxItems: PUBLISH_RANGES_MAX })),
   }),
   observed_runs: Type.Array(
     requestObject({

@@ -23,6 +23,7 @@ import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempo
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireValidAuthority } from './require-authority.ts'
 import { requireDiskSize, type DiskLimitDeps } from './require-disk-size.ts'
+import { requirePorts, type PublishingReader } from './require-ports.ts'
 import { requireAllowedNetwork, type NetworkDenialDeps } from './require-network.ts'
 import { requireVolumes } from './require-volumes.ts'
 import { sealInterceptKey, sealSecretValues } from './seal-secrets.ts'
@@ -33,6 +34,7 @@ import { withdrawCreate } from './withdraw-create.ts'
 type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 'notifications'> &
   DefaultRegistryDeps &
   DiskLimitDeps &
+  PublishingReader &
   NetworkDenialDeps &
   SandboxReader &
   SandboxAdmitter &
@@ -74,7 +76,7 @@ const SLUG_TRIES = 8
 /**
  * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
  * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field that
- * no worker can enforce, for a network that the operator denies and for an expired authority, `name_already_exists`, `quota_exceeded`,
+ * no worker can enforce, for a network that the operator denies, for a port that is not free and for an expired authority, `name_already_exists`, `quota_exceeded`,
  * `org_suspended`, `rate_limited`, and `start_timed_out` if the wait ends too early and `onTimeout` is `cancel`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
@@ -86,6 +88,7 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
   const needed = existing === null ? await requireAbilities(deps, caller.org_id, input.spec) : []
   if (existing === null) {
     await requireAllowedNetwork(deps, caller, input.spec.network)
+    await requirePorts(deps, caller.org_id, input.spec.network)
     await requireCredential(deps, caller, input)
   }
   const releaseWait = input.start && input.waitMs !== null ? acquireWaitPermit(deps) : null

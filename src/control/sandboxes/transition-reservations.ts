@@ -21,8 +21,9 @@ export async function reserveCapacity(
     const { request, row } = step
     if (request.event !== 'placed' || request.worker === undefined) return []
     const { vcpus, memory_mib, home_worker_id, disk_size_mib } = row
-    const worker_id = request.worker.id
-    return [{ step, worker_id, vcpus, memory_mib, disk_mib: home_worker_id === worker_id ? 0 : disk_size_mib }]
+    const { id: worker_id, ports } = request.worker
+    const disk_mib = home_worker_id === worker_id ? 0 : disk_size_mib
+    return [{ step, worker_id, vcpus, memory_mib, disk_mib, ...(ports === undefined ? {} : { ports }) }]
   })
   if (reservations.length === 0) return new Map()
   const fits = await capacity.reserve(tx, reservations, now)

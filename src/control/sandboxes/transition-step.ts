@@ -13,6 +13,7 @@ import {
 } from '../../domain/sandboxes/lifecycle.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../domain/ids.ts'
 import { isIsolationLevel, ISOLATION_LEVEL_FACT } from '../../domain/isolation.ts'
+import type { PublishedPort } from '../../domain/spec/published-ports.ts'
 import { runEnd } from './run-end.ts'
 import { hasGivenUp, messageOf, restartChange } from './restart-step.ts'
 import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
@@ -43,8 +44,8 @@ export type TransitionRequest = {
   readonly opens?: RunId
   /** With `start_admitted`: the span of the request, as a `traceparent`, if it is traced. */
   readonly traceParent?: string
-  /** With `placed`: the chosen worker. */
-  readonly worker?: { readonly id: WorkerId; readonly name: string }
+  /** With `placed`: the chosen worker, and the ports that the run publishes there. */
+  readonly worker?: { readonly id: WorkerId; readonly name: string; readonly ports?: readonly PublishedPort[] }
   /** With an event that ends a run: the outcome that the worker reports. */
   readonly outcome?: RunOutcome
   /** With an event that ends a run: how long it ran by its worker's clock, in milliseconds. */
@@ -140,7 +141,10 @@ export function topicsToNotify({ request, row, status }: TransitionStep): readon
 }
 
 function runChange({ request, row, status, at }: TransitionStep): RunChange {
-  if (request.event === 'placed' && request.worker !== undefined) return { worker_id: request.worker.id, placed_at: at }
+  if (request.event === 'placed' && request.worker !== undefined) {
+    const { id: worker_id, ports } = request.worker
+    return { worker_id, placed_at: at, ...(ports === undefined ? {} : { ports }) }
+  }
   if (request.event === 'no_capacity') return { waits_since: at }
   if (status === 'running') {
     const limit = longestRunSecs(row)

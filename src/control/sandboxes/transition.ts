@@ -10,6 +10,7 @@ import { splitByQuota } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
+import { hostPortsOf } from '../../domain/workers/publishing.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { NewEvent } from '../../store/events/events.ts'
 import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
@@ -150,6 +151,10 @@ export async function moveInTransaction(
   }
   const writes = steps.map((step) => writesOf(deps, step))
   if (writes.length > 0) await sandboxStates.writeTransitions(tx, writes)
+  for (const { request, row } of steps) {
+    const ports = hostPortsOf(request.facts)
+    if (request.event === 'worker_running' && ports !== null) await sandboxes.showPorts(tx, row.id, ports)
+  }
   scope.events.push(...writes.map(({ event }) => event))
   const ended = steps.filter(({ row, status }) => isTerminal(status) && row.ephemeral && !row.is_hidden)
   const visibleUntil = new Date(now.getTime() + EPHEMERAL_VISIBLE_MS)

@@ -22,7 +22,10 @@ export type WaitingDetails = PlacementExplanation & {
 }
 
 /** The workers that may get runs, read from the database at most once a second. */
-export type FleetReader = { readonly readFleet: () => Promise<readonly NamedPlacementWorker[]> }
+export type FleetReader = {
+  /** A fresh read sees everything that is committed before the call. */
+  readonly readFleet: (how?: { readonly isFresh: boolean }) => Promise<readonly NamedPlacementWorker[]>
+}
 
 /** How long one read of the fleet serves all callers, in milliseconds. Many clients poll waiting sandboxes. */
 const FLEET_CACHE_MS = 1_000
@@ -32,8 +35,8 @@ export function makeReadFleet({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): Fl
   const read = makeFleetReader()
   let cached: Promise<readonly NamedPlacementWorker[]> | null = null
   let validUntilMs = Number.NEGATIVE_INFINITY
-  return () => {
-    if (cached !== null && clock.monotonicMs() < validUntilMs) return cached
+  return ({ isFresh } = { isFresh: false }) => {
+    if (!isFresh && cached !== null && clock.monotonicMs() < validUntilMs) return cached
     const reading = db.asSystem((q) => read(q, clock.now()))
     cached = reading
     validUntilMs = clock.monotonicMs() + FLEET_CACHE_MS

@@ -4,6 +4,7 @@ import { canonicalReference, parseImageReference } from '../../domain/spec/image
 import type { PlacementRequest, PlacementWorker, WorkerProfile } from '../../domain/workers/placement.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'
+import { takenPorts } from '../../store/workers/taken-ports.ts'
 
 /** A worker that may get runs, as placement reads it. */
 export type NamedPlacementWorker = PlacementWorker & { readonly name: string }
@@ -35,6 +36,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
         storage,
         images: driver?.images ?? [],
         default_disk_mib: driver?.default_disk_mib ?? null,
+        ...(driver?.publishes === undefined ? {} : { publishes: driver.publishes }),
       })
     }
   }
@@ -42,13 +44,18 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   return async (q, now) => {
     const found = await capacity.listFree(q, now)
     await loadProfiles(q, new Set(found.map(({ profile_hash }) => profile_hash)))
+    const taken = await takenPorts(q, null)
     // A worker whose profile changed between the two reads is left out. The next read returns it.
     return found.flatMap((worker) => {
       const profile = profiles.get(worker.profile_hash)
-      return profile === undefined ? [] : [{ ...worker, ...profile, free_disk_mib: freeDiskMib(worker, profile) }]
+      if (profile === undefined) return []
+      const free_disk_mib = freeDiskMib(worker, profile)
+      return [{ ...worker, ...profile, free_disk_mib, taken_ports: taken.get(worker.id) ?? NO_PORTS }]
     })
   }
 }
+
+const NO_PORTS: readonly never[] = []
 
 /** A worker of a version that doesn't report the size of its default disks has no limit that could be compared. */
 function freeDiskMib(
@@ -70,6 +77,8 @@ export function placementRequestOf(run: capacity.PendingRun, settings: Placement
   const { defaultRegistry, requireIsolation = null } = settings
   const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
   const image = parsed?.ok === true ? canonicalReference(parsed.reference) : null
-  if (requireIsolation === null) return { ...run, image }
-  return { ...run, image, abilities: [...run.abilities, isolationAbility(requireIsolation)] }
+  const { ports, ...rest } = run
+  const request = { ...rest, image, ...(ports === null ? {} : { ports }) }
+  if (requireIsolation === null) return request
+  return { ...request, abilities: [...run.abilities, isolationAbility(requireIsolation)] }
 }

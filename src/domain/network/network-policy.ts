@@ -9,7 +9,7 @@
  *   never opens what an earlier rule by address denies.
  */
 import { PORT_MAX } from '../requests/request-bounds.ts'
-import { contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
+import { cidr, contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
 import { hasName, nameOf, type NamePattern } from './name-pattern.ts'
 import { PROTOCOLS_WITH_PORTS, type Action, type NetworkPolicy, type Protocol, type Rule } from '../spec/spec.ts'
@@ -89,6 +89,27 @@ export function compilePolicy(
     ],
   }
 }
+
+/**
+ * The rules for connections to ports that a sandbox publishes. The operator's denials are about what sandboxes reach, so
+ * they are not among them: who may connect is decided by the address that the operator publishes on.
+ */
+export function compileIngress(policy: NetworkPolicy | null): readonly PacketRule[] {
+  return compilePolicy(policy, { gateway: NO_GATEWAY, hardDeny: [] }).ingress
+}
+
+/** Whether a policy lets anyone connect to a port of the sandbox. */
+export function opensPort(policy: NetworkPolicy | null, protocol: Protocol, port: number): boolean {
+  return compileIngress(policy).some(
+    ({ action, protocols, ports }) =>
+      action === 'allow' &&
+      (protocols.length === 0 || protocols.includes(protocol)) &&
+      (ports.length === 0 || ports.some(({ start, end }) => start <= port && port <= end)),
+  )
+}
+
+/** A peer is never the sandbox's gateway: the machine itself connects from an address of its own. */
+const NO_GATEWAY = cidr('0.0.0.0')
 
 /** Decides on a packet by the rules of its direction. A packet that no rule matches is denied. */
 export function decidePacket(rules: readonly PacketRule[], packet: Packet): Action {

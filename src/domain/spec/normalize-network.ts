@@ -5,6 +5,7 @@ import { normalizeDns } from './dns-settings.ts'
 import { normalizeInterface } from './network-interface.ts'
 import type { NormalizedSecrets } from './normalize-secrets.ts'
 import type { NormalizedTls } from './normalize-tls.ts'
+import { normalizePorts } from './published-ports.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
 import { NO_SECRET_DEFAULTS } from './secrets.ts'
 import {
@@ -12,25 +13,18 @@ import {
 } from './spec.ts' // prettier-ignore
 import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './spec-input.ts'
 
-/**
- * Network fields of the API that no driver supports, with the reason. A value that requests nothing (an empty list,
- * null, false) is still accepted, so that a client can create a sandbox from the `network` of a reply.
- */
-export const UNAVAILABLE_NETWORK_FIELDS = {
-  ports: 'ports of a sandbox are not published on the host',
-} as const
-
 /** Fills in the defaults of a network. A null policy stays null, which means the default policy. */
 export function normalizeNetwork(
   input: NetworkInput,
   { secrets, defaults, tls }: NormalizedSecrets & Pick<NormalizedTls, 'tls'>,
   refuse: Refuse,
 ): NetworkSpec {
-  refuseUnavailable(input, refuse)
+  const { enabled = true } = input
+  const ports = normalizePorts(input.ports ?? [], { enabled }, refuse)
   const device = normalizeInterface(input.interface, refuse)
   const dns = normalizeDns(input.dns, refuse)
   return {
-    enabled: input.enabled ?? true,
+    enabled,
     strict: input.strict ?? false,
     max_connections: maxConnectionsOf(input, refuse),
     ...(typeof input.max_udp_connections === 'number' ? { max_udp_connections: input.max_udp_connections } : {}),
@@ -41,6 +35,7 @@ export function normalizeNetwork(
     ...(tls === null ? {} : { tls }),
     ...(device === null ? {} : { interface: device }),
     ...(dns === null ? {} : { dns }),
+    ...(ports.length === 0 ? {} : { ports }),
   }
 }
 
@@ -55,14 +50,6 @@ function maxConnectionsOf({ max_connections, max_tcp_connections }: NetworkInput
       accepted: `${String(one)} or nothing, because network.max_connections is the same field`,
     })
   return one ?? other
-}
-
-function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {
-  const no = (key: keyof typeof UNAVAILABLE_NETWORK_FIELDS, asksForNothing: string): void => {
-    const accepted = `${asksForNothing}; ${UNAVAILABLE_NETWORK_FIELDS[key]}`
-    refuse({ code: 'invalid_sandbox_config', field: `network.${key}`, seen: describeSeen(input[key]), accepted })
-  }
-  if (input.ports !== undefined && input.ports.length > 0) no('ports', 'an empty list')
 }
 
 function normalizePolicy(input: PolicyInput, refuse: Refuse): NetworkPolicy {

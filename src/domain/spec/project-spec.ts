@@ -5,6 +5,7 @@ import type {
   BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
   RlimitResource, RuntimeOptions, SandboxSpec, TmpfsMount,
 } from './spec.ts' // prettier-ignore
+import type { PublishedPort } from './published-ports.ts'
 import type { TlsInterception } from './tls-interception.ts'
 import type { HostPattern, Secret, SecretDefaults, ViolationAction } from './secrets.ts'
 
@@ -36,7 +37,7 @@ export type MountProjection =
 
 export type NetworkProjection = {
   readonly enabled: boolean
-  readonly ports: readonly never[]
+  readonly ports: readonly PublishedPort[]
   readonly trust_host_cas: boolean
   readonly interface?: NetworkInterface
   readonly dns?: Omit<DnsSettings, 'nameservers'> & { readonly nameservers: readonly string[] }
@@ -89,6 +90,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     tls,
     interface: device,
     dns,
+    ports = [],
   } = spec.network
   return {
     image: spec.image,
@@ -101,7 +103,7 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     mounts: spec.mounts.map(projectMount),
     network: {
       enabled,
-      ports: [],
+      ports,
       trust_host_cas,
       max_connections,
       ...(max_udp_connections === undefined ? {} : { max_udp_connections }),

@@ -1,6 +1,5 @@
 import { ABILITIES, type Ability, type FieldAbility } from '../abilities.ts'
 import { ISOLATION_LABEL, isIsolationLevel, isolationAbility } from '../isolation.ts'
-import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
 /** A feature that a specification requests and that a driver may lack. */
@@ -111,6 +110,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     why: 'needs a worker that is capable of handing its certificate authorities into sandboxes',
     findFields: ({ network }) => fieldIf('network.trust_host_cas', network.trust_host_cas === true),
   },
+  published_ports: {
+    fields: '`network.ports`',
+    why: 'needs a worker that is capable of publishing ports of sandboxes on its machine',
+    findFields: ({ network }) => indexedFields('network.ports', network.ports ?? []),
+  },
   named_mounts: {
     fields: '`mounts` of type `named`',
     why: 'needs a worker that is capable of mounting a volume',
@@ -183,25 +187,15 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
   return required
 }
 
-/** A row of the table in docs/drivers.md. `ability` is null for fields that every driver refuses. */
-export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
+/** A row of the table in docs/drivers.md. */
+export type AbilityRow = { readonly ability: Ability; readonly fields: string; readonly meaning: string }
 
-/**
- * The documented table of abilities: what a driver with the ability enforces, and which fields are refused because no
- * driver supports them.
- */
-export const ABILITIES_TABLE: readonly AbilityRow[] = [
-  ...ABILITIES.map((ability) => ({
-    ability,
-    fields: ABILITY_RULES[ability].fields,
-    meaning: ABILITY_RULES[ability].why,
-  })),
-  ...Object.entries(UNAVAILABLE_NETWORK_FIELDS).map(([key, why]) => ({
-    ability: null,
-    fields: `\`network.${key}\``,
-    meaning: why,
-  })),
-]
+/** The documented table of abilities: what a driver with the ability enforces. */
+export const ABILITIES_TABLE: readonly AbilityRow[] = ABILITIES.map((ability) => ({
+  ability,
+  fields: ABILITY_RULES[ability].fields,
+  meaning: ABILITY_RULES[ability].why,
+}))
 
 /** The request fields that need an ability that is not in `offered`, for people. */
 export function fieldsNeedingOtherAbilities(offered: readonly Ability[]): readonly string[] {

@@ -1,5 +1,6 @@
 import type { DnsInput } from './dns-settings.ts'
 import type { InterfaceInput } from './network-interface.ts'
+import type { PublishedPortInput } from './published-ports.ts'
 import type { EitherCasing } from '../casing.ts'
 import type { ViolationAction } from './secrets.ts'
 import type {
@@ -141,8 +142,7 @@ export type NetworkInput = {
   readonly tls?: TlsInput | null
   readonly interface?: InterfaceInput | null
   readonly dns?: DnsInput | null
-  /** No driver supports this field and those after it. Only values that request nothing are accepted. */
-  readonly ports?: readonly object[]
+  readonly ports?: readonly PublishedPortInput[]
 }
 
 /** Certificates are PEM texts, also where the published API has the path of a PEM file. */

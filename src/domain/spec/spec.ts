@@ -1,6 +1,7 @@
 import type { Secret, SecretDefaults } from './secrets.ts'
 import type { DnsSettings } from './dns-settings.ts'
 import type { NetworkInterface } from './network-interface.ts'
+import type { PublishedPort } from './published-ports.ts'
 import type { TlsInterception } from './tls-interception.ts'
 
 /**
@@ -196,6 +197,8 @@ export type NetworkSpec = {
   readonly interface?: NetworkInterface
   /** How names are resolved. Absent: by the resolvers of the worker. */
   readonly dns?: DnsSettings
+  /** The ports that the worker's machine listens on. Absent: none. */
+  readonly ports?: readonly PublishedPort[]
 }
 
 export type NetworkPolicy = {

@@ -1,4 +1,5 @@
 import type { OrgId, WorkerId } from '../ids.ts'
+import type { PublishedPort } from '../spec/published-ports.ts'
 import {
   diskTakenOn,
   storageSatisfies,
@@ -16,6 +17,8 @@ import {
   type CapacityBuckets,
   type RequestedCapacity,
 } from './capacity-buckets.ts'
+
+import { canPublish, type PublishRange } from './publishing.ts'
 
 /** The free capacity of all workers, for placing a batch of runs. */
 export type CapacityIndex = {
@@ -46,6 +49,9 @@ const UNAVAILABLE_SIZES_MAX = 16
 
 type IndexedWorker = FreeCapacity & {
   readonly id: WorkerId
+  readonly publishes: readonly PublishRange[]
+  /** Grows with each request that gets ports here. */
+  taken_ports: readonly PublishedPort[]
   readonly group: ProfileGroup
   readonly buckets: CapacityBuckets<IndexedWorker>[]
 }
@@ -82,11 +88,12 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
 
   const groupOf = makeGroupFinder(groups)
   for (const one of workers) {
-    const { id, free_vcpus, free_memory_mib, images, org_ids } = one
+    const { id, free_vcpus, free_memory_mib, images, org_ids, publishes = [], taken_ports = [] } = one
     const group = groupOf(one)
     if (org_ids !== null) for (const org of org_ids) orgsWithWorkers.add(org)
     const free_disk_mib = one.free_disk_mib ?? Number.POSITIVE_INFINITY
-    const worker: IndexedWorker = { id, free_vcpus, free_memory_mib, free_disk_mib, group, buckets: [group.all] }
+    const free = { free_vcpus, free_memory_mib, free_disk_mib }
+    const worker: IndexedWorker = { id, ...free, publishes, taken_ports, group, buckets: [group.all] }
     indexed.set(id, worker)
     group.all.add(worker, bucketOf(worker))
     for (const image of images) {
@@ -145,10 +152,23 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
     return found
   }
 
+  /** Looks at every worker: few requests publish ports, and no bucket knows which ports are free. */
+  const chooseForPorts = ({ groups }: Candidates, request: PlacementRequest): IndexedWorker | null => {
+    const able = [...indexed.values()].filter(
+      (worker) =>
+        groups.includes(worker.group) &&
+        fits(worker, sizeOn(worker.group, request)) &&
+        canPublish(worker, request.ports ?? []),
+    )
+    const holders = able.filter(({ group, id }) => group.holders.get(request.image ?? '')?.some((one) => one.id === id))
+    return preferred(policy, holders.length > 0 ? holders : able)
+  }
+
   const chooseHomeWorker = (homes: ReadonlySet<WorkerId>, request: PlacementRequest): IndexedWorker | null => {
     const [home] = homes
     const worker = home === undefined || homes.size > 1 ? undefined : indexed.get(home)
     if (worker === undefined || !satisfies(worker.group, request)) return null
+    if (!canPublish(worker, request.ports ?? [])) return null
     return fits(worker, { ...request, disk_mib: diskOn(worker, request) }) ? worker : null
   }
 
@@ -156,8 +176,10 @@ export function makeCapacityIndex(workers: readonly PlacementWorker[], policy: P
     largestFree: largestFreeOf(indexed.values()),
     allocate(request) {
       const homes = homeWorkersOf(request)
-      const worker = homes.size > 0 ? chooseHomeWorker(homes, request) : choose(candidatesFor(request), request)
+      const chooseAnywhere = request.ports === undefined ? choose : chooseForPorts
+      const worker = homes.size > 0 ? chooseHomeWorker(homes, request) : chooseAnywhere(candidatesFor(request), request)
       if (worker === null) return null
+      if (request.ports !== undefined) worker.taken_ports = [...worker.taken_ports, ...request.ports]
       const before = bucketOf(worker)
       worker.free_vcpus -= request.vcpus
       worker.free_memory_mib -= request.memory_mib

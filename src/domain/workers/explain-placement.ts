@@ -5,8 +5,9 @@ import {
   type PlacementRequest,
   type PlacementWorker,
 } from './placement.ts'
+import { canPublish } from './publishing.ts'
 
-export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'worker'] as const
+export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'port', 'worker'] as const
 
 /** A need of a waiting run that no worker can satisfy now. */
 export type MissingRequirement = {
@@ -88,7 +89,7 @@ type Requirement = {
 
 /** The needs of a run except capacity, in the order in which they are checked. */
 function requirementsOf(request: PlacementRequest, workers: readonly PlacementWorker[]): readonly Requirement[] {
-  const { abilities, volumes, home_worker_id } = request
+  const { abilities, volumes, home_worker_id, ports = [] } = request
   const sets = new Map(workers.map((worker) => [worker.abilities, new Set(worker.abilities)]))
   const homes = homeWorkersOf(request)
   const isDisk = homes.size === 1 && home_worker_id !== null && homes.has(home_worker_id)
@@ -123,6 +124,15 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
             },
           },
         ]),
+    ...ports.map((port): Requirement => ({
+      isMetBy: (worker) => canPublish(worker, [port]),
+      missing: {
+        kind: 'port',
+        name: `${port.protocol} port ${String(port.host_port)}`,
+        requested: `${port.host_bind}:${String(port.host_port)}`,
+        accepted: 'a worker that may publish this port, and no other sandbox there that publishes it',
+      },
+    })),
     ...(volumes === null
       ? []
       : [

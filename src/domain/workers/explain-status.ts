@@ -166,6 +166,8 @@ const MISSING: Readonly<Record<MissingRequirement['kind'], (words: MissingWords)
   ability: ({ requested }) => `it needs the ability '${requested}'`,
   volume: ({ requested, accepted }) => `it needs ${requested}: ${accepted ?? 'a worker that has them'}`,
   disk: ({ requested, accepted }) => `it needs ${requested}: ${accepted ?? 'the worker that stores it'}`,
+  port: ({ unit, requested, accepted }) =>
+    `it needs ${unit} at ${requested}: ${accepted ?? 'a worker where it is free'}`,
   worker: ({ accepted }) => `it needs ${accepted ?? 'a worker'}`,
 }
 
@@ -187,6 +189,10 @@ const ADVICE_OF_MISSING: Readonly<Record<MissingRequirement['kind'], (names: Adv
   ],
   volume: ({ worker }) => bringBack(worker, 'its volumes'),
   disk: ({ worker }) => bringBack(worker, 'its disk'),
+  port: () => [
+    'stop the sandbox that publishes the port: sandyard ps shows what runs',
+    'or create it with another port in network.ports, or with host_port 0',
+  ],
   worker: () => ['see the state of the workers: sandyard worker list', 'add a worker: sandyard worker token'],
 }
 

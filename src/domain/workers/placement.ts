@@ -1,4 +1,6 @@
 import type { OrgId, WorkerId } from '../ids.ts'
+import type { PublishedPort } from '../spec/published-ports.ts'
+import type { Publishing } from './publishing.ts'
 import type { StorageReport } from './worker.ts'
 
 /** The needs of a run on a worker. */
@@ -18,6 +20,8 @@ export type PlacementRequest = {
    * worker is preferred.
    */
   readonly image: string | null
+  /** The ports that the worker's machine must listen on for the run. Absent: none. */
+  readonly ports?: readonly PublishedPort[]
 }
 
 /** The needs of a run's volumes on a worker. */
@@ -31,7 +35,7 @@ export type VolumeNeeds = {
 }
 
 /** The properties of a worker except capacity. Many workers may have the same profile. */
-export type WorkerProfile = {
+export type WorkerProfile = Pick<Publishing, 'publishes'> & {
   readonly abilities: readonly string[]
   readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
   /** The images that need no pull on the worker, in canonical spelling. */
@@ -41,17 +45,18 @@ export type WorkerProfile = {
 }
 
 /** A worker with its free capacity. */
-export type PlacementWorker = WorkerProfile & {
-  readonly id: WorkerId
-  /** The organizations whose runs it may get. Null: all. */
-  readonly org_ids: readonly OrgId[] | null
-  readonly free_vcpus: number
-  readonly free_memory_mib: number
-  /** Null: the worker doesn't limit the sum of its disks. */
-  readonly free_disk_mib: number | null
-  /** Whether its file system is full up to its reserve, so that it gets no new disks. */
-  readonly is_disk_short?: boolean
-}
+export type PlacementWorker = WorkerProfile &
+  Pick<Publishing, 'taken_ports'> & {
+    readonly id: WorkerId
+    /** The organizations whose runs it may get. Null: all. */
+    readonly org_ids: readonly OrgId[] | null
+    readonly free_vcpus: number
+    readonly free_memory_mib: number
+    /** Null: the worker doesn't limit the sum of its disks. */
+    readonly free_disk_mib: number | null
+    /** Whether its file system is full up to its reserve, so that it gets no new disks. */
+    readonly is_disk_short?: boolean
+  }
 
 /**
  * `pack` fills workers one after the other, so that large requests still find capacity. `spread` distributes runs

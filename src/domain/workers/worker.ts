@@ -1,4 +1,5 @@
 import type { Ability } from '../abilities.ts'
+import type { PublishRange } from './publishing.ts'
 
 /** The total capacity of a worker for sandboxes, including the running ones. */
 export type Capacity = {
@@ -28,6 +29,8 @@ export type DriverReport = {
   readonly images: readonly string[]
   /** The size of a disk for which a sandbox names no size. */
   readonly default_disk_mib: number
+  /** The ports of its machine that sandboxes may publish. Absent: none. */
+  readonly publishes?: readonly PublishRange[]
 }
 
 /** Describes a valid name of a worker. Every host name is a valid name. */

@@ -43,11 +43,15 @@ export type ChangedSecrets = {
   readonly isLive: boolean
 }
 
+/** SQL: the new projection, with the ports as they are shown, which the worker may have picked. */
+const PROJECTION = `CASE WHEN spec_projection #> '{network,ports,0}' IS NULL THEN $3::text
+  ELSE jsonb_set($3::text::jsonb, '{network,ports}', spec_projection::jsonb #> '{network,ports}')::text END`
+
 /** Replaces the specification and the values of a sandbox. Its next runs need the ability `secrets` if it has any. */
 export async function write(tx: Queryable, sandbox: SandboxId, changed: ChangedSecrets): Promise<void> {
   await tx.query({
     name: 'sandboxSecrets.write',
-    text: `UPDATE sandboxes SET spec = $2, spec_projection = $3::text::json, projection_bytes = octet_length($3::text), secrets_sealed = $4,
+    text: `UPDATE sandboxes SET spec = $2, spec_projection = (${PROJECTION})::json, projection_bytes = octet_length(${PROJECTION}), secrets_sealed = $4,
              abilities = array_remove(abilities, 'secrets') || CASE WHEN $5::boolean THEN '{secrets}'::text[] ELSE '{}' END,
              secrets_version = secrets_version + CASE WHEN $6::boolean THEN 1 ELSE 0 END WHERE id = $1`,
     values: [

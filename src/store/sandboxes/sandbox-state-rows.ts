@@ -5,6 +5,7 @@
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { IsolationLevel } from '../../domain/isolation.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../../domain/sandboxes/lifecycle.ts'
+import type { PublishedPort } from '../../domain/spec/published-ports.ts'
 import type { NewEvent } from '../events/events.ts'
 
 /** A sandbox and its open run, locked until the transaction ends. */
@@ -86,6 +87,8 @@ export type RunChange = {
   readonly started_at?: Date
   readonly deadline_at?: Date
   readonly disk_mib?: number
+  /** The ports that the run publishes on its worker. */
+  readonly ports?: readonly PublishedPort[]
   readonly stop_requested_at?: Date
   readonly stop_cause?: CauseCode
   readonly ended_at?: Date

@@ -92,6 +92,7 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
   run_started_at: column.timestamptz(({ run }) => run?.change.started_at ?? null),
   deadline_at: column.timestamptz(({ run }) => run?.change.deadline_at ?? null),
   disk_mib: column.integer(({ run }) => run?.change.disk_mib ?? null),
+  ports: column.json(({ run }) => (run?.change.ports === undefined ? null : JSON.stringify(run.change.ports))),
   stop_requested_at: column.timestamptz(({ run }) => run?.change.stop_requested_at ?? null),
   stop_cause: column.text(({ run }) => run?.change.stop_cause ?? null),
   ended_at: column.timestamptz(({ run }) => run?.change.ended_at ?? null),
@@ -130,7 +131,7 @@ const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alia
   r AS (
     UPDATE runs r SET worker_id = coalesce(w.worker_id, r.worker_id), placed_at = coalesce(w.placed_at, r.placed_at),
       started_at = coalesce(w.run_started_at, r.started_at), deadline_at = coalesce(w.deadline_at, r.deadline_at),
-      disk_mib = coalesce(w.disk_mib, r.disk_mib), waits_since = coalesce(w.waits_since, r.waits_since),
+      disk_mib = coalesce(w.disk_mib, r.disk_mib), ports = coalesce(w.ports::jsonb, r.ports), waits_since = coalesce(w.waits_since, r.waits_since),
       stop_requested_at = coalesce(w.stop_requested_at, r.stop_requested_at),
       stop_cause = coalesce(w.stop_cause, r.stop_cause), ended_at = coalesce(w.ended_at, r.ended_at),
       outcome = coalesce(w.outcome::jsonb, r.outcome),

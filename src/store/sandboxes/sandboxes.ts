@@ -155,6 +155,24 @@ export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date
   })
 }
 
+/** Shows the ports that a worker opened on its machine for the open run, one for each of the specification's ports and in their order. */
+export async function showPorts(q: Queryable, id: SandboxId, hostPorts: readonly number[]): Promise<void> {
+  await q.query({
+    name: 'sandboxes.showPorts',
+    text: `WITH shown AS (
+             SELECT jsonb_set(s.spec_projection::jsonb, '{network,ports}', jsonb_agg(
+               jsonb_set(p.port, '{host_port}', to_jsonb(h.host_port)) ORDER BY p.at))::text AS text
+             FROM sandboxes s, jsonb_array_elements(s.spec_projection::jsonb #> '{network,ports}') WITH ORDINALITY AS p(port, at)
+               JOIN unnest($2::integer[]) WITH ORDINALITY AS h(host_port, at) USING (at)
+             WHERE s.id = $1 GROUP BY s.spec_projection::jsonb HAVING count(*) = jsonb_array_length(s.spec_projection::jsonb #> '{network,ports}')),
+ of_run AS (
+             UPDATE runs r SET ports = shown.text::jsonb #> '{network,ports}' FROM shown WHERE r.sandbox_id = $1 AND r.ended_at IS NULL)
+           UPDATE sandboxes s SET spec_projection = shown.text::json, projection_bytes = octet_length(shown.text)
+           FROM shown WHERE s.id = $1`,
+    values: [id, hostPorts],
+  })
+}
+
 /**
  * Those of the given sandboxes that are hidden, or whose rows are deleted already, and that have no open run. Unknown ids are not returned: a worker that has
  * joined a different database must not lose its disks.

@@ -6,9 +6,11 @@ import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { LargestFree } from '../../domain/workers/capacity-index.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
+import { excludes, type PublishedPort } from '../../domain/spec/published-ports.ts'
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
+import { takenPorts } from './taken-ports.ts'
 import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
 
 /** The disks on a worker. */
@@ -82,6 +84,8 @@ export type Reservation = {
   readonly memory_mib: number
   /** The size of the disk that the run needs there. Null: the worker's default size. 0: its disk is there already. */
   readonly disk_mib: number | null
+  /** The ports of the worker's machine that the run gets. Absent: none. */
+  readonly ports?: readonly PublishedPort[]
 }
 
 /**
@@ -112,15 +116,19 @@ export async function reserve(
              LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d`,
     values: [workers.map(({ id }) => id)],
   })
+  const publishing = reservations.filter(({ ports }) => ports !== undefined).map(({ worker_id }) => worker_id)
+  const taken = await takenPorts(tx, publishing)
   const usedOn = new Map(used.map((one) => [one.worker_id, one]))
   const left = new Map(workers.map((worker) => [worker.id, leftOf(worker, usedOn.get(worker.id))]))
-  return reservations.map(({ worker_id, vcpus, memory_mib, disk_mib }) => {
+  return reservations.map(({ worker_id, vcpus, memory_mib, disk_mib, ports = [] }) => {
     const worker = left.get(worker_id)
     if (worker === undefined) return false
     const diskMib = disk_mib ?? worker.default_disk_mib
     const fits =
       worker.vcpus >= vcpus && worker.memory_mib >= memory_mib && (diskMib === 0 || worker.disk_mib >= diskMib)
-    if (!fits) return false
+    const takenThere = taken.get(worker_id) ?? []
+    if (!fits || ports.some((port) => takenThere.some((one) => excludes(one, port)))) return false
+    if (ports.length > 0) taken.set(worker_id, [...takenThere, ...ports])
     worker.vcpus -= vcpus
     worker.memory_mib -= memory_mib
     worker.disk_mib -= diskMib
@@ -191,10 +199,12 @@ export type PendingRun = {
   readonly is_waiting: boolean
   /** The requirements of the run's volumes. Null: it mounts none. */
   readonly volumes: VolumeNeeds | null
+  /** The ports that the run publishes. Null: none. */
+  readonly ports: readonly PublishedPort[] | null
 }
 
 const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
-  s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
+  s.spec ->> 'image' AS image, s.spec -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
 
 /** The range of a page of pending runs. */
 export type PendingPage = {

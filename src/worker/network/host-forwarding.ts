@@ -88,11 +88,13 @@ function hostRules(
     `set ${OPENED} { type ifname; ${opened.length === 0 ? '' : elements} }`,
     // This chain runs before any address translation, so a port that a container engine publishes still counts as the
     // host's.
-    'chain arriving { type filter hook prerouting priority raw; policy accept;',
+    'chain arriving { type filter hook prerouting priority mangle; policy accept;',
     `iifname != ${uplink} ip daddr ${cable} drop`,
     `iifname != ${uplink} accept`,
     'meta nfproto != ipv4 drop',
     `ip daddr ${dns.address} meta l4proto { tcp, udp } th dport ${String(dns.port)} accept`,
+    // the host itself connects to published ports, and the router lets nothing else of it through
+    'ct state established ct direction reply accept',
     'fib daddr type { local, broadcast, multicast, anycast } drop',
     '}',
     'chain passing { type filter hook forward priority filter; policy accept;',
@@ -100,6 +102,10 @@ function hostRules(
     // limits the TCP segment size of both directions to the path MTU of a tunnel or cloud network
     `iifname ${uplink} tcp flags syn tcp option maxseg size set rt mtu`,
     `iifname @${OPENED} oifname != "${ANY_UPLINK}" drop`,
+    '}',
+    // of the machine's accounts only the worker's own reaches sandboxes: others go through the ports that are published
+    'chain leaving { type filter hook output priority filter; policy accept;',
+    `oifname ${uplink} meta skuid != 0 drop`,
     '}',
     'chain masking { type nat hook postrouting priority srcnat; policy accept;',
     `ip saddr ${cable} oifname != ${uplink} masquerade`,

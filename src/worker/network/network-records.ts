@@ -23,6 +23,13 @@ const EgressNeedsSchema = Type.Object({
 /** What the egress process must do for a run. */
 export type EgressNeeds = Readonly<Static<typeof EgressNeedsSchema>>
 
+const PublishedPortSchema = Type.Object({
+  host_bind: Type.String(),
+  host_port: Type.Integer(),
+  guest_port: Type.Integer(),
+  protocol: Type.Union([Type.Literal('tcp'), Type.Literal('udp')]),
+})
+
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
   namespace: Type.String(),
@@ -39,6 +46,8 @@ const RunRecordSchema = Type.Object({
       egress: Type.Optional(EgressNeedsSchema),
       /** The address that the sandbox shows instead of that of its slot. */
       shown: Type.Optional(Type.String()),
+      /** The ports that the machine listens on for the sandbox. */
+      published: Type.Optional(Type.Array(PublishedPortSchema)),
     }),
   ]),
 })

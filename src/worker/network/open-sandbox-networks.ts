@@ -3,6 +3,7 @@ import type { RunId } from '../../domain/ids.ts'
 import { NO_EGRESS_SECRETS, type EgressSecrets } from '../../domain/network/interception.ts'
 import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
 import { addressesOf, deniedAddresses, type OperatorRanges } from '../../domain/network/operator-denials.ts'
+import type { PublishRange } from '../../domain/workers/publishing.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
@@ -13,6 +14,7 @@ import { startDnsForwarder } from './dns-forwarder.ts'
 import { addRouteToSandboxes, createIsolatedNamespace, removeSandboxNamespaces } from './namespaces.ts'
 import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { canCountConnections, canRedirectConnections, ensureRouter, removeInstallation } from './open-router.ts'
+import { makePublishedPorts } from './published/published-ports.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import {
   isNamespaceAlive,
@@ -63,6 +65,8 @@ export type SandboxNetworksOptions = {
   readonly hasRebindProtection: boolean
   /** The bound of each sandbox's connections, of whatever protocol. A spec can only ask for fewer. */
   readonly connectionBound: ConnectionBound
+  /** Where sandboxes may publish ports on this machine. */
+  readonly publish: readonly PublishRange[]
   /** How many namespaces to keep ready for the next starts. */
   readonly prewarmCount: number
   readonly commands: HostCommands
@@ -99,7 +103,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   })
   opened.defer(() => forwarder.close())
   const dns = { address, port: forwarder.port }
-  await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
+  await nft(names.commands, routerBaseRules(dns, address), names.routerNamespace)
 
   const canJudgeNames = await canRedirectConnections(names, options.log)
   const bound = (await canCountConnections(names, options.log)) ? options.connectionBound : null
@@ -112,7 +116,9 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
   await ensureHostForwarding()
 
-  const access = { names, router, redirected, resolvers, addressPool }
+  const published = makePublishedPorts(options.publish, options.random)
+  opened.defer(() => published.closeAll())
+  const access = { names, router, redirected, resolvers, published, addressPool }
   const live = await adoptRuns(access, records)
   const slots = makeNetworkSlots({
     names,
@@ -160,15 +166,31 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     }
   }
 
+  /** Opens the ports of a run. Those that were picked for it before are in its record. */
+  async function publishPorts(
+    run: RunId,
+    { policy, ports }: Applied['spec'],
+    record: RunNetworkRecord,
+  ): Promise<RunNetworkRecord> {
+    const wanted = record.network?.published ?? ports
+    if (record.network === null || wanted === undefined) return record
+    const { sandbox: address } = slotAddresses(addressPool, record.slot)
+    const opened = [...(await published.open(run, { ports: wanted, address, policy }))]
+    const changed = { ...record, network: { ...record.network, published: opened } }
+    await records.writeRun(run, changed)
+    return changed
+  }
+
   async function apply(
     run: RunId,
     { spec, operator }: Applied,
-    { record, given }: { readonly record: RunNetworkRecord; readonly given: EgressSecrets | null },
+    { record: found, given }: { readonly record: RunNetworkRecord; readonly given: EgressSecrets | null },
   ): Promise<SandboxNetwork> {
-    const { slot, network } = record
-    const path = netnsPath(record.namespace)
-    if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
+    const path = netnsPath(found.namespace)
+    const { slot } = found
     const { gateway, sandbox } = slotAddresses(addressPool, slot)
+    const { network } = await publishPorts(run, spec, found)
+    if (network === null) return { netnsPath: path, ipv4: null, resolvers: [], published: [] }
     const { egress } = compilePolicy(spec.policy, { gateway: cidr(gateway), hardDeny: hardDenyOf(operator) })
     const rules = attachmentRules({
       slot,
@@ -179,6 +201,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       limits: spec,
       bound,
       redirect: network.egress ?? null,
+      ...(network.published === undefined ? {} : { published: network.published }),
     })
     if (spec.dns !== undefined) resolvers.set(sandbox, spec.dns, egress)
     if (network.egress !== undefined) {
@@ -188,7 +211,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     const { shown } = network
     const translation = shown === undefined ? [] : translationRules({ slot, address: sandbox, shown })
     await router.apply([...translation, ...rules])
-    return { netnsPath: path, ipv4: shown ?? sandbox, resolvers: [gateway] }
+    return { netnsPath: path, ipv4: shown ?? sandbox, resolvers: [gateway], published: network.published ?? [] }
   }
 
   async function attach(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<SandboxNetwork> {
@@ -199,7 +222,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       if (existing.network === null || existing.network.policy === policy)
         return apply(run, desired, { record: existing, given })
       const changed = { ...existing, network: newAttachment(desired, given, options.random) }
-      await cutOff(access, existing)
+      await cutOff(access, run, existing)
       await records.writeRun(run, changed)
       return apply(run, desired, { record: changed, given })
     }
@@ -210,7 +233,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   async function detach(run: RunId): Promise<void> {
     const record = await records.readRun(run)
     if (record === null) return
-    await release(access, record)
+    await release(access, run, record)
     await records.removeRun(run)
     slots.release(record.slot)
   }
@@ -219,6 +242,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const parts = opened.move()
   return {
     canJudgeNames,
+    publishes: options.publish,
     attach: (run, spec, operator, given = NO_EGRESS_SECRETS) =>
       mutex.run(run, () => attach(run, { spec, operator }, given)),
     setSecrets: (run, given) => mutex.run(run, () => redirected.setSecrets(run, given)),
@@ -240,7 +264,7 @@ async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
     if (alive.has(run)) continue
-    await release(access, record)
+    await release(access, run, record)
     await records.removeRun(run)
   }
   return alive

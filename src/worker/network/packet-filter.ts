@@ -10,6 +10,7 @@ import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { ConnectionBound } from './connection-bound.ts'
 import type { EgressNeeds } from './network-records.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
+import type { PublishedPort } from '../../domain/spec/published-ports.ts'
 import { slotDevice } from './network-names.ts'
 import { renderRule, TABLE } from './render-rule.ts'
 import { translationBaseRules } from './shown-address.ts'
@@ -21,8 +22,11 @@ export type DnsTarget = { readonly address: string; readonly port: number }
 /** The maximum number of DNS packets per second from one sandbox, so that none can exhaust the shared forwarder. */
 const DNS_PACKETS_PER_SECOND = 500
 
-/** Returns the rules that are common to all sandboxes. Applying them again changes only the DNS target. */
-export function routerBaseRules(dns: DnsTarget): readonly string[] {
+/**
+ * Returns the rules that are common to all sandboxes. Applying them again changes only the DNS target. `hostAddress` is the
+ * host's end of the uplink, from which the worker connects to published ports.
+ */
+export function routerBaseRules(dns: DnsTarget, hostAddress: string): readonly string[] {
   const target = `dnat ip to ${dns.address}:${String(dns.port)}`
   const chains = {
     zoning: 'type filter hook prerouting priority raw; policy accept;',
@@ -37,6 +41,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     `add table ${TABLE}`,
     `add set ${TABLE} answers { type ifname . mark; }`,
     `add map ${TABLE} judges { type ifname : verdict; }`,
+    `add map ${TABLE} published { type ipv4_addr . inet_proto . inet_service : mark; }`,
     `add map ${TABLE} zones { typeof iifname : ct zone; }`,
     ...Object.entries(chains).flatMap(([name, hook]) => [
       `add chain ${TABLE} ${name} { ${hook} }`,
@@ -49,13 +54,14 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     `add rule ${TABLE} zoning ct original zone set iifname map @zones`,
     `add rule ${TABLE} judging meta nfproto != ipv4 drop`,
     `add rule ${TABLE} judging iifname "up0" ct state established,related accept`,
+    `add rule ${TABLE} judging iifname "up0" ip saddr ${hostAddress} ct state new ct mark set ip daddr . meta l4proto . th dport map @published accept`,
     `add rule ${TABLE} judging iifname vmap @judges`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local udp dport 53 ${target}`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local tcp dport 53 ${target}`,
     // lets the router itself send path MTU and time exceeded messages to sandboxes
     `add rule ${TABLE} local_out icmp type { destination-unreachable, time-exceeded } accept`,
     `add rule ${TABLE} passing iifname != "up0" oifname "up0" accept`,
-    `add rule ${TABLE} passing iifname "up0" ct state established,related oifname . ct mark @answers accept`,
+    `add rule ${TABLE} passing iifname "up0" ct state new,established,related oifname . ct mark @answers accept`,
     // keeps the sandboxes' addresses, by which the forwarder tells them apart
     `add rule ${TABLE} masking oifname "up0" ip daddr ${dns.address} accept`,
     `add rule ${TABLE} masking oifname "up0" masquerade`,
@@ -77,6 +83,8 @@ type Attachment = {
   readonly bound: ConnectionBound | null
   /** What the egress process must do. Null: the packet filter judges everything. */
   readonly redirect: Pick<EgressNeeds, 'closed_udp_ports'> | null
+  /** The ports of the sandbox that the machine publishes. Absent: none. */
+  readonly published?: readonly PublishedPort[]
 }
 
 /** How many connections a sandbox asks for. Null, absent and 0: as many as the operator's bound allows. */
@@ -99,7 +107,7 @@ function boundRules(limits: ConnectionLimits, bound: ConnectionBound | null): re
  * connections.
  */
 export function attachmentRules(attachment: Attachment): readonly string[] {
-  const { slot, gateway, address, mark, egress, bound, redirect } = attachment
+  const { slot, gateway, address, mark, egress, bound, redirect, published = [] } = attachment
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
   const pass = `${TABLE} pass_${String(slot)}`
@@ -112,6 +120,8 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
     `add rule ${judge} ct state invalid drop`,
     `add rule ${judge} ct state established,related ct mark != ${String(mark)} drop`,
     `add rule ${judge} meta l4proto != { tcp, udp, icmp } drop`,
+    // only a published port is connected to from outside
+    ...(published.length === 0 ? [] : [`add rule ${judge} ct state established ct direction reply accept`]),
     ...(redirect === null ? [] : redirectRules({ ...redirect, slot, gateway, mark, egress })),
     ...renderRules(egress, slot).map((text) => `add rule ${judge} ${text}`),
     `add rule ${judge} goto refusing`,
@@ -120,16 +130,24 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
     `add rule ${pass} ip daddr ${gateway} ct mark set ${String(mark)} accept`,
     `add rule ${pass} jump bound_${String(slot)}`,
     `add rule ${pass} ct mark set ${String(mark)} accept`,
+    ...publishedKeys(address, published).map((key) => `add element ${TABLE} published { ${key} : ${String(mark)} }`),
     `add element ${TABLE} answers { "${device}" . ${String(mark)} }`,
     `add element ${TABLE} zones { "${device}" : ${String(zoneOf(mark))} }`,
     `add element ${TABLE} judges { "${device}" : goto judge_${String(slot)} }`,
   ]
 }
 
+/** The keys of the ports of a sandbox. Each is in the map once, whatever ports of the machine lead to it. */
+function publishedKeys(address: string, ports: readonly PublishedPort[]): readonly string[] {
+  return [...new Set(ports.map(({ protocol, guest_port }) => `${address} . ${protocol} . ${String(guest_port)}`))]
+}
+
 /** What is known of an attachment that ends. */
 type CutOff = {
   readonly slot: number
+  readonly address: string
   readonly mark: number
+  readonly published?: readonly PublishedPort[]
   /** The gateway, and the number of rules by name. Null if connections don't go to the egress process. */
   readonly redirected: { readonly gateway: string; readonly named: number } | null
 }
@@ -138,7 +156,7 @@ type CutOff = {
  * Returns the commands that end all connections of a sandbox and refuse new ones. They also succeed if some of the
  * sandbox's rules are missing.
  */
-export function cutOffRules({ slot, mark, redirected }: CutOff): readonly string[] {
+export function cutOffRules({ slot, address, mark, redirected, published = [] }: CutOff): readonly string[] {
   const device = slotDevice(slot)
   const gone = (element: string): readonly string[] => [
     `add element ${TABLE} ${element}`,
@@ -148,6 +166,7 @@ export function cutOffRules({ slot, mark, redirected }: CutOff): readonly string
     `add chain ${TABLE} judge_${String(slot)}`,
     ...gone(`judges { "${device}" : goto judge_${String(slot)} }`),
     ...gone(`zones { "${device}" : ${String(zoneOf(mark))} }`),
+    ...publishedKeys(address, published).flatMap((key) => gone(`published { ${key} : ${String(mark)} }`)),
     ...gone(`answers { "${device}" . ${String(mark)} }`),
     ...(redirected === null ? [] : cutOffRedirect(slot, redirected.gateway)),
   ]

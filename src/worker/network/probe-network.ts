@@ -31,7 +31,7 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
     await ipBatch(localCommands, ['link add v1 type veth peer name up0'], namespace)
     await nft(
       localCommands,
-      [...routerBaseRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)],
+      [...routerBaseRules({ address: '127.0.0.1', port: DNS_PORT }, '127.0.0.1'), ...sampleRules(null)],
       namespace,
     )
     const counts = await failureOf(nft(localCommands, sampleRules(1), namespace))

@@ -1,5 +1,6 @@
 /** The attachment of a run to the router: what its record stores of it, and how it ends. */
 import type { Cidr } from '../../domain/cidr.ts'
+import type { RunId } from '../../domain/ids.ts'
 import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
@@ -11,12 +12,13 @@ import { slotAddresses, type NetworkNames } from './network-names.ts'
 import type { RunNetworkRecord } from './network-records.ts'
 import { cutOffRules, detachmentRules } from './packet-filter.ts'
 import { egressNeedsOf, type RedirectedSandboxes } from './redirected-sandboxes.ts'
+import type { PublishedPorts } from './published/published-ports.ts'
 import type { RouterRules } from './router-rules.ts'
 
 export type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 /** The part of it that the packet filter depends on. */
 export type Applied = {
-  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections' | 'max_udp_connections' | 'dns'>
+  readonly spec: Pick<NetworkSpec, 'policy' | 'max_connections' | 'max_udp_connections' | 'dns' | 'ports'>
   readonly operator: OperatorRanges
 }
 
@@ -25,22 +27,25 @@ export type RouterAccess = {
   readonly router: RouterRules
   readonly redirected: RedirectedSandboxes
   readonly resolvers: SandboxResolvers
+  readonly published: PublishedPorts
   readonly addressPool: Cidr
 }
 
 type Attachment = NonNullable<RunNetworkRecord['network']>
 
 /** Ends all connections of a run and refuses new ones. */
-export async function cutOff(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+export async function cutOff(access: RouterAccess, run: RunId, { slot, network }: RunNetworkRecord): Promise<void> {
   if (network === null) return
+  await access.published.close(run)
   await access.router.apply(cutOffRules(attachmentOf(access, slot, network)))
   const { sandbox } = slotAddresses(access.addressPool, slot)
   access.redirected.remove(sandbox)
   access.resolvers.remove(sandbox)
 }
 
-export async function release(access: RouterAccess, { slot, network }: RunNetworkRecord): Promise<void> {
+export async function release(access: RouterAccess, run: RunId, { slot, network }: RunNetworkRecord): Promise<void> {
   await Promise.all([
+    access.published.close(run),
     network === null
       ? null
       : access.router.apply([
@@ -60,9 +65,10 @@ function endShown({ addressPool }: RouterAccess, slot: number, { shown }: Attach
 }
 
 function attachmentOf({ addressPool }: RouterAccess, slot: number, network: Attachment) {
-  const { mark, egress } = network
-  const { gateway } = slotAddresses(addressPool, slot)
-  return { slot, mark, redirected: egress === undefined ? null : { gateway, named: egress.named } }
+  const { mark, egress, published } = network
+  const { gateway, sandbox: address } = slotAddresses(addressPool, slot)
+  const ports = published === undefined ? {} : { published }
+  return { slot, address, mark, ...ports, redirected: egress === undefined ? null : { gateway, named: egress.named } }
 }
 
 export function newAttachment({ spec, operator }: DesiredNetwork, given: EgressSecrets, random: Random): Attachment {
@@ -81,8 +87,8 @@ export function policyText({ spec: { policy, max_connections, max_udp_connection
 }
 
 /** Whether a restarted worker must apply an attachment again, because the kernel doesn't keep all of it. */
-export function needsAdoption({ egress, policy }: Attachment): boolean {
-  return egress !== undefined || parsePolicyText(policy).spec.dns !== undefined
+export function needsAdoption({ egress, published, policy }: Attachment): boolean {
+  return egress !== undefined || published !== undefined || parsePolicyText(policy).spec.dns !== undefined
 }
 
 /** Reads what `policyText` wrote. */

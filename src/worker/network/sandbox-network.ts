@@ -2,6 +2,8 @@ import type { RunId } from '../../domain/ids.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
+import type { PublishRange } from '../../domain/workers/publishing.ts'
+import type { PublishedPort } from '../../domain/spec/published-ports.ts'
 
 import type { EgressRefusal } from '../egress/messages.ts'
 
@@ -13,6 +15,8 @@ export type SandboxNetwork = {
   readonly ipv4: string | null
   /** The DNS resolvers for the sandbox's resolv.conf. Empty when the network is off. */
   readonly resolvers: readonly string[]
+  /** The ports that this machine listens on for the sandbox, with those that were picked. */
+  readonly published: readonly PublishedPort[]
 }
 
 /**
@@ -22,6 +26,8 @@ export type SandboxNetwork = {
 export interface SandboxNetworks {
   /** Whether this machine can judge connections by the names of their peers. If not, `attach` must not be asked for it. */
   readonly canJudgeNames: boolean
+  /** Where sandboxes may publish ports on this machine. */
+  readonly publishes: readonly PublishRange[]
   /**
    * Creates a run's network. The policy is in effect before the promise resolves. Programs in the sandbox may listen on
    * every port and send pings. `operator` is judged before the policy. A repeated call returns the same network.

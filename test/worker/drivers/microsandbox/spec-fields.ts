@@ -34,6 +34,7 @@ export const NETWORK: TableOf<NetworkSpec> = {
   strict: { value: true, at: 'network.strict', is: true },
   dns: { by: 'nobody: the ability `network_dns` is absent' },
   interface: { by: 'nobody: the ability `network_interface` is absent' },
+  ports: { by: 'published_ports' },
   max_udp_connections: { by: 'nobody: the ability `network_max_udp_connections` is absent' },
   max_connections: { value: 7, at: 'network.maxConnections', is: 7 },
   policy: {

@@ -179,6 +179,7 @@ test('the abilities of microVMs are all except those that are documented as abse
     'network_interface',
     'secrets',
     'tls_interception',
+    'published_ports',
     'raw_stat',
     'disk_images',
     'disk_image_formats',

@@ -1,5 +1,6 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT } from '../../../../domain/isolation.ts'
+import { hostPortsFact } from '../../../../domain/workers/publishing.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
 import { makeBundle, makeProcessBesideInit } from './bundle.ts'
 import type { OciContext } from '../context.ts'
@@ -106,6 +107,7 @@ export async function prepareRootfs(
     isolation: describeIsolation(context),
     [ISOLATION_LEVEL_FACT]: runtime.level,
     disk_size_mib: String(disk.sizeMib),
+    ...hostPortsFact(network.published),
   }
   return {
     bundle: makeBundle(configuration),

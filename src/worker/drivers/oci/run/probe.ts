@@ -13,7 +13,8 @@ import { describeUserIds } from '../users/sandbox-users.ts'
  */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'bind_quota', 'disk_images', 'disk_image_formats',
+  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception',
+  'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'disk_images', 'disk_image_formats',
   'init_handoff', 'metrics',
 ] // prettier-ignore
 
@@ -37,6 +38,7 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
       abilities: [...abilitiesHere(context), ...isolationAbilities(runtime.level)],
       images: await context.images.list(),
       default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
+      publishes: context.networks.publishes,
     },
     capacity: await measureCapacity(settings, await context.disks.measureLimitMib()),
   }
