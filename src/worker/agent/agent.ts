@@ -106,8 +106,20 @@ function noteNews(state: AgentState): void {
 function serveStream({ deps, volumes, signal }: Agent, request: StreamRequest): void {
   const { driver, log, logs, storage, filesOf } = deps
   const openFiles = async (volume: Parameters<VolumeStorage['open']>[0]): Promise<VolumeFiles> =>
-    filesOf(await storage.open(volume))
+    gateChanges(filesOf(await storage.open(volume)), (work) => storage.folderLimits?.using(volume, work) ?? work())
   beginStream({ driver, log, logs, openFiles, onFilesChanged: () => volumes.noteChange() }, request, signal)
+}
+
+/** Returns file operations whose changes run within `using`. */
+function gateChanges(files: VolumeFiles, using: <T>(work: () => Promise<T>) => Promise<T>): VolumeFiles {
+  return {
+    ...files,
+    write: (path, content) => using(() => files.write(path, content)),
+    mkdir: (path) => using(() => files.mkdir(path)),
+    copy: (from, to) => using(() => files.copy(from, to)),
+    rename: (from, to) => using(() => files.rename(from, to)),
+    remove: (path, options) => using(() => files.remove(path, options)),
+  }
 }
 
 async function keepProbing({ deps: { driver, clock, log }, state, signal }: Agent): Promise<void> {

@@ -9,11 +9,14 @@
 #     A snapshot of a volume has an empty folder for each subvolume in the volume. Mounts snapshots of the subvolumes there, which
 #     join the quota groups. They are beside SNAPSHOT, because the volume may have no space left for them. SNAPSHOT becomes a
 #     mount point; detaching it detaches all. Prints how many are missing, because they were moved meanwhile.
+# perl btrfs-subvolumes.pl exchange PATH PATH
+#     lets two folders of one file system swap their places, at once (renameat2(2)).
 use strict;
 use warnings;
 use Fcntl;
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 
+use constant {AT_FDCWD => -100, RENAME_EXCHANGE => 2};
 use constant {MS_BIND => 4096, MS_PRIVATE => 1 << 18};
 use constant {TREE_SEARCH => 0xd0009411, INO_LOOKUP => 0xd0009412, BUFFER_BYTES => 4096, KEY_BYTES => 104};
 use constant {ROOT_TREE => 1, FIRST_SUBVOLUME => 256, LAST_SUBVOLUME => ~0 - 255, ROOT_FOLDER => 256};
@@ -92,6 +95,11 @@ sub graft_below {
     return $missing;
 }
 
+sub exchange {
+    my ($one, $other) = @_;
+    call('renameat2', AT_FDCWD, $one, AT_FDCWD, $other, RENAME_EXCHANGE);
+}
+
 sub bind_mount {
     my ($source, $target) = @_;
     call('mount', $source, $target, '', MS_BIND, '');
@@ -127,4 +135,5 @@ sub look_up {
 }
 
 my ($command, @arguments) = @ARGV;
-({list => \&list, graft => \&graft}->{$command} // die "$command: unknown\n")->(@arguments);
+my %commands = (list => \&list, graft => \&graft, exchange => \&exchange);
+($commands{$command} // die "$command: unknown\n")->(@arguments);

@@ -40,20 +40,32 @@ export async function readMounts(pid: string): Promise<readonly MountInfo[]> {
 
 /** Finds the mount points, in all mount namespaces, at which the folder or a part of it is mounted. */
 export async function findMountsOfFolder(folder: string): Promise<readonly string[]> {
+  const { device, root } = await locate(folder)
+  return await findMounts((mount) => mount.device === device && isWithin(mount.root, root))
+}
+
+/** Finds the mount points of the folder, of parts of it, and of the folders around it up to `top`. */
+export async function findMountsAround(folder: string, top: string): Promise<readonly string[]> {
+  const [{ device, root }, { root: topRoot }] = await Promise.all([locate(folder), locate(top)])
+  const isAround = (around: string): boolean => isWithin(root, around) && isWithin(around, topRoot)
+  return await findMounts((mount) => mount.device === device && (isWithin(mount.root, root) || isAround(mount.root)))
+}
+
+/** Returns the device of the file system that has a folder, and the folder's path in it. */
+async function locate(folder: string): Promise<Pick<MountInfo, 'device' | 'root'>> {
   const path = await realpath(folder)
-  const own = await readMounts('self')
-  const holder = own
+  const holder = (await readMounts('self'))
     .filter(({ point }) => isWithin(path, point))
     .reduce<MountInfo | null>(
       (best, mount) => (best === null || mount.point.length >= best.point.length ? mount : best),
       null,
     )
-  if (holder === null) return []
-  const root = joinRoot(holder.root, relative(holder.point, path))
-  const found = (await readMountsOfAllNamespaces()).filter(
-    (mount) => mount.device === holder.device && isWithin(mount.root, root),
-  )
-  return found.map(({ point }) => point)
+  if (holder === null) throw new Error(`${folder} is in no mount`)
+  return { device: holder.device, root: joinRoot(holder.root, relative(holder.point, path)) }
+}
+
+async function findMounts(isFound: (mount: MountInfo) => boolean): Promise<readonly string[]> {
+  return (await readMountsOfAllNamespaces()).filter(isFound).map(({ point }) => point)
 }
 
 /** Whether the file system mounted at `point` is mounted elsewhere too, in any mount namespace. */

@@ -24,6 +24,10 @@ export type Btrfs = {
   snapshotSubvolume(of: string, path: string, groups: readonly string[]): Promise<number>
   /** Deletes a subvolume durably, so that it doesn't reappear after a power failure. It must contain no other one. */
   deleteSubvolume(id: number): Promise<void>
+  /** Lets two folders swap their places, at once. */
+  exchange(path: string, other: string): Promise<void>
+  /** Commits everything. The groups count shared blocks only from then on. */
+  sync(): Promise<void>
   createGroup(group: string): Promise<void>
   /**
    * Destroys a quota group. False when the kernel has already destroyed the group, or is still cleaning up its
@@ -80,6 +84,12 @@ export function makeBtrfs(root: string): Btrfs {
     },
     async deleteSubvolume(id) {
       await run(['subvolume', 'delete', '--commit-after', '--subvolid', String(id), root])
+    },
+    async exchange(path, other) {
+      await script(['exchange', path, other])
+    },
+    async sync() {
+      await run(['filesystem', 'sync', root])
     },
     async createGroup(group) {
       await run(['qgroup', 'create', group, root])

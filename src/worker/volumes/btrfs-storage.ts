@@ -20,6 +20,7 @@ import {
   type BtrfsState,
 } from './btrfs-groups.ts'
 import { ALL_VOLUMES_GROUP } from './pool-growth.ts'
+import { makeChangeGate } from './change-gate.ts'
 import { makeFolderLimits } from './folder-limits.ts'
 import { idsWithin } from './subvolume-tree.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
@@ -50,7 +51,7 @@ export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close 
   return {
     report,
     root,
-    folderLimits: makeFolderLimits({ btrfs, mutex, folderMutex: makeKeyedMutex(), uidShift }),
+    folderLimits: makeFolderLimits({ btrfs, mutex, folderMutex: makeKeyedMutex(), gate: makeChangeGate(), uidShift }),
     promisedBytes,
     open: (volume) =>
       mutex.run(volume.org_id, async () => {

@@ -14,6 +14,11 @@ export function descriptorPath(handle: FileHandle, name?: string | Buffer): stri
   return typeof name === 'string' ? `${held}/${name}` : Buffer.concat([Buffer.from(`${held}/`), name])
 }
 
+/** The path of an open descriptor for other processes of root. */
+export function pathOfWorker({ fd }: FileHandle): string {
+  return `/proc/${String(process.pid)}/fd/${String(fd)}`
+}
+
 /** Opens a trusted folder of the host by its path. */
 export async function openRoot(path: string): Promise<FileHandle> {
   try {

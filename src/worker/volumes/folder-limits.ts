@@ -2,12 +2,15 @@
  * Limits of folders within volumes. A folder with a limit is a subvolume of its own, whose quota group has the limit. It also
  * counts for its volume and organization.
  */
-import { realpath, rmdir, type FileHandle } from 'node:fs/promises'
+import { realpath, type FileHandle } from 'node:fs/promises'
 import type { KeyedMutex } from '../../lib/keyed-mutex.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
+import { CommandError } from '../../lib/run-command.ts'
+import type { ChangeGate } from './change-gate.ts'
+import { replaceBySubvolume } from './replace-folder.ts'
 import type { Btrfs } from './btrfs-commands.ts'
 import { ensureLimit, ensureMember, idOf, ownGroup, readState, totalGroup, type BtrfsState } from './btrfs-groups.ts'
-import { FOLDER_MODE, descriptorPath, openNoFollow, setOwnership, type Ownership } from './descriptors.ts'
+import { FOLDER_MODE, descriptorPath, openNoFollow, pathOfWorker, setOwnershipIfOurs } from './descriptors.ts'
 import { conflictError, translateErrors } from './file-errors.ts'
 import { resolveBeneath, type OpenEntry } from './resolve-beneath.ts'
 import { ROOT_INODE } from './subvolume-tree.ts'
@@ -20,14 +23,16 @@ type FolderLimitsInput = {
   readonly mutex: KeyedMutex
   /** Serializes the use of the folders of a volume. */
   readonly folderMutex: KeyedMutex
+  readonly gate: ChangeGate
   readonly uidShift: number
 }
 
 const NESTED = 'can have no quota: it is in a folder with a quota, or contains one'
 
 /** Creates the limits of folders in volumes of a pool. */
-export function makeFolderLimits({ btrfs, mutex, folderMutex, uidShift }: FolderLimitsInput): FolderLimits {
+export function makeFolderLimits({ btrfs, mutex, folderMutex, gate, uidShift }: FolderLimitsInput): FolderLimits {
   return {
+    using: (volume, work) => gate.using(volumeSubpath(volume), work),
     exclusively: (volume, work) => folderMutex.run(volumeSubpath(volume), work),
     async prepare(volume, root, { names, path }) {
       await using resolved = await translateErrors(path, () =>
@@ -38,11 +43,17 @@ export function makeFolderLimits({ btrfs, mutex, folderMutex, uidShift }: Folder
       if (found !== null && isSubvolume(found)) return
       if ((await btrfs.subvolumeIdOf(pathOfWorker(folder))) !== (await btrfs.subvolumeIdOf(root)))
         throw conflictError(path, NESTED)
-      const ownership =
-        found === null
-          ? { uid: uidShift, gid: uidShift, mode: FOLDER_MODE }
-          : await removeEmpty(folder, name, { found, path })
-      await mutex.run(volume.org_id, () => createIn(btrfs, volume, { folder, name, ownership }))
+      if (found === null)
+        return await mutex.run(volume.org_id, () => createIn(btrfs, volume, { folder, name, uidShift }))
+      if (!found.stats.isDirectory())
+        throw conflictError(path, 'can have no quota: it is a file, and only a folder can')
+      const replaced = await gate.replacing(volumeSubpath(volume), async () => {
+        const groups = await mutex.run(volume.org_id, () => ensureGroups(btrfs, volume))
+        await translateSpace(path, replaceBySubvolume(btrfs, groups, { folder, name, found, path, root }))
+        return true
+      })
+      if (replaced === null)
+        throw conflictError(path, 'exists without a quota, and files of the volume are in use: try again')
     },
     async set(volume, held, { bytes, path }) {
       const stats = await held.stat({ bigint: true })
@@ -58,29 +69,38 @@ function isSubvolume({ stats }: OpenEntry): boolean {
   return stats.isDirectory() && stats.ino === BigInt(ROOT_INODE)
 }
 
-type EmptyFolder = { readonly found: OpenEntry; readonly path: string }
+type NewFolder = { readonly folder: FileHandle; readonly name: string; readonly uidShift: number }
 
-/** Removes an empty folder. Returns its owner and mode. Rejects if a sandbox has mounted it or something is in it. */
-async function removeEmpty(folder: FileHandle, name: string, { found, path }: EmptyFolder): Promise<Ownership> {
-  const { stats, handle } = found
-  if (!stats.isDirectory()) throw conflictError(path, 'can have no quota: it is a file, and only a folder can')
-  if (await isMounted(handle)) throw conflictError(path, 'can get no quota while a sandbox has mounted it without one')
-  await translateErrors(path, () => rmdir(descriptorPath(folder, name)))
-  return { uid: Number(stats.uid), gid: Number(stats.gid), mode: Number(stats.mode & 0o7777n) }
-}
-
-type NewFolder = { readonly folder: FileHandle; readonly name: string; readonly ownership: Ownership }
-
-async function createIn(btrfs: Btrfs, volume: VolumeKey, { folder, name, ownership }: NewFolder): Promise<void> {
-  const state = await readState(btrfs)
-  const groups = [totalGroup(idOf(state, volume.org_id)), await ensureTotalGroup(btrfs, volume, state)]
-  await btrfs.createSubvolume(`${pathOfWorker(folder)}/${name}`, groups)
+async function createIn(btrfs: Btrfs, volume: VolumeKey, { folder, name, uidShift }: NewFolder): Promise<void> {
+  await translateSpace(
+    name,
+    btrfs.createSubvolume(`${pathOfWorker(folder)}/${name}`, await ensureGroups(btrfs, volume)),
+  )
   const made = await openNoFollow(folder, name)
   try {
-    if (isSubvolume({ handle: made, stats: await made.stat({ bigint: true }) })) await setOwnership(made, ownership)
+    await setOwnershipIfOurs(made, { uid: uidShift, gid: uidShift, mode: FOLDER_MODE })
   } finally {
     await made.close()
   }
+}
+
+/** The error of a program that the kernel refused space, in the words of strerror(3). */
+const NO_SPACE = /Disk quota exceeded|No space left on device/
+
+async function translateSpace(path: string, work: Promise<void>): Promise<void> {
+  try {
+    await work
+  } catch (error) {
+    if (error instanceof CommandError && NO_SPACE.test(error.message))
+      throw conflictError(path, 'can get no quota: the cap of the volume leaves no space for it')
+    throw error
+  }
+}
+
+/** Returns the groups of a folder with a limit. */
+async function ensureGroups(btrfs: Btrfs, volume: VolumeKey): Promise<readonly string[]> {
+  const state = await readState(btrfs)
+  return [totalGroup(idOf(state, volume.org_id)), await ensureTotalGroup(btrfs, volume, state)]
 }
 
 /** Makes sure that a group counts the volume with all folders that have limits, and has the volume's cap. Returns the group. */
@@ -116,9 +136,4 @@ async function setLimit(btrfs: Btrfs, volume: VolumeKey, { held, bytes, path }: 
 
 async function isMounted(held: FileHandle): Promise<boolean> {
   return (await findMountsOfFolder(await realpath(descriptorPath(held)))).length > 0
-}
-
-/** The path of an open folder for other processes. */
-function pathOfWorker({ fd }: FileHandle): string {
-  return `/proc/${String(process.pid)}/fd/${String(fd)}`
 }

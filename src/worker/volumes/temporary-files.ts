@@ -20,6 +20,11 @@ export function newTemporaryName(random: Random): string {
   return `${PREFIX}${random.bytes(RANDOM_BYTES).toString('hex')}`
 }
 
+/** Returns the name of the unfinished replacement of an inode. */
+export function temporaryNameOf(inode: bigint): string {
+  return `${PREFIX}${inode.toString(16).padStart(RANDOM_BYTES * 2, '0')}`
+}
+
 /** Whether a name is reserved for unfinished files. */
 export function isTemporaryName(name: string): boolean {
   return name.startsWith(PREFIX)

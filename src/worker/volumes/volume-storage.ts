@@ -35,10 +35,13 @@ export interface VolumeStorage {
 
 /** Limits folders within volumes. */
 export type FolderLimits = {
+  /** Runs `work`, which uses files of the volume by their paths. Meanwhile no folder gets its first limit. */
+  using<T>(volume: VolumeKey, work: () => Promise<T>): Promise<T>
   /** Runs `work`, which mounts folders of the volume, while no other such work and no change of a folder's kind runs. */
   exclusively<T>(volume: VolumeKey, work: () => Promise<T>): Promise<T>
   /**
-   * Makes sure that the folder at a path of the volume can have a limit. Creates it if it is missing. `root` is the volume's folder
+   * Makes sure that the folder at a path of the volume can have a limit. Creates it if it is missing, and
+   * replaces it if it had no limit before. `root` is the volume's folder
    * on this machine. Rejects with `VolumeFileError`.
    */
   prepare(volume: VolumeKey, root: string, at: { readonly names: VolumePath; readonly path: string }): Promise<void>

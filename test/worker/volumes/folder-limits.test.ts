@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs' // prettier-ignore
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -24,14 +25,61 @@ describe('folders with limits in volumes of a pool', { skip: flaw ?? false }, ()
   })
   after(() => fixture.remove())
 
-  test('a limited folder belongs to user 0 of the sandboxes, and an empty folder keeps its owner and mode', async () => {
+  test('a new limited folder belongs to user 0 of the sandboxes', async () => {
+    const volume = newVolume()
+    await storage.open(volume)
+    const { uid, gid, mode } = statSync(await limit(volume, 'new/folder', 8))
+    assert.deepEqual([uid, gid, mode & 0o7777], [TEST_UID_SHIFT, TEST_UID_SHIFT, 0o755])
+  })
+
+  test('a folder with files keeps them, with all that they have, when it gets a limit', async () => {
+    const volume = newVolume({ capacity_bytes: 12 * MIB })
+    const root = await storage.open(volume)
+    const folder = join(root, 'folder')
+    mkdirSync(join(folder, 'inner'), { recursive: true })
+    writeFileSync(join(folder, 'inner/file'), Buffer.alloc(7 * MIB, 1))
+    execFileSync('sh', ['-c', 'ln inner/file link; ln -s inner/file soft; mkfifo fifo; chmod 4750 inner/file; chown -h 101000:101001 . inner/file; chmod 1777 .'], { cwd: folder }) // prettier-ignore
+    const list = (): string => execFileSync('find', ['.', '-printf', '%p %M %u %g %s %n %l %T@\n'], { cwd: folder, encoding: 'utf8' }).split('\n').toSorted().join('\n') // prettier-ignore
+    const before = list()
+    await limit(volume, 'folder', 8)
+    assert.equal(list(), before)
+    assert.ok(readFileSync(join(folder, 'soft')).equals(Buffer.alloc(7 * MIB, 1)))
+    assert.deepEqual(readdirSync(root), ['folder'])
+    assert.ok((await fillFile(join(folder, 'more'), 8)) <= MIB)
+    assert.ok((await fillFile(join(root, 'other'), 8)) > 3 * MIB)
+    const used = (await storage.measure()).find(({ volume_id }) => volume_id === volume.volume_id)?.used_bytes ?? 0
+    assert.ok(used <= 12 * MIB, String(used))
+  })
+
+  test('a folder gets its first limit only while nobody changes the volume', async () => {
     const volume = newVolume()
     const root = await storage.open(volume)
-    const fresh = statSync(await limit(volume, 'new/folder', 8))
-    assert.deepEqual([fresh.uid, fresh.gid, fresh.mode & 0o7777], [TEST_UID_SHIFT, TEST_UID_SHIFT, 0o755])
-    mkdirSync(join(root, 'empty'), { mode: 0o700 })
-    const replaced = statSync(await limit(volume, 'empty', 8))
-    assert.deepEqual([replaced.uid, replaced.mode & 0o7777], [0, 0o700])
+    mkdirSync(join(root, 'folder/with/files'), { recursive: true })
+    mkdirSync(join(root, 'beside'))
+    const { promise: changed, resolve: finish } = Promise.withResolvers<void>()
+    const changing = storage.folderLimits?.using(volume, () => changed)
+    await assert.rejects(limit(volume, 'folder', 8), /in use: try again/)
+    finish()
+    await changing
+    for (const [path, isRefused] of [
+      ['folder', true],
+      ['folder/with/files', true],
+      ['', true],
+      ['beside', false],
+    ] as const) {
+      // prettier-ignore
+      const pin = join(fixture.dir, 'pin')
+      mkdirSync(pin)
+      execFileSync('mount', ['--bind', join(root, path), pin])
+      const limited = limit(volume, 'folder', 8)
+      await (isRefused ? assert.rejects(limited, /only while no sandbox has mounted it/) : limited)
+      execFileSync('umount', [pin])
+      rmdirSync(pin)
+    }
+    assert.ok(existsSync(join(root, 'folder/with/files')))
+    await assert.rejects(limit(volume, 'folder/with', 8), /in a folder with a quota/)
+    renameSync(join(root, 'folder'), join(root, 'beside/folder'))
+    await assert.rejects(limit(volume, 'beside', 8), /contains a folder with a quota/)
   })
 
   test('a volume has its cap, its usage and its clean-up with limited folders', async () => {

@@ -33,7 +33,7 @@ export type MicrosandboxDriverInput = {
   /** Lists the digests of the images in the worker's image store that have a reference. */
   readonly imageDigests: () => Promise<readonly string[]>
   /** Opens the volumes that a run mounts or copies from. */
-  readonly volumes: Pick<VolumeStorage, 'open'>
+  readonly volumes: Pick<VolumeStorage, 'open' | 'folderLimits'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   /** The addresses that this machine denies to sandboxes. */
   readonly ownRanges: OwnRanges

@@ -104,11 +104,17 @@ export async function pinMounts(
   if (mounts.length === 0) return []
   await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, owner))
   const pinned: PinnedMount[] = []
-  for (const [index, one] of mounts.entries()) {
+  for (const [index, one] of quotasFirst(mounts)) {
     const target = { ...ways, pin: join(folder, String(index)), hasOtherMounts: mounts.length > 1 }
-    pinned.push(await withMountName(one, pinMount(one, target, deps)))
+    pinned[index] = await withMountName(one, pinMount(one, target, deps))
   }
   return pinned
+}
+
+/** Orders mounts with their indexes. A folder gets its first quota only while no folder around it is mounted. */
+function quotasFirst(mounts: readonly Mount[]): readonly (readonly [number, Mount])[] {
+  const hasQuota = (mount: Mount): boolean => mount.type === 'bind' && mount.quota_mib !== null
+  return [...mounts.entries()].toSorted(([, a], [, b]) => Number(hasQuota(b)) - Number(hasQuota(a)))
 }
 
 /**
@@ -161,12 +167,10 @@ async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<
       await mkdir(pin, { mode: 0o755 })
       await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
-    case 'disk_image':
-      return await withBindSource(
-        { root: await volumes.default(), uidShift: storedShift, ifMissing: 'refuse' },
-        spec.host,
-        (held) => pinDiskImage(spec, target, held),
-      )
+    case 'disk_image': {
+      const root: BindRoot = { root: await volumes.default(), uidShift: storedShift, ifMissing: 'refuse' }
+      return await volumes.using(() => withBindSource(root, spec.host, (held) => pinDiskImage(spec, target, held)))
+    }
   }
 }
 

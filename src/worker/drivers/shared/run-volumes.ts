@@ -14,12 +14,14 @@ export type RunVolumes = {
    * no volume of that name.
    */
   named(name: string): Promise<string>
+  /** Runs `work`, which uses files of the default volume by their paths. */
+  using<T>(work: () => Promise<T>): Promise<T>
 }
 
 /**
  * Gives access to the volumes that the control plane listed for a desired run. Opens no volume before its first use.
  */
-export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: DesiredRun): RunVolumes {
+export function openRunVolumes(storage: Pick<VolumeStorage, 'open' | 'folderLimits'>, desired: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {
     if (volume === undefined) throw new BlockedPathError(missing)
@@ -27,12 +29,11 @@ export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: De
     opened.set(volume, folder)
     return await folder
   }
+  const host = desired.volumes.find((volume) => volume.kind === 'host')
   return {
-    default: () =>
-      open(
-        desired.volumes.find((volume) => volume.kind === 'host'),
-        "the organization's default volume does not exist",
-      ),
+    using: (work) =>
+      host === undefined || storage.folderLimits === null ? work() : storage.folderLimits.using(host, work),
+    default: () => open(host, "the organization's default volume does not exist"),
     named: (name) =>
       open(
         desired.volumes.find((volume) => volume.kind === 'managed' && volume.name === name),

@@ -158,6 +158,19 @@ describe(
       await driver.remove(again.run_id)
     })
 
+    test('a folder with files of the client gets a quota, also beside a mount of the folder above', async () => {
+      const volume = newVolume()
+      const before = await start(volume, [bind('', '/all')])
+      await inside(before, 'mkdir /all/work; head -c 6M /dev/urandom >/all/work/file')
+      await driver.remove(before.run_id)
+      const box = await start(volume, [bind('', '/all'), quota('work', '/q')])
+      assert.match(await inside(box, 'head -c 6M /dev/urandom >/q/more; sync; stat -c %s /q/file'), /^6291456$/m)
+      const used = await usedIn(volume, 'work')
+      assert.ok(used > 7 * MIB && used <= QUOTA_MIB * MIB, String(used))
+      assert.match(await inside(box, 'stat -c %s /all/work/file'), /^6291456$/m)
+      await driver.remove(box.run_id)
+    })
+
     test('is refused where it can’t hold: the whole volume, a file, folders in each other', async () => {
       const volume = newVolume()
       const box = await start(volume, [quota('outer', '/q'), bind('plain', '/plain'), bind('', '/all')])
@@ -166,7 +179,7 @@ describe(
         ['', /within the volume/],
         ['file', /is a file/],
         ['outer/inner', /in a folder with a quota/],
-        ['plain', /while a sandbox has mounted it/],
+        ['plain', /only while no sandbox has mounted it/],
       ] as const
       for (const [host, message] of refusals)
         await assert.rejects(start(volume, [quota(host, '/x')]), (error) => assertMountRefused(error, message))

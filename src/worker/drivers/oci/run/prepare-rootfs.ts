@@ -49,7 +49,7 @@ export async function prepareRootfs(
   const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
   await withStartFailure('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
-    await applyPatches(tree, spec.patches, volumes)
+    await volumes.using(() => applyPatches(tree, spec.patches, volumes))
     await context.disks.markReady(desired.sandbox_id, image)
   }
   const trusting = trustGiven(tree, desired)
