@@ -42,6 +42,11 @@ const testNeeds = [
   },
   { programs: ['qemu-img'], debianPackage: 'qemu-utils', purpose: 'qemu-img, which makes disk images for tests' },
   {
+    programs: ['bindfs'],
+    debianPackage: 'bindfs',
+    purpose: 'bindfs, which serves folders with stat_virtualization off',
+  },
+  {
     programs: ['squashfuse'],
     debianPackage: 'squashfuse',
     purpose: 'squashfuse, which mounts disk images with squashfs',

@@ -230,10 +230,7 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   test('a setting that no worker can enforce is refused by name, and nothing is created', async () => {
     const refusals = [
       [(builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.named('data')), /mounts\[0\]/],
-      [
-        (builder: SandboxBuilder) => builder.volume('/data', (mount) => mount.bind('/').statVirtualization('off')),
-        /mounts\[0\]\.stat_virtualization/,
-      ],
+      [(builder: SandboxBuilder) => builder.label('sandyard.isolation', 'microvm'), /labels\.sandyard\.isolation/],
     ] as const
     for (const [configure, field] of refusals) {
       const builder = sdk.Sandbox.builder('refused').image(DEMO_IMAGE)

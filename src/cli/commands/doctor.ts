@@ -11,6 +11,7 @@ import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
 import {
   findMissingForDiskImages,
+  findMissingForHostStat,
   findMissingForImageFormats,
   tryFuse,
 } from '../../worker/drivers/oci/run/disk-image-abilities.ts'
@@ -37,9 +38,18 @@ export function defineDoctor(doctor: Command): void {
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
 /** Checks whose failure doesn't prevent sandboxes from running, or that pass after the first start. */
-const OPTIONAL_FINDINGS = ['data folder', 'database', 'disk', 'volumes', 'files', 'disk images', 'user ids']
+const OPTIONAL_FINDINGS = [
+  'data folder',
+  'database',
+  'disk',
+  'volumes',
+  'files',
+  'disk images',
+  'host metadata',
+  'user ids',
+]
 /** Checks that matter only for the driver for OCI runtimes. */
-const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'disk images', 'user ids']
+const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'disk images', 'host metadata', 'user ids']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const getRuntime = once(() => chooseRuntime(config))
@@ -84,6 +94,12 @@ async function runDoctor({ config }: Call): Promise<number> {
       const formats =
         others.length === 0 ? 'raw, qcow2 and vmdk' : `raw; qcow2 and vmdk are refused: ${others.join('; ')}`
       return `mounted by FUSE with crun and runc: ${formats}`
+    }),
+    await check('host metadata', async () => {
+      const flaw = await tryFuse(localCommands)
+      const lacking = flaw === null ? findMissingForHostStat() : [flaw]
+      if (lacking.length > 0) throw new Error(`stat_virtualization: off is refused: ${lacking.join('; ')}`)
+      return 'stat_virtualization: off is served by FUSE with crun and runc'
     }),
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))

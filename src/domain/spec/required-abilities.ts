@@ -135,7 +135,7 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
   },
   raw_stat: {
     fields: '`mounts[].stat_virtualization: off`',
-    why: "needs a worker that is capable of showing files with the machine's own owners",
+    why: 'needs a worker that is capable of showing files with the owners that the volume has',
     findFields: (spec) => {
       const asks = (mount: Mount): boolean => 'stat_virtualization' in mount && mount.stat_virtualization === 'off'
       return indexedFields('mounts', spec.mounts, asks).map((at) => `${at}.stat_virtualization`)

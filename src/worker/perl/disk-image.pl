@@ -14,7 +14,7 @@ use warnings;
 use Errno ();
 use Fcntl qw(:DEFAULT :flock);
 use POSIX ();
-BEGIN { require(__FILE__ =~ s{[^/]+$}{$_}r) for 'perl-process.pl', 'idmapped-mounts.pl' }
+BEGIN { require(__FILE__ =~ s{[^/]+$}{$_}r) for 'perl-process.pl', 'idmapped-mounts.pl', 'folder-server-limits.pl' }
 
 use constant {CLONE_NEWNS => 0x20000, CLONE_NEWUTS => 0x4000000, CLONE_NEWIPC => 0x8000000, CLONE_NEWUSER => 0x10000000, CLONE_NEWPID => 0x20000000};
 use constant {MS_RDONLY => 1, MS_NOSUID => 2, MS_NODEV => 4, MS_NOEXEC => 8, MS_REMOUNT => 32, MS_BIND => 4096, MS_REC => 16384, MS_PRIVATE => 1 << 18};
@@ -22,9 +22,12 @@ use constant {CHARACTER_DEVICE => 0020000, FUSE_DEVICE => 10 << 8 | 229, NULL_DE
 use constant {START_LIMIT_SECS => 60, REASON_BYTES => 2000, PR_SET_NO_NEW_PRIVS => 38, RLIMIT_FSIZE => 1, RLIMIT_CORE => 4, RLIMIT_NOFILE => 7};
 use constant {WITH_REASON => 2};
 
-my @PROGRAMS = qw(perl fuse2fs e2fsck squashfuse qemu-storage-daemon);
+my @PROGRAMS = qw(perl fuse2fs e2fsck squashfuse qemu-storage-daemon bindfs);
 my ($source, $pin, $namespace, $first, $user, $format, $fstype, @flags) = @ARGV;
 my %flag = map { $_ => 1 } @flags;
+# Each file that the sandbox has open is open in the server of its folder.
+my $open_files = read_text('/proc/self/limits') =~ /^Max open files +\d+ +(\d+)/m ? $1 : 65536;
+my $is_folder = ($format // '') eq 'folder';
 
 my $is_mounted = eval { @ARGV == 1 && $ARGV[0] eq 'try' ? try_fuse() : mount_image(); 1 };
 exit 0 if $is_mounted;
@@ -58,11 +61,11 @@ sub mount_image {
     my $scripts = __FILE__ =~ s{[^/]+$}{}r;
     sysopen my $home, '/proc/self/ns/mnt', O_RDONLY or die "/proc/self/ns/mnt: $!\n";
     sysopen my $users, $namespace, O_RDONLY or die "$namespace: $!\n";
-    my $image = clone_for_server();
+    my $image = $is_folder ? clone_folder() : clone_for_server();
     call('unshare', CLONE_NEWNS);
     call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
     make_root($image, $scripts);
-    my $lock = lock_image();
+    my $lock = $is_folder ? undef : lock_image();
     pipe my $ready, my $tell_ready or die "pipe: $!\n";
     pipe my $attached, my $tell_attached or die "pipe: $!\n";
     my $pid = fork // die "fork: $!\n";
@@ -74,7 +77,7 @@ sub mount_image {
         POSIX::_exit(ref $@ ? WITH_REASON : 1);
     }
     close $tell_ready;
-    close $lock; # the server holds it as long as it runs
+    close $lock if defined $lock; # the server holds it as long as it runs
     my $word = '';
     sysread $ready, $word, 1;
     if ($word eq '') {
@@ -100,6 +103,13 @@ sub clone_for_server {
     close $release;
     waitpid $pid, 0;
     return $tree // die $why;
+}
+
+# Returns the descriptor of a new mount of the folder.
+sub clone_folder {
+    my $set = ($flag{ro} ? MOUNT_ATTR_RDONLY : 0) | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    return clone_mapped($source, $fstype, $set, 0) if $fstype ne '';
+    return call('open_tree', AT_FDCWD, $source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
 }
 
 # Starts a process with a user namespace of these maps, which ends when the returned handle is closed.
@@ -146,7 +156,8 @@ sub make_root {
     write_text("$pin$_", $texts{$_}, 0755) for keys %texts;
     make_device("$pin/dev/fuse", FUSE_DEVICE);
     make_device("$pin/dev/null", NULL_DEVICE);
-    write_text("$pin/$_", '', 0644) for qw(image disk served-disk);
+    write_text("$pin/$_", '', 0644) for $is_folder ? () : 'image', 'disk', 'served-disk';
+    if ($is_folder) { mkdir "$pin/image", 0755 or die "$pin/image: $!\n" }
     call('move_mount', $image, '', AT_FDCWD, "$pin/image", MOVE_MOUNT_F_EMPTY_PATH);
     POSIX::close($image);
     chdir $pin or die "$pin: $!\n";
@@ -199,11 +210,11 @@ sub serve_image {
     call('unshare', CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
     my $flags = ($flag{ro} ? MS_RDONLY : 0) | ($flag{noexec} ? MS_NOEXEC : 0) | ($flag{nosuid} ? MS_NOSUID : 0) | MS_NODEV;
     my $files = mount_fuse('/files', $flags, 'rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions');
-    my $disk = $format eq 'raw' ? undef : mount_fuse('/disk', MS_NOSUID | MS_NODEV | MS_NOEXEC, "rootmode=100600,user_id=$user,group_id=$user");
+    my $disk = $format eq 'raw' || $is_folder ? undef : mount_fuse('/disk', MS_NOSUID | MS_NODEV | MS_NOEXEC, "rootmode=100600,user_id=$user,group_id=$user");
     pipe my $errors, my $tell_errors or die "pipe: $!\n";
     my $server = fork // die "fork: $!\n";
     become_server($files, $disk, $lock, $tell_errors) if $server == 0;
-    close $_ for $tell_errors, $files, $lock, $disk // ();
+    close $_ for grep { defined } $tell_errors, $files, $lock, $disk;
     my $prober = fork // die "fork: $!\n";
     POSIX::_exit(defined((lstat '/files')[0]) ? 0 : 1) if $prober == 0;
     await_answer($server, $prober, $errors);
@@ -240,10 +251,11 @@ sub await_answer {
 
 sub become_server {
     my ($files, $disk, $lock, $errors) = @_;
-    become($user);
+    become($user + 0); # a system call takes a text for a pointer
     call('prctl', PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     call('prlimit64', 0, RLIMIT_CORE, pack('Q2', 0, 0), 0);
-    call('prlimit64', 0, RLIMIT_NOFILE, pack('Q2', 256, 256), 0);
+    if ($is_folder) { limit_folder_server($open_files) }
+    else { call('prlimit64', 0, RLIMIT_NOFILE, pack('Q2', 256, 256), 0) }
     call('prlimit64', 0, RLIMIT_FSIZE, pack('Q2', (-s '/image') x 2), 0) if $format eq 'raw';
     $SIG{PIPE} = $SIG{XFSZ} = 'IGNORE'; # a write to the closed pipe of errors, or behind the image's end, only fails
     POSIX::setsid();

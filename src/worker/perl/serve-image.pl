@@ -1,7 +1,7 @@
 # Serves the file system of a disk image. Runs as process 1 in the namespaces that disk-image.pl makes, where it may reach
 # nothing but the image. A reason on standard error is for the image's owner.
 #
-# perl serve-image.pl FORMAT FSTYPE ro|rw
+# perl serve-image.pl FORMAT FSTYPE ro|rw     FORMAT is one of an image, or folder
 use strict;
 use warnings;
 use Fcntl qw(:DEFAULT :seek);
@@ -13,6 +13,8 @@ use constant {EXT_MAGIC_AT => 1080, EXT_MAGIC => "\x53\xEF", SQUASHFS_MAGIC => '
 use constant {QCOW2_MAGIC => "QFI\xFB", EXTERNAL_DATA => 4, VMDK_MAGIC => 'KDMV', SECTOR => 512, DESCRIPTOR_SECTORS => 128};
 
 my ($format, $fstype, $access) = @ARGV;
+# What a server makes belongs to whom it acts for. Nobody changes an owner. The kernel has checked the permissions.
+run_program('bindfs', '-f', '--create-as-user', '--chown-deny', '--chgrp-deny', '/image', FILES_AT) if $format eq 'folder';
 my %checks = (raw => sub { }, qcow2 => \&check_qcow2, vmdk => \&check_vmdk);
 $checks{$format}->(read_bytes('/image', 0, START_BYTES));
 my $translator = $format eq 'raw' ? undef : start_translator();

@@ -41,6 +41,7 @@ export async function pinMountSources(
       owner: storedShift,
       bind: bindByMount(localCommands),
       mountDiskImage: null,
+      mountHostStat: null,
       limitFolder: null,
     },
   )

@@ -52,6 +52,14 @@ export type LimitFolder = <T>(
   pin: (limit: (held: FileHandle) => Promise<void>) => Promise<T>,
 ) => Promise<T>
 
+/** Mounts an open folder of a volume on a pin with `stat_virtualization: off`. */
+export type MountHostStat = (spec: BindMount | NamedMount, source: string, pin: string) => Promise<void>
+
+/** Whether a server shows the mount to the sandbox. The worker can't look into its pin. */
+export function isServed(spec: Mount): boolean {
+  return spec.type === 'disk_image' || ('stat_virtualization' in spec && spec.stat_virtualization === 'off')
+}
+
 /** Returns bind mounts that show the owners of files as they are on disk. */
 export function bindByMount(commands: CommandRunner): BindPin {
   return async (source, pin, flags) => {
@@ -91,6 +99,8 @@ type Pins = {
   readonly bind: BindPin
   /** Null if the driver can't mount disk images. */
   readonly mountDiskImage: MountDiskImage | null
+  /** Null if the driver can't refuse changes of owners. */
+  readonly mountHostStat: MountHostStat | null
   /** Null if the runtime limits the folders. */
   readonly limitFolder: LimitFolder | null
 }
@@ -151,7 +161,7 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
   await chown(path, owner, owner)
 }
 
-type BindTarget = { readonly pin: string; readonly bind: BindPin }
+type BindTarget = { readonly pin: string } & Pick<Pins, 'bind' | 'mountHostStat'>
 type PinTarget = BindTarget & Pick<Pins, 'mountDiskImage' | 'limitFolder'> & { readonly hasOtherMounts: boolean }
 
 async function pinMount(spec: Mount, target: PinTarget, deps: PinDeps): Promise<PinnedMount> {
@@ -195,12 +205,15 @@ async function pinBind(spec: BindMount, target: PinTarget, root: BindRoot): Prom
 
 async function pinHeld(
   spec: BindMount | NamedMount,
-  { pin, bind }: BindTarget,
+  { pin, bind, mountHostStat }: BindTarget,
   held: FileHandle,
 ): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
-  await bind(descriptorOfWorker(held), pin, mountFlagsOf(spec.options))
+  if (!isServed(spec)) await bind(descriptorOfWorker(held), pin, mountFlagsOf(spec.options))
+  else if (kind === 'file' || mountHostStat === null)
+    throw new BlockedPathError("'stat_virtualization: off' is possible for folders only")
+  else await mountHostStat(spec, descriptorOfWorker(held), pin)
   return { spec, pin, kind }
 }
 

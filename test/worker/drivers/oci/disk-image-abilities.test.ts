@@ -6,6 +6,7 @@ import {
   describeImageFlaw,
   findLackingImageAbilities,
   findMissingForDiskImages,
+  findMissingForHostStat,
   findMissingForImageFormats,
   tryFuse,
 } from '../../../../src/worker/drivers/oci/run/disk-image-abilities.ts'
@@ -16,7 +17,7 @@ test('disk images need a runtime that joins a user namespace, and volumes with i
   assert.equal(describeImageFlaw('runsc', { volumes: null }), "runsc can't mount them; crun and runc can")
   assert.match(describeImageFlaw('kata-runtime', { volumes: null }) ?? '', /^kata-runtime can't/)
   assert.match(describeImageFlaw('crun', { volumes: 'NFS' }) ?? '', /can't be idmapped here: NFS/)
-  assert.deepEqual(findLackingImageAbilities('any flaw'), ['disk_images', 'disk_image_formats'])
+  assert.deepEqual(findLackingImageAbilities('any flaw'), ['disk_images', 'disk_image_formats', 'raw_stat'])
 })
 
 test('a machine without the programs lacks the abilities, and each program is named with its package', () => {
@@ -30,7 +31,8 @@ test('a machine without the programs lacks the abilities, and each program is na
       findMissingForImageFormats().join(),
       /^the program 'qemu-storage-daemon' is missing \(package qemu-utils/,
     )
-    assert.deepEqual(findLackingImageAbilities(null), ['disk_images', 'disk_image_formats'])
+    assert.deepEqual(findMissingForHostStat(), ["the program 'bindfs' is missing (package bindfs)"])
+    assert.deepEqual(findLackingImageAbilities(null), ['disk_images', 'disk_image_formats', 'raw_stat'])
   } finally {
     process.env['PATH'] = path
   }

@@ -9,7 +9,7 @@ import { makeLog } from '../../../../src/lib/log.ts'
 import { localCommands } from '../../../../src/lib/run-command.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../../../src/worker/drivers/oci/context.ts'
 import { makeLauncher, type Launched } from '../../../../src/worker/drivers/oci/run/launcher.ts'
-import { makeDiskImageMounter } from '../../../../src/worker/drivers/oci/run/mount-disk-image.ts'
+import { makeServedMounts } from '../../../../src/worker/drivers/oci/run/mount-disk-image.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { endImageServers } from '../../../../src/worker/drivers/oci/run/end-image-servers.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
@@ -78,7 +78,7 @@ test('a run without disk images waits for nothing', async () => {
 test('a start mounts no further image after a minute', async () => {
   let nowMs = 0
   const never = (): never => assert.fail('another image was mounted')
-  const mounter = makeDiskImageMounter(
+  const { mountDiskImage: mounter } = makeServedMounts(
     {
       cgroups: { createForCommands: never },
       clock: { monotonicMs: () => nowMs },
@@ -100,7 +100,7 @@ test('a start that is cancelled ends what mounts its image', async () => {
   const launcher = makeLauncher(makeLog('silent'))
   const abort = new AbortController()
   const started: Launched[] = []
-  const mounter = makeDiskImageMounter(
+  const { mountDiskImage: mounter } = makeServedMounts(
     {
       cgroups: { createForCommands: () => Promise.resolve([]) },
       clock: systemClock,

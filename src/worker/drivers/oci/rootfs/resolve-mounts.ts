@@ -1,4 +1,4 @@
-import { withMountName, type PinnedMount } from '../../shared/pin-mounts.ts'
+import { isServed, withMountName, type PinnedMount } from '../../shared/pin-mounts.ts'
 import {
   resolveUnderMounts,
   resolveInRoot,
@@ -45,7 +45,7 @@ export async function makeFolderInMounts(
   const { guestPath, exists } = await resolveUnderMounts(tree.root, path, coversOf(resolved))
   const over = parentOf(guestPath, resolved)
   if (exists || over === undefined || over.pin === null) return
-  if (over.spec.type === 'tmpfs' || over.spec.type === 'disk_image' || over.spec.options.readonly) return
+  if (over.spec.type === 'tmpfs' || isServed(over.spec) || over.spec.options.readonly) return
   await makeTarget({ root: over.pin, owner: tree.owner }, guestPath.slice(over.guest.length), 'folder')
 }
 
@@ -57,8 +57,10 @@ async function resolveMount(tree: RootTree, one: PinnedMount, resolved: readonly
   const hidden = resolved.find(({ guest }) => guest === guestPath || guest.startsWith(`${guestPath}/`))
   if (hidden !== undefined) throw new BlockedPathError(`it would hide the mount on '${hidden.spec.guest}'`)
   const parent = parentOf(guestPath, resolved)
-  if (parent?.spec.type === 'disk_image')
-    throw new BlockedPathError(`a mount can't be inside the disk image on '${parent.spec.guest}'`)
+  if (parent !== undefined && isServed(parent.spec)) {
+    const what = parent.spec.type === 'disk_image' ? 'the disk image' : "the mount with 'stat_virtualization: off'"
+    throw new BlockedPathError(`a mount can't be inside ${what} on '${parent.spec.guest}'`)
+  }
   if (parent === undefined || parent.pin === null) await makeTarget(tree, guestPath, one.kind)
   else if (exists || !parent.spec.options.readonly)
     await makeTarget({ root: parent.pin, owner: tree.owner }, guestPath.slice(parent.guest.length), one.kind)
@@ -68,9 +70,7 @@ async function resolveMount(tree: RootTree, one: PinnedMount, resolved: readonly
 
 function coversOf(resolved: readonly ResolvedMount[]): MountsOverRoot {
   return new Map(
-    resolved.flatMap(({ guest, pin, spec }) =>
-      pin === null ? [] : [[guest, spec.type === 'disk_image' ? null : pin] as const],
-    ),
+    resolved.flatMap(({ guest, pin, spec }) => (pin === null ? [] : [[guest, isServed(spec) ? null : pin] as const])),
   )
 }
 

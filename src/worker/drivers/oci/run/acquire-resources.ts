@@ -10,7 +10,7 @@ import { bindByMount, bindIdmapped, pinMounts, type PinnedMount } from '../../sh
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
-import { makeDiskImageMounter } from './mount-disk-image.ts'
+import { makeServedMounts } from './mount-disk-image.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
 import { makeFolderLimiter } from './limit-folder.ts'
@@ -136,8 +136,7 @@ async function pinRunMounts(
   const { uid_shift, mountMapPath } = users.of(desired.run_id)
   const bind = mountMapPath === null ? bindByMount(commands) : bindIdmapped(commands, mountMapPath)
   const limitFolder = makeFolderLimiter(context.volumes.folderLimits, desired)
-  const mountDiskImage = makeDiskImageMounter(context, desired, signal)
-  const pins = { folder, owner: uid_shift, bind, mountDiskImage, limitFolder }
+  const pins = { folder, owner: uid_shift, bind, limitFolder, ...makeServedMounts(context, desired, signal) }
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 

@@ -18,8 +18,13 @@ export function findMissingForImageFormats(): readonly string[] {
   return missingPrograms({ 'qemu-storage-daemon': 'qemu-utils, in Debian 12 qemu-system-common' })
 }
 
+/** Lists the programs that it lacks to show the metadata that files have on the machine. */
+export function findMissingForHostStat(): readonly string[] {
+  return missingPrograms({ bindfs: 'bindfs' })
+}
+
 /**
- * Describes why a runtime's sandboxes can't mount disk images. Null if they can. The mount belongs to the sandbox's user
+ * Describes why a runtime's sandboxes can't mount disk images, or folders with the machine's metadata. Null if they can. The mount belongs to the sandbox's user
  * namespace, so the runtime has to join one. The image is shown to its server by an idmapped mount.
  */
 export function describeImageFlaw(runtime: RuntimeName, { volumes }: Pick<MappingFlaws, 'volumes'>): string | null {
@@ -35,8 +40,10 @@ export async function tryFuse(commands: Pick<CommandRunner, 'attempt'>): Promise
 
 /** Lists the abilities that this machine lacks. `flaw` is what `describeImageFlaw` or `tryFuse` returned. */
 export function findLackingImageAbilities(flaw: string | null): readonly Ability[] {
-  if (flaw !== null || findMissingForDiskImages().length > 0) return ['disk_images', 'disk_image_formats']
-  return findMissingForImageFormats().length > 0 ? ['disk_image_formats'] : []
+  if (flaw !== null) return ['disk_images', 'disk_image_formats', 'raw_stat']
+  const hostStat: readonly Ability[] = findMissingForHostStat().length > 0 ? ['raw_stat'] : []
+  if (findMissingForDiskImages().length > 0) return ['disk_images', 'disk_image_formats', ...hostStat]
+  return findMissingForImageFormats().length > 0 ? ['disk_image_formats', ...hostStat] : hostStat
 }
 
 function missingPrograms(packages: Readonly<Record<string, string>>): readonly string[] {

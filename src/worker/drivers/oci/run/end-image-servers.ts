@@ -1,5 +1,6 @@
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import { unmountBelow } from '../../../mounts.ts'
+import { isServed } from '../../shared/pin-mounts.ts'
 import type { OciContext } from '../context.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecord } from './run-records.ts'
@@ -11,7 +12,7 @@ const UNUSED_END_TIMEOUT_MS = 500
 const END_POLL_MS = 5
 
 /**
- * Unmounts a run's disk images and waits until their servers have ended, so that no write is lost. The processes of the
+ * Unmounts a run's disk images and other served mounts, and waits until their servers have ended, so that no write is lost. The processes of the
  * sandbox must have ended. Logs a server that doesn't end; the caller kills it.
  */
 export async function endImageServers(
@@ -21,7 +22,7 @@ export async function endImageServers(
   },
   { run_id, spec, started }: Pick<OciRunRecord, 'run_id' | 'spec' | 'started'>,
 ): Promise<void> {
-  if (!spec.mounts.some(({ type }) => type === 'disk_image')) return
+  if (!spec.mounts.some(isServed)) return
   try {
     await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
   } catch (error) {
