@@ -75,6 +75,20 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
     assert.ok(Number(/^\d+$/m.exec(said)?.[0]) <= 8 * 1024 * 1024, said)
   })
 
+  test('a folder with the metadata of the volume refuses changes of owners', async (t) => {
+    const flaw = whyNoDiskImages(['bindfs'])
+    if (flaw !== null) {
+      t.skip(flaw)
+      return
+    }
+    const said = await outputIn(
+      'echo x >/data/file; chmod 640 /data/file; chown 1 /data/file; stat -c "%u %a" /data/file',
+      settings((builder) => builder.volume('/data', (mount) => mount.bind('metadata').statVirtualization('off'))),
+    )
+    assert.match(said, /^0 640$/m)
+    assert.match(said, /chown: .*(Operation not permitted|Permission denied)/)
+  })
+
   test('each patch is in place before the first command', async () => {
     const files = (await sdk.Volume.getDefault()).fs()
     await files.write('tree/inner/leaf', 'leaf')

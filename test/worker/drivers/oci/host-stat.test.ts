@@ -78,6 +78,15 @@ describe('stat_virtualization: off', { skip: whyNoDiskImages(['bindfs']) ?? fals
     assert.match(asAlice.stderr, /Permission denied/)
   })
 
+  test('a file that is deleted while it is open stays until it is closed, under another name', async () => {
+    makeFile('open/file', 'x', fixture.settings.uidShift, 0o600)
+    const box = await start([off('open', '/work')])
+    const script =
+      'open F, "<", "/work/file"; unlink "/work/file"; opendir D, "/work"; print <F>, join " ", readdir D; close F'
+    assert.match((await fixture.exec(box.run_id, ['perl', '-e', script])).stdout, /^x.*\.fuse_hidden/)
+    assert.equal(await inside(box, 'ls -A /work'), '')
+  })
+
   test('keeps readonly and noexec, and leads nowhere out of the folder', async () => {
     const shift = fixture.settings.uidShift
     makeFile('work/run', '#!/bin/sh\necho ran\n', shift, 0o755)
