@@ -49,6 +49,10 @@ function serve(listener: number): void {
     if (order.kind === 'names') {
       questions.get(order.id)?.(order.names)
       questions.delete(order.id)
+    } else if (order.kind === 'confirm') {
+      void Promise.all(sandboxes.values()).then(() => {
+        tell({ kind: 'confirmed', id: order.id })
+      })
     } else if (order.settings === null) {
       sandboxes.delete(order.address)
       sockets.destroy(order.address)

@@ -29,12 +29,15 @@ export type EgressRefusal = {
 export type EgressOrder =
   /** Replaces the settings of a sandbox, which is known by its address. Null ends its connections. */
   | { readonly kind: 'sandbox'; readonly address: string; readonly settings: EgressSettings | null }
+  /** Asks for an answer once the orders before it hold. */
+  | { readonly kind: 'confirm'; readonly id: number }
   /** Answers a question. */
   | { readonly kind: 'names'; readonly id: number; readonly names: readonly string[] }
 
 /** A message of the egress process to its worker. */
 export type EgressEvent =
   | { readonly kind: 'ready' }
-  /** Asks for the names that are tied to an address for a sandbox. */
+  | { readonly kind: 'confirmed'; readonly id: number }
   | { readonly kind: 'refused'; readonly sandbox: string; readonly refusal: EgressRefusal }
+  /** Asks for the names that are tied to an address for a sandbox. */
   | { readonly kind: 'ask'; readonly id: number; readonly sandbox: string; readonly address: string }

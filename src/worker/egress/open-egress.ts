@@ -13,7 +13,7 @@ const RESTART_PAUSE_MS = 500
 /** Judges connections of sandboxes by the names of their peers, in a process of its own. */
 export type Egress = {
   /**
-   * Judges the connections of a sandbox from now on, with the newest settings. Null: they are not known yet, so nothing passes. The process is started if there is none. If
+   * Judges the connections of a sandbox with the newest settings, once it has resolved. Null: they are not known yet, so nothing passes. The process is started if there is none. If
    * it ends, the connections of these sandboxes end and new ones fail until it runs again.
    */
   set(address: string, settings: EgressSettings | null): Promise<void>
@@ -42,6 +42,8 @@ export type EgressOptions = {
 export function openEgress(options: EgressOptions): Egress {
   const { namespace, clock, log } = options
   const sandboxes = new Map<string, Judged>()
+  const confirmations = new Map<number, () => void>()
+  let lastId = 0
   let running: Promise<ChildProcess> | null = null
   let isClosing = false
 
@@ -64,6 +66,7 @@ export function openEgress(options: EgressOptions): Egress {
     })
     child.on('message', (message) => {
       const event = message as EgressEvent // sent by egress-process.ts
+      if (event.kind === 'confirmed') confirmations.get(event.id)?.()
       if (event.kind === 'refused') options.onRefused(event.sandbox, event.refusal)
       if (event.kind !== 'ask') return
       const names = sandboxes.get(event.sandbox)?.ties.namesOf(event.address) ?? []
@@ -100,12 +103,27 @@ export function openEgress(options: EgressOptions): Egress {
     }
   }
 
+  /** Resolves once the process has carried out the orders before. If it ends, the next one gets them when it starts. */
+  async function confirm(child: ChildProcess): Promise<void> {
+    const id = ++lastId
+    const { promise, resolve } = Promise.withResolvers<void>()
+    confirmations.set(id, resolve)
+    child.once('exit', resolve)
+    if (child.connected) tell(child, { kind: 'confirm', id })
+    else resolve()
+    await promise
+    child.off('exit', resolve)
+    confirmations.delete(id)
+  }
+
   return {
     async set(address, settings) {
       const known = sandboxes.get(address)
       if (known === undefined) sandboxes.set(address, { settings, ties: makeNameTies(clock) })
       else known.settings = settings
-      tell(await ensureRunning(), { kind: 'sandbox', address, settings })
+      const child = await ensureRunning()
+      tell(child, { kind: 'sandbox', address, settings })
+      await confirm(child)
     },
     remove(address) {
       if (!sandboxes.delete(address)) return
