@@ -17,6 +17,8 @@ const microvmTests = [
   'test/worker/drivers/microsandbox.test.ts',
   'test/worker/drivers/microsandbox/guest.test.ts',
   'test/e2e/microsandbox.test.ts',
+  'test/e2e/microsandbox-network.test.ts',
+  'test/e2e/microsandbox-ports.test.ts',
 ]
 
 const qemu = 'qemu-system-x86_64'

@@ -29,6 +29,7 @@ const guestPackages = [
   'iproute2',
   'nftables',
   'e2fsprogs',
+  'openssl', // certificates of the tests
   'btrfs-progs',
   'perl-base',
   'tar',

@@ -14,6 +14,7 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 hostname microvm-test
+touch /etc/resolv.conf
 ip link set lo up
 for module in kvm-amd tun fuse loop overlay; do modprobe "$module" || echo "the kernel module $module cannot be loaded"; done
 

@@ -11,7 +11,7 @@ import type { RealServer } from './server.ts'
  */
 export async function storeTool(server: RealServer, name: string): Promise<object> {
   const { id } = await mustCall(server, 'create_volume', { body: { name } })
-  const { stdout: program } = await runCommand('which', [name], { timeoutMs: 5_000 })
+  const { stdout: program } = await runCommand('sh', ['-c', `command -v ${name}`], { timeoutMs: 5_000 })
   const { stdout: libraries } = await runCommand('ldd', [program.trim()], { timeoutMs: 5_000 })
   const found = [...libraries.matchAll(/=> (\/\S*)/g)].map(([, path = '']) => path)
   for (const path of [program.trim(), ...found]) {

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { makeOwnRanges } from '../../src/worker/network/own-ranges.ts'
+import { systemRandom } from '../../src/lib/random.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
@@ -26,6 +26,7 @@ import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts
 import { NO_DISK_RESERVE } from '../../src/worker/disk-reserve.ts'
 import { openImageStore } from '../../src/worker/images/image-store.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeEmptyNetworks } from './empty-networks.ts'
 import { outboundHttp } from './outbound-http.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
 
@@ -76,8 +77,9 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
         imageDigests: images.digests,
         volumes: makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
-        ownRanges: makeOwnRanges({ resolvers: [], controlPlane: () => [] }),
+        networks: makeEmptyNetworks(`sandyard-vm-${String(process.pid)}-`),
         clock: systemClock,
+        random: systemRandom,
         log,
         settings: {
           defaultDiskMib: 512,
@@ -87,7 +89,6 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
           hostReserveMib: null,
           diskOvercommit: 64,
           diskReserve: NO_DISK_RESERVE,
-          connectionsPerSandbox: 4_096,
         },
         ...overrides,
       }),

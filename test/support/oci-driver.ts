@@ -37,9 +37,8 @@ import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/d
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
-import { localHostCommands } from '../../src/worker/processes/system-calls.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
-import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
+import { makeEmptyNetworks } from './empty-networks.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
 import { buildRootFolder } from './root-folder.ts'
 
@@ -152,7 +151,7 @@ export async function makeOciFixture(
         key: folderHash(stateDir),
         runtime,
         images: makeImages(layer, image),
-        networks: makeNetworks(prefix),
+        networks: makeEmptyNetworks(prefix),
         clock: systemClock,
         launcher: makeLauncher(collectLog(logged)),
         commands: makeCommandHelper(collectLog(logged)).commands,
@@ -235,29 +234,6 @@ function makeImages(layer: string, image: { config: ImageConfig }): ImageResolve
       }
     },
     list: () => Promise.resolve(['local/box']),
-  }
-}
-
-function makeNetworks(prefix: string): SandboxNetworks {
-  const nameOf = (run: RunId): string => `${prefix}${run}`
-  return {
-    canJudgeNames: false,
-    publishes: [],
-    setSecrets: () => Promise.resolve(),
-    onRefused: () => undefined,
-    async attach(run) {
-      const netnsPath = `/run/netns/${nameOf(run)}`
-      mkdirSync('/run/netns', { recursive: true })
-      if (!existsSync(netnsPath)) await localHostCommands.callSystem(['network', netnsPath])
-      return { netnsPath, ipv4: null, resolvers: [], published: [] }
-    },
-    async detach(run) {
-      if (existsSync(`/run/netns/${nameOf(run)}`))
-        await runCommand('ip', ['netns', 'delete', nameOf(run)], { timeoutMs: 10_000 })
-    },
-    list: () => Promise.resolve([]),
-    use: () => ({ ready: 0, free: 1 }),
-    close: () => Promise.resolve(),
   }
 }
 

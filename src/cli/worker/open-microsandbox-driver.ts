@@ -1,18 +1,20 @@
 import { join } from 'node:path'
+import { systemRandom } from '../../lib/random.ts'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeMicrosandboxDriver } from '../../worker/drivers/microsandbox/driver.ts'
 import { findInstallation } from '../../worker/drivers/microsandbox/installation.ts'
+import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { startTrimLoop } from '../../worker/images/trim-loop.ts'
-import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
+import { openNetworks } from './open-networks.ts'
 import { microVmFolder, diskReserve, openImages, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 
 /** Opens the driver for microVMs. Rejects with the list of what the machine lacks for this driver. */
 export async function openMicrosandboxDriver(
   config: Config,
-  { storage, logs, log, deadlineFile, ownRanges, countPulls = (images) => images }: DriverDeps,
+  { folder, storage, logs, log, deadlineFile, ownRanges, countPulls = (images) => images }: DriverDeps,
 ): Promise<Driver> {
   const installation = findInstallation()
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
@@ -21,6 +23,12 @@ export async function openMicrosandboxDriver(
   await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
   const watchdog = deadlineFile === null ? null : startWatchdog({ deadlineFile, runs, clock: systemClock, log })
   opened.defer(() => watchdog?.close())
+  const helper = makeCommandHelper(log)
+  opened.defer(() => {
+    helper.close()
+  })
+  const networks = await openNetworks(config, { folder, ownRanges, log, commands: helper.commands })
+  opened.defer(() => networks.close())
   const driver = await makeMicrosandboxDriver({
     dir: microVmFolder(config),
     installation,
@@ -31,8 +39,9 @@ export async function openMicrosandboxDriver(
     },
     volumes: storage,
     logs,
-    ownRanges,
+    networks,
     clock: systemClock,
+    random: systemRandom,
     log,
     settings: {
       defaultDiskMib: config.diskMib,
@@ -42,7 +51,6 @@ export async function openMicrosandboxDriver(
       hostReserveMib: config.hostReserveMib,
       diskReserve: diskReserve(config),
       diskOvercommit: config.diskOvercommit,
-      connectionsPerSandbox: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()).connections,
     },
   })
   opened.defer(() => driver.close())

@@ -21,9 +21,7 @@ import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-gue
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
-import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
-import { connectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
-import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
+import { openNetworks } from './open-networks.ts'
 import { diskReserve, imagesFolder, openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
@@ -85,21 +83,7 @@ export async function openOciDriver(
   opened.defer(() => {
     helper.close()
   })
-  const networks = await openSandboxNetworks({
-    dir: join(config.dataDir, 'network'),
-    addressPool: config.networkPool,
-    namePrefix: folder.namePrefix,
-    hostResolvers: await readHostResolvers(),
-    ownRanges,
-    connectionBound: connectionBound(config.connectionsPerSandbox, await readConnectionTableSize()),
-    publish: config.publish ?? [],
-    hasRebindProtection: true,
-    prewarmCount: config.readyAhead,
-    commands: helper.commands,
-    clock: systemClock,
-    random: systemRandom,
-    log,
-  })
+  const networks = await openNetworks(config, { folder, ownRanges, log, commands: helper.commands })
   opened.defer(() => networks.close())
   const images = await openImages(config, log)
   const launcher = makeLauncher(log, deadlineFile)

@@ -1,9 +1,17 @@
 import { formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
-import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
+import { deleteLink, deleteNamespace, ipBatch, namespaceNames, nft, runInNamespace } from './network-commands.ts'
 
 /** How long an idle connection stays open. The minimum is 2 hours and 4 minutes (RFC 5382, REQ-5). */
 const IDLE_CONNECTION_SECS = 7440
+
+/** A rule makes the kernel load its connection tracking. On a machine that has just booted, its settings don't exist before. */
+const LOAD_CONNECTION_TRACKING = [
+  'add table inet trial',
+  'add chain inet trial c',
+  'add rule inet trial c ct state new',
+  'delete table inet trial',
+]
 
 /**
  * Creates the router's namespace and its veth pair to the host. The router forwards no packets until the packet filter
@@ -12,6 +20,7 @@ const IDLE_CONNECTION_SECS = 7440
 export async function createRouter(names: NetworkNames, addressPool: Cidr): Promise<void> {
   const cable = slotAddresses(addressPool, UPLINK_SLOT)
   await ipBatch(names.commands, [`netns add ${names.routerNamespace}`])
+  await nft(names.commands, LOAD_CONNECTION_TRACKING, names.routerNamespace)
   // before any device exists, so that not even the first packet is forwarded
   await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.routerNamespace })
   await ipBatch(names.commands, [

@@ -249,6 +249,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     onRefused: (listener) => {
       redirected.onRefused(listener)
     },
+    unpublish: (run) => published.close(run),
     detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
     use: () => slots.use(),

@@ -37,6 +37,11 @@ export interface SandboxNetworks {
   setSecrets(run: RunId, given: EgressSecrets): Promise<void>
   /** Calls `listener` for each connection that was cut by its name, its request or a secret. */
   onRefused(listener: (run: RunId, refusal: EgressRefusal) => void): void
+  /**
+   * Closes the ports of a run that has ended. Call it before the end is reported, because the ports then belong to other
+   * sandboxes. An unknown run is fine.
+   */
+  unpublish(run: RunId): Promise<void>
   /** Removes a run's network. An unknown run is fine. */
   detach(run: RunId): Promise<void>
   /** The runs that have a network on this machine. */

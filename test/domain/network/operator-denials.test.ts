@@ -3,8 +3,6 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { cidr, contains, formatCidr, subtractAll } from '../../../src/domain/cidr.ts'
 import { deniedAddresses, parseRange } from '../../../src/domain/network/operator-denials.ts'
-import { makeVmNetwork } from '../../../src/worker/drivers/microsandbox/vm-network.ts'
-import { networkWith } from '../../support/networks.ts'
 
 const block = fc
   .tuple(fc.constantFrom('10.0.0.0', '10.0.0.37', '10.0.0.129', '10.0.1.0', 'fd00::', 'fd00::42'), fc.nat(10))
@@ -45,19 +43,4 @@ test("a group that the operator opens stays apart from the other groups, and a w
 test('a range is a block or a group, and never the gateway or a word of the setting', () => {
   assert.deepEqual(['10.0.0.0/8', 'FD00::/8', 'private'].map(parseRange), ['10.0.0.0/8', 'fd00::/8', 'private'])
   assert.deepEqual(['host', 'loopback', 'worker', '', '10.0.0.0/33'].map(parseRange), [null, null, null, null, null])
-})
-
-test("a microVM's rules begin with the operator's denials, which no rule of the tenant precedes", () => {
-  const denied = deniedAddresses({ deny: ['metadata', 'link_local', '10.9.9.9', 'fd01::/16'], allow: [] }, () => [])
-  const { policy } = makeVmNetwork(networkWith([{ destination: { group: 'metadata' } }]), denied) ?? {}
-  const first = policy?.rules.slice(0, denied.length) ?? []
-  const blocks = first.map(({ destination }) =>
-    destination !== 'any' && 'cidr' in destination ? destination.cidr : '',
-  )
-  for (const text of ['169.254.169.254', '169.254.9.9', '10.9.9.9', 'fd01::1', 'fe80::1'])
-    assert.ok(
-      blocks.some((one) => contains(cidr(one), cidr(text))),
-      text,
-    )
-  assert.ok(first.every(({ action, ports, protocols }) => action === 'deny' && ports.length + protocols.length === 0))
 })

@@ -1,9 +1,17 @@
-import type { MountBuilder, NetworkBuilder, PatchBuilder, SandboxBuilder } from 'microsandbox'
+import type {
+  InterfaceOverridesBuilder,
+  MountBuilder,
+  NetworkBuilder,
+  PatchBuilder,
+  SandboxBuilder,
+} from 'microsandbox'
+import type { NetworkInterface } from '../../../domain/spec/network-interface.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 type Mounting = InstanceType<typeof MountBuilder>
 type Patching = InstanceType<typeof PatchBuilder>
 type Networking = InstanceType<typeof NetworkBuilder>
+type Interfacing = InstanceType<typeof InterfaceOverridesBuilder>
 
 /** Applies a config to the SDK's builder. It uses every field of the config and sets nothing else. */
 export function applyVmConfig(builder: SandboxBuilder, config: VmConfig): SandboxBuilder {
@@ -90,9 +98,28 @@ function withMode({ mode, replace }: { readonly mode: number | null; readonly re
 function buildNetwork(builder: Networking, network: NonNullable<VmConfig['network']>): Networking {
   builder
     .enabled(true)
-    .strict(network.strict)
-    .trustHostCAs(network.trust_host_cas)
+    .trustHostCAs(true) // what it takes for the machine's are those that each start gives: see vm-surroundings.ts
     .policyJson(JSON.stringify(network.policy))
-  if (network.max_connections !== null) builder.maxConnections(network.max_connections)
+    .maxConnections(network.max_connections)
+    // the worker's forwarder protects from rebinding and limits the time of queries, as the spec asks for
+    .dns((one) => one.rebindProtection(false).queryTimeoutMs(DNS_TIMEOUT_MS))
+  for (const { guest_port, protocol } of network.ports) {
+    if (protocol === 'tcp') builder.portBind(ANY_ADDRESS, guest_port, guest_port)
+    else builder.portUdpBind(ANY_ADDRESS, guest_port, guest_port)
+  }
+  const { interface: device } = network
+  if (device !== null) builder.interface((one) => buildInterface(one, device))
+  return builder
+}
+
+/** Longer than the worker's forwarder ever takes. */
+const DNS_TIMEOUT_MS = 60_000
+/** All addresses of the run's network namespace. */
+const ANY_ADDRESS = '0.0.0.0'
+
+function buildInterface(builder: Interfacing, { ipv4_address, mac, mtu }: NetworkInterface): Interfacing {
+  if (ipv4_address !== null) builder.ipv4(ipv4_address)
+  if (mac !== null) builder.mac(mac.map((octet) => octet.toString(16).padStart(2, '0')).join(':'))
+  if (mtu !== null) builder.mtu(mtu)
   return builder
 }

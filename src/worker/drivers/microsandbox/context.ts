@@ -1,6 +1,7 @@
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
-import type { OwnRanges } from '../../network/own-ranges.ts'
+import type { Random } from '../../../lib/random.ts'
+import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
@@ -20,8 +21,6 @@ type MicrosandboxSettings = {
   readonly maxDiskMib: number
   /** The number that the worker's image store and volume storage add to the owner ids of files. */
   readonly uidShift: number
-  /** The most connections of a sandbox, even if its spec asks for more. */
-  readonly connectionsPerSandbox: number
 } & OfferedShare
 
 /** The dependencies and settings of the driver for microVMs. */
@@ -35,9 +34,9 @@ export type MicrosandboxDriverInput = {
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open' | 'folderLimits'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
-  /** The addresses that this machine denies to sandboxes. */
-  readonly ownRanges: OwnRanges
+  readonly networks: SandboxNetworks
   readonly clock: Clock
+  readonly random: Random
   readonly log: Log
   readonly settings: MicrosandboxSettings
 }
@@ -52,4 +51,6 @@ export type VmContext = MicrosandboxDriverInput & {
   readonly storedSandboxes: StoredSandboxes
   readonly captures: OutputCaptures
   readonly bootId: string
+  /** What guests trust whose spec asks for no certificates. */
+  readonly uselessCertificate: string
 }

@@ -4,6 +4,8 @@ import { asId, type SandboxId } from '../../../domain/ids.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
 import type { Driver, Probe } from '../driver.ts'
+import { supportedBy } from '../shared/network-abilities.ts'
+import { reportRefusals } from '../shared/report-refusals.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import { connectAgent } from './agent-socket.ts'
@@ -19,6 +21,7 @@ import { resumeCapture, startVm } from './start.ts'
 import { openStoredSandboxes } from './stored-sandboxes.ts'
 import { openVmImages } from './vm-images.ts'
 import { observeVm } from './vm-phase.ts'
+import { makeUselessCertificate } from './vm-surroundings.ts'
 import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
 import { measureCapacity } from '../shared/machine.ts'
 import { isolationAbilities } from '../../../domain/isolation.ts'
@@ -34,6 +37,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   const operations = makeRunOperations(context)
   const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
   await removeLeftovers(context)
+  reportRefusals(context, supervisor)
   return {
     name: 'microsandbox',
     probe: () => probeVm(context),
@@ -41,6 +45,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     listStored: () => storedSandboxes.list(),
     start: (desired, signal) => supervisor.start(desired, signal),
     stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
+    setSecrets: (run, given) => input.networks.setSecrets(run, given),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
       supervisor.assertNoRunOf(sandbox)
@@ -81,7 +86,11 @@ function makeRunOperations(context: VmContext): RunOperations<VmRunRecord> {
       return { ...newRunRecord(desired, bootId), idle_timeout_secs }
     },
     start: (desired, record, attempt) => startVm(context, desired, { record, ...attempt }),
-    observe: (record, isBeingStarted) => observeVm(context, record, isBeingStarted),
+    async observe(record, isBeingStarted) {
+      const phase = await observeVm(context, record, isBeingStarted)
+      if (phase.phase === 'ended') await context.networks.unpublish(record.run_id)
+      return phase
+    },
     async isIdle({ run_id, sandbox_id, idle_timeout_secs }) {
       if (idle_timeout_secs === null) return false
       return await heartbeats.isIdle(run_id, vmPaths(home, sandbox_id).runtime, idle_timeout_secs)
@@ -110,7 +119,17 @@ async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
     openVmImages({ dir, uidShift: input.settings.uidShift, msb, clock }),
     readBootId(),
   ])
-  return { ...input, home, msb, records, storedSandboxes, vmImages, bootId, captures: makeOutputCaptures(input) }
+  return {
+    ...input,
+    home,
+    msb,
+    records,
+    storedSandboxes,
+    vmImages,
+    bootId,
+    captures: makeOutputCaptures(input),
+    uselessCertificate: makeUselessCertificate(input),
+  }
 }
 
 /** Removes the mounts of sandboxes without a live run, and the images that no disk and no reference uses. */
@@ -130,16 +149,17 @@ async function removeLeftovers(context: VmContext): Promise<void> {
  * Reports the machine's capacity and the driver's abilities. Rejects when the machine can't run microVMs. The error
  * message lists everything that is missing.
  */
-async function probeVm({ home, images, installation, settings }: VmContext): Promise<Probe> {
+async function probeVm({ home, images, installation, networks, settings }: VmContext): Promise<Probe> {
   const missing = await findMissingMicroVmRequirements()
   if (missing.length > 0) throw new Error(`microVMs can't run here: ${missing.join('; ')}`)
   return {
     report: {
       name: 'microsandbox',
       isolation: describeIsolation(installation.version),
-      abilities: [...MICROSANDBOX_ABILITIES, ...isolationAbilities('microvm')],
+      abilities: [...supportedBy(networks, MICROSANDBOX_ABILITIES), ...isolationAbilities('microvm')],
       images: await images.list(),
       default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
+      publishes: networks.publishes,
     },
     capacity: await measureCapacity(settings, await measureDiskLimitMib(home, settings)),
   }

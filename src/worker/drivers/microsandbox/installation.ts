@@ -32,7 +32,7 @@ export function findInstallation(): MicrosandboxInstallation | null {
 }
 
 /** The programs of the host that this driver calls. */
-const PROGRAMS = ['mount', 'umount', 'tar'] as const
+const PROGRAMS = ['mount', 'umount', 'tar', 'nsenter', 'unshare', 'ip', 'nft', 'perl'] as const
 
 /** Lists everything that prevents microVMs from running on this machine. The list is empty if they can run. */
 export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {

@@ -1,15 +1,15 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Ability } from '../../../domain/abilities.ts'
-import type { Cidr } from '../../../domain/cidr.ts'
-import type { Mount, NetworkSpec, Patch } from '../../../domain/spec/spec.ts'
+import { placeholderEnv } from '../../../domain/spec/secrets.ts'
+import type { Mount, Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
 import { StartError } from '../../start-error.ts'
 import { withInterpreter } from '../shared/desired-run.ts'
+import { trustEnv } from '../shared/trust-certificates.ts'
 import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
- * The abilities of this driver. Five abilities are missing:
- * - `secrets` and `tls_interception`: the driver doesn't give them to the runtime yet.
+ * The abilities of this driver. Three abilities are missing:
  * - `raw_stat`: the virtual machine's process is root on this machine and would set the guest's owner ids on the machine's
  *   files.
  * - `disk_images`, `disk_image_formats`: a disk image may refer to other files of this machine, and a sandbox may write such an
@@ -17,7 +17,8 @@ import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections', 'network_domains', 'trust_host_cas', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
+  'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets',
+  'tls_interception', 'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
 ] // prettier-ignore
 
 /** The facts about this machine that a microVM's configuration needs. */
@@ -29,10 +30,8 @@ export type VmConfigInput = {
   readonly sources: ReadonlyMap<number, string>
   /** The paths of the copied patch sources, by the patch's index in the spec. */
   readonly copies: ReadonlyMap<number, string>
-  /** The addresses that the sandbox may not reach, whatever its policy says: this machine's, and the operator's. */
-  readonly deniedAddresses: readonly Cidr[]
-  /** The most connections of a sandbox. The runtime's own default is lower: 256 (0.6). */
-  readonly connectionsPerSandbox: number
+  /** The image's bundle of certificates, to which the runtime adds those that the guest is given. */
+  readonly caBundle: string
   /** Whether to create the working folder, because the image doesn't contain it. */
   readonly makesWorkdir: boolean
 }
@@ -64,7 +63,7 @@ export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): 
     cmd: runtime.cmd,
     log_level: runtime.log_level,
     metrics_sample_interval_ms: runtime.disable_metrics_sample ? 0 : runtime.metrics_sample_interval_ms,
-    env: spec.env,
+    env: environmentOf(spec, input.caBundle),
     labels: spec.labels,
     scripts: Object.fromEntries(
       Object.entries(runtime.scripts).map(([name, text]) => [name, withInterpreter(text, runtime.shell)]),
@@ -77,16 +76,19 @@ export function makeVmConfig({ spec, slug }: DesiredRun, input: VmConfigInput): 
         ? [{ type: 'mkdir', path: runtime.workdir, mode: null } as const]
         : []),
     ],
-    network: makeVmNetwork(withBound(spec.network, input.connectionsPerSandbox), input.deniedAddresses),
+    network: makeVmNetwork(spec),
     init: spec.init === null ? null : { ...spec.init, env: Object.fromEntries(spec.init.env) },
     security_profile: spec.security_profile,
   }
 }
 
-function withBound(network: NetworkSpec, connections: number): NetworkSpec {
-  const asked = network.max_connections ?? 0
-  return { ...network, max_connections: asked === 0 ? null : Math.min(asked, connections) }
+/** The variables of every process in a sandbox beside those of its image. The later one of two with the same name holds. */
+export function environmentOf(spec: SandboxSpec, caBundle: string): SandboxSpec['env'] {
+  return [...trustEnv(spec, { all: caBundle, added: GIVEN_CERTIFICATES }), ...placeholderEnv(spec), ...spec.env]
 }
+
+/** Where the runtime puts the certificates that it takes for those of the machine. It adds them to the image's bundle, too. */
+export const GIVEN_CERTIFICATES = '/.msb/tls/host-cas.pem'
 
 function makeVmMount(mount: Mount, source: string | undefined): VmMount {
   const { guest, options } = mount

@@ -114,6 +114,13 @@ export async function isFolderMissing(layers: readonly string[], path: string): 
   return true
 }
 
+/** The first of these paths that a layer of an image has as a file. Null if no layer has any. */
+export async function findInLayers(layers: readonly string[], paths: readonly string[]): Promise<string | null> {
+  for (const path of paths)
+    for (const layer of layers) if ((await lstatOrNull(join(layer, path)))?.isFile() === true) return path
+  return null
+}
+
 async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
   try {
     return await lstat(path)

@@ -60,6 +60,7 @@ export async function releaseRun(context: VmContext, { run_id, sandbox_id }: VmR
   const { clock, home, msb, storedSandboxes } = context
   await killProcesses(await findProcesses([WATCHER_MARK, run_id]), clock)
   if ((await storedSandboxes.read(sandbox_id)) === null) await msb.remove(vmPaths(home, sandbox_id).name)
+  await context.networks.detach(run_id)
   await unpinMountSources(context, sandbox_id)
   await rm(copiesFolder(context, run_id), { recursive: true, force: true })
 }

@@ -18,6 +18,10 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
         await (await applyVmConfig(Sandbox.builder(asked.config.name), asked.config).create()).detach()
         return { kind: 'done', value: null }
       case 'start':
+        if (asked.env !== null) {
+          const sandbox = await Sandbox.get(asked.name)
+          await sandbox.modify({ env: { ...asked.env.set }, envRemove: [...asked.env.removed], policy: 'next_start' })
+        }
         await (await Sandbox.startDetached(asked.name)).detach()
         return { kind: 'done', value: null }
       case 'build':

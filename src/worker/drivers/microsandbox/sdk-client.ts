@@ -5,6 +5,7 @@ import { text } from 'node:stream/consumers'
 import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
 import type { VmConfig } from './vm-config.ts'
+import { inSurroundings, type VmSurroundings } from './vm-surroundings.ts'
 
 /**
  * An argument in the command line of each SDK process, followed by the run's id. The next worker finds the SDK
@@ -20,6 +21,8 @@ type SdkCall = {
   readonly request: SdkRequest
   /** The id of the run for which the SDK is called. It becomes an argument of the process. */
   readonly label: string
+  /** Where the runtime runs. Null: as the worker does, for calls that start no virtual machine. */
+  readonly surroundings: VmSurroundings | null
   /**
    * An abort kills the SDK process. A virtual machine that this process was starting ends too, because the runtime
    * watches its parent process.
@@ -38,13 +41,15 @@ const WORDS_LIMIT = 500
  * Calls the SDK in a separate process. When the signal aborts, it rejects with the signal's reason. It also rejects if the
  * process ends without an answer.
  */
-export async function callSdk({ home, request, label, signal }: SdkCall): Promise<SdkAnswer> {
+export async function callSdk({ home, request, label, surroundings, signal }: SdkCall): Promise<SdkAnswer> {
   signal.throwIfAborted()
-  const child = spawn(process.execPath, [SDK_CALL_PROGRAM, SDK_CALL_MARK, label], {
+  const own = [process.execPath, SDK_CALL_PROGRAM, SDK_CALL_MARK, label]
+  const [program = '', ...words] = surroundings === null ? own : inSurroundings(surroundings, own)
+  const child = spawn(program, words, {
     detached: true, // keeps Ctrl-C in the worker's terminal from reaching the virtual machines
     stdio: ['pipe', 'pipe', 'pipe'],
     cwd: '/',
-    env: vmEnvironment(home),
+    env: { ...vmEnvironment(home), ...(surroundings === null ? {} : { SSL_CERT_FILE: surroundings.certificates }) },
   })
   const closed = once(child, 'close')
   const kill = (): void => {
@@ -55,12 +60,12 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   child.stdin.on('error', () => child.stdin.destroy()) // the process ended early; the missing answer is handled below
   child.stdin.end(JSON.stringify(request))
   try {
-    const [said, words] = await Promise.all([text(child.stdout), text(child.stderr), closed])
+    const [said, complaint] = await Promise.all([text(child.stdout), text(child.stderr), closed])
     either.throwIfAborted()
     const answer = said === '' ? null : (JSON.parse(said) as SdkAnswer) // written by sdk-call.ts
     if (answer !== null) return answer
     throw new Error(
-      `the SDK's process ended with ${String(child.exitCode ?? child.signalCode)}: ${words.slice(-WORDS_LIMIT)}`,
+      `the SDK's process ended with ${String(child.exitCode ?? child.signalCode)}: ${complaint.slice(-WORDS_LIMIT)}`,
     )
   } catch (error) {
     either.throwIfAborted()
@@ -70,12 +75,15 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   }
 }
 
+/** Variables to set and to remove. */
+export type EnvChange = { readonly set: Readonly<Record<string, string>>; readonly removed: readonly string[] }
+
 /** A request to the SDK's process, sent as one JSON document on its standard input. */
 export type SdkRequest =
   /** Creates a sandbox and starts it. */
   | { readonly kind: 'create'; readonly config: VmConfig }
-  /** Starts an existing sandbox. */
-  | { readonly kind: 'start'; readonly name: string }
+  /** Starts an existing sandbox, after changing its environment. Null: it stays as it is. */
+  | { readonly kind: 'start'; readonly name: string; readonly env: EnvChange | null }
   /** Returns the configuration that `create` would use, without creating a sandbox. */
   | { readonly kind: 'build'; readonly config: VmConfig }
   /** Returns the path of a sandbox's agent socket. */

@@ -7,6 +7,7 @@ import { StartError } from '../../start-error.ts'
 import { workloadCommand } from '../shared/desired-run.ts'
 import { identifyProcess } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
+import { environmentOf } from './make-vm-config.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
 import { writeJsonAtomically } from '../../../lib/files.ts'
 import type { StartedVm } from './vm-records.ts'
@@ -18,7 +19,7 @@ import type { StartedVm } from './vm-records.ts'
 export async function startWorkload(
   { records, home }: Pick<VmContext, 'records' | 'home'>,
   { run_id, sandbox_id, spec }: DesiredRun,
-  image: ImageConfig,
+  { image, caBundle }: { readonly image: ImageConfig; readonly caBundle: string },
 ): Promise<StartedVm['watcher']> {
   const command = workloadCommand(spec, image)
   if (command === null) return null
@@ -26,7 +27,7 @@ export async function startWorkload(
     socket: vmPaths(home, sandbox_id).agentSocket,
     end_file: records.endFileOf(run_id),
     command,
-    env: [...image.env, ...spec.env.map(({ key, value }) => `${key}=${value}`)],
+    env: [...image.env, ...environmentOf(spec, caBundle).map(({ key, value }) => `${key}=${value}`)],
     cwd: spec.runtime.workdir ?? image.workdir,
     user: spec.runtime.user ?? image.user,
   }

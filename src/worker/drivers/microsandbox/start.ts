@@ -1,23 +1,35 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT, type IsolationLevel } from '../../../domain/isolation.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
-import { assertScriptNames, diskSizeMib, requireDiskSize, resolveImage } from '../shared/desired-run.ts'
-import { StartError } from '../../start-error.ts'
+import {
+  assertScriptNames,
+  diskSizeMib,
+  egressSecretsOf,
+  requireDiskSize,
+  requireSecrets,
+  resolveImage,
+} from '../shared/desired-run.ts'
+import { hostPortsFact } from '../../../domain/workers/publishing.ts'
+import type { SandboxNetwork } from '../../network/sandbox-network.ts'
+import { CA_BUNDLES } from '../shared/ca-bundles.ts'
+import { givenCertificates } from '../shared/trust-certificates.ts'
+import { StartError, withStartFailure } from '../../start-error.ts'
+import { prepareSurroundings, type VmSurroundings } from './vm-surroundings.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
 import type { VmContext } from './context.ts'
 import { toStartError } from './vm-failures.ts'
 import { skipExistingOutput } from './output-captures.ts'
-import { addressesOf, deniedAddresses } from '../../../domain/network/operator-denials.ts'
 import { describeIsolation, vmPaths } from './installation.ts'
 import type { StoredSandbox } from './stored-sandboxes.ts'
 import { startWorkload } from './start-workload.ts'
-import { makeVmConfig } from './make-vm-config.ts'
+import { environmentOf, GIVEN_CERTIFICATES, makeVmConfig } from './make-vm-config.ts'
 import { copiesFolder } from './release.ts'
-import { callSdk, type SdkRequest } from './sdk-client.ts'
-import { copyPatchSources, isFolderMissing, pinMountSources } from './mount-sources.ts'
+import { callSdk, type EnvChange, type SdkRequest } from './sdk-client.ts'
+import { copyPatchSources, findInLayers, isFolderMissing, pinMountSources } from './mount-sources.ts'
 import { findVm } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
 
@@ -29,14 +41,25 @@ export async function startVm(
 ): Promise<void> {
   const { signal, stopwatch } = attempt
   const { home, storedSandboxes, records, installation } = context
+  requireSecrets(desired)
+  const network = await stopwatch.measure('network', attachNetwork(context, desired))
+  const given = withStartFailure(
+    'config',
+    'the certificates of authorities could not be read',
+    givenCertificates(desired),
+  )
+  const certificates = (await given) || context.uselessCertificate
+  const surroundings = await prepareSurroundings(network, { folder: records.folderOf(desired.run_id), certificates })
   const paths = vmPaths(home, desired.sandbox_id)
   const known = await storedSandboxes.read(desired.sandbox_id)
   await skipExistingOutput(paths.logs, logPositionFile(context, record))
-  const stored = known ?? (await createVm(context, desired, attempt))
+  const stored = known ?? (await createVm(context, desired, { ...attempt, surroundings }))
   if (known !== null) {
     await stopwatch.measure('mounts', pinMountSources(context, desired))
-    const request = { kind: 'start', name: paths.name } as const
-    await stopwatch.measure('runtime', callSdkForRun(context, desired, { request, signal }))
+    const env = environmentMap(desired, caBundleOf(known))
+    const request = { kind: 'start', name: paths.name, env: envChange(known.env ?? null, env) } as const
+    await stopwatch.measure('runtime', callSdkForRun(context, desired, { request, surroundings, signal }))
+    if (request.env !== null) await storedSandboxes.write(desired.sandbox_id, { ...known, env })
   }
   signal.throwIfAborted()
   const [vm] = await findVm(paths.name)
@@ -46,20 +69,34 @@ export async function startVm(
     isolation: describeIsolation(installation.version),
     [ISOLATION_LEVEL_FACT]: 'microvm' satisfies IsolationLevel,
     disk_size_mib: String(stored.disk_size_mib),
+    ...hostPortsFact(network.published),
   }
   // If the worker dies before the record contains the processes, the next worker finds them by their command lines.
   const has_workload = desired.spec.runtime.cmd !== null
-  const watcher = await stopwatch.measure('workload', startWorkload(context, desired, stored.image.config))
+  const watcher = await stopwatch.measure(
+    'workload',
+    startWorkload(context, desired, { image: stored.image.config, caBundle: caBundleOf(stored) }),
+  )
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
   await records.write(started)
   resumeCapture(context, started)
   writeSystemLine(context.logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
 }
 
+/** The runtime shows the guest another interface than that of its namespace. */
+async function attachNetwork({ networks }: VmContext, desired: DesiredRun): Promise<SandboxNetwork> {
+  const { interface: _, ...network } = desired.spec.network
+  const attaching = networks.attach(desired.run_id, network, desired.network_ranges, egressSecretsOf(desired))
+  return await withStartFailure('network', "the sandbox's network could not be made", attaching)
+}
+
 /** Creates a sandbox's microVM with its disk, and starts it for the first time. */
-async function createVm(context: VmContext, desired: DesiredRun, attempt: StartAttempt): Promise<StoredSandbox> {
-  const { signal, stopwatch } = attempt
-  const { home, storedSandboxes, images, vmImages, settings, ownRanges } = context
+async function createVm(
+  context: VmContext,
+  desired: DesiredRun,
+  { signal, stopwatch, surroundings }: StartAttempt & { readonly surroundings: VmSurroundings },
+): Promise<StoredSandbox> {
+  const { home, storedSandboxes, images, vmImages, settings } = context
   const { run_id, sandbox_id, spec } = desired
   const { workdir } = spec.runtime
   assertScriptNames(spec)
@@ -73,38 +110,60 @@ async function createVm(context: VmContext, desired: DesiredRun, attempt: StartA
   }))
   const { image, imported } = await stopwatch.measure('image', importing)
   const isInVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
+  const caBundle = (await findInLayers(image.layers, CA_BUNDLES)) ?? GIVEN_CERTIFICATES
   const config = makeVmConfig(desired, {
     name: vmPaths(home, sandbox_id).name,
     image: imported,
     diskSizeMib: sizeMib,
     sources: await stopwatch.measure('mounts', pinMountSources(context, desired)),
     copies: await stopwatch.measure('files', copyPatchSources(context, desired, copiesFolder(context, run_id))),
-    deniedAddresses: [
-      ...addressesOf(ownRanges.addresses()),
-      ...deniedAddresses(desired.network_ranges, (name) => ownRanges.rangesOf(name)),
-    ],
-    connectionsPerSandbox: settings.connectionsPerSandbox,
+    caBundle,
     makesWorkdir: workdir !== null && !isInVolume && (await isFolderMissing(image.layers, workdir)),
   })
-  await stopwatch.measure('runtime', callSdkForRun(context, desired, { request: { kind: 'create', config }, signal }))
-  const stored = { image: { digest: image.digest, config: asPlainConfig(image.config) }, disk_size_mib: sizeMib }
+  await stopwatch.measure(
+    'runtime',
+    callSdkForRun(context, desired, { request: { kind: 'create', config }, surroundings, signal }),
+  )
+  const stored = {
+    image: { digest: image.digest, config: asPlainConfig(image.config) },
+    disk_size_mib: sizeMib,
+    env: environmentMap(desired, caBundle),
+    ca_bundle: caBundle,
+  }
   await storedSandboxes.write(sandbox_id, stored)
   await rm(copiesFolder(context, run_id), { recursive: true, force: true })
   return stored
+}
+
+function caBundleOf({ ca_bundle = GIVEN_CERTIFICATES }: StoredSandbox): string {
+  return ca_bundle
+}
+
+function environmentMap({ spec }: DesiredRun, caBundle: string): Readonly<Record<string, string>> {
+  return Object.fromEntries(environmentOf(spec, caBundle).map(({ key, value }) => [key, value]))
+}
+
+/** What changes the stored variables to those of the spec, whose secrets may have changed. Null: nothing. */
+function envChange(
+  stored: Readonly<Record<string, string>> | null,
+  wanted: Readonly<Record<string, string>>,
+): EnvChange | null {
+  if (stored !== null && isDeepStrictEqual(stored, wanted)) return null
+  return { set: wanted, removed: Object.keys(stored ?? {}).filter((key) => !Object.hasOwn(wanted, key)) }
 }
 
 function asPlainConfig({ env, entrypoint, cmd, workdir, user }: ImageConfig): ImageConfig {
   return { env, entrypoint, cmd, workdir, user }
 }
 
-type SdkCallForRun = { readonly request: SdkRequest; readonly signal: AbortSignal }
+type SdkCallForRun = {
+  readonly request: SdkRequest
+  readonly surroundings: VmSurroundings
+  readonly signal: AbortSignal
+}
 
-async function callSdkForRun(
-  context: VmContext,
-  desired: DesiredRun,
-  { request, signal }: SdkCallForRun,
-): Promise<void> {
-  const answer = await callSdk({ home: context.home, request, label: desired.run_id, signal })
+async function callSdkForRun(context: VmContext, desired: DesiredRun, call: SdkCallForRun): Promise<void> {
+  const answer = await callSdk({ home: context.home, label: desired.run_id, ...call })
   if (answer.kind === 'failed') throw await toStartError(answer, vmPaths(context.home, desired.sandbox_id), context.dir)
 }
 

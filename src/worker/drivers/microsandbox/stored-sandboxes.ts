@@ -12,6 +12,10 @@ import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 export type StoredSandbox = {
   readonly image: { readonly digest: string; readonly config: ImageConfig }
   readonly disk_size_mib: number
+  /** The variables that the runtime has stored. Absent: by an earlier version, which stored those of the spec. */
+  readonly env?: Readonly<Record<string, string>>
+  /** The path of the image's bundle of certificates. Absent: by an earlier version. */
+  readonly ca_bundle?: string
 }
 
 /** The stored sandboxes of this driver, with one file for each. */

@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
 import { makeMountDir, mountFolderOf } from '../../mounts.ts'
-import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { Driver } from '../driver.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
@@ -30,7 +29,7 @@ import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
 import { makeRunActivity, type RunActivity } from './run/run-activity.ts'
 import { observeRun } from './run/run-phase.ts'
 import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
-import { reportRefusals } from './run/report-refusals.ts'
+import { reportRefusals } from '../shared/report-refusals.ts'
 import { startRun } from './run/start.ts'
 import { joinsUserNamespaces } from './run/runtime.ts'
 import { stopProcesses } from './run/stop-processes.ts'
@@ -73,7 +72,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   await removeUnrecordedRuns(context)
   poolFiller.fill()
   context.growth.start()
-  reportRefusals(context, (run) => supervisor.stop(run, 0, TERMINATED))
+  reportRefusals(context, supervisor)
   const parts = opened.move()
   return {
     name: 'oci',
@@ -116,9 +115,6 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   }
 }
 
-/** How a run ends whose secret demands it. */
-const TERMINATED: RunOutcome = { kind: 'signalled', signal: 'SIGKILL' }
-
 type RunServices = {
   readonly activity: RunActivity
   readonly poolFiller: PoolFiller
@@ -145,7 +141,10 @@ function makeRunOperations(context: OciContext, services: RunServices): RunOpera
     },
     async observe(record, isBeingStarted) {
       const phase = await confirmEnd(context, record, await observeRun(context, record, isBeingStarted))
-      if (phase.phase === 'ended') await captures.finish(record) // read the last output before the end is reported
+      if (phase.phase === 'ended') {
+        await context.networks.unpublish(record.run_id)
+        await captures.finish(record) // read the last output before the end is reported
+      }
       return phase
     },
     isIdle({ run_id, spec }) {

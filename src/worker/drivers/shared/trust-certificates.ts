@@ -1,7 +1,8 @@
 import { posix } from 'node:path'
 import { interceptionOf } from '../../../domain/spec/tls-interception.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
-import { CA_BUNDLES } from './ca-bundles.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import { CA_BUNDLES, readCaBundle } from './ca-bundles.ts'
 import { BlockedPathError, putText, type RootTree } from './root-tree.ts'
 import { openInRoot, PathInRootError, resolveInRoot } from './resolve-in-root.ts'
 
@@ -45,10 +46,28 @@ export async function trustCertificates(tree: RootTree, certificates: string): P
  * The environment variables by which programs find the certificates, as defaults for every process of a sandbox. Empty if the
  * spec asks for no certificates beyond those of the image.
  */
-export function trustEnv({ network }: SandboxSpec): SandboxSpec['env'] {
+export function trustEnv(
+  { network }: SandboxSpec,
+  paths: TrustedFiles = { all: ALL, added: ADDED },
+): SandboxSpec['env'] {
   if (network.trust_host_cas !== true && interceptionOf(network) === null) return []
-  const all = ['SSL_CERT_FILE', 'CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'].map((key) => ({ key, value: ALL }))
-  return [...all, { key: 'NODE_EXTRA_CA_CERTS', value: ADDED }]
+  const all = ['SSL_CERT_FILE', 'CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'].map((key) => ({ key, value: paths.all }))
+  return [...all, { key: 'NODE_EXTRA_CA_CERTS', value: paths.added }]
+}
+
+/** The paths in a sandbox of all certificates that it trusts, and of those that its image lacks. */
+export type TrustedFiles = { readonly all: string; readonly added: string }
+
+/**
+ * The certificates that a run trusts beyond those of its image, in PEM: of the machine if the spec asks for them, and of the
+ * authority that intercepts its TLS. Empty if there are none.
+ */
+export async function givenCertificates({ spec, interception = null }: DesiredRun): Promise<string> {
+  const certificates = [
+    ...(spec.network.trust_host_cas === true ? [await readCaBundle()] : []),
+    ...(interception === null ? [] : [interception.authority.certificate]),
+  ]
+  return certificates.map((pem) => `${pem.trimEnd()}\n`).join('')
 }
 
 function withoutAdded(bundle: string): string {

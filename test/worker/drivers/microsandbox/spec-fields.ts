@@ -29,40 +29,28 @@ export const RESOURCES: TableOf<Resources> = {
   disk_size_mib: { by: '`VmConfigInput.diskSizeMib`, which start.ts computes' },
 }
 
+const ROUTER = 'the router and the egress process of the worker (decision 55)'
+
 export const NETWORK: TableOf<NetworkSpec> = {
   enabled: { by: 'the test of a sandbox with and without a network' },
-  strict: { value: true, at: 'network.strict', is: true },
-  dns: { by: 'nobody: the ability `network_dns` is absent' },
-  interface: { by: 'nobody: the ability `network_interface` is absent' },
-  ports: { by: 'published_ports' },
-  max_udp_connections: { by: 'nobody: the ability `network_max_udp_connections` is absent' },
-  max_connections: { value: 7, at: 'network.maxConnections', is: 7 },
-  policy: {
-    value: {
-      default_egress: 'allow',
-      default_ingress: 'deny',
-      rules: [
-        {
-          direction: 'any',
-          destination: { domain_suffix: 'example.com' },
-          action: 'deny',
-          ports: [{ start: 80, end: 443 }],
-          protocols: ['tcp', 'udp'],
-        },
-      ],
-    },
-    at: 'network.policy.rules.-1',
-    is: {
-      direction: 'any',
-      destination: { domainSuffix: 'example.com' },
-      action: 'deny',
-      ports: [{ start: 80, end: 443 }],
-      protocols: ['tcp', 'udp'],
-    },
+  strict: { by: ROUTER },
+  dns: { by: ROUTER },
+  interface: {
+    value: { ipv4_address: '172.16.9.2', ipv4_pool: null, mac: [2, 0, 0, 0, 0, 5], mtu: 1400 },
+    at: 'network.interface',
+    is: { ipv4Address: '172.16.9.2', mac: [2, 0, 0, 0, 0, 5], mtu: 1400 },
   },
-  trust_host_cas: { value: true, at: 'network.trustHostCas', is: true },
-  secrets: { by: 'nobody: the ability `secrets` is absent' },
-  tls: { by: 'nobody: the ability `tls_interception` is absent' },
+  ports: {
+    value: [{ host_bind: '127.0.0.1', host_port: 8080, guest_port: 80, protocol: 'tcp' }],
+    at: 'network.ports',
+    is: [{ hostBind: '0.0.0.0', hostPort: 80, guestPort: 80, protocol: 'tcp' }],
+  },
+  max_udp_connections: { by: ROUTER },
+  max_connections: { by: ROUTER },
+  policy: { by: ROUTER },
+  trust_host_cas: { by: '`givenCertificates`, by which start.ts chooses what the guest trusts' },
+  secrets: { by: ROUTER },
+  tls: { by: ROUTER },
   secret_defaults: { by: 'the control plane, which applies them before it gives the secrets to a worker' },
 }
 

@@ -17,7 +17,6 @@ import {
   MICROSANDBOX_ABILITIES,
   type VmConfigInput,
 } from '../../../../src/worker/drivers/microsandbox/make-vm-config.ts'
-import { cidr } from '../../../../src/domain/cidr.ts'
 import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/apply-vm-config.ts'
 import { callSdk, type SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
 import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-config.ts'
@@ -31,8 +30,7 @@ const CONFIG_INPUT: VmConfigInput = {
   diskSizeMib: 600,
   sources: new Map([[0, '/pins/0']]),
   copies: new Map([[0, '/copies/0']]),
-  deniedAddresses: [cidr('192.0.2.9')],
-  connectionsPerSandbox: 4_096,
+  caBundle: '/etc/ssl/certs/ca-certificates.crt',
   makesWorkdir: false,
 }
 
@@ -50,7 +48,13 @@ describe(
     })
 
     const ask = async (request: SdkRequest): Promise<unknown> => {
-      const answer = await callSdk({ home, request, label: 'test', signal: AbortSignal.timeout(60_000) })
+      const answer = await callSdk({
+        home,
+        request,
+        label: 'test',
+        surroundings: null,
+        signal: AbortSignal.timeout(60_000),
+      })
       if (answer.kind === 'failed') throw new Error(`${answer.code}: ${answer.message}`)
       return answer.value
     }
@@ -149,7 +153,7 @@ describe(
       }
       Object.assign(process.env, cloudEnv)
       try {
-        await assert.rejects(ask({ kind: 'start', name: 'none' }), /sandboxNotFound/)
+        await assert.rejects(ask({ kind: 'start', name: 'none', env: null }), /sandboxNotFound/)
       } finally {
         for (const name of Object.keys(cloudEnv)) Reflect.deleteProperty(process.env, name)
       }
@@ -173,17 +177,7 @@ test('every field that the runtime does not get is handled by another part of th
 
 test('the abilities of microVMs are all except those that are documented as absent', () => {
   const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
-  assert.deepEqual(missing, [
-    'network_max_udp_connections',
-    'network_dns',
-    'network_interface',
-    'secrets',
-    'tls_interception',
-    'published_ports',
-    'raw_stat',
-    'disk_images',
-    'disk_image_formats',
-  ])
+  assert.deepEqual(missing, ['raw_stat', 'disk_images', 'disk_image_formats'])
 })
 
 test('a mount that needs an absent ability is refused by the control plane and by the config', () => {

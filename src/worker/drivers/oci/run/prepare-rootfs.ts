@@ -8,9 +8,8 @@ import { INIT_PATH, sandboxEnvironment, TOOLS_FOLDER } from '../environment.ts'
 import type { RunResources } from './acquire-resources.ts'
 import { describeProgramFlaw } from '../rootfs/check-program.ts'
 import { makeFolderInMounts, resolveMounts, type ResolvedMount } from '../rootfs/resolve-mounts.ts'
-import { readCaBundle } from '../../shared/ca-bundles.ts'
 import { applyPatches } from '../../shared/patches.ts'
-import { trustCertificates } from '../../shared/trust-certificates.ts'
+import { givenCertificates, trustCertificates } from '../../shared/trust-certificates.ts'
 import { clampRlimits, withDefaultRlimits } from '../users/rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
 import { describeIsolation } from './probe.ts'
@@ -152,10 +151,7 @@ async function requireProgram({ paths, uidShift, mounts }: WorkloadRoot, workloa
 }
 
 /** Makes programs trust the authorities of this machine and that of intercepted connections, where the run has them. */
-async function trustGiven(tree: RootTree, { spec, interception = null }: DesiredRun): Promise<void> {
-  const certificates = [
-    ...(spec.network.trust_host_cas === true ? [await readCaBundle()] : []),
-    ...(interception === null ? [] : [interception.authority.certificate]),
-  ]
-  if (certificates.length > 0) await trustCertificates(tree, certificates.map((pem) => `${pem.trimEnd()}\n`).join(''))
+async function trustGiven(tree: RootTree, desired: DesiredRun): Promise<void> {
+  const certificates = await givenCertificates(desired)
+  if (certificates !== '') await trustCertificates(tree, certificates)
 }

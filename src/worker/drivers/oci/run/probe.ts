@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { isolationAbilities } from '../../../../domain/isolation.ts'
 import type { Ability } from '../../../../domain/abilities.ts'
 import type { Probe } from '../../driver.ts'
+import { supportedBy } from '../../shared/network-abilities.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
 import { findLackingImageAbilities } from './disk-image-abilities.ts'
@@ -17,9 +18,6 @@ export const OCI_ABILITIES: readonly Ability[] = [
   'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'raw_stat', 'disk_images', 'disk_image_formats',
   'init_handoff', 'metrics',
 ] // prettier-ignore
-
-/** The abilities that need the egress process. */
-const NEED_REDIRECTION: readonly Ability[] = ['network_domains', 'secrets', 'tls_interception']
 
 /** The programs that must be installed on the host to start a sandbox. */
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
@@ -47,13 +45,12 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 /** The abilities of this driver that this machine supports. */
 function abilitiesHere({ networks, cgroups, imageFlaw, volumes, runtime }: OciContext): readonly Ability[] {
   const lacking: readonly Ability[] = [
-    ...(networks.canJudgeNames ? [] : NEED_REDIRECTION),
     ...(cgroups.initFlaw === null ? [] : (['init_handoff'] as const)),
     ...findLackingImageAbilities(imageFlaw),
     // Kata serves all mounts by one process, whose copies may share blocks and so get past a limit.
     ...(volumes.folderLimits === null || runtime.name === 'kata-runtime' ? (['bind_quota'] as const) : []),
   ]
-  return OCI_ABILITIES.filter((ability) => !lacking.includes(ability))
+  return supportedBy(networks, OCI_ABILITIES).filter((ability) => !lacking.includes(ability))
 }
 
 /** Describes what separates a sandbox from the machine and from other sandboxes. */

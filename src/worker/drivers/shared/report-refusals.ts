@@ -1,9 +1,25 @@
-import type { RunId } from '../../../../domain/ids.ts'
-import type { SandboxLogLevel } from '../../../../domain/spec/spec.ts'
-import type { EgressRefusal } from '../../../egress/messages.ts'
-import { LIFECYCLE_LINES, writeSystemLine } from '../../../logs/lifecycle-lines.ts'
-import { logFieldsOf } from '../../shared/run-records.ts'
-import type { OciContext } from '../context.ts'
+import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
+import type { RunId } from '../../../domain/ids.ts'
+import type { SandboxLogLevel } from '../../../domain/spec/spec.ts'
+import type { EgressRefusal } from '../../egress/messages.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { SandboxLogs } from '../../logs/logs.ts'
+import type { SandboxNetworks } from '../../network/sandbox-network.ts'
+import type { Driver } from '../driver.ts'
+import { logFieldsOf, type RunRecord } from './run-records.ts'
+
+type RefusalContext = {
+  readonly networks: Pick<SandboxNetworks, 'onRefused'>
+  readonly records: { readonly read: (run: RunId) => RunRecord<unknown> | null }
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
+  readonly log: Log
+  readonly clock: Clock
+}
+
+/** How a run ends whose secret demands it. */
+const TERMINATED: RunOutcome = { kind: 'signalled', signal: 'SIGKILL' }
 
 /** The most lines about refusals in a minute of one run. A program that tries again and again would fill the log. */
 const LINES_PER_MINUTE = 20
@@ -11,11 +27,11 @@ const MINUTE_MS = 60_000
 
 /**
  * Writes to the log of a sandbox why its connections were cut, and to the worker's log which placeholders left where they must
- * not. Calls `terminate` if a secret demands that the sandbox ends.
+ * not. Stops the run if a secret demands that the sandbox ends.
  */
 export function reportRefusals(
-  { networks, records, logs, log, clock }: Pick<OciContext, 'networks' | 'records' | 'logs' | 'log' | 'clock'>,
-  terminate: (run: RunId) => Promise<void>,
+  { networks, records, logs, log, clock }: RefusalContext,
+  { stop }: Pick<Driver, 'stop'>,
 ): void {
   const minutes = new Map<RunId, { startedMs: number; lines: number }>()
 
@@ -40,7 +56,7 @@ export function reportRefusals(
         log.warn({ ...logFieldsOf(record), ...refusal }, 'a connection of a sandbox was cut')
     }
     if (action !== 'block_and_terminate') return
-    terminate(run).catch((error: unknown) => {
+    stop(run, 0, TERMINATED).catch((error: unknown) => {
       log.error({ error, ...logFieldsOf(record) }, 'a sandbox whose secret demands its end could not be stopped')
     })
   })

@@ -1,0 +1,10 @@
+import { findMissingMicroVmRequirements } from '../../src/worker/drivers/microsandbox/installation.ts'
+import { testEgress } from '../support/egress-walk.ts'
+import { isInOwnNetwork } from '../support/own-network.ts'
+
+/** In an emulated processor, all of it takes minutes. */
+const LIMIT_MS = 1_500_000
+
+const lacks = await findMissingMicroVmRequirements()
+if (isInOwnNetwork(import.meta.filename, LIMIT_MS))
+  testEgress('microsandbox', lacks.length === 0 ? false : lacks.join('; '))
