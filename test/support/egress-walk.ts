@@ -2,14 +2,15 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { NetworkPolicy } from 'microsandbox'
 import { after, before, describe, test } from 'node:test'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { call, mustCall } from './api.ts'
 import { guestTool, storeTool } from './guest-tools.ts'
 import { runMsb } from './msb.ts'
 import { makeNamedWorld, type NamedHost } from './named-world.ts'
-import { OUTSIDE } from './network-world.ts'
-import { DEMO_IMAGE } from './sdk.ts'
+import { ip, OUTSIDE } from './network-world.ts'
+import { DEMO_IMAGE, loadSdk } from './sdk.ts'
 import { readProcesses } from './process-list.ts'
 import { startServer, type RealServer } from './server.ts'
 import { waitUntil } from './wait.ts'
@@ -19,7 +20,11 @@ import { waitUntil } from './wait.ts'
 const NAMES = {
   'good.example': { addresses: [OUTSIDE.public] },
   'other.example': { addresses: [OUTSIDE.otherPublic] },
+  'deep.evil.example': { addresses: [OUTSIDE.otherPublic] },
+  'third.example': { addresses: [OUTSIDE.otherPublic] },
 }
+/** A private address that is in no subnet of the worker. */
+const PRIVATE = '10.77.0.5'
 const VALUE = 'the-value-that-no-sandbox-sees'
 const RUNNING = { start: 'true', wait_for: 'running' }
 
@@ -131,6 +136,56 @@ export function testEgress(driver: 'oci' | 'microsandbox', skip: string | false)
       })
       await mustCall(server, 'start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
       assert.equal(await inside('later', 'echo "[$LATE_KEY]"'), '[$MSB_LATE_KEY]\n')
+    })
+
+    test('the presets of the SDK open what their names say', async () => {
+      await ip([`addr add ${PRIVATE}/32 dev eth0`], 'outside')
+      const sdk = await loadSdk(server)
+      const reach = async (name: string, policy: NetworkPolicy): Promise<readonly string[]> => {
+        const builder = sdk.Sandbox.builder(name).image(DEMO_IMAGE).cpus(1).memory(256)
+        const box = await builder
+          .network((network) => network.policy(policy))
+
+          .create()
+        const said = await Promise.all(
+          [OUTSIDE.public, PRIVATE, OUTSIDE.metadata].map(async (address) => {
+            const connecting = `timeout 3 bash -c 'exec 3<>/dev/tcp/${address}/80' 2>/dev/null`
+            return (await box.shell(`${connecting} && echo open || echo closed`)).stdout().trim()
+          }),
+        )
+        await box.stop()
+        await sdk.Sandbox.remove(name)
+        return said
+      }
+      assert.deepEqual(await reach('public', sdk.NetworkPolicy.fromProfiles(['public'])), ['open', 'closed', 'closed'])
+      assert.deepEqual(await reach('all', sdk.NetworkPolicy.allowAll()), ['open', 'open', 'closed'])
+      assert.deepEqual(await reach('none', sdk.NetworkPolicy.none()), ['closed', 'closed', 'closed'])
+    })
+
+    test('names that the SDK denies do not exist, and its secrets go to no other host', async () => {
+      const sdk = await loadSdk(server)
+      const denied = new sdk.NetworkPolicyBuilder()
+        .defaultDeny()
+        .egress((rule) => rule.denyDomain('other.example').denyDomainSuffix('evil.example').allowPublic())
+        .egress((rule) => rule.udp().tcp().port(53).allowHost())
+      const box = await sdk.Sandbox.builder('by-sdk')
+        .image(DEMO_IMAGE)
+        .cpus(1)
+        .memory(256)
+        .network((network) => network.policyFromBuilder(denied))
+        .secretEnv('TOKEN', VALUE, 'good.example')
+        .create()
+      const lookUp = async (name: string): Promise<string> =>
+        (await box.shell(`getent hosts ${name} >/dev/null && echo exists || echo unknown`)).stdout().trim()
+      const names = ['good.example', 'other.example', 'deep.evil.example', 'third.example']
+      assert.deepEqual(await Promise.all(names.map(lookUp)), ['exists', 'unknown', 'unknown', 'exists'])
+      assert.equal((await box.shell('echo $TOKEN')).stdout(), '$MSB_TOKEN\n')
+      await outside.ask({ kind: 'takeRequests' })
+      const sent = await box.exec('bash', ['-c', request('third.example', '/$MSB_TOKEN')])
+      assert.match(sent.stdout(), /403 Forbidden/)
+      assert.equal(await outside.ask({ kind: 'takeRequests' }), '')
+      await box.stop()
+      await sdk.Sandbox.remove('by-sdk')
     })
 
     async function inside(name: string, script: string): Promise<string> {
