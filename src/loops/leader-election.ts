@@ -26,6 +26,11 @@ export type ElectionDeps = {
   readonly notifications: Pick<Notifications, 'publish' | 'subscribe'>
   /** A UUID of this process. */
   readonly holder: string
+  /**
+   * True if no other process can use the database. A leadership that is held is then that of a process that has ended, for
+   * example by SIGKILL, and nobody has to wait for its lease.
+   */
+  readonly isAlone?: boolean
 }
 
 /** How long a leader's heartbeat count stays unchanged before other processes consider it dead, in milliseconds. */
@@ -56,7 +61,7 @@ export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: A
       const row = await deps.db.asSystem((q) => leads.find(q, name))
       // If the row still names this process, its earlier leadership ended without a release, for example in an outage.
       // No other process leads, so this one acquires the leadership again at once.
-      if (row?.holder === deps.holder || isVacant(row, sentAtMs)) {
+      if (row?.holder === deps.holder || deps.isAlone === true || isVacant(row, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
         const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen: row }))
         if (epoch !== null) return holdLeadership(deps, { name, holder: deps.holder, epoch }, takenAtMs)

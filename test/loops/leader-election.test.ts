@@ -169,6 +169,25 @@ test('a leader leads again as soon as its database is back, and its old leadersh
   await fresh[Symbol.asyncDispose]()
 })
 
+test('a process that is alone with its database leads at once, whoever led before it', async () => {
+  const first = start('alone')
+  const old = await waitUntil(() => first.leadership ?? false)
+  const notifications = { publish: () => undefined, subscribe: () => () => undefined }
+  const deps = {
+    db,
+    clock: first.clock,
+    log,
+    notifications,
+    holder: '01900000-0000-7000-8000-000000000001',
+    isAlone: true,
+  }
+  const fresh = await makeLeaderElection(deps, 'alone')(first.ending.signal) // although no time passes on its clock
+  await assert.rejects(write(old), LeadershipLost)
+  await write(fresh)
+  await fresh[Symbol.asyncDispose]()
+  await end(first)
+})
+
 test('leadership that is given up is free at once, and others are notified', async () => {
   const first = start('given')
   await waitUntil(() => first.leadership !== null)

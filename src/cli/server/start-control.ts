@@ -200,6 +200,7 @@ export async function startControl(
   const stopping = new AbortController()
   opened.defer(() => stopping.abort(new Error('the server is shutting down')))
 
+  const isAlone = config.databaseUrl === null
   running.push(
     runLoops(
       {
@@ -207,7 +208,7 @@ export async function startControl(
         log,
         notifications,
         observer: loopMetrics.observer,
-        acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
+        acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id, isAlone }, 'loops'),
       },
       ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
       stopping.signal,
