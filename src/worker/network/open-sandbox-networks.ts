@@ -175,10 +175,16 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     const wanted = record.network?.published ?? ports
     if (record.network === null || wanted === undefined) return record
     const { sandbox: address } = slotAddresses(addressPool, record.slot)
-    const opened = [...(await published.open(run, { ports: wanted, address, policy }))]
-    const changed = { ...record, network: { ...record.network, published: opened } }
-    await records.writeRun(run, changed)
-    return changed
+    try {
+      const opened = [...(await published.open(run, { ports: wanted, address, policy }))]
+      const changed = { ...record, network: { ...record.network, published: opened } }
+      await records.writeRun(run, changed)
+      return changed
+    } catch (error) {
+      if (record.network.published === undefined) throw error
+      options.log.warn({ run, error }, 'a sandbox runs on without its ports: another program took one meanwhile')
+      return record
+    }
   }
 
   async function apply(

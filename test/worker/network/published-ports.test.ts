@@ -9,6 +9,7 @@ import type { RunId } from '../../../src/domain/ids.ts'
 import type { PublishedPort } from '../../../src/domain/spec/published-ports.ts'
 import type { NetworkSpec, Rule } from '../../../src/domain/spec/spec.ts'
 import { parsePublish } from '../../../src/domain/workers/publishing.ts'
+import { makeLog } from '../../../src/lib/log.ts'
 import { errorCodeOf } from '../../../src/lib/error-code.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
@@ -133,6 +134,11 @@ if (isInOwnNetwork(import.meta.filename)) {
       await first.close()
       await cut
       assert.equal(await outcome('127.0.0.1', port), 'ECONNREFUSED')
+      const other = createServer().listen(port, '127.0.0.1')
+      await once(other, 'listening')
+      const without = await openSandboxNetworks({ ...options, log: makeLog('silent') })
+      await without.close() // the worker starts although another program has the port
+      await new Promise((resolve) => other.close(resolve))
       const second = await openSandboxNetworks(options)
       assert.equal(await echo('127.0.0.1', port), WORDS)
       await host.close()

@@ -21,6 +21,7 @@ export async function openTcpRelay({ bind, port, target, allows, budget }: Relay
   })
   server.listen({ host: bind, port, ipv6Only: true, exclusive: true })
   await once(server, 'listening') // rejects with an error of the server
+  server.on('error', () => undefined) // one connection could not be accepted
   return {
     async close() {
       const closed = once(server, 'close')
