@@ -30,6 +30,8 @@ const guestPackages = [
   'nftables',
   'e2fsprogs',
   'openssl', // certificates of the tests
+  'qemu-utils', // disk images of the tests
+  'qemu-system-common', // the server of disk images
   'btrfs-progs',
   'perl-base',
   'tar',

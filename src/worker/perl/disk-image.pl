@@ -6,7 +6,9 @@
 #
 # SOURCE is the image, PIN the folder to mount on. NAMESPACE is the path of the sandbox's user namespace, FIRST the host's
 # id of its user 0. USER is the id in it that serves the image. FORMAT is raw, qcow2 or vmdk; FSTYPE may be empty. The
-# flags are ro, noexec and nosuid. `perl disk-image.pl try` only mounts FUSE in a user namespace, out of sight. Exits with 0 once the file system answers. The server ends when nothing uses the
+# flags are ro, noexec and nosuid. With the flag disk, PIN is a file that becomes the raw disk in the image, for the kernel of
+# a virtual machine. NAMESPACE is then empty, and a last flag such as for=NAME stays in the command line of the server. It
+# ends when it gets SIGTERM. `perl disk-image.pl try` only mounts FUSE in a user namespace, out of sight. Exits with 0 once the file system answers. The server ends when nothing uses the
 # mount any more. Exits with 2 and a reason for the image's owner on standard error, or with another code and a reason
 # for the operator.
 use strict;
@@ -28,6 +30,7 @@ my %flag = map { $_ => 1 } @flags;
 # Each file that the sandbox has open is open in the server of its folder.
 my $open_files = read_text('/proc/self/limits') =~ /^Max open files +\d+ +(\d+)/m ? $1 : 65536;
 my $is_folder = ($format // '') eq 'folder';
+my $is_disk = $flag{disk};
 
 my $is_mounted = eval { @ARGV == 1 && $ARGV[0] eq 'try' ? try_fuse() : mount_image(); 1 };
 exit 0 if $is_mounted;
@@ -60,7 +63,8 @@ sub mount_image {
     close_inherited();
     my $scripts = __FILE__ =~ s{[^/]+$}{}r;
     sysopen my $home, '/proc/self/ns/mnt', O_RDONLY or die "/proc/self/ns/mnt: $!\n";
-    sysopen my $users, $namespace, O_RDONLY or die "$namespace: $!\n";
+    my $users;
+    $is_disk or sysopen $users, $namespace, O_RDONLY or die "$namespace: $!\n";
     my $image = $is_folder ? clone_folder() : clone_for_server();
     call('unshare', CLONE_NEWNS);
     call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
@@ -139,28 +143,29 @@ sub make_map {
 # Makes the root folder of the server in memory, and makes it the root of this mount namespace.
 sub make_root {
     my ($image, $scripts) = @_;
+    my $base = $is_disk ? $pin =~ s{/[^/]+$}{}r : $pin; # only this mount namespace sees the root
     my %texts = ('/serve' => read_text("${scripts}serve-image.pl"), map { $_ => "#!/usr/bin/perl\n" . read_text("${scripts}fusermount.pl") } '/bin/fusermount', '/bin/fusermount3', '/usr/bin/fusermount3');
-    call('mount', 'tmpfs', $pin, 'tmpfs', MS_NOSUID, 'mode=755,size=1m');
-    for (qw(dev bin usr usr/bin usr/lib files served)) { mkdir "$pin/$_", 0755 or die "$pin/$_: $!\n" }
-    bind_readonly('/usr/lib', "$pin/usr/lib");
+    call('mount', 'tmpfs', $base, 'tmpfs', MS_NOSUID, 'mode=755,size=1m');
+    for (qw(dev bin usr usr/bin usr/lib files served)) { mkdir "$base/$_", 0755 or die "$base/$_: $!\n" }
+    bind_readonly('/usr/lib', "$base/usr/lib");
     for my $folder (qw(lib lib64 usr/lib64)) {
-        if (-l "/$folder") { symlink readlink("/$folder"), "$pin/$folder" or die "$folder: $!\n" }
-        elsif (-d "/$folder") { mkdir "$pin/$folder", 0755 or die "$folder: $!\n"; bind_readonly("/$folder", "$pin/$folder") }
+        if (-l "/$folder") { symlink readlink("/$folder"), "$base/$folder" or die "$folder: $!\n" }
+        elsif (-d "/$folder") { mkdir "$base/$folder", 0755 or die "$folder: $!\n"; bind_readonly("/$folder", "$base/$folder") }
     }
     for my $name (@PROGRAMS) {
         my ($path) = grep { -x } map { "$_/$name" } qw(/usr/sbin /usr/bin /sbin /bin);
         next if !defined $path;
-        write_text("$pin/usr/bin/$name", '', 0755);
-        bind_readonly($path, "$pin/usr/bin/$name");
+        write_text("$base/usr/bin/$name", '', 0755);
+        bind_readonly($path, "$base/usr/bin/$name");
     }
-    write_text("$pin$_", $texts{$_}, 0755) for keys %texts;
-    make_device("$pin/dev/fuse", FUSE_DEVICE);
-    make_device("$pin/dev/null", NULL_DEVICE);
-    write_text("$pin/$_", '', 0644) for $is_folder ? () : 'image', 'disk', 'served-disk';
-    if ($is_folder) { mkdir "$pin/image", 0755 or die "$pin/image: $!\n" }
-    call('move_mount', $image, '', AT_FDCWD, "$pin/image", MOVE_MOUNT_F_EMPTY_PATH);
+    write_text("$base$_", $texts{$_}, 0755) for keys %texts;
+    make_device("$base/dev/fuse", FUSE_DEVICE);
+    make_device("$base/dev/null", NULL_DEVICE);
+    write_text("$base/$_", '', 0644) for $is_folder ? () : 'image', 'disk', 'served-disk';
+    if ($is_folder) { mkdir "$base/image", 0755 or die "$base/image: $!\n" }
+    call('move_mount', $image, '', AT_FDCWD, "$base/image", MOVE_MOUNT_F_EMPTY_PATH);
     POSIX::close($image);
-    chdir $pin or die "$pin: $!\n";
+    chdir $base or die "$base: $!\n";
     call('mount', 'tmpfs', '.', 'tmpfs', MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID, 0);
     call('pivot_root', '.', '.');
     call('umount2', '.', MNT_DETACH);
@@ -205,23 +210,30 @@ sub lock_image {
 # in its place.
 sub serve_image {
     my ($users, $lock, $tell_ready, $attached) = @_;
-    call('setns', fileno $users, CLONE_NEWUSER);
-    become(0);
+    if (!$is_disk) {
+        call('setns', fileno $users, CLONE_NEWUSER);
+        become(0);
+    }
     call('unshare', CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS);
     my $flags = ($flag{ro} ? MS_RDONLY : 0) | ($flag{noexec} ? MS_NOEXEC : 0) | ($flag{nosuid} ? MS_NOSUID : 0) | MS_NODEV;
-    my $files = mount_fuse('/files', $flags, 'rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions');
-    my $disk = $format eq 'raw' || $is_folder ? undef : mount_fuse('/disk', MS_NOSUID | MS_NODEV | MS_NOEXEC, "rootmode=100600,user_id=$user,group_id=$user");
+    my $files = $is_disk ? undef : mount_fuse('/files', $flags, 'rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions');
+    my $disk = $is_disk ? mount_fuse('/disk', ($flag{ro} ? MS_RDONLY : 0) | MS_NOSUID | MS_NODEV | MS_NOEXEC, 'rootmode=100600,user_id=0,group_id=0,allow_other')
+        : $format eq 'raw' || $is_folder ? undef
+        : mount_fuse('/disk', MS_NOSUID | MS_NODEV | MS_NOEXEC, "rootmode=100600,user_id=$user,group_id=$user");
     pipe my $errors, my $tell_errors or die "pipe: $!\n";
     my $server = fork // die "fork: $!\n";
     become_server($files, $disk, $lock, $tell_errors) if $server == 0;
     close $_ for grep { defined } $tell_errors, $files, $lock, $disk;
     my $prober = fork // die "fork: $!\n";
-    POSIX::_exit(defined((lstat '/files')[0]) ? 0 : 1) if $prober == 0;
+    POSIX::_exit(defined((lstat shown_at())[0]) ? 0 : 1) if $prober == 0;
     await_answer($server, $prober, $errors);
     syswrite $tell_ready, '.';
     sysread $attached, my $word, 1 or do { kill 'KILL', $server; die "the mount was not put in its place\n" };
-    call('umount2', '/files', MNT_DETACH); # otherwise the server would use the file system itself, and never end
+    call('umount2', shown_at(), MNT_DETACH); # otherwise the server would use the file system itself, and never end
 }
+
+# The path, for the server, of what the sandbox gets.
+sub shown_at { return $is_disk ? '/disk' : '/files' }
 
 sub mount_fuse {
     my ($folder, $flags, $options) = @_;
@@ -251,7 +263,7 @@ sub await_answer {
 
 sub become_server {
     my ($files, $disk, $lock, $errors) = @_;
-    become($user + 0); # a system call takes a text for a pointer
+    become($is_disk ? $first + $user : $user + 0); # a system call takes a text for a pointer
     call('prctl', PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     call('prlimit64', 0, RLIMIT_CORE, pack('Q2', 0, 0), 0);
     if ($is_folder) { limit_folder_server($open_files) }
@@ -263,11 +275,11 @@ sub become_server {
     POSIX::dup2(fileno $null, 0);
     POSIX::dup2(fileno $errors, $_) for 1, 2;
     fcntl $_, F_SETFD, 0 for grep { defined } $files, $disk, $lock;
-    %ENV = (PATH => '/usr/bin:/bin', FILES_FD => fileno $files, defined $disk ? (DISK_FD => fileno $disk) : ());
-    exec '/usr/bin/perl', '/serve', $format, $fstype, $flag{ro} ? 'ro' : 'rw' or POSIX::_exit(127);
+    %ENV = (PATH => '/usr/bin:/bin', defined $files ? (FILES_FD => fileno $files) : (), defined $disk ? (DISK_FD => fileno $disk) : ());
+    exec '/usr/bin/perl', '/serve', $format, $fstype, $flag{ro} ? 'ro' : 'rw', grep { /^(disk|for=.*)$/ } @flags or POSIX::_exit(127);
 }
 
-# Becomes a user of the sandbox's namespace with no other group.
+# Becomes a user of this namespace with no other group.
 sub become {
     my ($id) = @_;
     call('setgroups', 0, 0);
@@ -280,7 +292,7 @@ sub attach {
     my ($pid, $home) = @_;
     my $process = call('pidfd_open', $pid, 0);
     call('setns', $process, CLONE_NEWNS);
-    my $tree = call('open_tree', AT_FDCWD, '/files', OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    my $tree = call('open_tree', AT_FDCWD, shown_at(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     call('setns', fileno $home, CLONE_NEWNS);
     call('move_mount', $tree, '', AT_FDCWD, $pin, MOVE_MOUNT_F_EMPTY_PATH);
 }

@@ -1,7 +1,9 @@
 # Serves the file system of a disk image. Runs as process 1 in the namespaces that disk-image.pl makes, where it may reach
 # nothing but the image. A reason on standard error is for the image's owner.
 #
-# perl serve-image.pl FORMAT FSTYPE ro|rw     FORMAT is one of an image, or folder
+# perl serve-image.pl FORMAT FSTYPE ro|rw [disk …]     FORMAT is one of an image, or folder
+#
+# With disk, it serves the raw disk in the image, and ends when it gets SIGTERM.
 use strict;
 use warnings;
 use Fcntl qw(:DEFAULT :seek);
@@ -12,11 +14,12 @@ use constant {FILES_AT => '/served', DISK_AT => '/served-disk'};
 use constant {EXT_MAGIC_AT => 1080, EXT_MAGIC => "\x53\xEF", SQUASHFS_MAGIC => 'hsqs', START_BYTES => 4096};
 use constant {QCOW2_MAGIC => "QFI\xFB", EXTERNAL_DATA => 4, VMDK_MAGIC => 'KDMV', SECTOR => 512, DESCRIPTOR_SECTORS => 128};
 
-my ($format, $fstype, $access) = @ARGV;
+my ($format, $fstype, $access, $is_disk) = @ARGV;
 # What a server makes belongs to whom it acts for. Nobody changes an owner. The kernel has checked the permissions.
 run_program('bindfs', '-f', '--create-as-user', '--chown-deny', '--chgrp-deny', '/image', FILES_AT) if $format eq 'folder';
 my %checks = (raw => sub { }, qcow2 => \&check_qcow2, vmdk => \&check_vmdk);
 $checks{$format}->(read_bytes('/image', 0, START_BYTES));
+serve_disk() if $is_disk;
 my $translator = $format eq 'raw' ? undef : start_translator();
 my $device = defined $translator ? '/disk' : '/image';
 my $type = type_of(read_bytes($device, 0, START_BYTES));
@@ -35,6 +38,15 @@ my $code = $? == 0 ? 0 : 1;
 kill 'TERM', $translator; # it writes what it holds in memory
 waitpid $translator, 0;
 POSIX::_exit($code);
+
+# Serves the disk until the translator ends. It is told to by SIGTERM, and then writes what it holds in memory.
+sub serve_disk {
+    my $pid = start_translator();
+    local $SIG{TERM} = sub { kill 'TERM', $pid };
+    my $ended = 0;
+    $ended = waitpid $pid, 0 until $ended == $pid;
+    POSIX::_exit($? == 0 ? 0 : 1);
+}
 
 sub refuse {
     print STDERR "$_[0]\n";
@@ -105,11 +117,11 @@ sub check_vmdk {
 sub start_translator {
     my $pid = fork // refuse("fork: $!");
     if ($pid == 0) {
-        POSIX::close($ENV{FILES_FD});
+        POSIX::close($ENV{FILES_FD}) if defined $ENV{FILES_FD};
         my $reads = $access eq 'ro' ? 'true' : 'false';
         run_program('qemu-storage-daemon',
             '--blockdev', qq({"driver":"file","node-name":"file","filename":"/image","locking":"off","read-only":$reads}),
-            '--blockdev', qq({"driver":"$format","node-name":"disk","file":"file","backing":null,"read-only":$reads}),
+            '--blockdev', qq({"driver":"$format","node-name":"disk","file":"file",@{[$format eq 'raw' ? '' : '"backing":null,']}"read-only":$reads}),
             '--export', 'type=fuse,id=disk,node-name=disk,allow-other=off,mountpoint=' . DISK_AT . ($access eq 'ro' ? '' : ',writable=on'));
     }
     POSIX::close($ENV{DISK_FD}); # reads of the disk have to fail when the program ends

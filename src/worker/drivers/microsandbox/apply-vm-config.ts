@@ -52,6 +52,9 @@ function buildMount(builder: Mounting, mount: VmMount): Mounting {
   if (mount.type === 'tmpfs') {
     builder.tmpfs()
     if (mount.size_mib !== null) builder.size(mount.size_mib)
+  } else if (mount.type === 'disk') {
+    builder.disk(mount.source).format('raw')
+    if (mount.fstype !== null) builder.fstype(mount.fstype)
   } else {
     builder
       .bind(mount.source)

@@ -1,5 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Ability } from '../../../domain/abilities.ts'
 import { asId, type SandboxId } from '../../../domain/ids.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
@@ -11,6 +12,7 @@ import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
 import { measureDiskLimitMib, measureTakenBytes } from './disk-limit.ts'
+import { findMissingForVmDisks } from './disk-images.ts'
 import { makeGuestHeartbeats } from './guest-heartbeats.ts'
 import { assertHomeShortEnough, vmPaths, describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
 import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
@@ -156,11 +158,17 @@ async function probeVm({ home, images, installation, networks, settings }: VmCon
     report: {
       name: 'microsandbox',
       isolation: describeIsolation(installation.version),
-      abilities: [...supportedBy(networks, MICROSANDBOX_ABILITIES), ...isolationAbilities('microvm')],
+      abilities: [...abilitiesHere(networks), ...isolationAbilities('microvm')],
       images: await images.list(),
       default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
       publishes: networks.publishes,
     },
     capacity: await measureCapacity(settings, await measureDiskLimitMib(home, settings)),
   }
+}
+
+/** The abilities of this driver that this machine supports. */
+function abilitiesHere(networks: VmContext['networks']): readonly Ability[] {
+  const lacking: readonly Ability[] = findMissingForVmDisks().length > 0 ? ['disk_images', 'disk_image_formats'] : []
+  return supportedBy(networks, MICROSANDBOX_ABILITIES).filter((ability) => !lacking.includes(ability))
 }

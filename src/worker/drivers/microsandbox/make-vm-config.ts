@@ -9,16 +9,14 @@ import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
- * The abilities of this driver. Three abilities are missing:
- * - `raw_stat`: the virtual machine's process is root on this machine and would set the guest's owner ids on the machine's
- *   files.
- * - `disk_images`, `disk_image_formats`: a disk image may refer to other files of this machine, and a sandbox may write such an
- *   image.
+ * The abilities of this driver on a machine with everything that they need. One is missing, `raw_stat`: the virtual machine's process is root on this machine and would
+ * set the guest's owner ids on the machine's files.
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets',
-  'tls_interception', 'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
+  'tls_interception', 'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'disk_images',
+  'disk_image_formats', 'init_handoff', 'metrics',
 ] // prettier-ignore
 
 /** The facts about this machine that a microVM's configuration needs. */
@@ -106,7 +104,7 @@ function makeVmMount(mount: Mount, source: string | undefined): VmMount {
       } // prettier-ignore
     }
     case 'disk_image':
-      throw new StartError('mount', 'this worker does not support disk images')
+      return { type: 'disk', ...flags, nodev: true, source: requirePath(source), fstype: mount.fstype }
   }
 }
 

@@ -10,6 +10,7 @@ import { applyPatches } from '../shared/patches.ts'
 import { bindByMount, pinMounts, removePins } from '../shared/pin-mounts.ts'
 import { openRunVolumes } from '../shared/run-volumes.ts'
 import type { VmContext } from './context.ts'
+import { endDiskServers, makeDiskMounter } from './disk-images.ts'
 
 type MountContext = Pick<VmContext, 'dir' | 'settings' | 'volumes' | 'clock'>
 
@@ -40,7 +41,7 @@ export async function pinMountSources(
       folder: join(folder, 'pins'),
       owner: storedShift,
       bind: bindByMount(localCommands),
-      mountDiskImage: null,
+      mountDiskImage: makeDiskMounter(storedShift, desired.sandbox_id),
       mountHostStat: null,
       limitFolder: null,
     },
@@ -53,6 +54,7 @@ export async function pinMountSources(
  * runtime itself prevents guests from writing to readonly mounts.
  */
 function withoutReadonly(mount: Mount): Mount {
+  if (mount.type === 'disk_image') return mount
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 
@@ -61,6 +63,7 @@ export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'
   const folder = join(mountsFolder(context), sandbox)
   if ((await lstatOrNull(folder)) === null) return
   await unmountBelow(folder, { clock: context.clock, commands: localCommands })
+  await endDiskServers(sandbox, context.clock)
   await removePins(join(folder, 'pins'))
   await rmdir(folder)
 }

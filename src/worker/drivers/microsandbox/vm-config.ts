@@ -53,7 +53,7 @@ type VmMountFlags = {
   readonly nodev: boolean
 }
 
-/** A mount of a microVM: a folder of this machine, or a tmpfs. */
+/** A mount of a microVM: a folder of this machine, a tmpfs, or a disk. */
 export type VmMount =
   | (VmMountFlags & {
       readonly type: 'folder'
@@ -64,6 +64,8 @@ export type VmMount =
       readonly quota_mib: number
     })
   | (VmMountFlags & { readonly type: 'tmpfs'; readonly size_mib: number | null })
+  /** The path of a raw disk, which the guest mounts. A null `fstype` means that the guest finds out. */
+  | (VmMountFlags & { readonly type: 'disk'; readonly source: string; readonly fstype: string | null })
 
 /** A patch of the spec, with its source replaced by a copy on this machine that no sandbox can change. */
 export type VmPatch =

@@ -39,7 +39,10 @@ export type PinnedMount =
 /** Bind mounts a path on a pin with mount flags as mount(8) names them. */
 type BindPin = (source: string, pin: string, flags: readonly string[]) => Promise<void>
 
-/** Mounts the file system of a disk image on a pin, a folder. `source` is the path of the image's open descriptor. */
+/**
+ * Makes a pin, and mounts there what a disk image has: its file system, or its raw disk. `source` is the path of the image's open
+ * descriptor.
+ */
 export type MountDiskImage = (spec: DiskImageMount, source: string, pin: string) => Promise<void>
 
 /**
@@ -224,7 +227,6 @@ async function pinDiskImage(
 ): Promise<PinnedMount> {
   if (mountDiskImage === null) throw new BlockedPathError('this worker does not support disk images')
   if (!(await held.stat()).isFile()) throw new BlockedPathError(`'${spec.host}' is not a file`)
-  await mkdir(pin, { mode: 0o700 })
   await mountDiskImage(spec, descriptorOfWorker(held), pin)
   return { spec, pin, kind: 'folder' }
 }

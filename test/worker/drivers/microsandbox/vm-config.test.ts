@@ -4,13 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { ABILITIES } from '../../../../src/domain/abilities.ts'
-import { requiredAbilities } from '../../../../src/domain/spec/required-abilities.ts'
 import type { NetworkSpec, Resources, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import {
   FOLDER, LIFECYCLE, NAMED, NETWORK, OPTIONS, PATCHES, RESOURCES, RUNTIME, SPEC, TMPFS,
   type Folder, type InMemory, type NamedFolder, type TableOf,
 } from './spec-fields.ts' // prettier-ignore
-import { StartError } from '../../../../src/worker/start-error.ts'
 import { findInstallation, vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
 import {
   makeVmConfig,
@@ -177,22 +175,15 @@ test('every field that the runtime does not get is handled by another part of th
 
 test('the abilities of microVMs are all except those that are documented as absent', () => {
   const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
-  assert.deepEqual(missing, ['raw_stat', 'disk_images', 'disk_image_formats'])
+  assert.deepEqual(missing, ['raw_stat'])
 })
 
-test('a mount that needs an absent ability is refused by the control plane and by the config', () => {
-  const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
-  const disk = { type: 'disk_image', host: '/d.raw', guest: '/d', format: 'raw', fstype: null, options } as const
-  const { network } = DEFAULT_SPEC_FOR_TESTS
-  const desired = makeDesiredRun({ mounts: [disk], network: { ...network, enabled: true } })
-  assert.deepEqual(
-    requiredAbilities(desired.spec).map(({ ability }) => ability),
-    ['disk_images'],
-  )
-  assert.throws(
-    () => makeVmConfig(desired, CONFIG_INPUT),
-    (error) => error instanceof StartError && error.reason === 'mount',
-  )
+test('a disk image is a raw disk of the guest, whatever its format', () => {
+  const options = { readonly: true, noexec: false, nosuid: true, nodev: false }
+  const disk = { type: 'disk_image', host: '/d', guest: '/d', format: 'qcow2', fstype: 'ext4', options } as const
+  assert.deepEqual(makeVmConfig(makeDesiredRun({ mounts: [disk] }), CONFIG_INPUT).mounts, [
+    { type: 'disk', guest: '/d', ...options, nodev: true, source: '/pins/0', fstype: 'ext4' },
+  ])
 })
 
 /** The value at a path such as `a.0.b`. In a list, `-1` is the last element. */

@@ -96,7 +96,10 @@ test('a start mounts no further image after a minute', async () => {
 })
 
 test('a start that is cancelled ends what mounts its image', async () => {
-  const dir = mkdtempSync(join(tmpdir(), 'sandyard-image-'))
+  const [dir, pins] = ['image', 'pins'].map((name) => mkdtempSync(join(tmpdir(), `sandyard-${name}-`))) as [
+    string,
+    string,
+  ]
   const launcher = makeLauncher(makeLog('silent'))
   const abort = new AbortController()
   const started: Launched[] = []
@@ -121,7 +124,7 @@ test('a start that is cancelled ends what mounts its image', async () => {
     abort.signal,
   )
   try {
-    await assert.rejects(mounter(diskImage('d.img', '/disk'), '/source', '/pin'), /cancelled by the test/)
+    await assert.rejects(mounter(diskImage('d.img', '/disk'), '/source', join(pins, '0')), /cancelled by the test/)
     assert.deepEqual(
       started.map((launched) => launched.isRunning()),
       [false],
@@ -129,7 +132,7 @@ test('a start that is cancelled ends what mounts its image', async () => {
     assert.deepEqual(readdirSync(dir), [])
   } finally {
     launcher.close()
-    rmSync(dir, { recursive: true })
+    for (const one of [dir, pins]) rmSync(one, { recursive: true })
   }
 })
 

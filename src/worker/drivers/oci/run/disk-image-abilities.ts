@@ -1,11 +1,10 @@
-import { join } from 'node:path'
 import type { Ability } from '../../../../domain/abilities.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
+import { DISK_IMAGE_SCRIPT } from '../../shared/disk-image-script.ts'
 import { findMissingPrograms } from '../../shared/machine.ts'
 import type { MappingFlaws } from '../users/mapping-flaws.ts'
 import type { RuntimeName } from './runtime.ts'
 
-export const DISK_IMAGE_SCRIPT = join(import.meta.dirname, '../../../perl/disk-image.pl')
 const TRIAL_TIMEOUT_MS = 20_000
 
 /** Lists the programs that this machine lacks to mount raw disk images. */

@@ -1,22 +1,16 @@
-import { readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { BindMount, DiskImageMount, NamedMount } from '../../../../domain/spec/spec.ts'
-import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
+import { DISK_IMAGE_SCRIPT, printableEnd, SERVER_USER, WITH_REASON } from '../../shared/disk-image-script.ts'
 import type { MountDiskImage, MountHostStat } from '../../shared/pin-mounts.ts'
 import { BlockedPathError } from '../../shared/root-tree.ts'
 import type { OciContext } from '../context.ts'
-import { DISK_IMAGE_SCRIPT } from './disk-image-abilities.ts'
 import { limitCommandsOf } from './limit-runs.ts'
 
-/** The exit code of the script when the image's owner may see its reason. */
-const WITH_REASON = 2
-const REASON_LENGTH = 300
 /** After this time no further image of a run is mounted. The script itself gives each image as long. */
 const IMAGES_TIMEOUT_MS = 60_000
-/** The sandbox's user who serves images: its last one, which no image or client uses. */
-const IMAGE_USER = SANDBOX_IDS - 1
 
 type ServedMount = BindMount | DiskImageMount | NamedMount
 
@@ -49,6 +43,7 @@ export function makeServedMounts(context: MounterContext, desired: DesiredRun, s
     if (namespacePath === null)
       throw new BlockedPathError(`the runtime ${context.runtime.name} can't mount ${what}; crun and runc can`)
     const cgroups = await limitCommandsOf(context, desired, context.runtime.name)
+    if (spec.type === 'disk_image') await mkdir(pin, { mode: 0o700 })
     const output = join(context.records.folderOf(desired.run_id), 'disk-image-reason')
     await writeFile(output, '', { mode: 0o600 })
     const ids = [namespacePath, String(uid_shift), String(user)]
@@ -71,7 +66,7 @@ export function makeServedMounts(context: MounterContext, desired: DesiredRun, s
     mountDiskImage: (spec, source, pin) => {
       const { format, fstype } = spec
       const what = `the disk image '${spec.host}'`
-      return serve(spec, { what, source, pin, user: IMAGE_USER, format, fstype: fstype ?? '' })
+      return serve(spec, { what, source, pin, user: SERVER_USER, format, fstype: fstype ?? '' })
     },
     mountHostStat: (spec, source, pin) => {
       const { mountMapPath } = context.users.of(desired.run_id)
@@ -95,12 +90,4 @@ type Served = {
 
 function flagsOf({ options: { readonly, noexec, nosuid } }: ServedMount): readonly string[] {
   return [...(readonly ? ['ro'] : []), ...(noexec ? ['noexec'] : []), ...(nosuid ? ['nosuid'] : [])]
-}
-
-/** Returns the end of what a server said, on one line. A server repeats bytes of the image. */
-function printableEnd(text: string): string {
-  return text
-    .replaceAll(/[^\x20-\x7e]+/g, ' ')
-    .trim()
-    .slice(-REASON_LENGTH)
 }
