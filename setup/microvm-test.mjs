@@ -19,7 +19,7 @@ const microvmTests = [
   'test/e2e/microsandbox.test.ts',
   'test/e2e/microsandbox-network.test.ts',
   'test/e2e/microsandbox-ports.test.ts',
-  'test/e2e/microsandbox-disks.test.ts',
+  'test/e2e/microsandbox-served.test.ts',
 ]
 
 const qemu = 'qemu-system-x86_64'

@@ -32,6 +32,7 @@ const guestPackages = [
   'openssl', // certificates of the tests
   'qemu-utils', // disk images of the tests
   'qemu-system-common', // the server of disk images
+  'bindfs', // the server of folders with the machine's metadata
   'btrfs-progs',
   'perl-base',
   'tar',

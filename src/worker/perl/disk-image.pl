@@ -22,7 +22,7 @@ use constant {CLONE_NEWNS => 0x20000, CLONE_NEWUTS => 0x4000000, CLONE_NEWIPC =>
 use constant {MS_RDONLY => 1, MS_NOSUID => 2, MS_NODEV => 4, MS_NOEXEC => 8, MS_REMOUNT => 32, MS_BIND => 4096, MS_REC => 16384, MS_PRIVATE => 1 << 18};
 use constant {CHARACTER_DEVICE => 0020000, FUSE_DEVICE => 10 << 8 | 229, NULL_DEVICE => 1 << 8 | 3};
 use constant {START_LIMIT_SECS => 60, REASON_BYTES => 2000, PR_SET_NO_NEW_PRIVS => 38, RLIMIT_FSIZE => 1, RLIMIT_CORE => 4, RLIMIT_NOFILE => 7};
-use constant {WITH_REASON => 2};
+use constant {WITH_REASON => 2, SANDBOX_IDS => 65536};
 
 my @PROGRAMS = qw(perl fuse2fs e2fsck squashfuse qemu-storage-daemon bindfs);
 my ($source, $pin, $namespace, $first, $user, $format, $fstype, @flags) = @ARGV;
@@ -41,7 +41,7 @@ exit(ref $@ ? WITH_REASON : 1);
 sub try_fuse {
     my ($pid, $release) = make_map("0 65536 65536\n", "0 65536 65536\n");
     my $is_possible = eval {
-        sysopen my $users, "/proc/$pid/ns/user", O_RDONLY or die "/proc/$pid/ns/user: $!\n";
+        my $users = open_users("/proc/$pid/ns/user");
         call('unshare', CLONE_NEWNS);
         call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
         call('mount', 'tmpfs', '/dev', 'tmpfs', MS_NOSUID, 'mode=755,size=64k');
@@ -63,8 +63,7 @@ sub mount_image {
     close_inherited();
     my $scripts = __FILE__ =~ s{[^/]+$}{}r;
     sysopen my $home, '/proc/self/ns/mnt', O_RDONLY or die "/proc/self/ns/mnt: $!\n";
-    my $users;
-    $is_disk or sysopen $users, $namespace, O_RDONLY or die "$namespace: $!\n";
+    my $users = $is_disk ? undef : $namespace eq '' ? make_users() : open_users($namespace);
     my $image = $is_folder ? clone_folder() : clone_for_server();
     call('unshare', CLONE_NEWNS);
     call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
@@ -114,6 +113,21 @@ sub clone_folder {
     my $set = ($flag{ro} ? MOUNT_ATTR_RDONLY : 0) | MS_NOSUID | MS_NODEV | MS_NOEXEC;
     return clone_mapped($source, $fstype, $set, 0) if $fstype ne '';
     return call('open_tree', AT_FDCWD, $source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+}
+
+sub open_users {
+    my ($path) = @_;
+    sysopen my $users, $path, O_RDONLY or die "$path: $!\n";
+    return $users;
+}
+
+# Returns the descriptor of a new user namespace whose users are those of the sandbox.
+sub make_users {
+    my ($pid, $release) = make_map(("0 $first @{[SANDBOX_IDS]}\n") x 2);
+    my $users = open_users("/proc/$pid/ns/user");
+    close $release;
+    waitpid $pid, 0;
+    return $users;
 }
 
 # Starts a process with a user namespace of these maps, which ends when the returned handle is closed.
@@ -210,7 +224,8 @@ sub lock_image {
 # in its place.
 sub serve_image {
     my ($users, $lock, $tell_ready, $attached) = @_;
-    if (!$is_disk) {
+    my $is_for_host = $namespace eq '';
+    if (!$is_for_host) {
         call('setns', fileno $users, CLONE_NEWUSER);
         become(0);
     }
@@ -222,7 +237,10 @@ sub serve_image {
         : mount_fuse('/disk', MS_NOSUID | MS_NODEV | MS_NOEXEC, "rootmode=100600,user_id=$user,group_id=$user");
     pipe my $errors, my $tell_errors or die "pipe: $!\n";
     my $server = fork // die "fork: $!\n";
-    become_server($files, $disk, $lock, $tell_errors) if $server == 0;
+    if ($server == 0) {
+        call('setns', fileno $users, CLONE_NEWUSER) if $is_for_host && !$is_disk;
+        become_server($files, $disk, $lock, $tell_errors);
+    }
     close $_ for grep { defined } $tell_errors, $files, $lock, $disk;
     my $prober = fork // die "fork: $!\n";
     POSIX::_exit(defined((lstat shown_at())[0]) ? 0 : 1) if $prober == 0;

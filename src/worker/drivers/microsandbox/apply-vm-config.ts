@@ -61,7 +61,8 @@ function buildMount(builder: Mounting, mount: VmMount): Mounting {
       .statVirtualization(mount.stat_virtualization)
       .hostPermissions(mount.host_permissions)
       .quota(mount.quota_mib)
-      .owner(0, 0) // the owner of files that the API wrote to the volume
+    // The owner of files that the API wrote to the volume. The runtime refuses it together with off, which shows the real owner.
+    if (mount.stat_virtualization !== 'off') builder.owner(0, 0)
   }
   if (mount.readonly) builder.readonly()
   if (mount.noexec) builder.noexec()

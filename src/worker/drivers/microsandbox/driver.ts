@@ -12,7 +12,7 @@ import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
 import { measureDiskLimitMib, measureTakenBytes } from './disk-limit.ts'
-import { findMissingForVmDisks } from './disk-images.ts'
+import { findMissingForVmDisks, findMissingForVmHostStat } from './disk-images.ts'
 import { makeGuestHeartbeats } from './guest-heartbeats.ts'
 import { assertHomeShortEnough, vmPaths, describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
 import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
@@ -169,6 +169,9 @@ async function probeVm({ home, images, installation, networks, settings }: VmCon
 
 /** The abilities of this driver that this machine supports. */
 function abilitiesHere(networks: VmContext['networks']): readonly Ability[] {
-  const lacking: readonly Ability[] = findMissingForVmDisks().length > 0 ? ['disk_images', 'disk_image_formats'] : []
+  const lacking: readonly Ability[] = [
+    ...(findMissingForVmDisks().length > 0 ? (['disk_images', 'disk_image_formats'] as const) : []),
+    ...(findMissingForVmHostStat().length > 0 ? (['raw_stat'] as const) : []),
+  ]
   return supportedBy(networks, MICROSANDBOX_ABILITIES).filter((ability) => !lacking.includes(ability))
 }

@@ -8,14 +8,11 @@ import { trustEnv } from '../shared/trust-certificates.ts'
 import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
-/**
- * The abilities of this driver on a machine with everything that they need. One is missing, `raw_stat`: the virtual machine's process is root on this machine and would
- * set the guest's owner ids on the machine's files.
- */
+/** The abilities of this driver on a machine with everything that they need. */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets',
-  'tls_interception', 'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'disk_images',
+  'tls_interception', 'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'raw_stat', 'disk_images',
   'disk_image_formats', 'init_handoff', 'metrics',
 ] // prettier-ignore
 

@@ -10,7 +10,7 @@ import { applyPatches } from '../shared/patches.ts'
 import { bindByMount, pinMounts, removePins } from '../shared/pin-mounts.ts'
 import { openRunVolumes } from '../shared/run-volumes.ts'
 import type { VmContext } from './context.ts'
-import { endDiskServers, makeDiskMounter } from './disk-images.ts'
+import { endDiskServers, makeDiskMounter, makeHostStatMounter } from './disk-images.ts'
 
 type MountContext = Pick<VmContext, 'dir' | 'settings' | 'volumes' | 'clock'>
 
@@ -42,7 +42,7 @@ export async function pinMountSources(
       owner: storedShift,
       bind: bindByMount(localCommands),
       mountDiskImage: makeDiskMounter(storedShift, desired.sandbox_id),
-      mountHostStat: null,
+      mountHostStat: makeHostStatMounter(storedShift),
       limitFolder: null,
     },
   )

@@ -4,20 +4,20 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { runCommand } from '../../src/lib/run-command.ts'
-import { findMissingForVmDisks } from '../../src/worker/drivers/microsandbox/disk-images.ts'
+import { findMissingForVmDisks, findMissingForVmHostStat } from '../../src/worker/drivers/microsandbox/disk-images.ts'
 import { findMissingMicroVmRequirements } from '../../src/worker/drivers/microsandbox/installation.ts'
-import { mustCall } from '../support/api.ts'
+import { mustCall, type SandboxBody } from '../support/api.ts'
 import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// Disk images in microVMs, whose own kernel mounts them.
+// What programs without rights show to microVMs: disk images, whose own kernel mounts them, and folders with their metadata.
 
-const lacks = [...(await findMissingMicroVmRequirements()), ...findMissingForVmDisks()]
+const lacks = [...(await findMissingMicroVmRequirements()), ...findMissingForVmDisks(), ...findMissingForVmHostStat()]
 const LIMIT = { timeoutMs: 60_000 }
 
-describe('disk images of microVMs', { skip: lacks.length === 0 ? false : lacks.join('; ') }, () => {
+describe('disk images and served folders of microVMs', { skip: lacks.length === 0 ? false : lacks.join('; ') }, () => {
   let server: RealServer
   let folder: string
 
@@ -39,17 +39,12 @@ describe('disk images of microVMs', { skip: lacks.length === 0 ? false : lacks.j
   test('a microVM reads and writes a raw image alone, and its files are there at its next start', async () => {
     const id = await create('raw', { host: '/d.img', format: 'raw' })
     assert.equal(await inside('raw', 'cat /disk/greeting; echo mine >/disk/kept; sync'), 'hello\n')
-    const { id: second } = await mustCall(server, 'create_sandbox', {
-      query: { start: 'true', wait_for: 'running' },
-      body: bodyOf('second', { host: '/d.img', format: 'raw' }),
-    })
-    const { last_failure_message } = await mustCall(server, 'get_sandbox', { params: { sandbox_id: second } })
+    const { last_failure_message } = await started('second', { host: '/d.img', format: 'raw' })
     assert.match(last_failure_message ?? '', /the disk image '\/d\.img': it is mounted elsewhere/)
     await mustCall(server, 'stop_sandbox', { params: { sandbox_id: id } })
-    await waitUntil(
-      async () => (await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status === 'stopped',
-    )
-    await mustCall(server, 'start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
+    await waitUntil(async () => (await read(id)).status === 'stopped', LIMIT.timeoutMs)
+    await mustCall(server, 'start_sandbox', { params: { sandbox_id: id } })
+    await waitUntil(async () => (await read(id)).status === 'running', LIMIT.timeoutMs)
     assert.equal(await inside('raw', 'cat /disk/kept'), 'mine\n')
     await mustCall(server, 'stop_sandbox', { params: { sandbox_id: id } })
   })
@@ -62,19 +57,33 @@ describe('disk images of microVMs', { skip: lacks.length === 0 ? false : lacks.j
     )
   })
 
-  function bodyOf(name: string, mount: object) {
-    return { name, image: DEMO_IMAGE, mounts: [{ type: 'disk_image', guest: '/disk', ...mount }] }
+  test('a microVM sees the owners that files have, and can change modes but no owner', async () => {
+    await create('stat', { type: 'bind', host: '/work', guest: '/work', stat_virtualization: 'off' })
+    const made = 'cd /work; echo x >file; chmod 640 file; stat -c "%u %a" file'
+    assert.equal(await inside('stat', made), '0 640\n')
+    for (const command of ['chown 1000 file', 'mkfifo pipe', 'mknod null c 1 3'])
+      assert.equal(await inside('stat', `cd /work; ${command} 2>/dev/null || echo refused`), 'refused\n', command)
+    await create('plain', { type: 'bind', host: '/work', guest: '/work' })
+    assert.equal(await inside('plain', 'cat /work/file; ls /work'), 'x\nfile\n')
+  })
+
+  /** Creates a sandbox with a mount. Resolves with the sandbox once it runs or failed to. */
+  async function started(name: string, mount: object): Promise<SandboxBody> {
+    const body = { name, image: DEMO_IMAGE, mounts: [{ type: 'disk_image', guest: '/disk', ...mount }] }
+    const { id } = await mustCall(server, 'create_sandbox', { query: { start: 'true' }, body })
+    return await waitUntil(async () => {
+      const sandbox = await read(id)
+      return sandbox.status !== 'starting' && sandbox
+    }, LIMIT.timeoutMs)
   }
 
   async function create(name: string, mount: object): Promise<string> {
-    const query = { start: 'true', wait_for: 'running' }
-    const { id, status, last_failure_message } = await mustCall(server, 'create_sandbox', {
-      query,
-      body: bodyOf(name, mount),
-    })
+    const { id, status, last_failure_message } = await started(name, mount)
     assert.equal(status, 'running', last_failure_message ?? '')
     return id
   }
+
+  const read = (id: string): Promise<SandboxBody> => mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })
 
   async function inside(name: string, script: string): Promise<string> {
     return (await runMsb(server, ['exec', name, '--', 'sh', '-c', script])).stdout
