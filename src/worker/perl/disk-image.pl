@@ -16,13 +16,13 @@ use warnings;
 use Errno ();
 use Fcntl qw(:DEFAULT :flock);
 use POSIX ();
-BEGIN { require(__FILE__ =~ s{[^/]+$}{$_}r) for 'perl-process.pl', 'idmapped-mounts.pl', 'folder-server-limits.pl' }
+BEGIN { require(__FILE__ =~ s{[^/]+$}{$_}r) for 'perl-process.pl', 'idmapped-mounts.pl', 'mapped-users.pl', 'folder-server-limits.pl' }
 
-use constant {CLONE_NEWNS => 0x20000, CLONE_NEWUTS => 0x4000000, CLONE_NEWIPC => 0x8000000, CLONE_NEWUSER => 0x10000000, CLONE_NEWPID => 0x20000000};
+use constant {CLONE_NEWNS => 0x20000, CLONE_NEWUTS => 0x4000000, CLONE_NEWIPC => 0x8000000, CLONE_NEWPID => 0x20000000};
 use constant {MS_RDONLY => 1, MS_NOSUID => 2, MS_NODEV => 4, MS_NOEXEC => 8, MS_REMOUNT => 32, MS_BIND => 4096, MS_REC => 16384, MS_PRIVATE => 1 << 18};
 use constant {CHARACTER_DEVICE => 0020000, FUSE_DEVICE => 10 << 8 | 229, NULL_DEVICE => 1 << 8 | 3};
 use constant {START_LIMIT_SECS => 60, REASON_BYTES => 2000, PR_SET_NO_NEW_PRIVS => 38, RLIMIT_FSIZE => 1, RLIMIT_CORE => 4, RLIMIT_NOFILE => 7};
-use constant {WITH_REASON => 2, SANDBOX_IDS => 65536};
+use constant {WITH_REASON => 2};
 
 my @PROGRAMS = qw(perl fuse2fs e2fsck squashfuse qemu-storage-daemon bindfs);
 my ($source, $pin, $namespace, $first, $user, $format, $fstype, @flags) = @ARGV;
@@ -63,7 +63,7 @@ sub mount_image {
     close_inherited();
     my $scripts = __FILE__ =~ s{[^/]+$}{}r;
     sysopen my $home, '/proc/self/ns/mnt', O_RDONLY or die "/proc/self/ns/mnt: $!\n";
-    my $users = $is_disk ? undef : $namespace eq '' ? make_users() : open_users($namespace);
+    my $users = $is_disk ? undef : $namespace eq '' ? make_users($first) : open_users($namespace);
     my $image = $is_folder ? clone_folder() : clone_for_server();
     call('unshare', CLONE_NEWNS);
     call('mount', 'none', '/', 'none', MS_REC | MS_PRIVATE, 0);
@@ -113,45 +113,6 @@ sub clone_folder {
     my $set = ($flag{ro} ? MOUNT_ATTR_RDONLY : 0) | MS_NOSUID | MS_NODEV | MS_NOEXEC;
     return clone_mapped($source, $fstype, $set, 0) if $fstype ne '';
     return call('open_tree', AT_FDCWD, $source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-}
-
-sub open_users {
-    my ($path) = @_;
-    sysopen my $users, $path, O_RDONLY or die "$path: $!\n";
-    return $users;
-}
-
-# Returns the descriptor of a new user namespace whose users are those of the sandbox.
-sub make_users {
-    my ($pid, $release) = make_map(("0 $first @{[SANDBOX_IDS]}\n") x 2);
-    my $users = open_users("/proc/$pid/ns/user");
-    close $release;
-    waitpid $pid, 0;
-    return $users;
-}
-
-# Starts a process with a user namespace of these maps, which ends when the returned handle is closed.
-sub make_map {
-    my ($uids, $gids) = @_;
-    pipe my $ready, my $tell_ready or die "pipe: $!\n";
-    pipe my $done, my $tell_done or die "pipe: $!\n";
-    my $pid = fork // die "fork: $!\n";
-    if ($pid == 0) {
-        close $tell_done;
-        my $is_made = eval { call('unshare', CLONE_NEWUSER); 1 };
-        syswrite $tell_ready, '.' if $is_made;
-        close $tell_ready;
-        sysread $done, my $end, 1;
-        POSIX::_exit(0);
-    }
-    close $tell_ready;
-    sysread $ready, my $state, 1 or die "no user namespace could be made\n";
-    for (['uid_map', $uids], ['gid_map', $gids]) {
-        my ($name, $map) = @$_;
-        sysopen my $file, "/proc/$pid/$name", O_WRONLY or die "/proc/$pid/$name: $!\n";
-        (syswrite($file, $map) // 0) == length $map or die "/proc/$pid/$name: $!\n";
-    }
-    return ($pid, $tell_done);
 }
 
 # Makes the root folder of the server in memory, and makes it the root of this mount namespace.
@@ -295,14 +256,6 @@ sub become_server {
     fcntl $_, F_SETFD, 0 for grep { defined } $files, $disk, $lock;
     %ENV = (PATH => '/usr/bin:/bin', defined $files ? (FILES_FD => fileno $files) : (), defined $disk ? (DISK_FD => fileno $disk) : ());
     exec '/usr/bin/perl', '/serve', $format, $fstype, $flag{ro} ? 'ro' : 'rw', grep { /^(disk|for=.*)$/ } @flags or POSIX::_exit(127);
-}
-
-# Becomes a user of this namespace with no other group.
-sub become {
-    my ($id) = @_;
-    call('setgroups', 0, 0);
-    call('setresgid', ($id) x 3);
-    call('setresuid', ($id) x 3);
 }
 
 # Moves the mount from the server's namespace to the pin in the worker's.
