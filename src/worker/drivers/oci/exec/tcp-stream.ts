@@ -85,7 +85,9 @@ class TcpStream extends Duplex {
       })
     }
     const drained = new Promise<void>((resolve) => {
-      stdout.once('close', resolve)
+      if (stdout.closed)
+        resolve() // a short process may end before anyone listens
+      else stdout.once('close', resolve)
     })
     const statusEnded = eachLine(process.stderr, (line) => {
       this.#onLine(line)
