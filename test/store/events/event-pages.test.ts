@@ -3,6 +3,7 @@ import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import { listEvents, type EventsInput } from '../../../src/control/events/read-events.ts'
 import { EVENT_TYPES, type EventCategory, type EventType } from '../../../src/domain/events/event-types.ts'
+import type { OrgId } from '../../../src/domain/ids.ts'
 import { OPERATOR_ACTOR, SYSTEM_ACTOR, type Actor, type Caller } from '../../../src/domain/orgs/caller.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { minUuidAt } from '../../../src/lib/uuid.ts'
@@ -147,6 +148,8 @@ test('a page reads few events whatever the filter; with several filters it goes 
   await insert(control.caller.org_id, made)
   await control.asOwner('ANALYZE events')
   const nothing = { event_type: null, since: null, until: null, limit: 20 }
+  // PostgreSQL may walk all events by their ids where most of them match. Then it reads those of the property above, too.
+  const others = await countOthers(control.caller.org_id)
   for (const filter of [
     { sandbox_id: uuid(12) },
     { actor: uuid(2) },
@@ -159,7 +162,7 @@ test('a page reads few events whatever the filter; with several filters it goes 
     { sandbox_id: uuid(11), actor: uuid(2) },
   ]) {
     const read = await rowsRead({ ...ANY, ...filter })
-    assert.ok(read <= 3_000, `${JSON.stringify(filter)} read ${String(read)} events`)
+    assert.ok(read <= 3_000 + others, `${JSON.stringify(filter)} read ${String(read)} events`)
   }
   const both = { ...nothing, sandbox_id: uuid(11), actor: uuid(2) }
   const first = await listEvents(deps, caller, { ...both, cursor: null })
@@ -169,6 +172,12 @@ test('a page reads few events whatever the filter; with several filters it goes 
   const rare = { ...nothing, actor: uuid(2), sandbox_id: uuid(12) }
   assert.deepEqual(await readAll(caller, rare), [made[10]?.id])
 })
+
+async function countOthers(org: OrgId): Promise<number> {
+  const text = 'SELECT count(*)::int AS others FROM events WHERE org_id <> $1'
+  const { rows } = await control.deps.db.asSystem((q) => q.query<{ readonly others: number }>({ text, values: [org] }))
+  return rows[0]?.others ?? 0
+}
 
 const ANY: eventPages.EventFilter = {
   event_type: null,
