@@ -212,6 +212,7 @@ AS $function$
     ('sealing_key', '{SELECT,INSERT,UPDATE}'),
     ('storage_accruals', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('storage_org_days', '{SELECT,INSERT,UPDATE}'),
+    ('snapshots', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('stream_tickets', '{SELECT,INSERT,DELETE}'),
     ('usage_days', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('usage_org_days', '{SELECT,INSERT,UPDATE}'),
@@ -521,6 +522,7 @@ CREATE TABLE sandboxes (
   secrets_sealed bytea,
   secrets_version integer DEFAULT 0 NOT NULL,
   tls_key_sealed bytea,
+  snapshot_id uuid,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
@@ -555,6 +557,41 @@ CREATE TABLE sealing_key (
 );
 ALTER TABLE sealing_key ENABLE ROW LEVEL SECURITY;
 ALTER TABLE sealing_key FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE snapshots (
+  id uuid NOT NULL,
+  operation_id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  name text,
+  status text NOT NULL,
+  sandbox_id uuid NOT NULL,
+  sandbox_name text NOT NULL,
+  worker_id uuid NOT NULL,
+  image text NOT NULL,
+  labels jsonb NOT NULL,
+  replaces boolean NOT NULL,
+  records_integrity boolean NOT NULL,
+  disk_bytes bigint,
+  size_bytes bigint,
+  digest text,
+  manifest text,
+  error jsonb,
+  created_at timestamp with time zone NOT NULL,
+  updated_at timestamp with time zone NOT NULL,
+  completed_at timestamp with time zone,
+  deleted_at timestamp with time zone,
+  CONSTRAINT snapshots_completed CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text])) = (completed_at IS NOT NULL))),
+  CONSTRAINT snapshots_error CHECK (((status = 'failed'::text) = (error IS NOT NULL))),
+  CONSTRAINT snapshots_operation_key UNIQUE (operation_id),
+  CONSTRAINT snapshots_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT snapshots_pkey PRIMARY KEY (id),
+  CONSTRAINT snapshots_result CHECK (((status = 'succeeded'::text) = ((disk_bytes IS NOT NULL) AND (size_bytes IS NOT NULL) AND (digest IS NOT NULL) AND (manifest IS NOT NULL)))),
+  CONSTRAINT snapshots_sizes CHECK (((disk_bytes > 0) AND (size_bytes >= 0))),
+  CONSTRAINT snapshots_status_known CHECK ((status = ANY (ARRAY['queued'::text, 'in_progress'::text, 'succeeded'::text, 'failed'::text]))),
+  CONSTRAINT snapshots_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
+);
+ALTER TABLE snapshots ENABLE ROW LEVEL SECURITY;
+ALTER TABLE snapshots FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE storage_accruals (
   org_id uuid NOT NULL,
@@ -799,11 +836,21 @@ CREATE UNIQUE INDEX sandboxes_name_key ON public.sandboxes USING btree (org_id, 
 
 CREATE INDEX sandboxes_of_home ON public.sandboxes USING btree (home_worker_id) WHERE (home_worker_id IS NOT NULL);
 
+CREATE INDEX sandboxes_of_snapshot ON public.sandboxes USING btree (snapshot_id) WHERE (snapshot_id IS NOT NULL);
+
 CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WHERE (visible_until IS NULL);
 
 CREATE INDEX sandboxes_restart ON public.sandboxes USING btree (restart_at) WHERE (restart_at IS NOT NULL);
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
+
+CREATE UNIQUE INDEX snapshots_name_key ON public.snapshots USING btree (org_id, name) WHERE ((deleted_at IS NULL) AND (status <> 'failed'::text) AND (NOT replaces));
+
+CREATE INDEX snapshots_page ON public.snapshots USING btree (org_id, id) WHERE ((deleted_at IS NULL) AND (status = 'succeeded'::text) AND (name IS NOT NULL));
+
+CREATE INDEX snapshots_to_discard ON public.snapshots USING btree (id) WHERE ((deleted_at IS NOT NULL) OR (status = 'failed'::text));
+
+CREATE INDEX snapshots_to_take ON public.snapshots USING btree (id) WHERE (status = ANY (ARRAY['queued'::text, 'in_progress'::text]));
 
 CREATE INDEX storage_accruals_range ON public.storage_accruals USING btree (org_id, from_at);
 
@@ -866,6 +913,8 @@ CREATE POLICY tenant ON sandbox_volumes AS PERMISSIVE FOR ALL TO public USING (s
 CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY tenant ON snapshots AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 

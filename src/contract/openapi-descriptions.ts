@@ -212,4 +212,8 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'path.api_key_id': 'The id of the API key.',
   'path.credential_id': 'The id of the credential.',
   'path.event_id': 'The id of the event.',
+  'path.snapshot_id': 'The id of the snapshot.',
+  'path.operation_id': 'The id of the operation.',
+  'SnapshotOperation.completed_at': 'When it ended. Absent: it has not.',
+  'SnapshotUpper.integrity': 'The hash of the disk. Null: none was asked for.',
 }

@@ -9,6 +9,7 @@ export const TAGS: Readonly<Record<string, string>> = {
   'Registry credentials': 'Names and passwords for image registries.',
   Sandboxes: 'Sandboxes by id: their lifecycle, commands and logs.',
   'Sandboxes by name': 'The operations on sandboxes that public clients call by name.',
+  Snapshots: 'Copies of the disks of sandboxes, from which sandboxes can be created.',
   Usage: 'Metered usage and its price.',
   'Volume files': 'The files of volumes, without a sandbox.',
   Volumes: 'Files that outlive sandboxes.',

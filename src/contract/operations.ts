@@ -6,6 +6,7 @@ import { LOG_OPERATIONS } from './streams/operations.ts'
 import { MODIFICATION_OPERATIONS } from './sandboxes/modifications.ts'
 import { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
 import { SERVICE_OPERATIONS } from './service/operations.ts'
+import { SNAPSHOT_OPERATIONS } from './snapshots/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
 import { VOLUME_OPERATIONS } from './volumes/operations.ts'
 
@@ -17,6 +18,7 @@ export const OPERATIONS = {
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...VOLUME_OPERATIONS,
   ...VOLUME_FILE_OPERATIONS,
+  ...SNAPSHOT_OPERATIONS,
   ...ORG_OPERATIONS,
   ...USAGE_OPERATIONS,
   ...EVENT_OPERATIONS,

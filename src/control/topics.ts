@@ -2,7 +2,7 @@
  * The topics of notifications between server processes (`store/postgres/notifications.ts`). A notification is only a
  * hint. Every subscriber also checks the database regularly, so a lost notification costs only time.
  */
-import type { ApiKeyId, OrgId, SandboxId } from '../domain/ids.ts'
+import type { ApiKeyId, OrgId, SandboxId, SnapshotId } from '../domain/ids.ts'
 import type { VolumeHome } from '../store/volumes/volumes.ts'
 
 /** Runs wait to be placed, or capacity became free. */
@@ -11,6 +11,8 @@ export const PLACEMENT_TOPIC = 'pending'
 export const QUOTAS_TOPIC = 'quotas'
 /** A volume waits to be deleted, or its worker has deleted all of its files. */
 export const REAP_VOLUMES_TOPIC = 'volumes:reap'
+/** A snapshot is to be made, or its data is to be deleted. */
+export const SNAPSHOTS_TOPIC = 'snapshots'
 /** A volume in a shared storage changed. All workers with that storage must get the change. */
 export const SHARED_VOLUMES_TOPIC = 'volumes:shared'
 /** A process inserted a stream ticket that the other processes must show to their workers. */
@@ -19,6 +21,11 @@ export const STREAM_TICKETS_TOPIC = 'stream_tickets'
 /** A sandbox changed its status or was deleted. */
 export function sandboxTopic(id: SandboxId): string {
   return `sandbox:${id}`
+}
+
+/** The making of a snapshot has ended. */
+export function snapshotTopic(id: SnapshotId): string {
+  return `snapshot:${id}`
 }
 
 /** The desired state of a worker changed. */

@@ -13,6 +13,9 @@ export type WorkerId = Branded<'WorkerId'>
 export type EventId = Branded<'EventId'>
 export type CredentialId = Branded<'CredentialId'>
 export type VolumeId = Branded<'VolumeId'>
+export type SnapshotId = Branded<'SnapshotId'>
+/** The making of a snapshot, which clients ask about while it is under way. */
+export type SnapshotOperationId = Branded<'SnapshotOperationId'>
 export type UserId = Branded<'UserId'>
 export type MemberId = Branded<'MemberId'>
 

@@ -14,6 +14,8 @@ export const PROBLEMS = {
   sandbox_not_found: { status: 404, message: 'resource not found' },
   event_not_found: { status: 404, message: 'resource not found' },
   volume_not_found: { status: 404, message: 'resource not found' },
+  snapshot_not_found: { status: 404, message: 'resource not found' },
+  snapshot_operation_not_found: { status: 404, message: 'resource not found' },
   volume_file_not_found: { status: 404, message: 'no such file or directory' },
   api_key_not_found: { status: 404, message: 'resource not found' },
   registry_credential_not_found: { status: 404, message: 'resource not found' },
@@ -33,6 +35,7 @@ export const PROBLEMS = {
   name_already_exists: { status: 409, message: "'name' already exists" },
   // The public clients map a code before its status: `name_already_exists` would be an error about a sandbox.
   volume_already_exists: { status: 409, message: "'name' already exists" },
+  snapshot_name_already_exists: { status: 409, message: "'name' already exists" },
   // The public API answers this problem with `invalid_request` and 409. Every other `invalid_request` is a 400.
   default_volume_protected: { status: 409, message: 'the default volume cannot be deleted', code: 'invalid_request' },
   precondition_failed: { status: 412, message: 'precondition failed' },

@@ -18,10 +18,11 @@ const errors = clientOperations().flatMap((operation) =>
 test('only a taken name or slug reads as “already exists”, and as the kind of object that exists', () => {
   const existing = errors.filter(({ error }) => error.endsWith('AlreadyExists'))
   assert.deepEqual(
-    existing.filter(({ route }) => !route.includes('snapshots')).map((one) => Object.values(one).join(' ')),
+    existing.filter(({ route }) => !route.includes('/v1/snapshots')).map((one) => Object.values(one).join(' ')),
     [
       'POST /v1/sandboxes name_already_exists SandboxAlreadyExists',
       'POST /v1/volumes volume_already_exists VolumeAlreadyExists',
+      'POST /v1/sandboxes/{sandbox_id}/fork name_already_exists SandboxAlreadyExists',
     ],
   )
 })
@@ -34,7 +35,9 @@ test('a 404 reads as the kind of object that the route is about', () => {
         ? ['VolumeNotFound']
         : route.includes('/v1/snapshot')
           ? ['SnapshotNotFound', 'SandboxNotFound']
-          : ['SandboxNotFound']
+          : route === 'POST /v1/sandboxes'
+            ? ['SnapshotNotFound']
+            : ['SandboxNotFound']
     assert.ok(objects.includes(error), `${route} ${code}: ${error}`)
   }
 })

@@ -104,7 +104,8 @@ describe('the contract over HTTP', { skip: whyNoServer() }, () => {
       const answer = await call(server, 'create_sandbox', { body: { ...body, name: '' } })
       const { field = null } = Object(answer.isRefusal ? answer.body.error.details : {})
       assert.equal(field, refusedFields(body)[0] ?? null, `${name}: ${answer.text}`)
-      assert.ok(!answer.isRefusal || answer.status === 400, answer.text)
+      const isOfNoSnapshot = answer.isRefusal && answer.body.error.code === 'snapshot_not_found'
+      assert.ok(!answer.isRefusal || answer.status === 400 || isOfNoSnapshot, answer.text)
     }
     for (const { id } of await listAll(server)) await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
   })
@@ -119,6 +120,8 @@ describe('the contract over HTTP', { skip: whyNoServer() }, () => {
       const response = await fetch(`${server.url}${path}`, { method, headers, body: JSON.stringify(body) })
       const text = await response.text()
       if (operationOf({ method, url }) === null) assert.ok([404, 405].includes(response.status), `${name}: ${text}`)
+      else if (text.includes('"field":"dest_dir"'))
+        assert.equal(response.status, 400, `${name}: ${text}`) // docs/guide/snapshots.md
       else assert.ok(response.status === 200 || [404, 409].includes(response.status), `${name}: ${text}`)
       if (response.status === 404) assert.match(text, /"code":"\w*not_found"/, name)
     }

@@ -9,12 +9,14 @@ import type { ModificationReply } from '../../src/contract/sandboxes/modificatio
 import type { EventPage } from '../../src/contract/events/operations.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/sandboxes.ts'
 import type { OrgReply, QuotaUsageReply } from '../../src/contract/orgs/schemas.ts'
+import type { ForkReply, OperationReply, SnapshotPage, SnapshotReply } from '../../src/contract/snapshots/operations.ts'
 import type { VolumeList, VolumeReply } from '../../src/contract/volumes/operations.ts'
 import { assertReplyMatchesContract } from './contract.ts'
 import { exchange, type RequestParts } from './send.ts'
 import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
+export type SnapshotOperationBody = Static<typeof OperationReply>
 export type ModificationBody = Static<typeof ModificationReply>
 
 /** The types of the replies that tests read. */
@@ -32,6 +34,12 @@ type Bodies = {
   readonly get_quotas: Static<typeof QuotaUsageReply>
   readonly get_usage: Static<typeof UsageSummaryReply>
   readonly get_sandbox_breakdown: Static<typeof UsageBreakdownReply>
+  readonly create_snapshot: SnapshotOperationBody
+  readonly get_snapshot_operation: SnapshotOperationBody
+  readonly get_snapshot: Static<typeof SnapshotReply>
+  readonly get_snapshot_by_name: Static<typeof SnapshotReply>
+  readonly list_snapshots: Static<typeof SnapshotPage>
+  readonly fork_sandbox: Static<typeof ForkReply>
   readonly get_storage_breakdown: Static<typeof StorageBreakdownReply>
 }
 type BodyOf<Id extends OperationId> = Id extends keyof Bodies ? Bodies[Id] : SandboxBody

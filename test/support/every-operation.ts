@@ -1,4 +1,6 @@
 import { after } from 'node:test'
+import { createSnapshot } from '../../src/control/snapshots/create-snapshot.ts'
+import { getSnapshotOperation } from '../../src/control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { createApiKey } from '../../src/control/orgs/api-keys.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
@@ -8,7 +10,7 @@ import type { SERVICE_OPERATIONS } from '../../src/contract/service/operations.t
 import { hashSecret } from '../../src/domain/orgs/api-key.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
 import type { EventType } from '../../src/domain/events/event-types.ts'
-import type { OrgId } from '../../src/domain/ids.ts'
+import type { OrgId, SandboxId } from '../../src/domain/ids.ts'
 import { behaviourByImage } from '../../src/worker/drivers/simulated-behaviour.ts'
 import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -32,6 +34,7 @@ export type ExampleObjects = {
   readonly event_id: string
   readonly api_key_id: string
   readonly credential_id: string
+  readonly snapshot: { readonly id: string; readonly operation_id: string; readonly name: string }
 }
 
 type Example = {
@@ -49,6 +52,8 @@ const onIdleName: Example['ask'] = ({ idle }) => ({ params: { name: idle.name } 
 const onRunning: Example['ask'] = ({ running }) => ({ params: { sandbox_id: running.id } })
 const onRunningName: Example['ask'] = ({ running }) => ({ params: { name: running.name } })
 const onVolume: Example['ask'] = ({ volume }) => ({ params: { id: volume.id } })
+const onSnapshot: Example['ask'] = ({ snapshot }) => ({ params: { snapshot_id: snapshot.id } })
+const onSnapshotName: Example['ask'] = ({ snapshot }) => ({ params: { name: snapshot.name } })
 const onFile: Example['ask'] = ({ volume }) => ({ params: { id: volume.id }, headers: filePath('kept.txt') })
 
 /** The header for a path in a volume, encoded as the public client does: base64url without padding. */
@@ -106,6 +111,19 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   })),
   delete_registry_credential: changes(['registry_credential_deleted'], ({ credential_id }) => ({
     params: { credential_id },
+  })),
+  create_snapshot: changes(['snapshot_requested'], ({ running, mark }) => ({
+    body: { kind: 'disk', sandbox_id: running.id, name: `taken-${mark}` },
+  })),
+  get_snapshot_operation: reads(({ snapshot }) => ({ params: { operation_id: snapshot.operation_id } })),
+  list_snapshots: reads(),
+  get_snapshot: reads(onSnapshot),
+  get_snapshot_by_name: reads(onSnapshotName),
+  delete_snapshot: changes(['snapshot_deleted'], onSnapshot),
+  delete_snapshot_by_name: changes(['snapshot_deleted'], onSnapshotName),
+  fork_sandbox: changes(['sandbox_created', 'sandbox_starting'], (things) => ({
+    ...onRunning(things),
+    body: { count: 1 },
   })),
   list_volumes: reads(),
   create_volume: changes(['volume_created'], ({ mark }) => ({ body: { name: `made-${mark}` } })),
@@ -169,6 +187,18 @@ export async function openBusyWorld(): Promise<{
 
 let made = 0
 
+/** Adds a complete snapshot of a running sandbox. */
+async function addSnapshot(
+  { control: { deps } }: WorkerWorld,
+  caller: Caller,
+  { id: sandbox_id, name }: { readonly id: SandboxId; readonly name: string },
+): Promise<ExampleObjects['snapshot']> {
+  const wanted = { sandbox_id, name, labels: {}, replaces: false, records_integrity: false }
+  const { id, operation_id } = await createSnapshot(deps, caller, wanted)
+  await waitUntil(async () => (await getSnapshotOperation(deps, caller, operation_id)).status === 'succeeded')
+  return { id, operation_id, name }
+}
+
 /** Creates one set of example objects in an organization, under new names. */
 export async function createExampleObjects(world: WorkerWorld, caller: Caller): Promise<ExampleObjects> {
   const { deps } = world.control
@@ -197,6 +227,7 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
     idle,
     running,
     volume: { id: volume.id, name: `volume-${mark}` },
+    snapshot: await addSnapshot(world, caller, { id: running.id, name: `snapshot-${mark}` }),
     event_id: await latestEvent(world, caller.org_id),
     api_key_id: key.id,
     credential_id: credential.id,

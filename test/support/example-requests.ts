@@ -11,6 +11,7 @@ const THINGS: ExampleObjects = {
   event_id: SANDBOX_ID,
   api_key_id: SANDBOX_ID,
   credential_id: SANDBOX_ID,
+  snapshot: { id: SANDBOX_ID, operation_id: SANDBOX_ID, name: 'nightly' },
 }
 
 /** A request that an operation accepts. Its paths name the objects of the world in `http-world.ts`. */

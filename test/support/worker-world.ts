@@ -15,6 +15,7 @@ import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { runLoops } from '../../src/loops/loop.ts'
+import { makeSnapshotsLoop } from '../../src/loops/make-snapshots.ts'
 import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makeRelay, type Relay } from '../../src/relay/relay.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
@@ -82,7 +83,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
   const loops = runLoops(
     { clock: systemClock, log: deps.log, notifications: deps.notifications, acquireLeadership },
-    () => [makePlacePendingLoop(deps)],
+    () => [makePlacePendingLoop(deps), makeSnapshotsLoop(deps)],
     stopping.signal,
   )
   const gate = { control: deps, clients: PEERS_ARE_CLIENTS }

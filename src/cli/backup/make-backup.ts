@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -22,7 +23,7 @@ import {
 import { openWriter } from './open-repository.ts'
 import { storeStream, type Tally } from './stored-streams.ts'
 import { openEmbeddedSnapshot, takeDatabase } from './take-database.ts'
-import { holdDisks, takeDisk } from './take-disks.ts'
+import { holdDisks, snapshotsFolder, takeDisk } from './take-disks.ts'
 import { takeImages } from './take-images.ts'
 import { holdVolumes } from './take-volumes.ts'
 
@@ -91,6 +92,8 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
       failures.push(`the disk of the sandbox ${id}: ${error instanceof Error ? error.message : String(error)}`)
     }
   }
+  for (const id of await completeSnapshots(config))
+    archives.push(await take('snapshot', id, { dir: snapshotsFolder(config), paths: [id] }))
   archives.push(...(await takeFolder('logs', 'logs')))
   if (lock !== null) archives.push(...(await takeFolder('microvms', 'vm')))
   if (input.withImages) archives.push(...(await takeImages(config, take)))
@@ -108,6 +111,12 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
   const { name, text } = formatManifest(manifest)
   await writer.commit(name, text, new Set(streamsOf(manifest).flatMap(({ chunks }) => chunks)))
   return { name, manifest, tally, failures }
+}
+
+/** The ids of the snapshots of disks. One that is being made has another name. */
+async function completeSnapshots(config: Config): Promise<readonly string[]> {
+  const dir = snapshotsFolder(config)
+  return existsSync(dir) ? (await readdir(dir)).filter((name) => !name.includes('.')) : []
 }
 
 /** Describes what a backup leaves out by its nature. */

@@ -10,13 +10,13 @@ export type StoredTable = Table & Stored & { readonly rows: number }
 /** A tar archive of something in the data folder. */
 export type StoredArchive = Stored & {
   readonly kind: ArchiveKind
-  /** `<org>/<volume>` of a volume, the id of a sandbox of a disk, else a word for people. */
+  /** `<org>/<volume>` of a volume, the id of a sandbox of a disk, the id of a snapshot, else a word for people. */
   readonly name: string
   /** What the reader of a report should know about its state. Null: nothing. */
   readonly note: string | null
 }
 
-export const ARCHIVE_KINDS = ['keys', 'logs', 'images', 'volume', 'disk', 'microvms'] as const
+export const ARCHIVE_KINDS = ['keys', 'logs', 'images', 'volume', 'disk', 'snapshot', 'microvms'] as const
 export type ArchiveKind = (typeof ARCHIVE_KINDS)[number]
 
 /** What a backup consists of. Its file is written last: a backup without it doesn't exist. */

@@ -13,7 +13,7 @@ import { streamsOf, type Manifest, type StoredArchive } from './manifest.ts'
 import { chunkPath, type Repository } from './repository.ts'
 import { requireKnownMigrations, restoreDatabase } from './restore-database.ts'
 import { readStored } from './stored-streams.ts'
-import { disksFolder } from './take-disks.ts'
+import { disksFolder, snapshotsFolder } from './take-disks.ts'
 
 export type RestoreInput = {
   /** Names the data folder to create. */
@@ -69,6 +69,7 @@ const SYNC_TIMEOUT_MS = 600_000
 function folderOf({ kind }: StoredArchive, config: Config): string | null {
   if (kind === 'volume') return null
   if (kind === 'disk') return disksFolder(config)
+  if (kind === 'snapshot') return snapshotsFolder(config)
   return kind === 'images' ? imagesFolder(config) : config.dataDir
 }
 

@@ -23,6 +23,11 @@ export function disksFolder(config: Config): string {
   return join(ociFolder(config), 'disks', 'kept')
 }
 
+/** The folder of the snapshots of disks within the data folder. */
+export function snapshotsFolder(config: Config): string {
+  return join(ociFolder(config), 'disks', 'snapshots')
+}
+
 /** Holds the disks by hard links in a folder of the same file system, which disposing deletes. */
 export async function holdDisks(config: Config): Promise<HeldDisks> {
   const dir = join(config.dataDir, 'backup-links')

@@ -8,6 +8,7 @@ import { makeEnforceHardLimitsLoop } from '../../loops/enforce-hard-limits.ts'
 import { makeLogWaitingLoop } from '../../loops/log-waiting.ts'
 import { makePlacePendingLoop } from '../../loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
+import { makeSnapshotsLoop } from '../../loops/make-snapshots.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
 import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
 import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
@@ -28,6 +29,7 @@ export function loopsOf(
     makeEnforceHardLimitsLoop(deps),
     makeDetectLostWorkersLoop(deps),
     makeReapVolumesLoop(deps),
+    makeSnapshotsLoop(deps),
     makeFinishDeparturesLoop(deps),
     makeRestartEndedLoop(deps),
     makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up

@@ -47,7 +47,7 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: [
       'invalid_sandbox_config', 'name_already_exists', 'quota_exceeded', 'org_suspended', 'rate_limited', 'orchestrator_unreachable',
-      'start_timed_out',
+      'start_timed_out', 'snapshot_not_found',
     ], // prettier-ignore
   }),
   list_sandboxes: defineOperation({

@@ -113,6 +113,24 @@ const ImageInput = Type.Unsafe<string | { type: 'oci' | 'Oci'; reference: string
   ],
 })
 
+const DiskSnapshotRef = taggedUnion(
+  'type',
+  [
+    requestObject(
+      {
+        type: stringEnumSnakeOrPascal(['managed']),
+        id: Type.String({ description: 'The id or the name of the snapshot.' }),
+      },
+      { title: 'DiskSnapshotRefManaged', description: 'A snapshot of the organization.' },
+    ),
+    requestObject(
+      { type: stringEnumSnakeOrPascal(['host_volume']), path: Type.String({ description: 'Not supported.' }) },
+      { title: 'DiskSnapshotRefHostVolume', description: 'Not supported: a snapshot on the default volume.' },
+    ),
+  ],
+  { title: 'DiskSnapshotRef', description: 'The snapshot from which the disk is made.' },
+)
+
 const ResourcesInput = requestObject(
   {
     memory_mib: Type.Optional(int32({ default: 512, description: 'Memory in MiB.' })),
@@ -196,9 +214,13 @@ export const CreateSandboxInput = requestObject(
     slug: Type.Optional(nullable(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: one is generated.` }))),
     image: Type.Optional(ImageInput),
     source: Type.Optional(
-      stringEnumSnakeOrPascal(['oci'], { description: 'With `reference`, another spelling of `image`.' }),
+      stringEnumSnakeOrPascal(['oci', 'disk_snapshot'], {
+        description:
+          '`oci` with `reference`: another spelling of `image`. `disk_snapshot` with `disk_snapshot_ref`: the image and the disk of a snapshot.',
+      }),
     ),
     reference: Type.Optional(Type.String()),
+    disk_snapshot_ref: Type.Optional(DiskSnapshotRef),
     pull_policy: Type.Optional(stringEnumSnakeOrPascal(PULL_POLICIES)),
     resources: Type.Optional(ResourcesInput),
     runtime: Type.Optional(RuntimeInput),

@@ -1,3 +1,4 @@
+import type { SnapshotTask } from '../snapshots/snapshot-protocol.ts'
 import type { LogQuery } from '../streams/log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
@@ -132,12 +133,13 @@ type TicketTo = { readonly ticket: string; readonly url?: string }
 
 /**
  * A ticket for a stream. `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as in
- * `volume-protocol.ts`. `logs`: lines as in `log-protocol.ts`.
+ * `volume-protocol.ts`. `logs`: lines as in `log-protocol.ts`. `snapshot`: one answer as in `snapshot-protocol.ts`.
  */
 export type StreamTicket =
   | (TicketTo & { readonly kind: 'agent'; readonly run_id: RunId })
   | (TicketTo & { readonly kind: 'volume'; readonly volume: DesiredVolume })
   | (TicketTo & { readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery })
+  | (TicketTo & { readonly kind: 'snapshot'; readonly task: SnapshotTask })
 
 /**
  * The path of stand-by requests. A worker keeps several of these WebSocket requests open. When the control plane needs

@@ -1,5 +1,12 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { asId, type CredentialId, type RunId, type SandboxId } from '../../domain/ids.ts'
+import {
+  asId,
+  type CredentialId,
+  type RunId,
+  type SandboxId,
+  type SnapshotId,
+  type WorkerId,
+} from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderSpecTexts } from '../../domain/spec/project-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
@@ -59,6 +66,8 @@ export type CreateSandboxCommand = {
   readonly waitMs: number | null
   /** Whether a sandbox that still starts at the end of the wait goes on (`keep`, the default) or is deleted. */
   readonly onTimeout?: 'keep' | 'cancel'
+  /** The snapshot of `spec.snapshot_id`, with the worker that has it. Absent: the disk is made empty. */
+  readonly origin?: { readonly id: SnapshotId; readonly worker_id: WorkerId }
   /** Aborted when the client disconnects. Null if the request does not wait. */
   readonly signal: AbortSignal | null
   /**
@@ -228,6 +237,8 @@ function newSandbox(
     tls_key_sealed: sealInterceptKey(deps.seal, id, input.interceptKey ?? null),
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,
     trace_parent: input.traceParent ?? null,
+    snapshot_id: input.origin?.id ?? null,
+    home_worker_id: input.origin?.worker_id ?? null,
   }
 }
 

@@ -46,6 +46,7 @@ const member = { member_id: 'uuid', user_id: 'uuid', role: 'text' } as const
 const key = { api_key_id: 'uuid', name: 'text' } as const
 const credential = { credential_id: 'uuid', host: 'text', username: 'text' } as const
 const workerDisk = { worker: 'text', free_mib: 'number', reserve_mib: 'number' } as const
+const snapshot = { snapshot_id: 'uuid', name: 'text' } as const
 const file = { volume_id: 'uuid', path: 'text' } as const
 
 export const EVENT_TYPES = {
@@ -117,6 +118,18 @@ export const EVENT_TYPES = {
     ...file,
     is_recursive: 'boolean',
   }),
+  snapshot_requested: event('sandbox', 'A snapshot of a sandbox was asked for.', { ...snapshot, sandbox_id: 'uuid' }),
+  snapshot_created: event('sandbox', 'A snapshot of a sandbox was made.', {
+    ...snapshot,
+    sandbox_id: 'uuid',
+    size_bytes: 'number',
+  }),
+  snapshot_failed: event('sandbox', 'A snapshot of a sandbox could not be made.', {
+    ...snapshot,
+    sandbox_id: 'uuid',
+    message: 'text',
+  }),
+  snapshot_deleted: event('sandbox', 'A snapshot was deleted.', snapshot),
   sandbox_created: event('sandbox', 'A sandbox was created.', { ...sandbox, slug: 'text', image: 'text' }),
   sandbox_renamed: event('sandbox', 'The name or slug of a sandbox changed.', {
     ...sandbox,

@@ -31,10 +31,12 @@ export type NormalizedSpec = {
 /**
  * Turns a create body into the specification that is stored, or into the refusal of its first invalid field. A
  * normalized specification normalizes to itself. Enums may be in snake_case or PascalCase. An image may be an object or
- * a string. The next client version (0.7) sends `source` with `reference`, which is accepted too.
+ * a string. The next client version (0.7) sends `source` with `reference`, which is accepted too. For `source: disk_snapshot`, pass
+ * the snapshot that `snapshotNameOf` names; without it, the specification has an empty image.
  */
 export function normalizeSpec(
   input: SpecInput,
+  snapshot: SnapshotOfSpec | null = null,
 ): { readonly normalized: NormalizedSpec } | { readonly refusal: Refusal } {
   const refusals: Refusal[] = []
   const refuse: Refuse = (refusal) => {
@@ -60,7 +62,7 @@ export function normalizeSpec(
     secretValues: secrets.values,
     interceptKey: tls.key,
     spec: {
-      image: normalizeImage(input, refuse),
+      image: isFromSnapshot(input) ? normalizeSnapshot(input, snapshot, refuse) : normalizeImage(input, refuse),
       pull_policy: snakeCase(PULL_POLICIES, input.pull_policy ?? 'if_missing'),
       resources: normalizeResources(input.resources ?? {}, refuse),
       runtime: normalizeRuntime(input.runtime ?? {}, refuse),
@@ -96,10 +98,45 @@ function normalizeSlug(slug: string | null, refuse: Refuse): string | null {
   return slug
 }
 
+/** What a specification takes from the snapshot that it is made from. */
+export type SnapshotOfSpec = { readonly image: string }
+
+/** The id or the name of the snapshot that a create body names. Null: it names none. */
+export function snapshotNameOf({ source, disk_snapshot_ref: ref }: SpecInput): string | null {
+  return isFromSnapshot({ source }) && ref !== undefined && 'id' in ref ? ref.id : null
+}
+
+function isFromSnapshot({ source }: { readonly source?: SpecInput['source'] | undefined }): boolean {
+  return source === 'disk_snapshot' || source === 'DiskSnapshot'
+}
+
+/** Refuses what a snapshot has already. Returns the snapshot's image. */
+function normalizeSnapshot(input: SpecInput, snapshot: SnapshotOfSpec | null, refuse: Refuse): string {
+  const { image, reference, patches = [], resources = {}, disk_snapshot_ref: ref } = input
+  const refuseSeen = (field: string, seen: unknown, accepted: string): void => {
+    refuse({ code: 'invalid_request', field, seen: describeSeen(seen), accepted })
+  }
+  if (ref === undefined) refuseSeen('disk_snapshot_ref', ref, '{"type":"managed","id":"…"}')
+  else if ('path' in ref) refuseSeen('disk_snapshot_ref.type', ref.type, '"managed"')
+  if (image !== undefined) refuseSeen('image', image, 'no image beside a snapshot, which has one')
+  if (reference !== undefined) refuseSeen('reference', reference, 'no reference beside a snapshot, which has an image')
+  if (patches.length > 0) refuseSeen('patches', patches, 'no patches of a snapshot, whose files are there already')
+  if (typeof resources.disk_size_mib === 'number')
+    refuseSeen('resources.disk_size_mib', resources.disk_size_mib, 'no size: the disk has the size of the snapshot')
+  return snapshot?.image ?? ''
+}
+
 const IMAGE_REFERENCE = /^[\x21-\x7e]+$/
 
 function normalizeImage(input: SpecInput, refuse: Refuse): string {
   const { image, source, reference } = input
+  if (input.disk_snapshot_ref !== undefined)
+    refuse({
+      code: 'invalid_request',
+      field: 'disk_snapshot_ref',
+      seen: 'a snapshot beside an image',
+      accepted: 'disk_snapshot_ref only with source "disk_snapshot"',
+    })
   const accepted = 'an image as {"type":"oci","reference":"…"} or as a string'
   if (image === undefined && reference === undefined) {
     refuse({ code: 'invalid_request', field: 'image', seen: 'nothing', accepted })

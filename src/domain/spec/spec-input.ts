@@ -17,8 +17,10 @@ export type SpecInput = {
   readonly slug?: string | null
   readonly image?: string | { readonly type: EitherCasing<'oci'>; readonly reference: string }
   /** The next client version (0.7) sends `source` with `reference` in place of `image`. */
-  readonly source?: EitherCasing<'oci'>
+  readonly source?: EitherCasing<'oci' | 'disk_snapshot'>
   readonly reference?: string
+  /** With `source: disk_snapshot`. */
+  readonly disk_snapshot_ref?: DiskSnapshotRefInput
   readonly pull_policy?: EitherCasing<PullPolicy>
   readonly resources?: ResourcesInput
   readonly runtime?: RuntimeInput
@@ -33,6 +35,10 @@ export type SpecInput = {
   readonly lifecycle?: LifecycleInput
   readonly registry?: RegistryInput
 }
+
+export type DiskSnapshotRefInput =
+  | { readonly type: EitherCasing<'managed'>; readonly id: string }
+  | { readonly type: EitherCasing<'host_volume'>; readonly path: string }
 
 export type ResourcesInput = {
   readonly memory_mib?: number

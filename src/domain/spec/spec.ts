@@ -3,6 +3,7 @@ import type { DnsSettings } from './dns-settings.ts'
 import type { NetworkInterface } from './network-interface.ts'
 import type { PublishedPort } from './published-ports.ts'
 import type { TlsInterception } from './tls-interception.ts'
+import type { SnapshotId } from '../ids.ts'
 
 /**
  * The specification of a sandbox: all options of a create body, with every default filled in and every enum in
@@ -23,6 +24,8 @@ export type SandboxSpec = {
   readonly init: HandoffInit | null
   readonly security_profile: SecurityProfile
   readonly lifecycle: LifecyclePolicy
+  /** The snapshot from which the disk is made. `image` is the snapshot's image. Absent: the disk is made empty. */
+  readonly snapshot_id?: SnapshotId
 }
 
 export const PULL_POLICIES = ['if_missing', 'always', 'never'] as const

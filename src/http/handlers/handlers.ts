@@ -8,6 +8,7 @@ import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
 import { makeModificationHandlers } from './modifications.ts'
 import { makeSandboxHandlers } from './sandboxes.ts'
+import { makeSnapshotHandlers } from './snapshots.ts'
 import { makeUsageHandlers } from './usage.ts'
 import { makeVolumeFileHandlers } from './volume-files.ts'
 import { makeVolumeHandlers } from './volumes.ts'
@@ -24,6 +25,7 @@ export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): 
     ...makeSandboxLogHandlers(call, handler),
     ...makeVolumeHandlers(call, handler),
     ...makeVolumeFileHandlers(call, handler),
+    ...makeSnapshotHandlers(call, handler),
     ...makeOrgHandlers(call, handler),
     ...makeUsageHandlers(call, handler),
     ...makeEventHandlers(call, handler),

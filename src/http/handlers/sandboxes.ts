@@ -3,6 +3,7 @@ import type { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from '../../contr
 import { listSandboxes, getSandbox, type SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
 import { startSandbox, type StartOptions } from '../../control/sandboxes/start-sandbox.ts'
 import { waitForSandbox, type PreparedWait, type WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
+import { findSnapshotToRestore } from '../../control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../control/sandboxes/create-sandbox.ts'
 import { renameSandbox } from '../../control/sandboxes/rename-sandbox.ts'
 import { deleteSandbox } from '../../control/sandboxes/delete-sandbox.ts'
@@ -18,7 +19,8 @@ import {
 import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
 import { WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
-import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
+import { normalizeSpec, snapshotNameOf } from '../../domain/spec/normalize-spec.ts'
+import { restoring } from '../../domain/snapshots/fork.ts'
 import { appendMembers } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
@@ -36,7 +38,9 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
     create_sandbox: handler(
       OPERATIONS.create_sandbox,
       async ({ query, body }, { caller, signal, attempt, traceParent }) => {
-        const result = normalizeSpec(body)
+        const snapshotName = snapshotNameOf(body)
+        const snapshot = snapshotName === null ? null : await call(findSnapshotToRestore, caller, snapshotName)
+        const result = normalizeSpec(body, snapshot)
         if ('refusal' in result) throw refusalProblem(result.refusal)
         const start = query.start ?? false
         if (!start && query.wait_for !== undefined)
@@ -49,6 +53,7 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
           call,
           call(createSandbox, caller, {
             ...result.normalized,
+            ...(snapshot === null ? {} : restoring(result.normalized.spec, snapshot)),
             start,
             waitMs,
             onTimeout,

@@ -1,5 +1,5 @@
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
-import type { OrgId, SandboxId, VolumeId } from '../../domain/ids.ts'
+import type { OrgId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Actor } from '../../domain/orgs/caller.ts'
 import { jsons } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
@@ -34,6 +34,9 @@ export type NewSandbox = {
   readonly run_id: string | null
   /** The span of the request, as a `traceparent`. Null or absent: it is not traced. */
   readonly trace_parent?: string | null
+  /** The snapshot from which its disk is made, and the worker with both. Null: the disk is made empty, on any worker. */
+  readonly snapshot_id: SnapshotId | null
+  readonly home_worker_id: WorkerId | null
   /** The volumes that the sandbox mounts. */
   readonly volume_ids: readonly VolumeId[]
 }
@@ -110,6 +113,8 @@ const SANDBOXES = column.columnList<SandboxRow>({
   tls_key_sealed: column.bytea(({ sandbox }) => sandbox.tls_key_sealed),
   run_id: column.uuid(({ sandbox }) => sandbox.run_id),
   trace_parent: column.text(({ sandbox }) => sandbox.trace_parent ?? null),
+  snapshot_id: column.uuid(({ sandbox }) => sandbox.snapshot_id),
+  home_worker_id: column.uuid(({ sandbox }) => sandbox.home_worker_id),
 })
 
 const LABELS = column.columnList<{ readonly id: SandboxId; readonly key: string; readonly value: string }>({
@@ -225,11 +230,11 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
     inserted AS (
       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
         disk_size_mib, max_duration_secs, abilities, spec, spec_projection, projection_bytes, registry,
-        registry_sealed, secrets_sealed, tls_key_sealed, run_id)
+        registry_sealed, secrets_sealed, tls_key_sealed, run_id, snapshot_id, home_worker_id)
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
         max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
         octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, tls_key_sealed,
-        run_id
+        run_id, snapshot_id, home_worker_id
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),
     new_labels AS (
       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)

@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createWebSocketStream, type WebSocket } from 'ws'
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+import type { SnapshotAnswer, SnapshotTask } from '../../contract/snapshots/snapshot-protocol.ts'
 import type { StreamPurpose, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
@@ -9,6 +10,7 @@ import type { Driver } from '../drivers/driver.ts'
 import { encodeLogLines } from '../logs/log-lines.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { pipeChannel } from '../processes/pipe-channel.ts'
+import { SnapshotFailure } from '../snapshot-failure.ts'
 import { serveVolume } from '../volumes/serve-volume.ts'
 
 export type StreamDeps = {
@@ -46,6 +48,8 @@ function serveStream(deps: StreamDeps, { purpose: asked, connect }: StreamReques
       return serveFiles(deps, { purpose: asked, connect }, signal)
     case 'logs':
       return sendLogs(deps, { purpose: asked, connect }, signal)
+    case 'snapshot':
+      return answerSnapshotTask(deps, { purpose: asked, connect }, signal)
   }
 }
 
@@ -115,6 +119,38 @@ async function sendLogs(
     if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {
     client.destroy()
+  }
+}
+
+/** Does a task about a snapshot and sends the answer. The task goes on if the stream ends before it. */
+async function answerSnapshotTask(
+  { driver, log }: StreamDeps,
+  { purpose: { task }, connect }: StreamRequest<PurposeOf<'snapshot'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const answering = doSnapshotTask(driver, log, task)
+  const client = await dialStream(connect)
+  try {
+    client.resume() // reads the end of the stream; the control plane sends nothing else
+    await pipeline([JSON.stringify(await answering)], client, { signal })
+  } catch (error) {
+    if (!isHangUp(error)) throw error
+  } finally {
+    client.destroy()
+  }
+}
+
+async function doSnapshotTask({ snapshots }: Driver, log: Log, task: SnapshotTask): Promise<SnapshotAnswer> {
+  try {
+    if (snapshots === undefined)
+      throw new SnapshotFailure('unsupported', "this worker's driver can't make snapshots of disks")
+    if (task.do === 'take') return { taken: await snapshots.take(task) }
+    await snapshots.discard(task.snapshot_id)
+    return { taken: null }
+  } catch (error) {
+    const { code, message } = SnapshotFailure.of(error, 'the worker failed')
+    log.error({ error, ...task }, 'a task about a snapshot failed')
+    return { failed: { code, message } }
   }
 }
 

@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
-import type { RunId, SandboxId } from '../../domain/ids.ts'
+import type { SnapshotTask, TakenSnapshot } from '../../contract/snapshots/snapshot-protocol.ts'
+import type { RunId, SandboxId, SnapshotId } from '../../domain/ids.ts'
 import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type {
   Capacity,
@@ -51,6 +52,12 @@ export interface Driver {
    * sandbox.
    */
   discard(sandbox: SandboxId): Promise<void>
+  /** Snapshots of writable layers. Absent: the driver makes none. */
+  readonly snapshots?: {
+    /** Rejects with `SnapshotFailure`. */
+    take(task: Extract<SnapshotTask, { readonly do: 'take' }>): Promise<TakenSnapshot>
+    discard(snapshot: SnapshotId): Promise<void>
+  }
   /** Measures what the writable layers of the running sandboxes take of the machine's disk. */
   measureDisks(): Promise<readonly RunDisk[]>
   /** Opens a stream that carries the agent protocol for one client. Rejects when the run is not running. */

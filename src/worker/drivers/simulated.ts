@@ -1,12 +1,13 @@
 import type { Duplex } from 'node:stream'
 import { ABILITIES } from '../../domain/abilities.ts'
-import type { RunId, SandboxId } from '../../domain/ids.ts'
+import type { RunId, SandboxId, SnapshotId } from '../../domain/ids.ts'
 import type { Capacity, RunOutcome, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
 import { DEFAULT_BEHAVIOUR, type SimulatedBehaviour } from './simulated-behaviour.ts'
+import { SnapshotFailure } from '../snapshot-failure.ts'
 import { StartError } from '../start-error.ts'
 import { requireSecrets } from './shared/desired-run.ts'
 import { makeStartStopwatch } from './shared/start-stopwatch.ts'
@@ -18,6 +19,7 @@ import { makeStartStopwatch } from './shared/start-stopwatch.ts'
 export type SimulatedWorld = {
   readonly runs: Map<RunId, SimulatedRun>
   readonly stored: Set<SandboxId>
+  readonly snapshots: Set<SnapshotId>
   readonly onChange: Set<() => void>
   /** Ends a run now, as a crash would. Does nothing to a run that has ended or is unknown. */
   end(run: RunId, outcome: RunOutcome): void
@@ -37,6 +39,7 @@ export function makeSimulatedWorld(): SimulatedWorld {
   return {
     runs,
     stored: new Set(),
+    snapshots: new Set(),
     onChange,
     end(id, outcome) {
       const run = runs.get(id)
@@ -229,6 +232,25 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       world.stored.delete(sandbox)
       return Promise.resolve()
     },
+    snapshots: {
+      take({ snapshot_id, sandbox_id, records_integrity }) {
+        if (!world.stored.has(sandbox_id))
+          return Promise.reject(new SnapshotFailure('no_disk', 'the sandbox has no disk yet: it was never started'))
+        const run = [...world.runs.values()].find(({ desired }) => desired.sandbox_id === sandbox_id)
+        world.snapshots.add(snapshot_id)
+        return Promise.resolve({
+          disk_bytes: default_disk_mib * 1024 * 1024,
+          taken_bytes: 0,
+          image_reference: run?.desired.spec.image ?? 'simulated',
+          image_digest: NO_DIGEST,
+          sha256: records_integrity ? NO_DIGEST.slice('sha256:'.length) : null,
+        })
+      },
+      discard(snapshot) {
+        world.snapshots.delete(snapshot)
+        return Promise.resolve()
+      },
+    },
     measureDisks: () => Promise.resolve([]),
     openChannel(id): Promise<Duplex> {
       const isRunning = world.runs.get(id)?.observed.phase === 'running'
@@ -256,6 +278,8 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
 
 const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1_073_741_824 }
 
+/** The hash of nothing. */
+const NO_DIGEST = 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855'
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 
 function throwIfEnded(observed: ObservedRun): void {

@@ -26,9 +26,9 @@ my %NUMBERS = (
     pidfd_open => 434,
     (POSIX::uname())[4] eq 'aarch64'
     ? (waitid => 95, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, pivot_root => 41, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
-        renameat2 => 276, setgroups => 159, prlimit64 => 261, setns => 268)
+        renameat2 => 276, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
     : (fsync => 74, prctl => 157, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
-        unshare => 272, signalfd4 => 289, renameat2 => 316, prlimit64 => 302, setns => 308),
+        unshare => 272, signalfd4 => 289, renameat2 => 316, prlimit64 => 302, setns => 308, syncfs => 306),
 );
 
 # Makes a system call and returns its result. Dies with `name: reason` when the kernel refuses.

@@ -15,11 +15,14 @@ use POSIX ();
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
 require(__FILE__ =~ s{[^/]+$}{idmapped-mounts.pl}r);
+require(__FILE__ =~ s{[^/]+$}{disk-copies.pl}r);
 
 use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096};
 
 my %CALLS = (
     copy => \&copy_sparsely,
+    snapshot => \&snapshot_disk,
+    thaw => \&thaw_disk,
     fifos => \&make_fifos,
     disk => \&mount_disk,
     devices => \&mount_devices,
@@ -57,39 +60,6 @@ sub make_fifos {
         unlink $path;
         POSIX::mkfifo($path, 0666) && chmod 0666, $path or die "$path: $!\n"; # chmod, because the umask takes bits away
     }
-}
-
-use constant {SEEK_DATA => 3, SEEK_HOLE => 4, BLOCK => 4096, PIECE => 1024 * 1024};
-
-# copy FROM TO: copies a file to a new file that only its owner can read. Blocks of zeros become holes. Syncs the copy,
-# as mkfs does. After a crash of the machine, the file system in the copy can therefore be repaired.
-sub copy_sparsely {
-    my ($from, $to) = @_;
-    sysopen my $source, $from, O_RDONLY or die "$from: $!\n";
-    sysopen my $target, $to, O_WRONLY | O_CREAT | O_EXCL, 0600 or die "$to: $!\n";
-    my $size = -s $source;
-    truncate $target, $size or die "$to: $!\n";
-    my $nothing = "\0" x BLOCK;
-    for (my $at = 0; defined($at = sysseek $source, $at, SEEK_DATA);) {
-        my $end = sysseek($source, $at, SEEK_HOLE) // die "$from: $!\n";
-        while ($at < $end) {
-            sysseek $source, $at, SEEK_SET or $at == 0 or die "$from: $!\n";
-            my $count = sysread($source, my $piece, $end - $at < PIECE ? $end - $at : PIECE) || die "$from: $!\n";
-            for (my $first = 0; $first < $count;) {
-                my $last = $first;
-                $last += BLOCK while $last < $count && substr($piece, $last, BLOCK) ne $nothing;
-                if ($last > $first) {
-                    my $length = ($last < $count ? $last : $count) - $first;
-                    sysseek $target, $at + $first, SEEK_SET;
-                    (syswrite($target, $piece, $length, $first) // 0) == $length or die "$to: $!\n";
-                }
-                $first = $last + BLOCK;
-            }
-            $at += $count;
-        }
-    }
-    $!{ENXIO} or die "$from: $!\n"; # no data from there on (lseek(2))
-    call('fsync', fileno $target);
 }
 
 # disk IMAGE FOLDER OWNER: mounts a disk image and makes the folders that an overlay needs in it.

@@ -5,8 +5,18 @@ import { encodeFields, sendRequest, setKeepsAlive, startPerl, type PerlProcess }
 
 /** The system calls of `perl/system-calls.pl`, each with its arguments. */
 export type SystemCall =
-  /** Copies a file to a new file that only its owner can read. Blocks of zeros become holes. */
+  /**
+   * Copies a file to a new file that only its owner can read. The two share their blocks where the file system can do that.
+   * Otherwise blocks of zeros become holes.
+   */
   | readonly ['copy', from: string, to: string]
+  /**
+   * Copies a disk as `copy` does. If it is mounted on the folder, its file system is frozen meanwhile, so that the copy has all that
+   * was written. A killed call thaws it too.
+   */
+  | readonly ['snapshot', image: string, folder: string, to: string]
+  /** Thaws a disk that is mounted on the folder and was left frozen. May be repeated. */
+  | readonly ['thaw', image: string, folder: string]
   /** Creates named pipes, replacing existing files. Any user who can reach a pipe may open it. */
   | readonly ['fifos', ...paths: string[]]
   /** Mounts a disk image on a folder. Creates the folders `upper`, which belongs to the owner, and `work` in it. */

@@ -14,6 +14,7 @@ import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
 import { makeEnforceHardLimitsLoop } from '../../../src/loops/enforce-hard-limits.ts'
+import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.ts'
 import { makeReapVolumesLoop } from '../../../src/loops/reap-volumes.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {
@@ -99,6 +100,8 @@ test('together, operations, operators, loops and workers record every event type
   await makeEnforceHardLimitsLoop(deps).run(signal)
   const ended = await world.create({ image: 'registry.example/fails:1' })
   await waitUntil(async () => (await world.statusOf(ended.id)).status === 'failed')
+  const taken = { name: 'of-failed', labels: {}, replaces: false, records_integrity: false }
+  await createSnapshot(deps, world.control.caller, { ...taken, sandbox_id: ended.id })
   const hungry = await world.create({ image: 'registry.example/hungry:1' })
   await waitUntil(async () => (await typesOf(hungry.id)).has('sandbox_out_of_memory'))
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
@@ -108,7 +111,8 @@ test('together, operations, operators, loops and workers record every event type
   await recordDiskPressure(deps, world.worker_id, { disk: { ...disk, pressure: 'none' }, wasShort: true })
   await waitUntil(async () => {
     await makeReapVolumesLoop(deps).run(signal)
-    return (await allEvents()).some(({ event_type }) => event_type === 'volume_deleted')
+    const types = new Set((await allEvents()).map(({ event_type }) => event_type))
+    return types.has('volume_deleted') && types.has('snapshot_failed')
   })
   const left = new Set((await allEvents()).map(({ event_type }) => event_type))
   const missing = Object.keys(EVENT_TYPES).filter((type) => ![...left].some((one) => one === type))

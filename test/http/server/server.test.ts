@@ -69,6 +69,7 @@ test('every operation that needs a key answers 401, and nothing else, without a 
 
 test('a recorded create body of the public clients that the schema allows is accepted', async () => {
   for (const { name, body } of understoodBodies()) {
+    if (name.includes('snapshot')) continue // no snapshot is in this world; test/e2e/snapshots.test.ts restores one
     const reply = await ask({ method: 'POST', url: '/v1/sandboxes?start=true&wait_for=running&wait_timeout=90', body })
     assert.equal(reply.status, 200, `${name}: ${reply.text}`)
     assertReplyMatchesContract('create_sandbox', reply.status, reply.json())

@@ -14,6 +14,8 @@ import type { RunUsage } from './run/run-activity.ts'
 import type { OutputCaptures } from './run/output-captures.ts'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Container } from './container.ts'
+import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
+import type { DiskSnapshots } from './disk/disk-snapshots.ts'
 import type { SandboxDisks } from './disk/sandbox-disks.ts'
 import type { Launcher } from './run/launcher.ts'
 import type { HardLimits } from './users/rlimits.ts'
@@ -102,6 +104,9 @@ export type OciContext = OciDriverInput & {
   readonly records: OciRunRecords
   readonly captures: OutputCaptures
   readonly disks: SandboxDisks
+  /** Held while a sandbox's disk is mounted, unmounted or copied, by the sandbox. */
+  readonly diskLocks: KeyedMutex
+  readonly snapshots: DiskSnapshots
   readonly growth: GrowthLimits
   readonly memoryKills: MemoryKills
   readonly users: SandboxUsers

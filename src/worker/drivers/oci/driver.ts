@@ -9,6 +9,8 @@ import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
+import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
+import { openDiskSnapshots } from './disk/disk-snapshots.ts'
 import { openSandboxDisks } from './disk/sandbox-disks.ts'
 import { makePoolFiller, type PoolFiller } from './pool-filler.ts'
 import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
@@ -67,6 +69,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   await killOrphanedShims(context)
   await reclaimHostDevices(log)
   await limitAdoptedRuns(context)
+  await thawDisks(context)
   const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
   opened.defer(() => supervisor.close())
   await removeUnrecordedRuns(context)
@@ -87,6 +90,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       supervisor.assertNoRunOf(sandbox)
       await disks.delete(sandbox)
     },
+    snapshots: context.snapshots,
     async measureDisks() {
       const live = records.list().filter(({ is_released, started }) => !is_released && started !== null)
       return await Promise.all(
@@ -197,6 +201,16 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     readBootId(),
     readFile('/proc/self/limits', 'utf8'),
   ])
+  const diskLocks = makeKeyedMutex()
+  const snapshots = await openDiskSnapshots({
+    dir: `${dir}/disks/snapshots`,
+    imagesDir: folders.images,
+    disks,
+    diskLocks,
+    mountedAt: (run) => rootfsPaths(mountFolder, run).disk,
+    reserve: settings.diskReserve,
+    commands,
+  })
   const hardLimits = sandboxHardLimits(parseHardLimits(limits))
   const held = records
     .list()
@@ -225,6 +239,8 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     users,
     captures: makeOutputCaptures({ records, bootId, logs, clock, log }),
     disks,
+    diskLocks,
+    snapshots,
     memoryKills: makeMemoryKills({
       cgroups: limited.cgroups,
       kernelLog: openKernelLog(),
@@ -242,6 +258,12 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     hardLimits,
     imageFlaw,
   }
+}
+
+/** Thaws disks that a killed worker may have left frozen in the middle of a snapshot. */
+async function thawDisks({ records, disks, mountDir, commands }: OciContext): Promise<void> {
+  for (const { run_id, sandbox_id, is_released } of records.list())
+    if (!is_released) await commands.callSystem(['thaw', disks.pathOf(sandbox_id), rootfsPaths(mountDir, run_id).disk])
 }
 
 /** Returns the container of a running run, or null if the run is not running. */

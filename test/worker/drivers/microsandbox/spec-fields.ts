@@ -83,6 +83,7 @@ export const SPEC: TableOf<SandboxSpec> = {
     is: { cmd: '/sbin/init', args: ['--x'], env: [['K', 'V']] },
   },
   security_profile: { value: 'restricted', at: 'securityProfile', is: 'restricted' },
+  snapshot_id: { by: 'the control plane, which restores snapshots only on the worker that made them' },
   lifecycle: { by: 'LIFECYCLE' },
 }
 

@@ -60,9 +60,11 @@ function layerPath(stored: string, imagesDir: string): string {
 /** The folders and the key of a driver. A data folder that was never started has no key. */
 type DriverFolders = { readonly dir: string; readonly imagesDir: string; readonly key: string | null }
 
-/** Reads which image layers the running and stopped sandboxes of a driver need. These layers must not be deleted. */
+/** Reads which image layers the running and stopped sandboxes and the snapshots of a driver need. These layers must not be deleted. */
 export async function readLayersInUse({ dir, imagesDir, key }: DriverFolders): Promise<ReadonlySet<string>> {
-  const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept'), imagesDir))
+  const folders = ['kept', 'snapshots'].map((name) => join(dir, 'disks', name))
+  const pinned = await Promise.all(folders.map((folder) => readPinnedLayers(folder, imagesDir)))
+  const layers = new Set(pinned.flat())
   if (key === null) return layers
   const mountDir = mountFolderOf(key)
   for (const run of await namesIn(mountDir)) {

@@ -1,17 +1,16 @@
 import { existsSync } from 'node:fs'
-import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Random } from '../../../../lib/random.ts'
-import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import type { Image } from '../../../images/image.ts'
 import { openDiskPromises } from './disk-promises.ts'
-import { describeCheckFailure } from './check-failure.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
+import { isClean, repair } from './repair-disk.ts'
 import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts'
 
 /**
@@ -20,8 +19,13 @@ import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts
  * replaces it.
  */
 export type SandboxDisks = {
-  /** Returns the sandbox's stored disk, checked and ready to mount, or a new empty disk. */
-  prepare(sandbox: SandboxId, sizeMib: number): Promise<SandboxDisk>
+  /**
+   * Returns the sandbox's stored disk, checked and ready to mount, or a new disk: a copy of the disk `from`, or an empty one if
+   * that is null.
+   */
+  prepare(sandbox: SandboxId, sizeMib: number, from: string | null): Promise<SandboxDisk>
+  /** The path of a sandbox's disk, which may not exist. */
+  pathOf(sandbox: SandboxId): string
   /** Marks a disk as ready and stores its image with it. From then on the disk is kept. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
   /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
@@ -76,7 +80,8 @@ type SandboxDisksInput = {
   readonly unmountPooled: (name: string) => Promise<void>
 }
 
-const CHECK_TIMEOUT_MS = 600_000
+/** The time for copying the largest disk on a slow machine. */
+const COPY_TIMEOUT_MS = 1_800_000
 const IMAGE = 'disk.img'
 const READY = 'ready'
 const HOLDER = 'holder'
@@ -124,7 +129,8 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     async releaseHolder(sandbox, run) {
       if ((await holderOf(sandbox)) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
     },
-    async prepare(sandbox, sizeMib) {
+    pathOf: (sandbox) => join(folderOf(sandbox), IMAGE),
+    async prepare(sandbox, sizeMib, from) {
       const path = join(folderOf(sandbox), IMAGE)
       if (isReady(sandbox)) {
         if (!(await isClean(path))) await repair(input.commands, path)
@@ -133,6 +139,10 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
       await promises.add(sandbox, sizeMib)
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
+      if (from !== null) {
+        await input.commands.callSystem(['copy', from, path], { timeoutMs: COPY_TIMEOUT_MS })
+        return { path, isNew: true, sizeMib, mountedAs: null }
+      }
       const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null
       if (mountedAs === null) await format(path, sizeMib)
       return { path, isNew: true, sizeMib, mountedAs }
@@ -171,22 +181,4 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
       }
     },
   }
-}
-
-/** Whether a file system was unmounted cleanly: `s_state` has bit 0 and no error bit (ext4 on-disk format, superblock). */
-async function isClean(path: string): Promise<boolean> {
-  const handle = await open(path, 'r')
-  try {
-    const state = Buffer.alloc(2)
-    await handle.read(state, 0, 2, 1024 + 0x3a)
-    return (state.readUInt16LE() & 3) === 1
-  } finally {
-    await handle.close()
-  }
-}
-
-async function repair(commands: CommandRunner, path: string): Promise<void> {
-  const result = await commands.attempt('e2fsck', ['-f', '-y', path], { timeoutMs: CHECK_TIMEOUT_MS })
-  const failure = describeCheckFailure(result)
-  if (failure !== null) throw new Error(failure)
 }

@@ -11,6 +11,7 @@ import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
 import { makeServedMounts } from './mount-disk-image.ts'
+import type { DiskSource } from '../disk/disk-snapshots.ts'
 import type { SandboxDisk } from '../disk/sandbox-disks.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
 import { makeFolderLimiter } from './limit-folder.ts'
@@ -105,7 +106,8 @@ async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise
 }
 
 async function resolveRunImage(context: OciContext, desired: DesiredRun, signal: AbortSignal): Promise<Image> {
-  const pinned = await context.disks.pinnedImageOf(desired.sandbox_id)
+  const pinned =
+    (await context.disks.pinnedImageOf(desired.sandbox_id)) ?? (await findSnapshot(context, desired))?.image ?? null
   const log = context.logs.writerOf(desired.sandbox_id)
   return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
 }
@@ -140,26 +142,41 @@ async function pinRunMounts(
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 
+/** Returns the snapshot from which the sandbox's disk is made, or null if it is made empty. */
+async function findSnapshot(context: OciContext, { spec }: DesiredRun): Promise<DiskSource | null> {
+  if (spec.snapshot_id === undefined) return null
+  const found = await context.snapshots.find(spec.snapshot_id)
+  if (found === null) throw new StartError('disk', 'the snapshot that the sandbox is made from is not on this worker')
+  return found
+}
+
 async function prepareDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
+  return await withStartFailure(
+    'disk',
+    "the sandbox's disk could not be made ready",
+    context.diskLocks.run(desired.sandbox_id, () => prepareLockedDisk(context, desired, paths)),
+  )
+}
+
+async function prepareLockedDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
   const { disks, records, settings, users } = context
   const { run_id, sandbox_id } = desired
   const holder = await disks.holderOf(sandbox_id)
   if (holder !== null && holder !== run_id && records.read(holder) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
-  const prepare = async (): Promise<SandboxDisk> => {
-    const sizeMib = diskSizeMib(desired, settings)
-    await settings.diskReserve.requireNotCritical('the sandbox was not started')
-    if (!disks.isReady(sandbox_id)) {
-      requireDiskSize(sizeMib, settings)
-      await settings.diskReserve.require('the sandbox got no disk')
-    }
-    const disk = await disks.prepare(sandbox_id, sizeMib)
-    await disks.setHolder(sandbox_id, run_id)
-    // A pooled disk is mounted already. Renaming its folder moves the mount with it.
-    if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
-    else await mountDisk(context, paths, disk.path)
-    assignMounts(paths, users.of(run_id).uid_shift)
-    return disk
+  const sizeMib = diskSizeMib(desired, settings)
+  await settings.diskReserve.requireNotCritical('the sandbox was not started')
+  const isReady = disks.isReady(sandbox_id)
+  if (!isReady) {
+    requireDiskSize(sizeMib, settings)
+    await settings.diskReserve.require('the sandbox got no disk')
   }
-  return await withStartFailure('disk', "the sandbox's disk could not be made ready", prepare())
+  const from = isReady ? null : await findSnapshot(context, desired)
+  const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null)
+  await disks.setHolder(sandbox_id, run_id)
+  // A pooled disk is mounted already. Renaming its folder moves the mount with it.
+  if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
+  else await mountDisk(context, paths, disk.path)
+  assignMounts(paths, users.of(run_id).uid_shift)
+  return disk
 }

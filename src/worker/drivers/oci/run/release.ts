@@ -37,10 +37,12 @@ export async function releaseRun(context: OciContext, record: OciRunRecord): Pro
 
 /** Releases a run's disk. If the sandbox's first start failed, also deletes the disk, because it contains no data. */
 async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRecord): Promise<void> {
-  await removeMounts(context, run_id)
-  const { disks } = context
-  await disks.releaseHolder(sandbox_id, run_id)
-  if (!disks.isReady(sandbox_id) && (await disks.holderOf(sandbox_id)) === null) await disks.delete(sandbox_id)
+  const { disks, diskLocks } = context
+  await diskLocks.run(sandbox_id, async () => {
+    await removeMounts(context, run_id)
+    await disks.releaseHolder(sandbox_id, run_id)
+    if (!disks.isReady(sandbox_id) && (await disks.holderOf(sandbox_id)) === null) await disks.delete(sandbox_id)
+  })
 }
 
 /** Unmounts a run's file systems and removes their folders. It removes only empty folders, so it can't delete content. */

@@ -1,0 +1,130 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { asId, type SandboxId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
+import { BYTES_PER_GIB } from '../../domain/volumes/volume.ts'
+import { violatedConstraint } from '../../store/postgres/database.ts'
+import * as snapshots from '../../store/snapshots/snapshots.ts'
+import * as snapshotSources from '../../store/snapshots/snapshot-sources.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
+import { recordEvent } from '../events/record-event.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
+import { SNAPSHOTS_TOPIC } from '../topics.ts'
+
+export type CreateSnapshotDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+
+export type NewSnapshotInput = {
+  readonly sandbox_id: SandboxId
+  /** Null: the snapshot is for a fork. */
+  readonly name: string | null
+  readonly labels: Readonly<Record<string, string>>
+  /** Whether it takes the place of a snapshot of that name, once it is complete. */
+  readonly replaces: boolean
+  readonly records_integrity: boolean
+  readonly attempt?: IdempotentAttempt | null
+}
+
+/**
+ * Begins to make a snapshot of a sandbox's disk. The operation is durable before the call resolves. Throws `sandbox_not_found`,
+ * `invalid_state_transition` for a sandbox without a disk, `snapshot_name_already_exists` and `quota_exceeded`.
+ */
+export async function createSnapshot(
+  deps: CreateSnapshotDeps,
+  caller: Caller,
+  input: NewSnapshotInput,
+): Promise<Snapshot> {
+  const { org_id, actor } = caller
+  const { attempt = null, ...wanted } = input
+  if (attempt !== null && attempt.savedNote !== null)
+    return await madeByEarlierAttempt(deps, caller, asId<SnapshotOperationId>(attempt.savedNote))
+  const source = await deps.db.asOrg(org_id, (q) => snapshotSources.find(q, org_id, input.sandbox_id))
+  if (source === null) throw new Problem('sandbox_not_found')
+  if (source.home_worker_id === null) throw hasNoDisk(source.status)
+  await requireStorage(deps, caller)
+  const operation_id = asId<SnapshotOperationId>(deps.uuids.next())
+  const row: snapshots.NewSnapshot = {
+    ...wanted,
+    id: asId<SnapshotId>(deps.uuids.next()),
+    operation_id,
+    org_id,
+    sandbox_name: source.name,
+    worker_id: source.home_worker_id,
+    image: source.spec.image,
+    created_at: deps.clock.now(),
+  }
+  try {
+    const made = await deps.db.transaction(org_id, async (tx) => {
+      await attempt?.saveNote(tx, operation_id)
+      const inserted = await snapshots.insert(tx, row)
+      if (inserted === null) throw tooMany()
+      const { id: snapshot_id, name, sandbox_id } = row
+      if (name !== null) {
+        const payload = { snapshot_id, name, sandbox_id }
+        await recordEvent(deps, tx, { org_id, actor, event_type: 'snapshot_requested', payload })
+      }
+      return inserted
+    })
+    deps.notifications.publish([SNAPSHOTS_TOPIC])
+    return made
+  } catch (error) {
+    if (violatedConstraint(error) === 'snapshots_name_key') throw nameTaken(input.name)
+    throw error
+  }
+}
+
+async function madeByEarlierAttempt(
+  { db }: Pick<BaseDeps, 'db'>,
+  { org_id }: Caller,
+  id: SnapshotOperationId,
+): Promise<Snapshot> {
+  const found = await db.asOrg(org_id, (q) => snapshots.findByOperation(q, org_id, id))
+  if (found === null) throw idempotencyReplyLost('the snapshot was made and is gone since')
+  return found
+}
+
+/** Throws `quota_exceeded` if volumes and snapshots have the organization's whole storage. */
+async function requireStorage({ db }: Pick<BaseDeps, 'db'>, { org_id }: Caller): Promise<void> {
+  const [max, bytes] = await db.asOrg(org_id, async (q) => {
+    return [await volumes.storageLimitGib(q, org_id), await snapshots.storedBytes(q, org_id)] as const
+  })
+  if (max === null || bytes < max * BYTES_PER_GIB) return
+  throw new Problem('quota_exceeded', {
+    message: `quota exceeded: volumes and snapshots have all of the ${String(max)} GiB of the organization`,
+    details: {
+      limit: 'max_total_storage_gib',
+      max,
+      current: bytes / BYTES_PER_GIB,
+      requested: 0,
+      how_to_change: 'delete some',
+    },
+  })
+}
+
+/** The problem of a sandbox that was never placed on a worker. */
+export function hasNoDisk(status: string): Problem {
+  return new Problem('invalid_state_transition', {
+    message: 'invalid state transition: the sandbox has no disk yet; start it first',
+    details: { field: 'status', seen: status, accepted: ['running', 'stopped', 'failed'] },
+  })
+}
+
+export function nameTaken(name: string | null): Problem {
+  return new Problem('snapshot_name_already_exists', {
+    details: { field: 'name', seen: name, accepted: 'a name that no snapshot has, or force true' },
+  })
+}
+
+function tooMany(): Problem {
+  const max = String(SNAPSHOTS_MAX)
+  return new Problem('quota_exceeded', {
+    message: `quota exceeded: an organization has at most ${max} snapshots`,
+    details: {
+      limit: 'snapshots',
+      max: SNAPSHOTS_MAX,
+      current: SNAPSHOTS_MAX,
+      requested: 1,
+      how_to_change: 'delete some',
+    },
+  })
+}

@@ -1,0 +1,116 @@
+/** The queries of the loop that makes snapshots and deletes their data. */
+import type { SnapshotId, WorkerId } from '../../domain/ids.ts'
+import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
+import type { Queryable } from '../postgres/database.ts'
+import { SNAPSHOT_COLUMNS } from './snapshots.ts'
+
+/** A snapshot to make. */
+export type SnapshotToTake = Snapshot & {
+  readonly records_integrity: boolean
+  /** Whether its sandbox or its worker is gone. */
+  readonly has_lost_source: boolean
+}
+
+/** The oldest snapshots that are not complete. */
+export async function toTake(q: Queryable, limit: number): Promise<readonly SnapshotToTake[]> {
+  const { rows } = await q.query<SnapshotToTake>({
+    name: 'snapshotWork.toTake',
+    text: `SELECT ${SNAPSHOT_COLUMNS}, records_integrity,
+             NOT EXISTS (SELECT FROM sandboxes s WHERE s.id = n.sandbox_id AND s.visible_until IS NULL)
+               OR NOT EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NULL) AS has_lost_source
+           FROM snapshots n WHERE status IN ('queued', 'in_progress') ORDER BY id LIMIT $1`,
+    values: [limit],
+  })
+  return rows
+}
+
+/** Notes that the worker is making a snapshot. */
+export async function begin(q: Queryable, id: SnapshotId, now: Date): Promise<void> {
+  await q.query({
+    name: 'snapshotWork.begin',
+    text: `UPDATE snapshots SET status = 'in_progress', updated_at = $2 WHERE id = $1 AND status = 'queued'`,
+    values: [id, now],
+  })
+}
+
+/** The result of a snapshot. */
+export type SnapshotResult = Required<
+  Pick<Snapshot, 'disk_bytes' | 'size_bytes' | 'digest' | 'manifest' | 'completed_at'>
+>
+
+/**
+ * Completes a snapshot. If it replaces one of the same name, hides that one. Returns false, and changes nothing, if it is complete
+ * already. If its name was taken meanwhile, it violates `snapshots_name_key`.
+ */
+export async function complete(tx: Queryable, id: SnapshotId, result: SnapshotResult): Promise<boolean> {
+  const { disk_bytes, size_bytes, digest, manifest, completed_at } = result
+  await tx.query({
+    name: 'snapshotWork.hideReplaced',
+    text: `UPDATE snapshots o SET deleted_at = $2, updated_at = $2 FROM snapshots n
+           WHERE n.id = $1 AND n.replaces AND o.org_id = n.org_id AND o.name = n.name AND o.id <> n.id
+             AND o.status = 'succeeded' AND o.deleted_at IS NULL`,
+    values: [id, completed_at],
+  })
+  const { rowCount } = await tx.query({
+    name: 'snapshotWork.complete',
+    text: `UPDATE snapshots SET status = 'succeeded', replaces = false, disk_bytes = $2, size_bytes = $3, digest = $4, manifest = $5,
+             completed_at = $6, updated_at = $6
+           WHERE id = $1 AND status IN ('queued', 'in_progress')`,
+    values: [id, disk_bytes, size_bytes, digest, manifest, completed_at],
+  })
+  return rowCount === 1
+}
+
+/** Ends the making of a snapshot without one. Returns false if it is complete already. */
+export async function fail(
+  tx: Queryable,
+  id: SnapshotId,
+  { error, now }: { readonly error: NonNullable<Snapshot['error']>; readonly now: Date },
+): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    name: 'snapshotWork.fail',
+    text: `UPDATE snapshots SET status = 'failed', error = $2, completed_at = $3, updated_at = $3
+           WHERE id = $1 AND status IN ('queued', 'in_progress')`,
+    values: [id, JSON.stringify(error), now],
+  })
+  return rowCount === 1
+}
+
+export type SnapshotToDiscard = {
+  readonly id: SnapshotId
+  readonly worker_id: WorkerId
+  readonly is_worker_gone: boolean
+}
+
+/**
+ * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, those of
+ * interrupted forks, which have no name, and those that are gone with their worker. A sandbox needs the data until its first run has started.
+ */
+export async function toDiscard(
+  q: Queryable,
+  {
+    failedBefore,
+    unnamedBefore,
+    limit,
+  }: { readonly failedBefore: Date; readonly unnamedBefore: Date; readonly limit: number },
+): Promise<readonly SnapshotToDiscard[]> {
+  const { rows } = await q.query<SnapshotToDiscard>({
+    name: 'snapshotWork.toDiscard',
+    text: `SELECT n.id, n.worker_id,
+             NOT EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NULL) AS is_worker_gone
+           FROM snapshots n
+           WHERE (n.deleted_at IS NOT NULL AND n.status IN ('succeeded', 'failed') OR n.status = 'failed' AND n.completed_at < $1
+               OR n.name IS NULL AND n.status = 'succeeded' AND n.completed_at < $2
+               OR n.status = 'succeeded' AND EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NOT NULL))
+             AND NOT EXISTS (SELECT FROM sandboxes s WHERE s.snapshot_id = n.id AND s.visible_until IS NULL
+               AND NOT EXISTS (SELECT FROM runs r WHERE r.sandbox_id = s.id AND r.started_at IS NOT NULL))
+           ORDER BY n.id LIMIT $3`,
+    values: [failedBefore, unnamedBefore, limit],
+  })
+  return rows
+}
+
+/** Deletes the row of a snapshot whose data is gone. */
+export async function forget(tx: Queryable, id: SnapshotId): Promise<void> {
+  await tx.query({ name: 'snapshotWork.forget', text: 'DELETE FROM snapshots WHERE id = $1', values: [id] })
+}

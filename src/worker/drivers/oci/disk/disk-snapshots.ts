@@ -1,0 +1,154 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { mkdir, open, readdir, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import type { TakenSnapshot, SnapshotTask } from '../../../../contract/snapshots/snapshot-protocol.ts'
+import { asId, type SandboxId, type SnapshotId } from '../../../../domain/ids.ts'
+import { readJson, statOrNull, takenBytes, writeJsonAtomically } from '../../../../lib/files.ts'
+import type { KeyedMutex } from '../../../../lib/keyed-mutex.ts'
+import type { HostCommands } from '../../../processes/system-calls.ts'
+import type { DiskReserve } from '../../../disk-reserve.ts'
+import type { Image } from '../../../images/image.ts'
+import { SnapshotFailure } from '../../../snapshot-failure.ts'
+import { pinImage, readPinnedImage } from './pinned-image.ts'
+import { isClean, repair } from './repair-disk.ts'
+import type { SandboxDisks } from './sandbox-disks.ts'
+
+/**
+ * Snapshots of disks: copies that never change. Each has a folder with the disk and with the image that the disk was made
+ * over. The folder gets its name once everything in it is durable, so a snapshot is either whole or not there.
+ */
+export type DiskSnapshots = {
+  /**
+   * Copies a sandbox's disk, even while it is mounted. Returns the existing snapshot if there is one. Rejects with
+   * `SnapshotFailure`.
+   */
+  take(task: TakeTask): Promise<TakenSnapshot>
+  /** Returns what a new disk is made from, or null if the snapshot isn't here. */
+  find(snapshot: SnapshotId): Promise<DiskSource | null>
+  list(): Promise<readonly SnapshotId[]>
+  /** Deletes a snapshot. Disks that were made from it stay. Succeeds for an unknown snapshot. */
+  discard(snapshot: SnapshotId): Promise<void>
+}
+
+type TakeTask = Extract<SnapshotTask, { readonly do: 'take' }>
+
+export type DiskSource = { readonly path: string; readonly image: Image }
+
+type DiskSnapshotsInput = {
+  readonly dir: string
+  readonly imagesDir: string
+  readonly disks: Pick<SandboxDisks, 'pathOf' | 'isReady' | 'holderOf' | 'pinnedImageOf'>
+  /** Held while a disk is mounted, unmounted or copied, by its sandbox. */
+  readonly diskLocks: KeyedMutex
+  /** Returns the folder on which a run's disk is mounted. */
+  readonly mountedAt: (run: string) => string
+  readonly reserve: Pick<DiskReserve, 'require'>
+  readonly commands: HostCommands
+}
+
+const DISK = 'disk.img'
+const FACTS = 'snapshot.json'
+/** The suffix of the folder of a snapshot that is not complete. */
+const PARTIAL = '.new'
+/** The time for copying the largest disk on a slow machine. */
+const COPY_TIMEOUT_MS = 1_800_000
+
+/** Opens the folder of snapshots. Deletes those that an earlier worker did not finish. */
+export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<DiskSnapshots> {
+  const { dir, imagesDir } = input
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  for (const name of await readdir(dir))
+    if (name.endsWith(PARTIAL)) await rm(join(dir, name), { recursive: true, force: true })
+  const read = (snapshot: SnapshotId): Promise<TakenSnapshot | null> => readJson(join(dir, snapshot, FACTS))
+  return {
+    async take(task) {
+      const { snapshot_id, sandbox_id } = task
+      const partial = join(dir, `${snapshot_id}${PARTIAL}`)
+      return await input.diskLocks.run(snapshot_id, async () => {
+        const taken = await read(snapshot_id)
+        if (taken !== null) return taken
+        await rm(partial, { recursive: true, force: true })
+        await mkdir(partial, { mode: 0o700 })
+        try {
+          const facts = await fill(input, task, partial)
+          await writeJsonAtomically(join(partial, FACTS), facts)
+          await syncAll(partial)
+          await rename(partial, join(dir, snapshot_id))
+          await sync(dir)
+          return facts
+        } catch (error) {
+          await rm(partial, { recursive: true, force: true })
+          throw SnapshotFailure.of(error, `the disk of the sandbox ${sandbox_id} could not be copied`)
+        }
+      })
+    },
+    async find(snapshot) {
+      const image = await readPinnedImage(join(dir, snapshot), imagesDir)
+      return image === null ? null : { path: join(dir, snapshot, DISK), image }
+    },
+    async list() {
+      return (await readdir(dir)).filter((name) => !name.endsWith(PARTIAL)).map((name) => asId<SnapshotId>(name))
+    },
+    async discard(snapshot) {
+      await input.diskLocks.run(snapshot, async () => {
+        // First the name of an incomplete snapshot, so that a crash leaves no half of one.
+        const partial = join(dir, `${snapshot}${PARTIAL}`)
+        await rm(partial, { recursive: true, force: true })
+        if ((await statOrNull(join(dir, snapshot))) !== null) await rename(join(dir, snapshot), partial)
+        await rm(partial, { recursive: true, force: true })
+      })
+    },
+  }
+}
+
+/** Copies the disk and its image's description into the folder. The disk can be mounted and written to meanwhile. */
+async function fill(input: DiskSnapshotsInput, task: TakeTask, folder: string): Promise<TakenSnapshot> {
+  const { commands, diskLocks } = input
+  await input.reserve.require('the snapshot was not made')
+  const path = join(folder, DISK)
+  const image = await diskLocks.run(task.sandbox_id, () => copyDisk(input, task.sandbox_id, path))
+  await pinImage(folder, image, input.imagesDir)
+  if (!(await isClean(path))) await repair(commands, path)
+  const stats = await statOrNull(path)
+  return {
+    disk_bytes: stats?.size ?? 0,
+    taken_bytes: takenBytes(stats ?? { blocks: 0 }),
+    image_reference: image.reference,
+    image_digest: image.digest,
+    sha256: task.records_integrity ? await hashOf(path) : null,
+  }
+}
+
+async function copyDisk(input: DiskSnapshotsInput, sandbox: SandboxId, to: string): Promise<Image> {
+  const { commands, disks } = input
+  const image = await disks.pinnedImageOf(sandbox)
+  if (image === null) throw new SnapshotFailure('no_disk', 'the sandbox has no disk yet: it was never started')
+  const holder = await disks.holderOf(sandbox)
+  const from = disks.pathOf(sandbox)
+  const call =
+    holder === null ? (['copy', from, to] as const) : (['snapshot', from, input.mountedAt(holder), to] as const)
+  await commands.callSystem(call, { timeoutMs: COPY_TIMEOUT_MS })
+  return image
+}
+
+async function hashOf(path: string): Promise<string> {
+  const hash = createHash('sha256')
+  await pipeline(createReadStream(path, { highWaterMark: 1024 * 1024 }), hash)
+  return hash.digest('hex')
+}
+
+async function syncAll(folder: string): Promise<void> {
+  for (const name of await readdir(folder)) await sync(join(folder, name))
+  await sync(folder)
+}
+
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r')
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}
