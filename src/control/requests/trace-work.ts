@@ -9,16 +9,18 @@ type Work = {
   /** The span that this work is part of. Null: it is not traced. */
   readonly traceParent: string | null
   readonly attributes: SpanAttributes
+  /** The time that rows have for the beginning of this work, or null. What follows must not seem to begin earlier. */
+  readonly begunAt: Date | null
 }
 
 /** Does `work`, and records it as a span if it belongs to a trace. */
 export async function traceWork<T>(
   { tracer, clock }: TraceDeps & Pick<BaseDeps, 'clock'>,
-  { name, traceParent, attributes }: Work,
+  { name, traceParent, attributes, begunAt }: Work,
   work: () => Promise<T>,
 ): Promise<T> {
   if (tracer === undefined || traceParent === null) return work()
-  const fromMs = clock.now().getTime()
+  const fromMs = (begunAt ?? clock.now()).getTime()
   const beganMs = clock.monotonicMs()
   const record = (error: string | null): void => {
     const untilMs = fromMs + clock.monotonicMs() - beganMs

@@ -157,9 +157,9 @@ async function admitSandbox(
   }
 }
 
-function admissionSpan({ id, org_id }: NewSandbox, { traceParent = null, spec }: CreateSandboxCommand) {
+function admissionSpan({ id, org_id, created_at }: NewSandbox, { traceParent = null, spec }: CreateSandboxCommand) {
   const attributes = { 'sandyard.sandbox.id': id, 'sandyard.org.id': org_id, 'sandyard.image': spec.image }
-  return { name: 'admission', traceParent, attributes }
+  return { name: 'admission', traceParent, attributes, begunAt: created_at }
 }
 
 /**

@@ -72,7 +72,7 @@ async function admitStart(
     ...(traceParent === null ? {} : { traceParent }),
   } as const
   const attributes = { 'sandyard.sandbox.id': sandbox.id, 'sandyard.org.id': sandbox.org_id }
-  const answer = await traceWork(deps, { name: 'admission', traceParent, attributes }, () =>
+  const answer = await traceWork(deps, { name: 'admission', traceParent, attributes, begunAt: null }, () =>
     moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch)),
   )
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
