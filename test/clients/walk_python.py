@@ -6,7 +6,7 @@ import sys
 import traceback
 
 import microsandbox as m
-from microsandbox import Network, NetworkPolicy, Patch, Rlimit, Sandbox, Stdin, Volume
+from microsandbox import Network, NetworkPolicy, Patch, Rlimit, Sandbox, Snapshot, Stdin, Volume
 
 IMAGE = "localhost/demo"
 steps = []
@@ -223,6 +223,26 @@ async def _(_box):
     assert output.stdout_text == "from sandbox\n1000\nhello you\ntext 711\n", output.stdout_text
     assert (await box.exec("pwd")).stdout_text == "/var/tmp\n"
     await box.destroy()
+
+
+@step("a snapshot is made, listed, read, replaced, restored and removed")
+async def _(box):
+    await box.shell("echo kept > /root/kept")
+    made = await Snapshot.create("shot", from_sandbox="python-walk", labels={"team": "ml"})
+    assert (made.image_ref, made.labels) == (IMAGE, {"team": "ml"}), made
+    assert [one.name for one in await Snapshot.list()] == ["shot"]
+    assert (await Snapshot.get("shot")).digest == (await Snapshot.open("shot")).digest == made.digest
+    await expect(m.MicrosandboxError, Snapshot.create("shot", from_sandbox="python-walk"), "already exists")
+    await box.shell("echo later > /root/kept")
+    assert (await Snapshot.create("shot", from_sandbox="python-walk", force=True)).digest != made.digest
+    copy = await Sandbox.restore("shot", name="python-copy", memory=256)
+    assert (await copy.shell("cat /root/kept")).stdout_text == "later\n"
+    await Snapshot.remove("shot")
+    await expect(FileNotFoundError, Snapshot.get("shot"), "snapshot not found")
+    await expect(m.SandboxNotFoundError, Snapshot.create("x", from_sandbox="nobody"), "sandbox not found")
+    await expect(m.InvalidConfigError, Snapshot.create("~x", from_sandbox="python-walk"), "name is")
+    assert (await copy.shell("cat /root/kept")).stdout_text == "later\n"
+    await copy.destroy()
 
 
 async def next_output(handle):
