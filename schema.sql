@@ -846,9 +846,11 @@ CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WH
 
 CREATE UNIQUE INDEX snapshots_name_key ON public.snapshots USING btree (org_id, name) WHERE ((deleted_at IS NULL) AND (status <> 'failed'::text) AND (NOT replaces));
 
+CREATE INDEX snapshots_of_worker ON public.snapshots USING btree (worker_id);
+
 CREATE INDEX snapshots_page ON public.snapshots USING btree (org_id, id) WHERE ((deleted_at IS NULL) AND (status = 'succeeded'::text) AND (name IS NOT NULL));
 
-CREATE INDEX snapshots_to_discard ON public.snapshots USING btree (id) WHERE ((deleted_at IS NOT NULL) OR (status = 'failed'::text));
+CREATE INDEX snapshots_to_discard ON public.snapshots USING btree (id) WHERE ((deleted_at IS NOT NULL) OR (status = 'failed'::text) OR (name IS NULL));
 
 CREATE INDEX snapshots_to_take ON public.snapshots USING btree (id) WHERE (status = ANY (ARRAY['queued'::text, 'in_progress'::text]));
 

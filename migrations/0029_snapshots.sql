@@ -39,7 +39,8 @@ CREATE UNIQUE INDEX snapshots_name_key ON snapshots (org_id, name)
   WHERE deleted_at IS NULL AND status <> 'failed' AND NOT replaces;
 CREATE INDEX snapshots_page ON snapshots (org_id, id) WHERE deleted_at IS NULL AND status = 'succeeded' AND name IS NOT NULL;
 CREATE INDEX snapshots_to_take ON snapshots (id) WHERE status IN ('queued', 'in_progress');
-CREATE INDEX snapshots_to_discard ON snapshots (id) WHERE deleted_at IS NOT NULL OR status = 'failed';
+CREATE INDEX snapshots_to_discard ON snapshots (id) WHERE deleted_at IS NOT NULL OR status = 'failed' OR name IS NULL;
+CREATE INDEX snapshots_of_worker ON snapshots (worker_id);
 ALTER TABLE snapshots ENABLE ROW LEVEL SECURITY;
 ALTER TABLE snapshots FORCE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON snapshots USING (sandyard_sees(org_id));

@@ -13,7 +13,7 @@ import { createSandbox } from '../sandboxes/create-sandbox.ts'
 import { deleteSandbox } from '../sandboxes/delete-sandbox.ts'
 import { openInterceptKey, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import { SNAPSHOTS_TOPIC, snapshotTopic } from '../topics.ts'
-import { createSnapshot, type CreateSnapshotDeps } from './create-snapshot.ts'
+import { createSnapshot, hasNoDisk, type CreateSnapshotDeps } from './create-snapshot.ts'
 
 type ForkDeps = CreateSnapshotDeps &
   Pick<BaseDeps, 'seal' | 'log'> &
@@ -97,8 +97,9 @@ async function madeSnapshot(deps: ForkDeps, caller: Caller, { sandbox_id, signal
       const { aborted } = signal
       const found = await deps.db.asOrg(caller.org_id, (q) => snapshots.findByOperation(q, caller.org_id, operation_id))
       if (found?.status === 'succeeded') return found
-      if (found === null || found.status === 'failed') throw notCopied(found?.error?.message ?? 'the snapshot is gone')
-      if (aborted || deps.clock.monotonicMs() > untilMs) throw notCopied('its worker takes too long')
+      if (found === null || found.status === 'failed') throw notCopied(found?.error ?? null)
+      if (aborted || deps.clock.monotonicMs() > untilMs)
+        throw notCopied({ code: 'timeout', message: 'its worker takes too long' })
       if (!sleeper.signal.aborted)
         await interruptibleSleep(deps.clock, POLL_MS, AbortSignal.any([sleeper.signal, signal]))
       sleeper = new AbortController()
@@ -108,9 +109,11 @@ async function madeSnapshot(deps: ForkDeps, caller: Caller, { sandbox_id, signal
   }
 }
 
-function notCopied(why: string): Problem {
-  return new Problem('unavailable', {
-    message: `the disk of the sandbox could not be copied: ${why}`,
-    retryAfterSeconds: 5,
-  })
+/** The problem for a disk that was not copied, by why its snapshot failed. */
+function notCopied(error: Snapshot['error']): Problem {
+  if (error?.code === 'no_disk') return hasNoDisk('never started')
+  const message = `the disk of the sandbox could not be copied: ${error?.message ?? 'the copy is gone'}`
+  return error?.code === 'unsupported'
+    ? new Problem('invalid_sandbox_config', { message: `invalid sandbox config: ${message}` })
+    : new Problem('unavailable', { message, retryAfterSeconds: 5 })
 }

@@ -5,6 +5,7 @@ import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
+import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
 import * as fleet from '../../store/workers/fleet.ts'
 import type { BaseDeps } from '../deps.ts'
 
@@ -72,8 +73,8 @@ const NAMES_SHOWN = 10
 
 /**
  * Removes a worker. Its credential is void at once and its name is free. Throws `worker_in_use` while the worker has
- * runs, disks or volumes, unless `how` is `force`. With `force`, its runs are declared lost when its lease is over.
- * Sandboxes and volumes that were stored on it start empty on another worker. Throws `not_found`.
+ * runs, disks, volumes or snapshots, unless `how` is `force`. With `force`, its runs are declared lost when its lease is over.
+ * Sandboxes and volumes that were stored on it start empty on another worker. Its snapshots are gone. Throws `not_found`.
  */
 export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
   const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
@@ -83,9 +84,10 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
         message: `'${name}' is the worker of a running \`sandyard up\`; stop that first`,
       })
     const held = await fleet.holdings(tx, id, NAMES_SHOWN)
-    if (how === 'unused' && held.runs + held.sandboxes + held.volumes > 0)
+    if (how === 'unused' && held.runs + held.sandboxes + held.volumes + held.snapshots > 0)
       throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${formatHoldings(held)}` })
     await fleet.remove(tx, id, now)
+    await snapshotWork.hideOfWorker(tx, id, now)
     return { ...held, worker_id: id }
   })
   deps.log.info({ worker: name, ...removal }, 'a worker was removed')
@@ -93,11 +95,13 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
 }
 
 /** Describes what is stored on a worker, as a part of a sentence. */
-export function formatHoldings({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
+export function formatHoldings(held: fleet.Holdings): string {
+  const { runs, sandboxes, sandbox_names, volumes, volume_names, snapshots, snapshot_names } = held
   return [
     `${String(runs)} runs`,
     `the disks of ${String(sandboxes)} sandboxes${formatNames(sandbox_names, sandboxes)}`,
     `${String(volumes)} volumes${formatNames(volume_names, volumes)}`,
+    `${String(snapshots)} snapshots${formatNames(snapshot_names, snapshots)}`,
   ].join(', ')
 }
 

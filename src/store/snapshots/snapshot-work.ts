@@ -83,8 +83,8 @@ export type SnapshotToDiscard = {
 }
 
 /**
- * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, those of
- * interrupted forks, which have no name, and those that are gone with their worker. A sandbox needs the data until its first run has started.
+ * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, and those of
+ * interrupted forks, which have no name. A sandbox needs the data until its first run has started.
  */
 export async function toDiscard(
   q: Queryable,
@@ -100,8 +100,7 @@ export async function toDiscard(
              NOT EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NULL) AS is_worker_gone
            FROM snapshots n
            WHERE (n.deleted_at IS NOT NULL AND n.status IN ('succeeded', 'failed') OR n.status = 'failed' AND n.completed_at < $1
-               OR n.name IS NULL AND n.status = 'succeeded' AND n.completed_at < $2
-               OR n.status = 'succeeded' AND EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NOT NULL))
+               OR n.name IS NULL AND n.status = 'succeeded' AND n.completed_at < $2)
              AND NOT EXISTS (SELECT FROM sandboxes s WHERE s.snapshot_id = n.id AND s.visible_until IS NULL
                AND NOT EXISTS (SELECT FROM runs r WHERE r.sandbox_id = s.id AND r.started_at IS NOT NULL))
            ORDER BY n.id LIMIT $3`,
@@ -113,4 +112,13 @@ export async function toDiscard(
 /** Deletes the row of a snapshot whose data is gone. */
 export async function forget(tx: Queryable, id: SnapshotId): Promise<void> {
   await tx.query({ name: 'snapshotWork.forget', text: 'DELETE FROM snapshots WHERE id = $1', values: [id] })
+}
+
+/** Hides all snapshots of a worker that is removed: their data is gone with it. */
+export async function hideOfWorker(tx: Queryable, worker: WorkerId, now: Date): Promise<void> {
+  await tx.query({
+    name: 'snapshotWork.hideOfWorker',
+    text: 'UPDATE snapshots SET deleted_at = $2, updated_at = $2 WHERE worker_id = $1 AND deleted_at IS NULL',
+    values: [worker, now],
+  })
 }

@@ -125,6 +125,8 @@ export type Holdings = {
   /** The names of the first sandboxes and of the first volumes. */
   readonly sandbox_names: readonly string[]
   readonly volume_names: readonly string[]
+  readonly snapshots: number
+  readonly snapshot_names: readonly string[]
 }
 
 /** The data that only this worker stores, with at most `namesLimit` names of each kind. */
@@ -133,6 +135,10 @@ export async function holdings(q: Queryable, id: WorkerId, namesLimit: number): 
     text: `SELECT (SELECT count(*)::integer FROM runs WHERE worker_id = $1 AND ended_at IS NULL) AS runs,
              (SELECT count(*)::integer FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL) AS sandboxes,
              (SELECT count(*)::integer FROM volumes WHERE home_worker_id = $1 AND status = 'active') AS volumes,
+             (SELECT count(*)::integer FROM snapshots WHERE worker_id = $1 AND deleted_at IS NULL AND name IS NOT NULL
+               AND status <> 'failed') AS snapshots,
+             ARRAY(SELECT name FROM snapshots WHERE worker_id = $1 AND deleted_at IS NULL AND name IS NOT NULL
+               AND status <> 'failed' ORDER BY id LIMIT $2) AS snapshot_names,
              ARRAY(SELECT name FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL ORDER BY id LIMIT $2) AS sandbox_names,
              ARRAY(SELECT coalesce(name, 'the default volume of its organization') FROM volumes
                WHERE home_worker_id = $1 AND status = 'active' ORDER BY id LIMIT $2) AS volume_names`,

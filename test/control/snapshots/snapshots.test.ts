@@ -1,0 +1,129 @@
+import assert from 'node:assert/strict'
+import { after, before, beforeEach, test } from 'node:test'
+import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.ts'
+import { deleteSnapshot } from '../../../src/control/snapshots/delete-snapshot.ts'
+import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
+import { getSnapshotOperation, listSnapshots } from '../../../src/control/snapshots/read-snapshots.ts'
+import { removeWorker } from '../../../src/control/workers/fleet.ts'
+import type { SandboxId, SnapshotOperationId } from '../../../src/domain/ids.ts'
+import { Problem } from '../../../src/domain/problem.ts'
+import type { Snapshot } from '../../../src/domain/snapshots/snapshot.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
+import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { waitUntil } from '../../support/wait.ts'
+import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
+
+// Snapshots by a real worker's agent with simulated disks.
+
+let world: WorkerWorld
+let machine: SimulatedWorld
+const SIGNAL = new AbortController().signal
+before(async () => {
+  world = await makeWorkerWorld()
+})
+after(() => world.close())
+beforeEach(() => {
+  machine = makeSimulatedWorld()
+})
+
+function makeDriver(): Driver {
+  const failing = {
+    image: /\/fails:/,
+    behaviour: { startFailure: { reason: 'image', message: 'no such image' } },
+  } as const
+  return makeSimulatedDriver({ clock: systemClock, world: machine, behaviourOf: behaviourByImage([failing]) })
+}
+
+async function runningSandbox(): Promise<SandboxId> {
+  const { id } = await world.create()
+  await waitUntil(async () => (await world.statusOf(id)).status === 'running')
+  return id
+}
+
+function begin(sandbox_id: SandboxId, name: string): Promise<Snapshot> {
+  const { deps, caller } = world.control
+  const how = { labels: {}, replaces: false, records_integrity: false }
+  return createSnapshot(deps, caller, { ...how, sandbox_id, name })
+}
+
+const read = (id: SnapshotOperationId): Promise<Snapshot> =>
+  getSnapshotOperation(world.control.deps, world.control.caller, id)
+
+async function ended(id: SnapshotOperationId): Promise<Snapshot> {
+  return await waitUntil(async () => {
+    const found = await read(id)
+    return found.completed_at !== null && found
+  })
+}
+
+test('an operation is queued, then in progress while the worker copies, then it has succeeded', async () => {
+  const driver = makeDriver()
+  const { promise: copied, resolve: finish } = Promise.withResolvers<undefined>()
+  const { snapshots } = driver
+  assert.ok(snapshots)
+  const slow: Driver = {
+    ...driver,
+    snapshots: { ...snapshots, take: async (task) => await copied.then(() => snapshots.take(task)) },
+  }
+  const end = world.runWorker(slow)
+  const id = await runningSandbox()
+  const { operation_id, status } = await begin(id, 'states')
+  assert.equal(status, 'queued')
+  await waitUntil(async () => (await read(operation_id)).status === 'in_progress')
+  assert.deepEqual(
+    (await listSnapshots(world.control.deps, world.control.caller, { cursor: null, limit: 9 })).items,
+    [],
+  )
+  finish(undefined)
+  assert.equal((await ended(operation_id)).status, 'succeeded')
+  await end()
+})
+
+test('a snapshot of a sandbox whose start failed says that there is no disk, and a fork is refused for it', async () => {
+  const end = world.runWorker(makeDriver())
+  const { id } = await world.create({ image: 'registry.example/fails:1' })
+  await waitUntil(async () => (await world.statusOf(id)).status === 'failed')
+  const { error, status } = await ended((await begin(id, 'no-disk')).operation_id)
+  assert.deepEqual([status, error?.code], ['failed', 'no_disk'])
+  const { deps, caller } = world.control
+  const forked = forkSandbox(deps, caller, { sandbox_id: id, count: 1, name: null, signal: SIGNAL })
+  await assert.rejects(forked, (problem) => problem instanceof Problem && problem.code === 'invalid_state_transition')
+  await end()
+})
+
+test('a driver without snapshots refuses them with the reason', async () => {
+  const { snapshots: _none, ...driver } = makeDriver()
+  const end = world.runWorker(driver)
+  const id = await runningSandbox()
+  const { error } = await ended((await begin(id, 'unsupported')).operation_id)
+  assert.deepEqual(error, { code: 'unsupported', message: "this worker's driver can't make snapshots of disks" })
+  await end()
+})
+
+test('the data of a deleted snapshot goes, and that of a fork once its sandboxes have started', async () => {
+  const end = world.runWorker(makeDriver())
+  const { deps, caller } = world.control
+  const id = await runningSandbox()
+  const { id: snapshot, operation_id } = await begin(id, 'deleted')
+  await ended(operation_id)
+  assert.deepEqual([...machine.snapshots], [snapshot])
+  await deleteSnapshot(deps, caller, { id: snapshot })
+  await waitUntil(() => machine.snapshots.size === 0)
+  const forks = await forkSandbox(deps, caller, { sandbox_id: id, count: 3, name: null, signal: SIGNAL })
+  assert.equal(forks.length, 3)
+  await waitUntil(() => machine.snapshots.size === 0)
+  await end()
+})
+
+test('a worker with snapshots is in use; its removal by force hides them', async () => {
+  const end = world.runWorker(makeDriver())
+  const { deps, caller } = world.control
+  const { operation_id } = await begin(await runningSandbox(), 'of-removed')
+  await ended(operation_id)
+  await end()
+  await assert.rejects(removeWorker(deps, 'w1', 'unused'), /snapshots \(.*of-removed/)
+  await removeWorker(deps, 'w1', 'force')
+  assert.deepEqual((await listSnapshots(deps, caller, { cursor: null, limit: 9 })).items, [])
+})
