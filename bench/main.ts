@@ -12,6 +12,7 @@ import { benchList } from './list.ts'
 import { benchLifecycles } from './lifecycles.ts'
 import { benchMemory } from './memory.ts'
 import { benchMillion } from './million.ts'
+import { benchSnapshots } from './snapshots.ts'
 import { benchStart } from './start.ts'
 import { benchStarts } from './starts.ts'
 import { benchStream } from './stream.ts'
@@ -39,6 +40,10 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
+  snapshots: {
+    about: 'snapshots of running sandboxes, against tar, and forks against plain creates',
+    run: benchSnapshots,
+  },
   egress: {
     about: 'ways out of a sandbox: by address, by name, with intercepted TLS; against a bare socket',
     run: benchEgress,
