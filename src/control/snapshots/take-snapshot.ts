@@ -15,7 +15,7 @@ import { doSnapshotTask } from './do-snapshot-task.ts'
 export type TakeSnapshotDeps = WriteDeps & FenceDeps & WorkerStreams & Pick<BaseDeps, 'notifications' | 'log'>
 
 /** How long a worker that can't be reached is asked again. Clients wait for half an hour. */
-const PATIENCE_MS = 25 * 60_000
+export const PATIENCE_MS = 25 * 60_000
 
 type Failure = { readonly code: string; readonly message: string }
 

@@ -1,5 +1,5 @@
 /** The queries of the loop that makes snapshots and deletes their data. */
-import type { SnapshotId, WorkerId } from '../../domain/ids.ts'
+import type { OrgId, SnapshotId, WorkerId } from '../../domain/ids.ts'
 import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { SNAPSHOT_COLUMNS } from './snapshots.ts'
@@ -11,15 +11,25 @@ export type SnapshotToTake = Snapshot & {
   readonly has_lost_source: boolean
 }
 
-/** The oldest snapshots that are not complete. */
-export async function toTake(q: Queryable, limit: number): Promise<readonly SnapshotToTake[]> {
+/**
+ * Snapshots that are not complete: of each organization its oldest, then of each its next. Those of workers that don't report
+ * wait, until they were asked for before `givenUpBefore`.
+ */
+export async function toTake(
+  q: Queryable,
+  { now, givenUpBefore, limit }: { readonly now: Date; readonly givenUpBefore: Date; readonly limit: number },
+): Promise<readonly SnapshotToTake[]> {
   const { rows } = await q.query<SnapshotToTake>({
     name: 'snapshotWork.toTake',
-    text: `SELECT ${SNAPSHOT_COLUMNS}, records_integrity,
-             NOT EXISTS (SELECT FROM sandboxes s WHERE s.id = n.sandbox_id AND s.visible_until IS NULL)
-               OR NOT EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NULL) AS has_lost_source
-           FROM snapshots n WHERE status IN ('queued', 'in_progress') ORDER BY id LIMIT $1`,
-    values: [limit],
+    text: `WITH open AS (
+             SELECT n.*, row_number() OVER (PARTITION BY n.org_id ORDER BY n.id) AS turn,
+               w.removed_at IS NOT NULL
+                 OR NOT EXISTS (SELECT FROM sandboxes s WHERE s.id = n.sandbox_id AND s.visible_until IS NULL) AS has_lost_source
+             FROM snapshots n JOIN workers w ON w.id = n.worker_id
+             WHERE n.status IN ('queued', 'in_progress')
+               AND (w.lease_expires_at > $1 OR w.removed_at IS NOT NULL OR n.created_at < $2))
+           SELECT ${SNAPSHOT_COLUMNS}, records_integrity, has_lost_source FROM open ORDER BY turn, id LIMIT $3`,
+    values: [now, givenUpBefore, limit],
   })
   return rows
 }
@@ -78,13 +88,14 @@ export async function fail(
 
 export type SnapshotToDiscard = {
   readonly id: SnapshotId
+  readonly org_id: OrgId
   readonly worker_id: WorkerId
   readonly is_worker_gone: boolean
 }
 
 /**
  * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, and those of
- * interrupted forks, which have no name. A sandbox needs the data until its first run has started.
+ * interrupted forks, which have no name. Workers that don't report are left for later. A sandbox needs the data until its first run has started.
  */
 export async function toDiscard(
   q: Queryable,
@@ -92,19 +103,19 @@ export async function toDiscard(
     failedBefore,
     unnamedBefore,
     limit,
-  }: { readonly failedBefore: Date; readonly unnamedBefore: Date; readonly limit: number },
+    now,
+  }: { readonly failedBefore: Date; readonly unnamedBefore: Date; readonly limit: number; readonly now: Date },
 ): Promise<readonly SnapshotToDiscard[]> {
   const { rows } = await q.query<SnapshotToDiscard>({
     name: 'snapshotWork.toDiscard',
-    text: `SELECT n.id, n.worker_id,
-             NOT EXISTS (SELECT FROM workers w WHERE w.id = n.worker_id AND w.removed_at IS NULL) AS is_worker_gone
-           FROM snapshots n
+    text: `SELECT n.id, n.org_id, n.worker_id, w.removed_at IS NOT NULL AS is_worker_gone
+           FROM snapshots n JOIN workers w ON w.id = n.worker_id AND (w.lease_expires_at > $4 OR w.removed_at IS NOT NULL)
            WHERE (n.deleted_at IS NOT NULL AND n.status IN ('succeeded', 'failed') OR n.status = 'failed' AND n.completed_at < $1
                OR n.name IS NULL AND n.status = 'succeeded' AND n.completed_at < $2)
              AND NOT EXISTS (SELECT FROM sandboxes s WHERE s.snapshot_id = n.id AND s.visible_until IS NULL
                AND NOT EXISTS (SELECT FROM runs r WHERE r.sandbox_id = s.id AND r.started_at IS NOT NULL))
            ORDER BY n.id LIMIT $3`,
-    values: [failedBefore, unnamedBefore, limit],
+    values: [failedBefore, unnamedBefore, limit, now],
   })
   return rows
 }

@@ -4,6 +4,7 @@ import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.t
 import { deleteSnapshot } from '../../../src/control/snapshots/delete-snapshot.ts'
 import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
 import { getSnapshotOperation, listSnapshots } from '../../../src/control/snapshots/read-snapshots.ts'
+import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { removeWorker } from '../../../src/control/workers/fleet.ts'
 import type { SandboxId, SnapshotOperationId } from '../../../src/domain/ids.ts'
 import { Problem } from '../../../src/domain/problem.ts'
@@ -12,6 +13,8 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
 import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { addOrg } from '../../support/orgs.ts'
+import { PLAIN_SPEC } from '../../support/spec.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
@@ -78,6 +81,48 @@ test('an operation is queued, then in progress while the worker copies, then it 
   )
   finish(undefined)
   assert.equal((await ended(operation_id)).status, 'succeeded')
+  await end()
+})
+
+test('an organization that asks for many snapshots delays no other one', async () => {
+  const driver = makeDriver()
+  const { deps } = world.control
+  const { snapshots } = driver
+  assert.ok(snapshots)
+  const { promise: released, resolve: release } = Promise.withResolvers<undefined>()
+  let greedy: SandboxId | null = null
+  const slow: Driver = {
+    ...driver,
+    snapshots: {
+      ...snapshots,
+      take: async (task) => {
+        if (task.sandbox_id === greedy) await released
+        return await snapshots.take(task)
+      },
+    },
+  }
+  const end = world.runWorker(slow)
+  const id = await runningSandbox()
+  greedy = id
+  const asked = await Promise.all(Array.from({ length: 6 }, (_, n) => begin(id, `many-${String(n)}`)))
+  const other = await addOrg(deps, 'other')
+  const how = {
+    name: 'other',
+    slug: null,
+    registry: { mode: 'auto' },
+    start: true,
+    waitMs: null,
+    signal: SIGNAL,
+  } as const
+  const theirs = await createSandbox(deps, other, { ...how, spec: PLAIN_SPEC })
+  await waitUntil(async () => (await world.statusOf(theirs.id)).status === 'running')
+  const wanted = { sandbox_id: theirs.id, name: 'one', labels: {}, replaces: false, records_integrity: false }
+  const { operation_id } = await createSnapshot(deps, other, wanted)
+  await waitUntil(async () => (await getSnapshotOperation(deps, other, operation_id)).status === 'succeeded')
+  const open = await Promise.all(asked.map((one) => read(one.operation_id)))
+  assert.ok(open.every(({ completed_at }) => completed_at === null))
+  release(undefined)
+  for (const one of asked) assert.equal((await ended(one.operation_id)).status, 'succeeded')
   await end()
 })
 

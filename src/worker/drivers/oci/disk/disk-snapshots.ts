@@ -34,17 +34,17 @@ export type DiskSnapshots = {
 
 type TakeTask = Extract<SnapshotTask, { readonly do: 'take' }>
 
-export type DiskSource = { readonly path: string; readonly image: Image }
+export type DiskSource = { readonly path: string; readonly image: Image; readonly takenMib: number }
 
 type DiskSnapshotsInput = {
   readonly dir: string
   readonly imagesDir: string
-  readonly disks: Pick<SandboxDisks, 'pathOf' | 'isReady' | 'holderOf' | 'pinnedImageOf'>
+  readonly disks: Pick<SandboxDisks, 'pathOf' | 'holderOf' | 'pinnedImageOf' | 'takenBytes'>
   /** Held while a disk is mounted, unmounted or copied, by its sandbox. */
   readonly diskLocks: KeyedMutex
   /** Returns the folder on which a run's disk is mounted. */
   readonly mountedAt: (run: string) => string
-  readonly reserve: Pick<DiskReserve, 'require'>
+  readonly reserve: Pick<DiskReserve, 'freeMib'>
   readonly commands: HostCommands
 }
 
@@ -86,7 +86,9 @@ export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<Disk
     },
     async find(snapshot) {
       const image = await readPinnedImage(join(dir, snapshot), imagesDir)
-      return image === null ? null : { path: join(dir, snapshot, DISK), image }
+      if (image === null) return null
+      const path = join(dir, snapshot, DISK)
+      return { path, image, takenMib: takenBytes((await statOrNull(path)) ?? { blocks: 0 }) / (1024 * 1024) }
     },
     async list() {
       return (await readdir(dir)).filter((name) => !name.endsWith(PARTIAL)).map((name) => asId<SnapshotId>(name))
@@ -106,7 +108,7 @@ export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<Disk
 /** Copies the disk and its image's description into the folder. The disk can be mounted and written to meanwhile. */
 async function fill(input: DiskSnapshotsInput, task: TakeTask, folder: string): Promise<TakenSnapshot> {
   const { commands, diskLocks } = input
-  await input.reserve.require('the snapshot was not made')
+  await requireSpace(input, task.sandbox_id)
   const path = join(folder, DISK)
   const image = await diskLocks.run(task.sandbox_id, () => copyDisk(input, task.sandbox_id, path))
   await pinImage(folder, image, input.imagesDir)
@@ -119,6 +121,14 @@ async function fill(input: DiskSnapshotsInput, task: TakeTask, folder: string): 
     image_digest: image.digest,
     sha256: task.records_integrity ? await hashOf(path) : null,
   }
+}
+
+/** Rejects if a copy of the disk would not fit. Blocks that the copy shares count too: they no longer go with the disk. */
+async function requireSpace({ disks, reserve }: DiskSnapshotsInput, sandbox: SandboxId): Promise<void> {
+  const [neededMib, freeMib] = [(await disks.takenBytes(sandbox)) / (1024 * 1024), await reserve.freeMib()]
+  if (neededMib <= freeMib) return
+  const has = `the worker has ${String(Math.floor(freeMib))} MiB beyond its reserve`
+  throw new SnapshotFailure('disk_full', `a copy of the disk takes ${String(Math.ceil(neededMib))} MiB, and ${has}`)
 }
 
 async function copyDisk(input: DiskSnapshotsInput, sandbox: SandboxId, to: string): Promise<Image> {

@@ -172,6 +172,8 @@ async function prepareLockedDisk(context: OciContext, desired: DesiredRun, paths
     await settings.diskReserve.require('the sandbox got no disk')
   }
   const from = isReady ? null : await findSnapshot(context, desired)
+  if (from !== null && from.takenMib > (await settings.diskReserve.freeMib()))
+    throw new StartError('disk', "the worker's disk has no space for a copy of the snapshot; try again later")
   const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null)
   await disks.setHolder(sandbox_id, run_id)
   // A pooled disk is mounted already. Renaming its folder moves the mount with it.
