@@ -4,7 +4,7 @@ import { mkdtemp, open, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'
-import { startCloud, type Cloud } from './support/cloud.ts'
+import { startCloud, type Cloud, type Reply } from './support/cloud.ts'
 import { formatNumber, median } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
 import type { ResultRow } from './support/report.ts'
@@ -15,6 +15,7 @@ const ROUNDS = 3
 const FORKS = 10
 const MIB = 1024 * 1024
 const POLL_MS = 5
+const SETTLE_MS = 3_000
 /** The longest that writes of a running sandbox may wait, for each GiB that it has written. */
 const PAUSE_GOAL_MS = 100
 
@@ -27,6 +28,7 @@ export async function benchSnapshots(): Promise<readonly ResultRow[]> {
   const rows: ResultRow[] = []
   let largest: RunningSandbox | null = null
   for (const mib of SIZES_MIB) {
+    if (largest !== null) await cloud.call('DELETE', `/v1/sandboxes/${largest.id}`)
     largest = await startSandbox(cloud, `bench-snapshots-${String(mib)}`)
     await inside(cloud, largest, `head -c ${String(mib * MIB)} /dev/urandom >/root/fill; sync`)
     rows.push(...(await measureSize(cloud, largest, mib)))
@@ -76,17 +78,23 @@ async function measureSize(cloud: Cloud, sandbox: RunningSandbox, mib: number): 
 }
 
 async function measureForks(cloud: Cloud, source: RunningSandbox): Promise<readonly ResultRow[]> {
+  const query = 'start=true&wait_for=running'
+  const image = { type: 'oci', reference: 'localhost/demo' }
+  const bodyOf = (n: number) => ({ name: `plain-${String(n)}`, image, resources: { vcpus: 1, memory_mib: 512 } })
+  let made: readonly Reply[] = []
   const plain = await timeOf(async () => {
-    const query = 'start=true&wait_for=running'
-    const image = { type: 'oci', reference: 'localhost/demo' }
-    const body = (n: number) => ({ name: `plain-${String(n)}`, image, resources: { vcpus: 1, memory_mib: 512 } })
-    await Promise.all(Array.from({ length: FORKS }, (_, n) => cloud.call('POST', `/v1/sandboxes?${query}`, body(n))))
+    const numbers = Array.from({ length: FORKS }, (_, n) => n)
+    made = await Promise.all(numbers.map((n) => cloud.call('POST', `/v1/sandboxes?${query}`, bodyOf(n))))
   })
+  await removeAll(cloud, made)
   const forked = await timeOf(async () => {
     const { body } = await cloud.call('POST', `/v1/sandboxes/${source.id}/fork`, { count: FORKS, name: 'fork' })
     const forks = body['data'] as readonly { readonly id: string }[] // the reply of our own server
-    await Promise.all(forks.map(({ id }) => cloud.call('GET', `/v1/sandboxes/${id}/wait?for=running&timeout=60`)))
+    made = await Promise.all(
+      forks.map(({ id }) => cloud.call('GET', `/v1/sandboxes/${id}/wait?for=running&timeout=60`)),
+    )
   })
+  await removeAll(cloud, made)
   const ratio = forked / plain
   return [
     {
@@ -99,6 +107,14 @@ async function measureForks(cloud: Cloud, source: RunningSandbox): Promise<reado
       isMet: ratio <= 2,
     },
   ]
+}
+
+/** Deletes sandboxes, all of which must run, and waits until their capacity is free. */
+async function removeAll(cloud: Cloud, made: readonly Reply[]): Promise<void> {
+  for (const { body } of made)
+    if (body['status'] !== 'running') throw new Error(`it doesn't run: ${JSON.stringify(body)}`)
+  for (const { body } of made) await cloud.call('DELETE', `/v1/sandboxes/${String(body['id'])}`)
+  await pause(SETTLE_MS)
 }
 
 async function take(cloud: Cloud, { id }: RunningSandbox, name: string): Promise<void> {

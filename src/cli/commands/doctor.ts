@@ -26,6 +26,7 @@ import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } fro
 import { checkServerRole } from '../server/server-role.ts'
 import { checkUserIds } from '../worker/check-user-ids.ts'
 import { describeCapacity, readMachine } from '../worker/describe-capacity.ts'
+import { describeSnapshots } from '../worker/describe-snapshots.ts'
 import { chooseRuntime, limitSettings } from '../worker/open-oci-driver.ts'
 import { diskReserve, volumeStorageConfig } from '../worker/worker-storage.ts'
 
@@ -101,6 +102,7 @@ async function runDoctor({ config }: Call): Promise<number> {
       if (lacking.length > 0) throw new Error(`stat_virtualization: off is refused: ${lacking.join('; ')}`)
       return 'stat_virtualization: off is served by FUSE with crun and runc'
     }),
+    await check('snapshots', () => describeSnapshots(config.dataDir)),
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))
       if (choice.kind === 'pool')
