@@ -199,6 +199,7 @@ AS $function$
     ('org_limits', '{SELECT}'),
     ('orgs', '{SELECT,INSERT,UPDATE}'),
     ('plans', '{SELECT,INSERT,UPDATE}'),
+    ('previews', '{SELECT,INSERT,DELETE}'),
     ('pruned_sandboxes', '{SELECT,INSERT,DELETE}'),
     ('registry_credentials', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('replicas', '{SELECT,INSERT,UPDATE,DELETE}'),
@@ -213,6 +214,8 @@ AS $function$
     ('storage_accruals', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('storage_org_days', '{SELECT,INSERT,UPDATE}'),
     ('snapshots', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('ssh_host_key', '{SELECT,INSERT,UPDATE}'),
+    ('ssh_keys', '{SELECT,INSERT,DELETE}'),
     ('stream_tickets', '{SELECT,INSERT,DELETE}'),
     ('usage_days', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('usage_org_days', '{SELECT,INSERT,UPDATE}'),
@@ -248,6 +251,7 @@ CREATE TABLE api_keys (
   revoked_at timestamp with time zone,
   last_used_at timestamp with time zone,
   scopes text[] NOT NULL,
+  is_operator boolean DEFAULT false NOT NULL,
   CONSTRAINT api_keys_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT api_keys_pkey PRIMARY KEY (id),
   CONSTRAINT api_keys_scopes_known CHECK (((scopes <@ '{read,write,admin}'::text[]) AND ((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 3)))),
@@ -267,6 +271,7 @@ CREATE TABLE events (
   actor json NOT NULL,
   payload json NOT NULL,
   actor_key text GENERATED ALWAYS AS (NULLIF(COALESCE((actor ->> 'api_key_id'::text), (actor ->> 'user_id'::text), (actor ->> 'key_id'::text), (actor ->> 'code'::text)), 'sandyard'::text)) STORED,
+  xact xid8 DEFAULT pg_current_xact_id(),
   CONSTRAINT events_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT events_pkey PRIMARY KEY (id)
 );
@@ -375,6 +380,24 @@ CREATE TABLE plans (
 );
 ALTER TABLE plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE plans FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE previews (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  sandbox_id uuid NOT NULL,
+  port integer NOT NULL,
+  access text NOT NULL,
+  secret_sha256 bytea,
+  expires_at timestamp with time zone,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT previews_access CHECK ((((access = 'link'::text) = (secret_sha256 IS NOT NULL)) AND (access = ANY (ARRAY['link'::text, 'public'::text])))),
+  CONSTRAINT previews_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT previews_pkey PRIMARY KEY (id),
+  CONSTRAINT previews_port CHECK (((port >= 1) AND (port <= 65535))),
+  CONSTRAINT previews_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id) ON DELETE CASCADE
+);
+ALTER TABLE previews ENABLE ROW LEVEL SECURITY;
+ALTER TABLE previews FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE pruned_sandboxes (
   id uuid NOT NULL,
@@ -580,6 +603,8 @@ CREATE TABLE snapshots (
   updated_at timestamp with time zone NOT NULL,
   completed_at timestamp with time zone,
   deleted_at timestamp with time zone,
+  is_scheduled boolean DEFAULT false NOT NULL,
+  accrued_until timestamp with time zone,
   CONSTRAINT snapshots_completed CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text])) = (completed_at IS NOT NULL))),
   CONSTRAINT snapshots_error CHECK (((status = 'failed'::text) = (error IS NOT NULL))),
   CONSTRAINT snapshots_operation_key UNIQUE (operation_id),
@@ -592,6 +617,31 @@ CREATE TABLE snapshots (
 );
 ALTER TABLE snapshots ENABLE ROW LEVEL SECURITY;
 ALTER TABLE snapshots FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ssh_host_key (
+  is_the_one boolean DEFAULT true NOT NULL,
+  public_key text NOT NULL,
+  key_sealed bytea NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT ssh_host_key_only_one CHECK (is_the_one),
+  CONSTRAINT ssh_host_key_pkey PRIMARY KEY (is_the_one)
+);
+ALTER TABLE ssh_host_key ENABLE ROW LEVEL SECURITY;
+ALTER TABLE ssh_host_key FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ssh_keys (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  name text NOT NULL,
+  public_key text NOT NULL,
+  fingerprint text NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT ssh_keys_org_fingerprint_key UNIQUE (org_id, fingerprint),
+  CONSTRAINT ssh_keys_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT ssh_keys_pkey PRIMARY KEY (id)
+);
+ALTER TABLE ssh_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE ssh_keys FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE storage_accruals (
   org_id uuid NOT NULL,
@@ -774,7 +824,8 @@ CREATE VIEW org_limits WITH (security_invoker=true) AS
     sandyard_limit(p.limits, o.quota_overrides, 'included_vcpu_hours'::text) AS included_vcpu_hours,
     sandyard_limit(p.limits, o.quota_overrides, 'included_memory_gib_hours'::text) AS included_memory_gib_hours,
     sandyard_limit(p.limits, o.quota_overrides, 'included_disk_gib_hours'::text) AS included_disk_gib_hours,
-    sandyard_limit(p.limits, o.quota_overrides, 'included_storage_gib'::text) AS included_storage_gib
+    sandyard_limit(p.limits, o.quota_overrides, 'included_storage_gib'::text) AS included_storage_gib,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_public_previews'::text) AS max_public_previews
    FROM (orgs o
      JOIN plans p ON ((p.name = o.plan)));
 
@@ -788,6 +839,8 @@ CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
 
 CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_type, id DESC);
 
+CREATE INDEX events_stream ON public.events USING btree (org_id, xact) WHERE (xact IS NOT NULL);
+
 CREATE INDEX idempotency_expiry ON public.idempotency USING btree (expires_at);
 
 CREATE UNIQUE INDEX intercept_authorities_current ON public.intercept_authorities USING btree (org_id) WHERE (replaced_at IS NULL);
@@ -795,6 +848,10 @@ CREATE UNIQUE INDEX intercept_authorities_current ON public.intercept_authoritie
 CREATE INDEX intercept_authorities_org ON public.intercept_authorities USING btree (org_id);
 
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
+
+CREATE INDEX previews_of_sandbox ON public.previews USING btree (sandbox_id, port);
+
+CREATE INDEX previews_public ON public.previews USING btree (org_id) WHERE (access = 'public'::text);
 
 CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
 
@@ -824,6 +881,8 @@ CREATE INDEX sandbox_labels_restart ON public.sandbox_labels USING btree (sandbo
 
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
 
+CREATE INDEX sandbox_labels_snapshot ON public.sandbox_labels USING btree (sandbox_id) WHERE (key = 'sandyard.snapshot'::text);
+
 CREATE INDEX sandbox_volumes_of_volume ON public.sandbox_volumes USING btree (volume_id);
 
 CREATE INDEX sandboxes_disks ON public.sandboxes USING btree (home_worker_id) INCLUDE (disk_size_mib, org_id) WHERE ((home_worker_id IS NOT NULL) AND (visible_until IS NULL));
@@ -850,9 +909,15 @@ CREATE INDEX snapshots_of_worker ON public.snapshots USING btree (worker_id);
 
 CREATE INDEX snapshots_page ON public.snapshots USING btree (org_id, id) WHERE ((deleted_at IS NULL) AND (status = 'succeeded'::text) AND (name IS NOT NULL));
 
+CREATE INDEX snapshots_scheduled ON public.snapshots USING btree (sandbox_id, id) WHERE is_scheduled;
+
+CREATE INDEX snapshots_to_accrue ON public.snapshots USING btree (accrued_until) WHERE ((deleted_at IS NULL) AND (accrued_until IS NOT NULL));
+
 CREATE INDEX snapshots_to_discard ON public.snapshots USING btree (id) WHERE ((deleted_at IS NOT NULL) OR (status = 'failed'::text) OR (name IS NULL));
 
 CREATE INDEX snapshots_to_take ON public.snapshots USING btree (id) WHERE (status = ANY (ARRAY['queued'::text, 'in_progress'::text]));
+
+CREATE INDEX ssh_keys_page ON public.ssh_keys USING btree (org_id, id);
 
 CREATE INDEX storage_accruals_range ON public.storage_accruals USING btree (org_id, from_at);
 
@@ -894,6 +959,8 @@ CREATE POLICY readable ON plans AS PERMISSIVE FOR SELECT TO public USING (true);
 
 CREATE POLICY system ON plans AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
+CREATE POLICY tenant ON previews AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
 CREATE POLICY tenant ON pruned_sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
@@ -917,6 +984,10 @@ CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyar
 CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON snapshots AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON ssh_host_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY tenant ON ssh_keys AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 

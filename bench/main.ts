@@ -11,8 +11,11 @@ import { benchHostile } from './hostile.ts'
 import { benchList } from './list.ts'
 import { benchLifecycles } from './lifecycles.ts'
 import { benchMemory } from './memory.ts'
+import { benchMetrics } from './metrics.ts'
 import { benchMillion } from './million.ts'
+import { benchPreview } from './preview.ts'
 import { benchSnapshots } from './snapshots.ts'
+import { benchSsh } from './ssh.ts'
 import { benchStart } from './start.ts'
 import { benchStarts } from './starts.ts'
 import { benchStream } from './stream.ts'
@@ -44,10 +47,13 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
     about: 'snapshots of running sandboxes, against tar, and forks against plain creates',
     run: benchSnapshots,
   },
+  metrics: { about: 'what it costs to sample and keep what sandboxes use', run: benchMetrics },
   egress: {
     about: 'ways out of a sandbox: by address, by name, with intercepted TLS; against a bare socket',
     run: benchEgress,
   },
+  preview: { about: 'requests to a port of a sandbox, against a bare proxy', run: benchPreview },
+  ssh: { about: 'a command over SSH, against sshd in a network namespace', run: benchSsh },
   memory: { about: 'the memory of the idle server', run: benchMemory },
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
   stream: { about: 'output and files through the command channel, against a bare WebSocket echo', run: benchStream },

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, open, rm } from 'node:fs/promises'
+import { mkdtemp, open, rm, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'
@@ -34,6 +34,7 @@ export async function benchSnapshots(): Promise<readonly ResultRow[]> {
     rows.push(...(await measureSize(cloud, largest, mib)))
   }
   if (largest !== null) rows.push(...(await measureForks(cloud, largest)))
+  rows.push(await measureManyForks())
   return rows
 }
 
@@ -107,6 +108,41 @@ async function measureForks(cloud: Cloud, source: RunningSandbox): Promise<reado
       isMet: ratio <= 2,
     },
   ]
+}
+
+/** What a hundred running forks of a sandbox that has written 10 MiB take of the disk together. */
+async function measureManyForks(): Promise<ResultRow> {
+  await using cloud = await startCloud({ SANDYARD_VCPU_OVERCOMMIT: '64', SANDYARD_HOST_RESERVE_MIB: '512' })
+  const source = await startSandbox(cloud, 'bench-forks', FORK_MEMORY_MIB)
+  const [mib = 0] = SIZES_MIB
+  await inside(cloud, source, `head -c ${String(mib * MIB)} /dev/urandom >/root/fill; sync`)
+  await pause(SETTLE_MS)
+  const before = await takenMib(cloud)
+  const { body } = await cloud.call('POST', `/v1/sandboxes/${source.id}/fork`, { count: MANY_FORKS, name: 'fork' })
+  const forks = body['data'] as readonly { readonly id: string }[] // the reply of our own server
+  for (const { id } of forks) {
+    const { body: found } = await cloud.call('GET', `/v1/sandboxes/${id}/wait?for=running&timeout=60`)
+    if (found['status'] !== 'running') throw new Error(`it doesn't run: ${JSON.stringify(found)}`)
+  }
+  await pause(SETTLE_MS)
+  const taken = (await takenMib(cloud)) - before
+  return {
+    benchmark: 'snapshots',
+    what: `disk of ${String(MANY_FORKS)} running forks of a sandbox that has written ${String(mib)} MiB`,
+    measured: `${formatNumber(taken)} MiB`,
+    limit: `${String(MANY_FORKS)} full copies ${String(MANY_FORKS * mib)} MiB`,
+    ratio: taken / (MANY_FORKS * mib),
+    goal: '',
+    isMet: null,
+  }
+}
+const MANY_FORKS = 100
+const FORK_MEMORY_MIB = 64
+
+/** What is taken of the file system of the data folder. Blocks that files share count once. */
+async function takenMib({ dataDir }: Cloud): Promise<number> {
+  const { blocks, bfree, bsize } = await statfs(dataDir)
+  return ((blocks - bfree) * bsize) / MIB
 }
 
 /** Deletes sandboxes, all of which must run, and waits until their capacity is free. */

@@ -20,7 +20,11 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   loops: ['control', 'store', 'domain', 'lib'],
   relay: ['lib'],
   http: ['contract', 'control', 'relay', 'domain', 'lib'],
-  worker: ['contract', 'domain', 'lib'],
+  channel: [],
+  'channel-client': ['channel', 'contract', 'control', 'domain', 'lib'],
+  preview: ['channel-client', 'contract', 'control', 'domain', 'lib'],
+  ssh: ['channel-client', 'contract', 'control', 'domain', 'lib'],
+  worker: ['channel', 'contract', 'domain', 'lib'],
 }
 
 /** Words of comments that promise later work or describe history. "placeholder" is allowed, because the contract uses it. */

@@ -1,8 +1,8 @@
 import { WebSocket, type RawData } from 'ws'
-import { asMap, decodeCbor } from '../../src/worker/channel/cbor.ts'
-import { decodeEnvelope, encodeMessage } from '../../src/worker/channel/envelope.ts'
-import { makeFrameReader, type Frame } from '../../src/worker/channel/frame.ts'
-import type { MessageType } from '../../src/worker/channel/messages.ts'
+import { asMap, decodeCbor } from '../../src/channel/cbor.ts'
+import { decodeEnvelope, encodeMessage } from '../../src/channel/envelope.ts'
+import { makeFrameReader, type Frame } from '../../src/channel/frame.ts'
+import type { MessageType } from '../../src/channel/messages.ts'
 import type { Cloud } from './cloud.ts'
 
 /** A minimal client of the agent protocol over a WebSocket of its own. */

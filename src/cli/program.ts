@@ -43,8 +43,12 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     load: async () => (await import('./commands/doctor.ts')).defineDoctor,
   },
   image: {
-    summary: 'load, list, remove and prune the images of this machine',
+    summary: 'load, list, inspect, remove and prune the images of this machine',
     load: async () => (await import('./commands/image.ts')).defineImage,
+  },
+  snapshot: {
+    summary: 'list snapshots; export and import them as OCI image layouts',
+    load: async () => (await import('./commands/snapshot.ts')).defineSnapshot,
   },
   ps: {
     summary: 'list the sandboxes of all organizations',
@@ -89,6 +93,10 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
   key: {
     summary: 'create, list and revoke API keys',
     load: async () => (await import('./commands/key.ts')).defineKey,
+  },
+  'ssh-key': {
+    summary: 'add, list and remove the SSH keys of an organization, and show the host key',
+    load: async () => (await import('./commands/ssh-key.ts')).defineSshKey,
   },
   registry: {
     summary: "save, list and delete an organization's credentials for image registries",

@@ -60,6 +60,12 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   extensions: {},
 
   // Texts.
+  'query.after': '7000000000000000000.752.760.019aa7b4-5c1e-7d52-9f3a-2b6e8c4d1f07',
+  'Preview.url': 'http://3000-quiet-otter.localhost:8080/',
+  access: 'link',
+  silent_workers: ['worker-2'],
+  'InstallationSandboxMetrics.org': 'ml',
+  'InstallationSandboxMetrics.worker': 'worker-1',
   parent: null,
   digest: `sha256:${'1'.repeat(64)}`,
   manifest_digest: `sha256:${'2'.repeat(64)}`,
@@ -107,6 +113,10 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   header_fields: ['x-api-key'],
   guest: '/data',
   host: '/datasets',
+  'SshKey.fingerprint': 'SHA256:dm9fp8bBZ3fSdpwMeXEgtvNnyXNuZtSg4UlEmP7JJVw',
+  'SshKey.public_key': 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0pOgKZmtvTM9tP8Fa3wSzqVxYmSxJHmGtVPMDqYxHE',
+  'AddSshKeyInput.public_key':
+    'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0pOgKZmtvTM9tP8Fa3wSzqVxYmSxJHmGtVPMDqYxHE me@laptop',
   'RegistryCredential.host': 'registry.example',
   'SaveCredentialInput.host': 'registry.example',
   host_bind: '127.0.0.1',

@@ -27,8 +27,7 @@ export type Operation<
   readonly reply: Reply
   /** The problems of this operation in addition to those of every operation, which `problemsOf` adds. */
   readonly problems: readonly ProblemCode[]
-  /** The scope that the caller's API key must have. `none`: no key is needed. */
-  readonly access: Scope | 'none'
+  readonly access: Access
   /**
    * The request headers that only this operation has, for the OpenAPI document. The operation's handler checks them.
    */
@@ -43,6 +42,12 @@ export type Operation<
    */
   readonly isResumable?: true
 }
+
+/**
+ * The scope that the caller's API key must have. `none`: no key is needed. `operator`: a key of an operator, which sees all
+ * organizations.
+ */
+export type Access = Scope | 'none' | 'operator'
 
 /** The successful reply of an operation. */
 export type Reply =

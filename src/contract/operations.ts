@@ -2,9 +2,11 @@ import type { Operation } from './operation.ts'
 import { ORG_OPERATIONS } from './orgs/operations.ts'
 import { USAGE_OPERATIONS } from './usage/operations.ts'
 import { EVENT_OPERATIONS } from './events/operations.ts'
+import { METRICS_OPERATIONS } from './streams/metrics-operations.ts'
 import { LOG_OPERATIONS } from './streams/operations.ts'
 import { MODIFICATION_OPERATIONS } from './sandboxes/modifications.ts'
 import { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
+import { PREVIEW_OPERATIONS } from './previews/operations.ts'
 import { SERVICE_OPERATIONS } from './service/operations.ts'
 import { SNAPSHOT_OPERATIONS } from './snapshots/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
@@ -15,6 +17,8 @@ export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
   ...MODIFICATION_OPERATIONS,
   ...LOG_OPERATIONS,
+  ...METRICS_OPERATIONS,
+  ...PREVIEW_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...VOLUME_OPERATIONS,
   ...VOLUME_FILE_OPERATIONS,

@@ -6,6 +6,7 @@ import type { Uuids } from '../lib/uuid.ts'
 import type { Database, Queryable } from '../store/postgres/database.ts'
 import type { Notifications } from '../store/postgres/notifications.ts'
 import type { IsolationLevel } from '../domain/isolation.ts'
+import type { PreviewSite } from '../domain/previews/preview.ts'
 import type { PlacementPolicy } from '../domain/workers/placement.ts'
 
 /**
@@ -35,6 +36,8 @@ export type ControlSettings = {
   readonly placement: PlacementPolicy
   /** Returns what the operator denies to sandboxes, as `OperatorRanges` lists it. The addresses in it may change. */
   readonly networkDeny: () => readonly string[]
+  /** Where previews are served. Absent, or null as its result: nowhere. */
+  readonly previews?: () => PreviewSite | null
   /** The weakest isolation that sandboxes may have. Absent or null: any. */
   readonly requireIsolation?: IsolationLevel | null
   /** How long the reply to a request with an Idempotency-Key is remembered. Absent: a day. Null: for ever. */

@@ -1,3 +1,4 @@
+import { makeEventFeed } from './events/event-feed.ts'
 import type { WebSocket } from 'ws'
 import type { SandboxKey } from '../domain/sandboxes/sandbox.ts'
 import type { BaseDeps, ControlSettings } from './deps.ts'
@@ -54,5 +55,6 @@ export function makeControlDeps(options: ControlOptions) {
     keyCache: makeKeyCache(),
     recordKeyUse: makeKeyUseRecorder(options),
     callerWatcher: makeCallerWatcher(options),
+    eventFeed: makeEventFeed(options),
   }
 }

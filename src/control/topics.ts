@@ -2,7 +2,7 @@
  * The topics of notifications between server processes (`store/postgres/notifications.ts`). A notification is only a
  * hint. Every subscriber also checks the database regularly, so a lost notification costs only time.
  */
-import type { ApiKeyId, OrgId, SandboxId, SnapshotId } from '../domain/ids.ts'
+import type { ApiKeyId, OrgId, SandboxId, SnapshotId, SshKeyId } from '../domain/ids.ts'
 import type { VolumeHome } from '../store/volumes/volumes.ts'
 
 /** Runs wait to be placed, or capacity became free. */
@@ -23,6 +23,11 @@ export function sandboxTopic(id: SandboxId): string {
   return `sandbox:${id}`
 }
 
+/** The previews of a sandbox changed. */
+export function previewTopic(id: SandboxId): string {
+  return `preview:${id}`
+}
+
 /** The making of a snapshot has ended. */
 export function snapshotTopic(id: SnapshotId): string {
   return `snapshot:${id}`
@@ -40,6 +45,11 @@ export function ticketTopic(worker: string): string {
 
 /** An API key was revoked. The transaction that revokes it sends the notification. */
 export function apiKeyTopic(id: ApiKeyId): string {
+  return `api_key:${id}`
+}
+
+/** An SSH key was removed. It has the topic of an API key, because both are watched as keys of callers. */
+export function sshKeyTopic(id: SshKeyId): string {
   return `api_key:${id}`
 }
 

@@ -31,6 +31,7 @@ export const ABILITIES = [
   'disk_image_formats',
   'init_handoff',
   'metrics',
+  'snapshots',
 ] as const
 export type FieldAbility = (typeof ABILITIES)[number]
 

@@ -11,11 +11,13 @@ export type SandboxId = Branded<'SandboxId'>
 export type RunId = Branded<'RunId'>
 export type WorkerId = Branded<'WorkerId'>
 export type EventId = Branded<'EventId'>
+export type SshKeyId = Branded<'SshKeyId'>
 export type CredentialId = Branded<'CredentialId'>
 export type VolumeId = Branded<'VolumeId'>
 export type SnapshotId = Branded<'SnapshotId'>
 /** The making of a snapshot, which clients ask about while it is under way. */
 export type SnapshotOperationId = Branded<'SnapshotOperationId'>
+export type PreviewId = Branded<'PreviewId'>
 export type UserId = Branded<'UserId'>
 export type MemberId = Branded<'MemberId'>
 

@@ -17,7 +17,9 @@ export const PROBLEMS = {
   snapshot_not_found: { status: 404, message: 'resource not found' },
   snapshot_operation_not_found: { status: 404, message: 'resource not found' },
   volume_file_not_found: { status: 404, message: 'no such file or directory' },
+  preview_not_found: { status: 404, message: 'resource not found' },
   api_key_not_found: { status: 404, message: 'resource not found' },
+  ssh_key_not_found: { status: 404, message: 'resource not found' },
   registry_credential_not_found: { status: 404, message: 'resource not found' },
   method_not_allowed: { status: 405, message: 'method not allowed' },
   invalid_state_transition: { status: 409, message: 'invalid state transition' },
@@ -34,6 +36,7 @@ export const PROBLEMS = {
   run_over: { status: 409, message: 'run over' },
   name_already_exists: { status: 409, message: "'name' already exists" },
   // The public clients map a code before its status: `name_already_exists` would be an error about a sandbox.
+  ssh_key_already_exists: { status: 409, message: 'ssh key already exists' },
   volume_already_exists: { status: 409, message: "'name' already exists" },
   snapshot_name_already_exists: { status: 409, message: "'name' already exists" },
   // The public API answers this problem with `invalid_request` and 409. Every other `invalid_request` is a 400.

@@ -1,5 +1,5 @@
 import { existsSync, readFileSync, type Stats } from 'node:fs'
-import { readFile, rename, stat, writeFile } from 'node:fs/promises'
+import { open, readFile, rename, stat, writeFile } from 'node:fs/promises'
 import { hasErrorCode } from './error-code.ts'
 
 /** Whether a path is a directory. Follows symbolic links. */
@@ -75,4 +75,14 @@ export async function readJson<T>(path: string): Promise<T | null> {
 function nullIfGone(error: unknown): null {
   if (hasErrorCode(error, 'ENOENT', 'ESRCH', 'ENODEV', 'ENOTDIR')) return null
   throw error
+}
+
+/** Makes a file, or the renames in a folder, durable. They survive a power failure then. */
+export async function syncPath(path: string): Promise<void> {
+  const handle = await open(path, 'r')
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
 }

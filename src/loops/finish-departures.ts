@@ -2,7 +2,7 @@ import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
-import * as volumeReports from '../store/volumes/volume-reports.ts'
+import { accrueStorage } from '../store/usage/accrue-storage.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
@@ -35,7 +35,7 @@ async function freeAll(deps: MoveAllDeps, now: Date, signal: AbortSignal): Promi
     const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {
       await deps.fence?.(tx)
       const homeless = await fleet.lockVolumesOfGoneWorkers(tx, now, BATCH)
-      await volumeReports.accrue(tx, homeless, now) // meters the storage up to now
+      await accrueStorage(tx, 'volumes', homeless, now) // meters the storage up to now
       await fleet.detachVolumes(tx, homeless)
       return { sandboxes: await fleet.detachSandboxes(tx, now, BATCH), volumes: homeless.length }
     })

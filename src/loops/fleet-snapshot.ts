@@ -28,6 +28,8 @@ export type FleetSnapshot = {
   /** The free capacity. Throws before the first `refresh`. */
   readonly capacityIndex: CapacityIndex
   nameOf(worker: WorkerId): string
+  /** Whether a worker is connected and takes runs. */
+  isServing(worker: WorkerId | null): boolean
   /** Converts a pending run to a placement request. */
   requestOf(run: PendingRun): PlacementRequest
 }
@@ -77,6 +79,7 @@ export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetS
       return known.index
     },
     nameOf: (worker) => known?.names.get(worker) ?? worker,
+    isServing: (worker) => worker !== null && known?.names.has(worker) === true,
     requestOf: (run) => placementRequestOf(run, settings),
   }
 }

@@ -1,8 +1,10 @@
 import { PLACEMENT_TOPIC } from '../control/topics.ts'
 import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
+import type { WorkerId } from '../domain/ids.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
+import { awayFromHome } from '../control/workers/read-fleet.ts'
 import * as capacity from '../store/workers/capacity.ts'
 import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import type { Loop } from './loop.ts'
@@ -52,7 +54,7 @@ function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSna
   return pending.flatMap((run): readonly TransitionRequest[] => {
     const { sandbox_id, run_id } = run
     if (hasConflictingHomes(run)) return [{ sandbox_id, run_id, ...CONFLICTING_HOMES }]
-    const worker_id = snapshot.capacityIndex.allocate(snapshot.requestOf(run))
+    const worker_id = chooseWorker(run, snapshot)
     if (worker_id !== null) {
       const ports = run.ports === null ? {} : { ports: run.ports }
       const worker = { id: worker_id, name: snapshot.nameOf(worker_id), ...ports }
@@ -60,6 +62,14 @@ function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSna
     }
     return run.is_waiting ? [] : [{ sandbox_id, run_id, event: 'no_capacity', cause: CAUSE }]
   })
+}
+
+/** The worker with the run's disk, or with the snapshot that it is made from. Without room there, a worker that can fetch it. */
+function chooseWorker(run: capacity.PendingRun, snapshot: FleetSnapshot): WorkerId | null {
+  const { capacityIndex } = snapshot
+  const found = capacityIndex.allocate(snapshot.requestOf(run))
+  if (found !== null || !run.may_fetch || !snapshot.isServing(run.home_worker_id)) return found
+  return capacityIndex.allocate(snapshot.requestOf(awayFromHome(run)))
 }
 
 const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const

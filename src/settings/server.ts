@@ -4,6 +4,7 @@ import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
 import { ISOLATION_LEVELS, type IsolationLevel } from '../domain/isolation.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from '../lib/log.ts'
+import { parsePreviewDomain, type PreviewDomain } from './preview-domain.ts'
 import { denials, directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of the program and of the control plane. */
@@ -24,6 +25,19 @@ export const SERVER_SETTINGS = {
     meaning: 'the port on which the API listens; 0 picks a free one',
     parse: integerBetween(0, 65_535),
   } satisfies Setting<number>,
+  sshPort: {
+    variable: 'SANDYARD_SSH_PORT',
+    flag: 'ssh-port',
+    fallback: '2222',
+    unit: 'port',
+    meaning: 'the port of the SSH server, on the address of the API; `off` or 0 turns it off',
+    parse: (seen) => {
+      const port = seen === 'off' ? 0 : Number(seen)
+      return /^(off|\d{1,5})$/.test(seen) && port <= 65_535
+        ? { value: port }
+        : { accepted: 'off, or a whole number from 0 to 65535' }
+    },
+  } satisfies Setting<number>,
   advertiseUrl: {
     variable: 'SANDYARD_ADVERTISE_URL',
     flag: 'advertise-url',
@@ -36,6 +50,15 @@ export const SERVER_SETTINGS = {
         ? { value: new URL(seen).origin }
         : { accepted: 'http:// or https:// with a host, and a port if it is not the usual one' },
   } satisfies Setting<string>,
+  previewDomain: {
+    variable: 'SANDYARD_PREVIEW_DOMAIN',
+    flag: null,
+    fallback: 'localhost',
+    unit: 'domain',
+    meaning:
+      'the domain beneath which ports of sandboxes are opened, as PORT-SLUG.DOMAIN; https:// before it and :PORT after it say how clients reach it; off turns previews off',
+    parse: parsePreviewDomain,
+  } satisfies Setting<PreviewDomain>,
   dataDir: {
     variable: 'SANDYARD_DATA_DIR',
     flag: 'data-dir',
@@ -95,6 +118,15 @@ export const SERVER_SETTINGS = {
     unit: 'workers',
     meaning:
       'up to this number of workers, `/metrics` has series of each worker; beyond it, only sums over all workers',
+    parse: integerBetween(0, 10_000),
+  } satisfies Setting<number>,
+  metricsSandboxes: {
+    variable: 'SANDYARD_METRICS_SANDBOXES',
+    flag: null,
+    fallback: '0',
+    unit: 'sandboxes',
+    meaning:
+      "up to this number of running sandboxes on a worker, the worker's `/metrics` has series of each sandbox, with its name and id as labels",
     parse: integerBetween(0, 10_000),
   } satisfies Setting<number>,
   defaultPlan: {

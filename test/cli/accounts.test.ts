@@ -1,17 +1,19 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
+import { openSshHostKey } from '../../src/control/orgs/ssh-entries.ts'
 import { listEvents } from '../../src/control/events/read-events.ts'
 import { OPERATOR_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { parseDurationMs } from '../../src/domain/duration.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
 import { spawnProgram } from '../support/server.ts'
+import { makeSshKey } from '../support/ssh-keys.ts'
 
 // The `sandyard` program as an operator calls it, on a database of its own.
 
@@ -64,7 +66,9 @@ test('key create prints a key with the requested scopes and lifetime, and key li
   assert.deepEqual([name, scopes, revoked], ['ci', 'read,write', '-'])
   assert.equal(Date.parse(expires) - Date.parse(created) < 30 * 86_400_000 + 1_000, true)
   assert.match(await printed(`key revoke ${caller.api_key_id}`), /is revoked/)
-  assert.doesNotMatch(await printed('key list'), new RegExp(`${caller.api_key_id}.*-\\n`))
+  assert.doesNotMatch(await printed('key list'), new RegExp(caller.api_key_id))
+  assert.doesNotMatch(await printed('key list --all'), new RegExp(`${caller.api_key_id}.*-\\n`))
+  assert.match(await printed('key list --all'), new RegExp(caller.api_key_id))
   assert.match(await refused('key create --scopes all'), /--scopes takes/)
   assert.match(await refused('key create --expires-in 3'), /--expires-in takes/)
   assert.match(await refused('key create --expires-at 2001-01-31T00:00:00Z'), /expires_at .*in the future/)
@@ -121,4 +125,27 @@ test('a duration is a whole number with its unit', () => {
   )
   for (const bad of ['', '0d', '30', 'd', '-1d', '1.5h', '1 d', '9999999d', '1y'])
     assert.equal(parseDurationMs(bad), null, bad)
+})
+
+test('ssh-key add takes a file or standard input, and ssh-key list and ssh-key remove find the key', async () => {
+  const fingerprint = (await printed('ssh-key add laptop - --org default', makeSshKey())).trim().split(' ')[1] ?? ''
+  const file = join(dataDir, 'key.pub')
+  writeFileSync(file, makeSshKey())
+  await printed(`ssh-key add desk ${file} --org default`)
+  assert.match(
+    await printed('ssh-key list --org default'),
+    new RegExp(`laptop\\s+${fingerprint.replaceAll('+', '\\+')}`),
+  )
+  assert.match(await refused('ssh-key add bad - --org default', 'no key'), /public_key.*OpenSSH public key file/)
+  assert.equal(await printed(`ssh-key remove ${fingerprint} --org default`), 'removed laptop\n')
+  assert.doesNotMatch(await printed('ssh-key list --org default'), /laptop/)
+})
+
+test('ssh-key host shows the host key, which the first server with SSH makes', async () => {
+  assert.match(await refused('ssh-key host'), /no host key yet/)
+  const made = { private: 'hidden', public: makeSshKey() }
+  await openSshHostKey(control.deps, () => made)
+  assert.match(await printed('ssh-key host'), /^SHA256:[A-Za-z0-9+/]{43}\n$/)
+  const again = await openSshHostKey(control.deps, () => ({ private: 'other', public: makeSshKey() }))
+  assert.deepEqual(again, made, 'every server process gets the same key')
 })

@@ -7,6 +7,7 @@ test('a flag wins over its variable, the variable over the default, and an empty
   assert.equal(readConfig({ SANDYARD_PORT: '1' }, {}).port, 1)
   assert.equal(readConfig({ SANDYARD_PORT: '1' }, { port: '2' }).port, 2)
   assert.equal(readConfig({ SANDYARD_PORT: '' }, {}).port, 8080)
+  assert.equal(readConfig({ SANDYARD_SSH_PORT: 'off' }, {}).sshPort, 0)
   assert.equal(readConfig({}, {}).databaseUrl, null)
 })
 
@@ -18,6 +19,7 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{}, { host: '' }, /^--host is ""/],
     [{}, { 'data-dir': '' }, /^--data-dir is ""/],
     [{ SANDYARD_PORT: '0x10' }, {}, /SANDYARD_PORT/],
+    [{ SANDYARD_SSH_PORT: 'no' }, {}, /^SANDYARD_SSH_PORT is "no"; accepted: off, or a whole number from 0 to 65535$/],
     [{ SANDYARD_LOG_LEVEL: 'loud' }, {}, /trace, debug, info/],
     [{ SANDYARD_DRIVER: 'docker' }, {}, /auto, microsandbox, oci, simulated/],
     [{ SANDYARD_API_KEY: 'short' }, {}, /at least 8 characters/],

@@ -1,9 +1,13 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { call, mustCall, type SandboxBody, type SnapshotOperationBody } from '../support/api.ts'
 import { capturedBodies } from '../support/contract.ts'
 import { runMsb } from '../support/msb.ts'
+import { runProgram } from '../support/program.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -100,6 +104,39 @@ describe('snapshots of containers', { skip: whyNoServer() }, () => {
     assert.equal(copy?.status, 'created')
     await mustCall(server, 'start_sandbox', { params: { sandbox_id: copy.id }, query: { wait_for: 'running' } })
     assert.equal(await inside('of-stopped', 'cat /root/kept'), 'second\n')
+  })
+
+  test('an exported snapshot is an image for any tool, and imported it is a snapshot again, with its disk', async (t) => {
+    const folder = mkdtempSync(join(tmpdir(), 'sandyard-export-'))
+    t.after(() => {
+      rmSync(folder, { recursive: true })
+    })
+    const env = { SANDYARD_DATA_DIR: server.dataDir }
+    const sandyard = async (line: string): Promise<string> => {
+      const { code, output } = await runProgram(line.split(' '), env)
+      assert.equal(code, 0, `${line}: ${output}`)
+      return output
+    }
+    const layout = join(folder, 'layout')
+    assert.equal(await sandyard(`snapshot export nightly ${layout}`), `${layout}\n`)
+    assert.deepEqual(readdirSync(folder), ['layout'])
+    await sandyard(`image load ${layout} localhost/exported`)
+    await running({ name: 'from-image', image: 'localhost/exported', resources: { memory_mib: 128 } })
+    const expected = 'second\n'
+    assert.equal(await inside('from-image', 'cat /root/kept; ls /etc/passwd 2>/dev/null || true'), expected)
+    assert.match(await sandyard(`snapshot import ${layout} moved`), /^moved [0-9a-f-]{36}\n$/)
+    assert.match(await sandyard('snapshot list'), /^moved\t\d+ MiB\t256 MiB\tsource\t/m)
+    const imported = await running(restoreBody('from-import', 'moved'))
+    assert.equal(await inside('from-import', 'cat /root/kept; ls /etc/passwd 2>/dev/null || true'), expected)
+    assert.doesNotMatch(await sandyard('image list'), /imported-snapshot.*latest/)
+    const { code, output } = await runProgram(['snapshot', 'import', layout, 'moved'], env)
+    assert.equal(code, 1)
+    assert.match(output, /already/)
+    await mustCall(server, 'delete_snapshot_by_name', { params: { name: 'moved' } })
+    await mustCall(server, 'stop_sandbox', { params: { sandbox_id: imported.id } })
+    await until(imported.id, 'stopped')
+    await mustCall(server, 'start_sandbox', { params: { sandbox_id: imported.id }, query: { wait_for: 'running' } })
+    assert.equal(await inside('from-import', 'cat /root/kept'), 'second\n')
   })
 
   test('fields that a snapshot has already are refused beside it', async () => {

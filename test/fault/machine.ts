@@ -6,10 +6,12 @@ import type { Random } from '../../src/lib/random.ts'
 import { runAgent } from '../../src/worker/agent/agent.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { behaviourByImage } from '../../src/worker/drivers/simulated-behaviour.ts'
-import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../src/worker/drivers/simulated.ts'
+import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
+import { makeSimulatedWorld, type SimulatedWorld } from '../../src/worker/drivers/simulated-world.ts'
 import type { RenewDeadline } from '../../src/worker/agent/renew-deadline.ts'
 import { nextIncarnation } from '../../src/worker/agent/incarnation.ts'
 import { makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import { makeIncarnation, type Ending, type Gates, type Incarnation } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'
@@ -125,6 +127,7 @@ export function makeMachine(
           throw new Error('no volumes in a schedule')
         },
         logs: makeNoLogs(),
+        metrics: makeNoMetrics(),
         controlPlane: world.network.connect(mine, link),
         renewDeadline,
         clock,

@@ -110,6 +110,7 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
           }
         },
         dial: () => Promise.reject(new Error('no streams in a schedule')),
+        fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
         standBy: () => new Promise(() => inTransit), // no stream is ever requested
       }
     },

@@ -70,6 +70,7 @@ export async function makeTestControl(
       defaultRegistry: 'registry.example',
       maxDiskMib: 65_536,
       placement: 'pack',
+      previews: () => ({ scheme: 'http', domain: 'localhost', port: 8080 }),
       networkDeny: () => options.networkDeny ?? [],
     },
   })

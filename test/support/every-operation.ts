@@ -1,10 +1,12 @@
 import { after } from 'node:test'
+import { createPreview } from '../../src/control/previews/previews.ts'
 import { createSnapshot } from '../../src/control/snapshots/create-snapshot.ts'
 import { getSnapshotOperation } from '../../src/control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { createApiKey } from '../../src/control/orgs/api-keys.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { saveCredential } from '../../src/control/orgs/registry-credentials.ts'
+import { addSshKey } from '../../src/control/orgs/ssh-keys.ts'
 import type { OperationId } from '../../src/contract/operations.ts'
 import type { SERVICE_OPERATIONS } from '../../src/contract/service/operations.ts'
 import { hashSecret } from '../../src/domain/orgs/api-key.ts'
@@ -16,6 +18,7 @@ import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { RequestParts } from './send.ts'
 import { addKey } from './orgs.ts'
+import { makeSshKey } from './ssh-keys.ts'
 import { PLAIN_SPEC } from './spec.ts'
 import { waitUntil } from './wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from './worker-world.ts'
@@ -34,6 +37,8 @@ export type ExampleObjects = {
   readonly event_id: string
   readonly api_key_id: string
   readonly credential_id: string
+  readonly ssh_key_id: string
+  readonly preview: { readonly id: string }
   readonly snapshot: { readonly id: string; readonly operation_id: string; readonly name: string }
 }
 
@@ -92,6 +97,11 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   stop_sandbox: changes(['sandbox_stopping'], onRunning),
   stop_sandbox_by_name: changes(['sandbox_stopping'], onRunningName),
   read_sandbox_logs: reads((things) => ({ ...onRunning(things), query: { follow: 'false' } })),
+  read_sandbox_metrics: reads(onRunning),
+  follow_sandbox_metrics: reads(onIdle),
+  stream_events: reads(() => ({ query: { until: '2026-01-01T00:00:00Z' } })),
+  read_org_metrics: reads(),
+  read_installation_metrics: reads(),
   open_agent: changes(['sandbox_channel_opened'], onRunning),
   get_org: reads(),
   list_members: reads(),
@@ -105,6 +115,10 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   create_api_key: changes(['api_key_created'], () => ({ body: { name: 'made', scopes: ['read'] } })),
   get_api_key: reads(({ api_key_id }) => ({ params: { api_key_id } })),
   revoke_api_key: changes(['api_key_revoked'], ({ api_key_id }) => ({ params: { api_key_id } })),
+  list_ssh_keys: reads(),
+  add_ssh_key: changes(['ssh_key_added'], () => ({ body: { name: 'laptop', public_key: makeSshKey() } })),
+  get_ssh_key: reads(({ ssh_key_id }) => ({ params: { ssh_key_id } })),
+  remove_ssh_key: changes(['ssh_key_removed'], ({ ssh_key_id }) => ({ params: { ssh_key_id } })),
   list_registry_credentials: reads(),
   save_registry_credential: changes(['registry_credential_saved'], () => ({
     body: { host: 'other.example', username: 'me', password: 'hidden-password' },
@@ -124,6 +138,11 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   fork_sandbox: changes(['sandbox_created', 'sandbox_starting'], (things) => ({
     ...onRunning(things),
     body: { count: 1 },
+  })),
+  create_preview: changes(['preview_created'], (things) => ({ ...onIdle(things), body: { port: 3000 } })),
+  list_previews: reads(onIdle),
+  revoke_preview: changes(['preview_revoked'], ({ idle, preview }) => ({
+    params: { sandbox_id: idle.id, preview_id: preview.id },
   })),
   list_volumes: reads(),
   create_volume: changes(['volume_created'], ({ mark }) => ({ body: { name: `made-${mark}` } })),
@@ -217,6 +236,7 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
   await waitUntil(async () => (await world.statusOf(running.id)).status === 'running')
   const volume = await createVolume(deps, caller, { name: `volume-${mark}`, labels: {}, capacity_gib: null })
   const key = await createApiKey(deps, caller, { name: `key-${mark}`, scopes: ['read'], expires_at: null })
+  const sshKey = await addSshKey(deps, caller, { name: `ssh-key-${mark}`, public_key: makeSshKey() })
   const credential = await saveCredential(deps, caller, {
     host: `registry-${mark}.example`,
     username: 'me',
@@ -228,9 +248,11 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
     running,
     volume: { id: volume.id, name: `volume-${mark}` },
     snapshot: await addSnapshot(world, caller, { id: running.id, name: `snapshot-${mark}` }),
+    preview: await createPreview(deps, caller, { sandbox_id: idle.id, port: 8000, access: 'public', expires_at: null }),
     event_id: await latestEvent(world, caller.org_id),
     api_key_id: key.id,
     credential_id: credential.id,
+    ssh_key_id: sshKey.id,
   }
 }
 

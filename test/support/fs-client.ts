@@ -1,4 +1,4 @@
-import { asBytes } from '../../src/worker/channel/cbor.ts'
+import { asBytes } from '../../src/channel/cbor.ts'
 import type { ChannelDeps } from '../../src/worker/channel/channel.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import { connectAgent, type AgentClient } from './agent-client.ts'

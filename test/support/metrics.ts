@@ -5,6 +5,7 @@ import { LEADER_LOOP_METRICS, makeLoopMetrics } from '../../src/cli/metrics/loop
 import { addMachineMetrics, makePullMetrics, withSyncMetrics } from '../../src/cli/metrics/machine-metrics.ts'
 import { makeRunMetrics } from '../../src/cli/metrics/run-metrics.ts'
 import { makeStartMetrics } from '../../src/cli/metrics/start-metrics.ts'
+import { addSandboxMetrics } from '../../src/cli/metrics/sandbox-series.ts'
 import { addServerMetrics, type ServerMetricsDeps } from '../../src/cli/metrics/server-metrics.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -59,6 +60,7 @@ export async function listMetrics(): Promise<readonly ListedMetric[]> {
     clock: systemClock,
     log: makeLog('silent'),
   })
+  addSandboxMetrics(register, { totals: () => [] }, 1)
   makePullMetrics(register, systemClock)
   withSyncMetrics(register, {
     controlPlane: makeControlPlane({ url: 'http://127.0.0.1:9', credential: '' }),
@@ -69,7 +71,7 @@ export async function listMetrics(): Promise<readonly ListedMetric[]> {
   const ofLeader = new Set([...LEADER_LOOP_METRICS, ...FLEET_METRICS.map(({ name }) => name)])
   const shownBy = (name: string): ListedMetric['shownBy'] => {
     if (ofLeader.has(name)) return 'the leader'
-    if (name.startsWith('sandyard_machine_')) return 'each worker'
+    if (/^sandyard_(machine|sandbox)_/.test(name)) return 'each worker'
     return /^sandyard_(build_info|data_folder_)/.test(name) ? 'each process' : 'each server'
   }
   const types = new Map((await register.getMetricsAsJSON()).map(({ name, type }) => [name, String(type)]))

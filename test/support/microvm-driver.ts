@@ -26,6 +26,7 @@ import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts
 import { NO_DISK_RESERVE } from '../../src/worker/disk-reserve.ts'
 import { openImageStore } from '../../src/worker/images/image-store.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import { makeEmptyNetworks } from './empty-networks.ts'
 import { outboundHttp } from './outbound-http.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
@@ -77,6 +78,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
         imageDigests: images.digests,
         volumes: makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
+        metrics: makeNoMetrics(),
         networks: makeEmptyNetworks(`sandyard-vm-${String(process.pid)}-`),
         clock: systemClock,
         random: systemRandom,

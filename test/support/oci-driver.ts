@@ -37,6 +37,7 @@ import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/d
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 import { makeEmptyNetworks } from './empty-networks.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
@@ -164,6 +165,7 @@ export async function makeOciFixture(
           ...(volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT)),
         },
         logs,
+        metrics: makeNoMetrics(),
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)
           return echo(use.touch)

@@ -23,13 +23,23 @@ export async function addKey(
   {
     scopes = SCOPES,
     expires_at = null,
-  }: { readonly scopes?: readonly Scope[]; readonly expires_at?: Date | null } = {},
+    isOperator = false,
+  }: { readonly scopes?: readonly Scope[]; readonly expires_at?: Date | null; readonly isOperator?: boolean } = {},
 ): Promise<string> {
   const key = formatApiKey(deps.random.bytes(32))
   const id = asId<ApiKeyId>(deps.uuids.next())
   const now = deps.clock.now()
   await deps.db.asSystem((q) =>
-    apiKeys.insert(q, { id, org_id, name: 'k', scopes, secretSha256: hashSecret(key), now, expires_at }),
+    apiKeys.insert(q, {
+      id,
+      org_id,
+      name: 'k',
+      scopes,
+      secretSha256: hashSecret(key),
+      now,
+      expires_at,
+      is_operator: isOperator,
+    }),
   )
   return key
 }

@@ -1,9 +1,9 @@
 import { once } from 'node:events'
 import { WebSocket } from 'ws'
-import { asBytes, asMap, decodeCbor } from '../../src/worker/channel/cbor.ts'
-import { decodeEnvelope, encodeMessage } from '../../src/worker/channel/envelope.ts'
-import { makeFrameReader } from '../../src/worker/channel/frame.ts'
-import type { MessageType } from '../../src/worker/channel/messages.ts'
+import { asBytes, asMap, decodeCbor } from '../../src/channel/cbor.ts'
+import { decodeEnvelope, encodeMessage } from '../../src/channel/envelope.ts'
+import { makeFrameReader } from '../../src/channel/frame.ts'
+import type { MessageType } from '../../src/channel/messages.ts'
 import { waitUntil } from './wait.ts'
 
 /** A command channel to a sandbox on a real server. A test may stop reading from its WebSocket. */

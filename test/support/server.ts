@@ -175,8 +175,11 @@ export function spawnProgram(
   return child
 }
 
-/** Tests run many sandboxes with default disks, also on a machine with little free space. */
-const LITTLE_SPACE = { SANDYARD_DISK_OVERCOMMIT: '64' }
+/**
+ * Tests run many sandboxes with default disks, also on a machine with little free space, and many servers at once, which
+ * can't all have the default port of SSH.
+ */
+const LITTLE_SPACE = { SANDYARD_DISK_OVERCOMMIT: '64', SANDYARD_SSH_PORT: 'off' }
 
 async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return

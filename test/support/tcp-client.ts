@@ -1,4 +1,4 @@
-import { asBytes } from '../../src/worker/channel/cbor.ts'
+import { asBytes } from '../../src/channel/cbor.ts'
 import type { TcpTarget } from '../../src/worker/channel/guest.ts'
 import type { AgentClient, Received } from './agent-client.ts'
 

@@ -23,6 +23,7 @@ import { makeControlPlane, type ControlPlane } from '../../src/worker/agent/cont
 import { NO_DISK_RESERVE, type DiskReserve } from '../../src/worker/disk-reserve.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoMetrics, type SandboxMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 import { makeTestControl, type TestControl } from './control.ts'
@@ -55,6 +56,7 @@ export type RunWorkerOptions = {
   readonly fencesItself?: boolean
   readonly storage?: VolumeStorage
   readonly logs?: SandboxLogs
+  readonly metrics?: SandboxMetrics
   readonly diskReserve?: Pick<DiskReserve, 'measure'>
 }
 
@@ -126,6 +128,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
         fencesItself = false,
         storage = folders,
         logs = makeNoLogs(),
+        metrics = makeNoMetrics(),
         diskReserve = NO_DISK_RESERVE,
       } = {},
     ) {
@@ -141,6 +144,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
           storageSampleMs: 60_000,
           filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
           logs,
+          metrics,
           controlPlane,
           diskReserve,
           clock,

@@ -1,18 +1,30 @@
 import { existsSync } from 'node:fs'
 import type { Command } from 'commander'
-import { openLog } from '../open-log.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { readImageUses, type ImageUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
+import { describeImages, sizeOf, type StoredImage } from '../../worker/images/describe-images.ts'
 import type { ImageStore } from '../../worker/images/image-store.ts'
-import { deleteUnusedLayers, imagesFolder, openImages } from '../worker/worker-storage.ts'
 import { addSettings, runs, type Call } from '../command.ts'
+import { openLog } from '../open-log.ts'
+import { deleteUnusedLayers, imagesFolder, ociFolder, openImages, readImageBytes } from '../worker/worker-storage.ts'
+import { formatMib, formatTime } from './format.ts'
+import { printJson, printTable } from './output.ts'
 
 /** Defines `sandyard image`, which manages the images on this machine. */
 export function defineImage(image: Command): void {
   const subcommand = (nameAndArgs: string, description: string): Command =>
     addSettings(image.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
   runs(subcommand('load <path> <reference>', 'import an archive or OCI layout under a reference'), load)
-  runs(subcommand('list', 'list the references'), list)
+  runs(subcommand('list', 'list the images, with their sizes and what uses them'), list)
+  runs(subcommand('inspect <reference>', 'print an image with its layers and what uses it, as JSON'), inspect)
   runs(subcommand('remove <reference>', 'remove a reference, and the layers that nothing uses any more'), remove)
-  runs(subcommand('prune', 'delete the layers that no reference and no sandbox uses'), prune)
+  runs(
+    subcommand('prune', 'delete the layers that no reference, no sandbox and no snapshot uses').option(
+      '--all',
+      'also the pulled images that no sandbox and no snapshot uses',
+    ),
+    prune,
+  )
 }
 
 function open({ config }: Call): Promise<ImageStore> {
@@ -25,23 +37,107 @@ async function load(call: Call): Promise<void> {
   process.stdout.write(`${reference} ${digest}\n`)
 }
 
+type UsedImage = StoredImage & { readonly uses: readonly ImageUse[] }
+
+/** The images of this machine, the last used first, and the uses of images that no reference names any more. */
+async function readImages({
+  config,
+}: Call): Promise<{ readonly images: readonly UsedImage[]; readonly rest: readonly ImageUse[] }> {
+  const dir = imagesFolder(config)
+  if (!existsSync(dir)) return { images: [], rest: [] }
+  const uses = await readImageUses({ dir: ociFolder(config), imagesDir: dir })
+  const stored = await describeImages({ dir, clock: systemClock, log: openLog(config) })
+  const named = new Set(stored.map(({ record }) => record.digest))
+  return {
+    images: stored.map((one) => ({ ...one, uses: uses.filter(({ image }) => image.digest === one.record.digest) })),
+    rest: uses.filter(({ image }) => !named.has(image.digest)),
+  }
+}
+
 async function list(call: Call): Promise<void> {
-  if (!existsSync(imagesFolder(call.config))) return
-  for (const name of await (await open(call)).list()) process.stdout.write(`${name}\n`)
+  const { images, rest } = await readImages(call)
+  const replaced = Map.groupBy(rest, ({ image }) => image.digest)
+  printTable(
+    ['REFERENCE', 'SIZE', 'LAST USED', 'SANDBOXES', 'SNAPSHOTS', 'DIGEST'],
+    [
+      ...images.map(({ record, layers, usedAt, uses }) => [
+        record.reference,
+        formatBytes(sizeOf(layers)),
+        formatTime(usedAt),
+        ...countsOf(uses),
+        record.digest,
+      ]),
+      ...[...replaced].map(([digest, uses]) => [
+        `${uses[0]?.image.reference ?? ''} (replaced)`,
+        null,
+        null,
+        ...countsOf(uses),
+        digest,
+      ]),
+    ],
+  )
+}
+
+function countsOf(uses: readonly ImageUse[]): readonly string[] {
+  return (['sandbox', 'snapshot'] as const).map((kind) => String(uses.filter((use) => use.kind === kind).length))
+}
+
+async function inspect(call: Call): Promise<void> {
+  const [reference = ''] = call.args
+  const record = existsSync(imagesFolder(call.config)) ? await (await open(call)).inspect(reference) : null
+  const image = (await readImages(call)).images.find((one) => one.record.reference === record?.reference)
+  if (image === undefined) throw notHere(reference)
+  const { diff_ids: _, ...facts } = image.record
+  const idsOf = (kind: ImageUse['kind']): readonly string[] =>
+    image.uses.filter((use) => use.kind === kind).map(({ id }) => id)
+  printJson({
+    ...facts,
+    used_at: formatTime(image.usedAt),
+    size_bytes: sizeOf(image.layers),
+    layers: image.layers,
+    sandboxes: idsOf('sandbox'),
+    snapshots: idsOf('snapshot'),
+  })
 }
 
 async function remove(call: Call): Promise<void> {
   const [reference = ''] = call.args
   const images = existsSync(imagesFolder(call.config)) ? await open(call) : null
-  if (images === null || (await images.inspect(reference)) === null)
-    throw new Error(`there is no image '${reference}' here; \`sandyard image list\` lists those that there are`)
+  if (images === null || (await images.inspect(reference)) === null) throw notHere(reference)
   await images.remove(reference)
-  const count = await deleteUnusedLayers(call.config, images)
-  process.stdout.write(`${reference} is removed; ${String(count)} layers were deleted\n`)
+  process.stdout.write(`${reference} is removed; ${await deleteLayers(call, images)}\n`)
+}
+
+function notHere(reference: string): Error {
+  return new Error(`there is no image '${reference}' here; \`sandyard image list\` lists those that there are`)
 }
 
 async function prune(call: Call): Promise<void> {
-  const isStore = existsSync(imagesFolder(call.config))
-  const count = isStore ? await deleteUnusedLayers(call.config, await open(call)) : 0
-  process.stdout.write(`${String(count)} layers were deleted\n`)
+  if (!existsSync(imagesFolder(call.config))) {
+    process.stdout.write('0 layers were deleted\n')
+    return
+  }
+  const store = await open(call)
+  if (call.switches.has('all')) {
+    for (const { record, uses } of (await readImages(call)).images) {
+      if (uses.length > 0 || record.origin === 'loaded') continue
+      await store.remove(record.reference)
+      process.stdout.write(`${record.reference} is removed\n`)
+    }
+  }
+  process.stdout.write(`${await deleteLayers(call, store)}\n`)
+}
+
+/** Deletes the layers that nothing uses. Resolves with a sentence about them. */
+async function deleteLayers({ config }: Call, store: ImageStore): Promise<string> {
+  const before = await readImageBytes(config)
+  const count = await deleteUnusedLayers(config, store)
+  if (count === 0) return '0 layers were deleted'
+  return `${String(count)} layers were deleted, which had ${formatBytes(before - (await readImageBytes(config)))}`
+}
+
+const BYTES_PER_MIB = 1_048_576
+
+function formatBytes(bytes: number): string {
+  return formatMib(Math.ceil(Math.max(0, bytes) / BYTES_PER_MIB))
 }

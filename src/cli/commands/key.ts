@@ -1,5 +1,5 @@
 import { Option, type Command } from 'commander'
-import { createApiKey, listApiKeys, revokeApiKey } from '../../control/orgs/api-keys.ts'
+import { createApiKey, listApiKeys, revokeApiKey, type ApiKey } from '../../control/orgs/api-keys.ts'
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
@@ -23,7 +23,13 @@ export function defineKey(key: Command): void {
       ),
     create,
   )
-  runs(orgCommand(key, 'list', 'list the keys, without their secrets'), list)
+  runs(
+    orgCommand(key, 'list', 'list the valid keys, without their secrets').option(
+      '--all',
+      'also revoked and expired keys',
+    ),
+    list,
+  )
   runs(orgCommand(key, 'revoke <id>', 'revoke a key, at once and for good'), revoke)
 }
 
@@ -38,10 +44,14 @@ async function create(call: Call): Promise<void> {
 }
 
 async function list(call: Call): Promise<void> {
+  const now = systemClock.now()
   await withOrg(call, async (deps, acting) => {
     await printPages(
       ['ID', 'NAME', 'SCOPES', 'CREATED', 'EXPIRES', 'LAST USED', 'REVOKED'],
-      (input) => listApiKeys(deps, acting, input),
+      async (input) => {
+        const page = await listApiKeys(deps, acting, input)
+        return call.switches.has('all') ? page : { ...page, items: page.items.filter((key) => isValid(key, now)) }
+      },
       ({ id, name, scopes, created_at, ...at }) => [
         id,
         name,
@@ -50,6 +60,10 @@ async function list(call: Call): Promise<void> {
       ],
     )
   })
+}
+
+function isValid({ revoked_at, expires_at }: ApiKey, now: Date): boolean {
+  return revoked_at === null && (expires_at === null || expires_at > now)
 }
 
 async function revoke(call: Call): Promise<void> {

@@ -96,6 +96,13 @@ export async function findOrg(db: Database, slug: string | undefined): Promise<o
   )
 }
 
+/** The first organization, to which what concerns the whole installation is booked. Throws if there is none yet. */
+export async function readFirstOrg(db: Database): Promise<orgs.OrgRow> {
+  const first = await db.asSystem((q) => orgs.findFirst(q))
+  if (first === null) throw new Error('there is no organization yet: start the server once')
+  return first
+}
+
 /** Makes the actor with which the operator changes an organization. Audit events of the change name the operator. */
 export function asOperator(org: Pick<orgs.OrgRow, 'id'>): OrgActor {
   return { org_id: org.id, actor: OPERATOR_ACTOR }

@@ -36,6 +36,7 @@ export function defineServe(serve: Command): void {
       serve,
       'host',
       'port',
+      'sshPort',
       'advertiseUrl',
       'tlsCert',
       'tlsKey',

@@ -32,6 +32,7 @@ export function defineUp(up: Command): void {
     up,
     'host',
     'port',
+    'sshPort',
     'advertiseUrl',
     'tlsCert',
     'tlsKey',

@@ -33,6 +33,7 @@ export const DATA_FOLDER_ENTRIES = [
   'lock-journal',
   'lock.pid',
   'logs',
+  'metrics',
   'name-prefix',
   'network',
   'restore.incomplete',

@@ -9,6 +9,7 @@ import { makeLogWaitingLoop } from '../../loops/log-waiting.ts'
 import { makePlacePendingLoop } from '../../loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeSnapshotsLoop } from '../../loops/make-snapshots.ts'
+import { makeScheduleSnapshotsLoop } from '../../loops/schedule-snapshots.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
 import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
 import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
@@ -30,6 +31,7 @@ export function loopsOf(
     makeDetectLostWorkersLoop(deps),
     makeReapVolumesLoop(deps),
     makeSnapshotsLoop(deps),
+    makeScheduleSnapshotsLoop(deps),
     makeFinishDeparturesLoop(deps),
     makeRestartEndedLoop(deps),
     makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up

@@ -14,14 +14,15 @@ import { explainOldestWaiting } from '../../control/workers/explain-waiting.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
-import { asId, type OrgId } from '../../domain/ids.ts'
 import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
 import { makeClientAddresses } from '../../http/requests/client-address.ts'
 import { makeRequestTracer } from '../../http/requests/trace-request.ts'
-import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
-import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
+import { makeServer } from '../../http/server/server.ts'
+import { makePreviewDoor } from '../../preview/preview-door.ts'
+import { makePreviewSites } from './preview-site.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
+import { makeSnapshotFilesRoute } from '../../http/workers/snapshot-files-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock, wallAheadMs } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
@@ -33,7 +34,6 @@ import { makeUuids } from '../../lib/uuid.ts'
 import { makeLeaderElection } from '../../loops/leader-election.ts'
 import { runLoops } from '../../loops/loop.ts'
 import { makeRelay } from '../../relay/relay.ts'
-import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeLifecycleObserver } from './lifecycle-observer.ts'
@@ -45,9 +45,12 @@ import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
 import { openTracing } from './open-tracing.ts'
+import { readinessOf } from './readiness.ts'
+import { serverLimits } from './server-limits.ts'
 import { openTransport, type Transport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
+import { openSsh } from './open-ssh.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
@@ -108,6 +111,7 @@ export async function startControl(
     onTicket: (worker, ticket) => tickets.announce(worker, ticket),
     onOver: (ticket) => tickets.withdraw(ticket),
   })
+  const previews = makePreviewSites(config, transport.kind === 'tls' ? 'https' : 'http')
   const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const tracing = openTracing(config, { log, instance: replica_id })
   opened.defer(() => tracing?.close())
@@ -134,6 +138,7 @@ export async function startControl(
       perOrg: Math.min(config.channelsPerOrg, Math.floor(descriptorLimit() / DESCRIPTORS_PER_ORG_CHANNEL)),
     }),
     settings: {
+      previews: () => previews.site(),
       stopGraceMs: config.stopGraceMs,
       defaultRegistry: config.defaultRegistry,
       maxDiskMib: config.diskMaxMib,
@@ -151,11 +156,7 @@ export async function startControl(
     },
   })
 
-  const checks: (() => Promise<string | null>)[] = [
-    () => checkDatabase(store, log),
-    () => Promise.resolve(checkSchema(store)),
-    () => Promise.resolve(store.isDiskFull() ? DISK_FULL : null),
-  ]
+  const checks = readinessOf(store, log)
   const unreadyReasons = async () =>
     (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null)
   addServerMetrics(metrics, {
@@ -179,6 +180,16 @@ export async function startControl(
   const limited = serverLimits(config)
   const clients = makeClientAddresses(config.trustedProxies ?? [])
   const gate = { control: deps, clients, rates: limited.limits.rates }
+  const door =
+    previews.domain === null
+      ? null
+      : makePreviewDoor({
+          control: deps,
+          domain: previews.domain,
+          scheme: previews.site()?.scheme ?? 'http',
+          addressOf: (request) => clients.of(request),
+          ...(limited.limits.rates === undefined ? {} : { rates: limited.limits.rates }),
+        })
   const server = makeServer({
     call: callWith(deps),
     log,
@@ -191,7 +202,8 @@ export async function startControl(
     clients,
     ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
-    upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
+    ...(door === null ? {} : { door }),
+    upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],
   })
   // On shutdown, or when a step below fails, these run in the opposite order.
   const running: Promise<void>[] = []
@@ -220,12 +232,14 @@ export async function startControl(
     throw describeListenError(error, config)
   }
   const url = urlOf(transport, config.host, server.server.address())
+  previews.listensOn(Number(new URL(url).port))
   if (transport.kind === 'tls' && server.server instanceof TlsServer)
     running.push(transport.keepReloaded(server.server, stopping.signal))
   await replicas.announce(advertisedUrl(config, url))
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
+  await openSsh(deps, config, { ...limited, opened })
   const closing = opened.move()
   return {
     deps,
@@ -238,48 +252,6 @@ export async function startControl(
     [Symbol.asyncDispose]: () => closing.disposeAsync(),
   }
 }
-
-/** The limits of the HTTP server, from the settings: on each caller's requests, and on open connections. */
-function serverLimits(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
-  const rates = {
-    key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
-    org: { perSec: config.orgRequestsPerSec, burst: config.orgRequestBurst },
-    failedAuthentications: { perSec: config.refusedKeysPerSec, burst: config.refusedKeyBurst },
-  }
-  const connections = {
-    ...DEFAULT_SERVER_SETTINGS.connections,
-    capacity: config.connectionCapacity,
-    perAddress: config.connectionsPerAddress,
-  }
-  return {
-    settings: { ...DEFAULT_SERVER_SETTINGS, connections },
-    limits: makeRequestLimits({ ...config, rates }, systemClock),
-  }
-}
-
-/** An id that no organization has. With it, a check can use the connection pool for requests. */
-const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
-
-/**
- * Checks that the database answers on both connection pools: the one for requests and the one for the program's own
- * work. The error is only logged. It may name hosts and users, and `/readyz` is open to everybody.
- */
-async function checkDatabase({ db }: Store, log: Log): Promise<string | null> {
-  const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
-  try {
-    await Promise.all([db.asSystem(ask), db.asOrg(NO_ORG, ask)])
-    return null
-  } catch (error) {
-    log.warn({ error }, 'not ready: the database can’t be reached')
-    return 'the database can’t be reached; the log says more'
-  }
-}
-
-function checkSchema({ schema }: Store): string | null {
-  return schema.isHeld ? null : 'the schema lock is not held: a migration may be running'
-}
-
-const DISK_FULL = 'the disk of the database is full: delete sandboxes or files of volumes, or give it more space'
 
 const WILDCARDS = ['0.0.0.0', '::']
 

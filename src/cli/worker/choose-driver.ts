@@ -74,8 +74,10 @@ type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> 
 const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
   microsandbox: openMicrosandboxDriver,
   oci: openOciDriver,
-  simulated: ({ diskMib, diskMaxMib }, { logs }) =>
-    Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs, defaultDiskMib: Math.min(diskMib, diskMaxMib) })),
+  simulated: ({ diskMib, diskMaxMib }, { logs, metrics }) =>
+    Promise.resolve(
+      makeSimulatedDriver({ clock: systemClock, logs, metrics, defaultDiskMib: Math.min(diskMib, diskMaxMib) }),
+    ),
 }
 
 /** Opens the driver that `chooseDriver` chooses. Rejects with the list of what the machine lacks for that driver. */

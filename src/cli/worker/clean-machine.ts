@@ -3,6 +3,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { removeInstallationNetworks } from '../../worker/network/open-router.ts'
+import { makeNoMetrics } from '../../worker/metrics/sandbox-metrics.ts'
 import { openDriver, REAL_DRIVERS, type RealDriver } from './choose-driver.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
 import type { WorkerHostDeps } from './worker-host.ts'
@@ -33,7 +34,16 @@ async function stopSandboxesOf(name: RealDriver, { config, folder, log }: Worker
   const logs = opened.adopt(await openLogs(config, log), (one) => one.close())
   const { driver } = await openDriver(
     { ...config, driver: name, readyAhead: 0 },
-    { folder, storage, logs, log, ownRanges: await openOwnRanges(config, log), deadlineFile: null },
+    {
+      folder,
+      storage,
+      logs,
+      metrics: makeNoMetrics(),
+      log,
+      ownRanges: await openOwnRanges(config, log),
+      openSnapshotFiles: () => null,
+      deadlineFile: null,
+    },
   )
   opened.defer(() => driver.close())
   const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')

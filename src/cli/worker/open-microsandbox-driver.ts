@@ -14,7 +14,7 @@ import { microVmFolder, diskReserve, openImages, UID_SHIFT, type DriverDeps } fr
 /** Opens the driver for microVMs. Rejects with the list of what the machine lacks for this driver. */
 export async function openMicrosandboxDriver(
   config: Config,
-  { folder, storage, logs, log, deadlineFile, ownRanges, countPulls = (images) => images }: DriverDeps,
+  { folder, storage, logs, metrics, log, deadlineFile, ownRanges, countPulls = (images) => images }: DriverDeps,
 ): Promise<Driver> {
   const installation = findInstallation()
   if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
@@ -39,6 +39,7 @@ export async function openMicrosandboxDriver(
     },
     volumes: storage,
     logs,
+    metrics,
     networks,
     clock: systemClock,
     random: systemRandom,

@@ -15,6 +15,7 @@ import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../worker/drivers/oci
 import { makeOciDriver } from '../../worker/drivers/oci/driver.ts'
 import { findEarlierKey } from '../../worker/drivers/oci/run/earlier-key.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
+import { makeSnapshotFetcher } from '../../worker/images/fetch-snapshot.ts'
 import { startTrimLoop } from '../../worker/images/trim-loop.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
 import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-guest.ts'
@@ -58,11 +59,13 @@ export async function openOciDriver(
     folder,
     storage,
     logs,
+    metrics,
     log,
     deadlineFile,
     ownRanges,
     getRuntime,
     countPulls = (images) => images,
+    openSnapshotFiles,
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
   const runtime = await getRuntime()
@@ -98,6 +101,8 @@ export async function openOciDriver(
       'the limit of open files lowers the limits of sessions',
     )
   const sessions = makeSessionPermits(sessionLimits)
+  const incoming = join(config.dataDir, 'images', 'incoming')
+  const fetchSnapshot = await makeSnapshotFetcher({ images, dir: incoming, openFiles: openSnapshotFiles, log })
   const guests = makeContainerGuests({ log, launcher, sessions, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
@@ -106,6 +111,7 @@ export async function openOciDriver(
     launcher,
     commands: helper.commands,
     images: countPulls(images),
+    fetchSnapshot,
     networks,
     clock: systemClock,
     log,
@@ -113,6 +119,7 @@ export async function openOciDriver(
     folders: { images: imagesFolder(config), volumes: storage.root },
     volumes: storage,
     logs,
+    metrics,
     openGuestChannel: (container, use, capture) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {

@@ -14,13 +14,16 @@ import { runAgent } from '../../worker/agent/agent.ts'
 import type { ControlPlane } from '../../worker/agent/control-plane.ts'
 import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
+import type { OpenSnapshotFiles } from '../../worker/images/fetch-snapshot.ts'
 import { ensureDemoImage } from '../../worker/images/demo.ts'
 import { openRenewDeadline, type RenewDeadline } from '../../worker/agent/renew-deadline.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
+import type { SandboxMetrics } from '../../worker/metrics/sandbox-metrics.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { addMachineMetrics, makePullMetrics } from '../metrics/machine-metrics.ts'
+import { addSandboxMetrics } from '../metrics/sandbox-series.ts'
 import { openDriver } from './choose-driver.ts'
 import { describeCapacity, readMachine } from './describe-capacity.ts'
 import { printStatus } from '../print-status.ts'
@@ -30,6 +33,7 @@ import {
   diskReserve,
   openImages,
   openLogs,
+  openMetrics,
   openVolumes,
   readImageBytes,
   UID_SHIFT,
@@ -40,11 +44,14 @@ export type WorkerHost = {
   readonly driver: Driver
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
+  readonly metrics: SandboxMetrics
   /**
    * The deadline at which the sandboxes are destroyed unless a sync succeeds. Null if sandboxes keep running while the
    * control plane is unreachable.
    */
   readonly renewDeadline: RenewDeadline | null
+  /** What only the control plane reaches. `runWorkerAgent` sets it. */
+  readonly peers: { openSnapshotFiles: OpenSnapshotFiles | null }
 }
 
 export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
@@ -62,17 +69,21 @@ export async function openWorkerHost(
   const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
   printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
+  const sandboxMetrics = opened.adopt(await openMetrics(deps.config, deps.log), (one) => one.close())
   const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null
   // An earlier worker's watchdog may still run. It would read the old deadline and kill the sandboxes that run now.
   if (deadlineFile === null) await rm(deadlineFilePath(deps.config), { force: true })
   const renewDeadline = deadlineFile === null ? null : await openRenewDeadline(deadlineFile)
   const ownRanges = await openOwnRanges(deps.config, deps.log)
+  const peers: WorkerHost['peers'] = { openSnapshotFiles: null }
   const { driver, reason } = await openDriver(deps.config, {
     ...deps,
     storage,
     logs,
+    metrics: sandboxMetrics,
     deadlineFile,
     ownRanges,
+    openSnapshotFiles: () => peers.openSnapshotFiles,
     countPulls: makePullMetrics(metrics, systemClock),
   })
   opened.adopt(driver, (one) => one.close())
@@ -90,8 +101,9 @@ export async function openWorkerHost(
     clock: systemClock,
     log: deps.log,
   })
+  if (deps.config.metricsSandboxes > 0) addSandboxMetrics(metrics, sandboxMetrics, deps.config.metricsSandboxes)
   opened.move()
-  return { driver, storage, logs, renewDeadline }
+  return { driver, storage, logs, metrics: sandboxMetrics, renewDeadline, peers }
 }
 
 /** Describes the capacity that the driver offers. That of the simulated driver has nothing to do with the machine. */
@@ -128,9 +140,13 @@ export type AgentIdentity = {
  */
 export function runWorkerAgent(
   { config, log }: Omit<WorkerHostDeps, 'folder'>,
-  { host: { renewDeadline, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
+  {
+    host: { renewDeadline, peers, ...host },
+    identity,
+  }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
   signal: AbortSignal,
 ): Promise<void> {
+  peers.openSnapshotFiles = (snapshot, of) => identity.controlPlane.fetchSnapshot(snapshot, of)
   return runAgent(
     {
       ...identity,
@@ -163,7 +179,7 @@ export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folde
  */
 export async function closeWorkerHost(
   config: Config,
-  { driver, storage, logs, renewDeadline }: WorkerHost,
+  { driver, storage, logs, metrics, renewDeadline }: WorkerHost,
 ): Promise<void> {
   if (config.shutdown === 'stop') await stopAllSandboxes(driver, config.stopGraceMs)
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
@@ -175,6 +191,7 @@ export async function closeWorkerHost(
     )
   }
   await driver.close()
+  await metrics.close()
   await logs.close()
   await storage.close()
 }

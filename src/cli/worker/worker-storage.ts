@@ -14,9 +14,11 @@ import { openLayerSizes } from '../../worker/images/layer-sizes.ts'
 import { readLayersInUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
 import { makeDiskReserve, type DiskReserve } from '../../worker/disk-reserve.ts'
 import { DEFAULT_IMAGE_LIMITS } from '../../worker/images/image.ts'
+import type { OpenSnapshotFiles } from '../../worker/images/fetch-snapshot.ts'
 import { openImageStore, type ImageStore } from '../../worker/images/image-store.ts'
 import { openSandboxLogs } from '../../worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
+import { openSandboxMetrics, type SandboxMetrics } from '../../worker/metrics/sandbox-metrics.ts'
 import type { OwnRanges } from '../../worker/network/own-ranges.ts'
 import { openVolumeStorage, type StorageSettings } from '../../worker/volumes/open-volume-storage.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
@@ -155,14 +157,27 @@ export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
   })
 }
 
+/** Opens the store for what this worker's sandboxes use. */
+export function openMetrics(config: Config, log: Log): Promise<SandboxMetrics> {
+  return openSandboxMetrics({
+    dir: join(config.dataDir, 'metrics'),
+    retentionMs: config.logKeepHours * 3_600_000,
+    clock: systemClock,
+    log,
+  })
+}
+
 /** What is needed to open a driver. */
 export type DriverDeps = {
   readonly folder: DataFolder
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'writerOf'>
+  readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
   readonly log: Log
   /** The addresses that this machine denies to sandboxes. */
   readonly ownRanges: OwnRanges
+  /** Opens the files of another worker's snapshot. Null until the agent runs. */
+  readonly openSnapshotFiles: () => OpenSnapshotFiles | null
   /** Makes the resolver of images count its pulls. Absent: nobody counts them. */
   readonly countPulls?: (images: ImageResolver) => ImageResolver
   /** The file of the worker's renew deadline; null for a worker that doesn't fence itself. */

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { DateTime, nullable, pageOf, requestObject, stringEnum, taggedUnion, Uuid, pageQuery } from '../common.ts'
+import { LAST_EVENT_ID_HEADER } from '../streams/operations.ts'
 import { EVENT_CATEGORIES } from '../../domain/events/event-types.ts'
 import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
 
@@ -38,7 +39,7 @@ export const EventPage = pageOf(EventReply, 'EventPage')
 
 export const EventIdParams = requestObject({ event_id: Uuid })
 
-export const ListEventsQuery = requestObject({
+const filters = {
   event_type: Type.Optional(Type.String({ description: 'Only events of this type.' })),
   category: Type.Optional(stringEnum(EVENT_CATEGORIES, { description: 'Only events of this category.' })),
   sandbox_id: Type.Optional(
@@ -52,7 +53,17 @@ export const ListEventsQuery = requestObject({
   ),
   since: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or after this instant.' })),
   until: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or before this instant.' })),
-  ...pageQuery,
+}
+
+export const ListEventsQuery = requestObject({ ...filters, ...pageQuery })
+
+const StreamEventsQuery = requestObject({
+  ...filters,
+  after: Type.Optional(
+    Type.String({
+      description: 'The id of the last event that arrived, for clients that can not send `Last-Event-ID`.',
+    }),
+  ),
 })
 
 export const EVENT_OPERATIONS = {
@@ -66,6 +77,23 @@ export const EVENT_OPERATIONS = {
       'With several filters, a page may have fewer events than `limit`, or none, although more follow: continue while there is a `next_cursor`.',
     query: ListEventsQuery,
     reply: jsonReply(EventPage, 'A page of events.'),
+  }),
+  stream_events: defineOperation({
+    id: 'stream_events',
+    method: 'GET',
+    path: '/v1/events/stream',
+    tag: 'Events',
+    summary: 'Follow audit events as they happen',
+    description:
+      'Server-Sent Events: each is of the type `event`, and its data is an audit event. All streams have the same order, and none misses an event. After a break, reconnect with `Last-Event-ID`, as an EventSource does automatically. Without it, the stream begins now.',
+    query: StreamEventsQuery,
+    headers: requestObject({
+      [LAST_EVENT_ID_HEADER]: Type.Optional(
+        Type.String({ description: 'The id of the last event that arrived. The stream continues after it.' }),
+      ),
+    }),
+    reply: { kind: 'events', status: 200, schema: EventReply, description: 'A stream of events.' },
+    problems: ['rate_limited'],
   }),
   get_event: defineOperation({
     id: 'get_event',

@@ -4,6 +4,7 @@ import { DateTime, int32, int64, nullable, pageOf, requestObject, stringEnum, Uu
 import { LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import { NAME_RULE } from '../../domain/names.ts'
 import { REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
+import { SSH_KEY_RULE } from '../../domain/orgs/ssh-key.ts'
 
 /** The organization of the caller. */
 export const OrgReply = Type.Object(
@@ -53,6 +54,7 @@ export const QuotaUsageReply = Type.Object(
     included_memory_gib_hours: limit('included_memory_gib_hours'),
     included_disk_gib_hours: limit('included_disk_gib_hours'),
     included_storage_gib: limit('included_storage_gib'),
+    max_public_previews: limit('max_public_previews'),
   },
   { title: 'QuotaUsage', description: 'The limits of the organization, and how much of each it uses now.' },
 )
@@ -120,6 +122,32 @@ export const CreateApiKeyInput = requestObject(
 
 export const ApiKeyIdParams = requestObject({ api_key_id: Uuid })
 export const ListApiKeysQuery = requestObject(pageQuery)
+
+/** SSH keys. The published API has no routes for them; the routes here are an addition of this project. */
+
+export const SshKeyReply = Type.Object(
+  {
+    id: Uuid,
+    name: Type.String(),
+    fingerprint: Type.String({ description: 'The SHA-256 of the key, as `ssh-keygen -l` prints it.' }),
+    public_key: Type.String({ description: 'The type of the key and its base64, without a comment.' }),
+    created_at: DateTime,
+  },
+  { title: 'SshKey', description: 'A public key that opens SSH connections to the sandboxes of the organization.' },
+)
+
+export const SshKeyPage = pageOf(SshKeyReply, 'SshKeyPage')
+
+export const AddSshKeyInput = requestObject(
+  {
+    name: Type.String({ description: `${NAME_RULE}.` }),
+    public_key: Type.String({ description: `The key: ${SSH_KEY_RULE}.` }),
+  },
+  { title: 'AddSshKeyInput', description: 'A public key to add.' },
+)
+
+export const SshKeyIdParams = requestObject({ ssh_key_id: Uuid })
+export const ListSshKeysQuery = requestObject(pageQuery)
 
 /**
  * Credentials for image registries. The published API has no routes for credentials; the routes here are an addition of

@@ -1,6 +1,7 @@
 import type { SnapshotTask } from '../snapshots/snapshot-protocol.ts'
+import type { MetricsQuery } from '../streams/metrics-protocol.ts'
 import type { LogQuery } from '../streams/log-protocol.ts'
-import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { MeasuredPhase } from '../../domain/sandboxes/start-phases.ts'
@@ -134,12 +135,19 @@ type TicketTo = { readonly ticket: string; readonly url?: string }
 /**
  * A ticket for a stream. `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as in
  * `volume-protocol.ts`. `logs`: lines as in `log-protocol.ts`. `snapshot`: one answer as in `snapshot-protocol.ts`.
+ * `metrics`: as in `metrics-protocol.ts`.
  */
 export type StreamTicket =
   | (TicketTo & { readonly kind: 'agent'; readonly run_id: RunId })
   | (TicketTo & { readonly kind: 'volume'; readonly volume: DesiredVolume })
   | (TicketTo & { readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery })
   | (TicketTo & { readonly kind: 'snapshot'; readonly task: SnapshotTask })
+  /** The worker writes the files of a snapshot and of its image, as an archive of an OCI image layout. */
+  | (TicketTo & { readonly kind: 'snapshot_files'; readonly snapshot_id: SnapshotId })
+  | (TicketTo & { readonly kind: 'metrics'; readonly query: MetricsQuery })
+
+/** The path of a WebSocket that carries the files of a snapshot to the worker of a run that needs them. */
+export const SNAPSHOT_FILES_PATH = '/worker/v1/snapshots'
 
 /**
  * The path of stand-by requests. A worker keeps several of these WebSocket requests open. When the control plane needs

@@ -24,6 +24,8 @@ export type NewApiKey = {
   /** Contains at least one scope. */
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
+  /** Whether the key may read what is of all organizations. Absent: no. */
+  readonly isOperator?: boolean
   readonly attempt?: IdempotentAttempt | null
 }
 
@@ -55,13 +57,22 @@ export async function insertApiKey(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   acting: OrgActor,
-  { key, name, expires_at, scopes: given }: NewApiKey & { readonly key: string },
+  { key, name, expires_at, scopes: given, isOperator = false }: NewApiKey & { readonly key: string },
 ): Promise<ApiKey> {
   const id = asId<ApiKeyId>(deps.uuids.next())
   const scopes = SCOPES.filter((scope) => given.includes(scope))
   const now = deps.clock.now()
   const { org_id } = acting
-  await apiKeys.insert(tx, { id, org_id, name, scopes, secretSha256: hashSecret(key), now, expires_at })
+  await apiKeys.insert(tx, {
+    id,
+    org_id,
+    name,
+    scopes,
+    secretSha256: hashSecret(key),
+    now,
+    expires_at,
+    is_operator: isOperator,
+  })
   const expiry = expires_at === null ? {} : { expires_at: expires_at.toISOString() }
   const payload = { api_key_id: id, name, scopes, ...expiry }
   await recordEvent(deps, tx, { ...acting, event_type: 'api_key_created', payload })

@@ -48,7 +48,8 @@ async function lookUp(deps: AuthenticateDeps, hash: Buffer): Promise<CachedKey |
   if (isDue) deps.recordKeyUse({ id, at: now })
   const scope = widestScope(row.scopes)
   const actor = { kind: 'api_key', api_key_id: id, name: row.name } as const
-  return { expires_at, caller: { org_id: row.org_id, api_key_id: id, role: ROLE_OF_SCOPE[scope], scope, actor } }
+  const { org_id, is_operator: isOperator } = row
+  return { expires_at, caller: { org_id, api_key_id: id, role: ROLE_OF_SCOPE[scope], scope, actor, isOperator } }
 }
 
 /** The maximum number of keys whose last use is recorded in one statement. */

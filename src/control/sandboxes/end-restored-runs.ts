@@ -1,6 +1,8 @@
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
+import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
+import { accrueStorage, skipStorage as skip } from '../../store/usage/accrue-storage.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import { hashSecret } from '../../domain/orgs/api-key.ts'
 import * as workers from '../../store/workers/workers.ts'
@@ -44,8 +46,13 @@ async function skipStorage(
   { takenAt, restoredAt }: { readonly takenAt: Date; readonly restoredAt: Date },
 ): Promise<void> {
   await db.transaction('system', async (tx) => {
-    const ids = await volumeReports.lockOfWorker(tx, worker)
-    await volumeReports.accrue(tx, ids, takenAt)
-    await volumeReports.skip(tx, ids, restoredAt)
+    const ofWorker = {
+      volumes: await volumeReports.lockOfWorker(tx, worker),
+      snapshots: await snapshotWork.lockOfWorker(tx, worker),
+    }
+    for (const holder of ['volumes', 'snapshots'] as const) {
+      await accrueStorage(tx, holder, ofWorker[holder], takenAt)
+      await skip(tx, holder, ofWorker[holder], restoredAt)
+    }
   })
 }

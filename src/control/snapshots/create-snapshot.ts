@@ -1,4 +1,4 @@
-import type { Caller } from '../../domain/orgs/caller.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { asId, type SandboxId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
@@ -22,6 +22,8 @@ export type NewSnapshotInput = {
   /** Whether it takes the place of a snapshot of that name, once it is complete. */
   readonly replaces: boolean
   readonly records_integrity: boolean
+  /** Whether a label of the sandbox asked for it. Absent: no. */
+  readonly is_scheduled?: boolean
   readonly attempt?: IdempotentAttempt | null
 }
 
@@ -31,11 +33,11 @@ export type NewSnapshotInput = {
  */
 export async function createSnapshot(
   deps: CreateSnapshotDeps,
-  caller: Caller,
+  caller: OrgActor,
   input: NewSnapshotInput,
 ): Promise<Snapshot> {
   const { org_id, actor } = caller
-  const { attempt = null, ...wanted } = input
+  const { attempt = null, is_scheduled = false, ...wanted } = input
   if (attempt !== null && attempt.savedNote !== null)
     return await madeByEarlierAttempt(deps, caller, asId<SnapshotOperationId>(attempt.savedNote))
   const source = await deps.db.asOrg(org_id, (q) => snapshotSources.find(q, org_id, input.sandbox_id))
@@ -45,6 +47,7 @@ export async function createSnapshot(
   const operation_id = asId<SnapshotOperationId>(deps.uuids.next())
   const row: snapshots.NewSnapshot = {
     ...wanted,
+    is_scheduled,
     id: asId<SnapshotId>(deps.uuids.next()),
     operation_id,
     org_id,
@@ -75,7 +78,7 @@ export async function createSnapshot(
 
 async function madeByEarlierAttempt(
   { db }: Pick<BaseDeps, 'db'>,
-  { org_id }: Caller,
+  { org_id }: OrgActor,
   id: SnapshotOperationId,
 ): Promise<Snapshot> {
   const found = await db.asOrg(org_id, (q) => snapshots.findByOperation(q, org_id, id))
@@ -84,7 +87,7 @@ async function madeByEarlierAttempt(
 }
 
 /** Throws `quota_exceeded` if volumes and snapshots have the organization's whole storage. */
-async function requireStorage({ db }: Pick<BaseDeps, 'db'>, { org_id }: Caller): Promise<void> {
+async function requireStorage({ db }: Pick<BaseDeps, 'db'>, { org_id }: OrgActor): Promise<void> {
   const [max, bytes] = await db.asOrg(org_id, async (q) => {
     return [await volumes.storageLimitGib(q, org_id), await snapshots.storedBytes(q, org_id)] as const
   })
@@ -115,7 +118,8 @@ export function nameTaken(name: string | null): Problem {
   })
 }
 
-function tooMany(): Problem {
+/** The problem of an organization that has the most snapshots. */
+export function tooMany(): Problem {
   const max = String(SNAPSHOTS_MAX)
   return new Problem('quota_exceeded', {
     message: `quota exceeded: an organization has at most ${max} snapshots`,

@@ -1,4 +1,4 @@
-import type { Caller } from '../../domain/orgs/caller.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
@@ -12,7 +12,7 @@ import { getSnapshot, type SnapshotRef } from './read-snapshots.ts'
  */
 export async function deleteSnapshot(
   deps: WriteDeps & Pick<BaseDeps, 'notifications'>,
-  caller: Caller,
+  caller: OrgActor,
   ref: SnapshotRef,
 ): Promise<void> {
   const { org_id, actor } = caller

@@ -1,4 +1,4 @@
-import type { Caller } from '../../domain/orgs/caller.ts'
+import type { Caller, OrgActor } from '../../domain/orgs/caller.ts'
 import { asId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
@@ -12,14 +12,22 @@ type ReadDeps = Pick<BaseDeps, 'db'>
 export type SnapshotRef = { readonly id: SnapshotId } | { readonly name: string }
 
 /** A page of the organization's complete snapshots, from the newest to the oldest. */
-export async function listSnapshots({ db }: ReadDeps, { org_id }: Caller, input: PageInput): Promise<Page<Snapshot>> {
+export async function listSnapshots(
+  { db }: ReadDeps,
+  { org_id }: Pick<OrgActor, 'org_id'>,
+  input: PageInput,
+): Promise<Page<Snapshot>> {
   return await readPage('snapshots', input, (after, count) =>
     db.asOrg(org_id, (q) => snapshots.page(q, org_id, { after, count })),
   )
 }
 
 /** A complete snapshot. Throws `snapshot_not_found`, also while the snapshot is being made. */
-export async function getSnapshot({ db }: ReadDeps, { org_id }: Caller, ref: SnapshotRef): Promise<Snapshot> {
+export async function getSnapshot(
+  { db }: ReadDeps,
+  { org_id }: Pick<OrgActor, 'org_id'>,
+  ref: SnapshotRef,
+): Promise<Snapshot> {
   const found = await db.asOrg(org_id, (q) =>
     'id' in ref ? snapshots.find(q, org_id, ref.id) : snapshots.findByName(q, org_id, ref.name),
   )

@@ -1,8 +1,6 @@
-import { createHash } from 'node:crypto'
 import type { TakenSnapshot } from '../../contract/snapshots/snapshot-protocol.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
-import { renderManifest } from '../../domain/snapshots/manifest.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import type { Queryable } from '../../store/postgres/session.ts'
 import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
@@ -11,6 +9,7 @@ import { recordEvent } from '../events/record-event.ts'
 import type { WorkerStreams } from '../streams/open-worker-stream.ts'
 import { snapshotTopic } from '../topics.ts'
 import { doSnapshotTask } from './do-snapshot-task.ts'
+import { resultOf } from './snapshot-result.ts'
 
 export type TakeSnapshotDeps = WriteDeps & FenceDeps & WorkerStreams & Pick<BaseDeps, 'notifications' | 'log'>
 
@@ -55,11 +54,7 @@ async function complete(
   snapshot: snapshotWork.SnapshotToTake,
   taken: TakenSnapshot,
 ): Promise<void> {
-  const completed_at = deps.clock.now()
-  const { sandbox_name, labels } = snapshot
-  const manifest = renderManifest({ ...taken, completed_at, sandbox_name, labels })
-  const digest = `sha256:${createHash('sha256').update(manifest).digest('hex')}`
-  const result = { disk_bytes: taken.disk_bytes, size_bytes: taken.taken_bytes, digest, manifest, completed_at }
+  const result = resultOf(snapshot, taken, deps.clock.now())
   try {
     await end(deps, snapshot, async (tx) => {
       if (!(await snapshotWork.complete(tx, snapshot.id, result)) || snapshot.name === null) return

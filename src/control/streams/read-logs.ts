@@ -5,22 +5,21 @@ import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
-import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
 import type { BaseDeps } from '../deps.ts'
 import { sandboxTopic } from '../topics.ts'
-import type { ConcurrencyLimit } from '../requests/concurrency-limit.ts'
-import { openWorkerStream, type WorkerStreams } from './open-worker-stream.ts'
+import type { WorkerStreams } from './open-worker-stream.ts'
 import { readLogBatches, type LogBatch } from './log-batches.ts'
 import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
-import { problemOfCallerEnd, type CallerWatchDeps } from './watch-caller.ts'
+import { acquireStreamPermit, openPermittedStream, type StreamPermit, type StreamPermitDeps } from './stream-permit.ts'
+import { problemOfCallerEnd } from './watch-caller.ts'
 
 export type { LogBatch } from './log-batches.ts'
 
 type LogDeps = Pick<BaseDeps, 'db' | 'clock' | 'log' | 'notifications'> &
   SandboxReader &
   WorkerStreams &
-  CallerWatchDeps & { readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> }
+  StreamPermitDeps
 
 /**
  * A request to read a sandbox's log. `followMs`: how long to wait for new lines. Null: read the existing lines and end.
@@ -48,7 +47,10 @@ export async function readLogs(deps: LogDeps, caller: Caller, request: LogReques
     throw invalidStateTransition(status, ['running', 'stopping', 'stopped', 'failed'])
   if (run === null) return emptyLog()
   const follows = request.followMs !== null && !isTerminal(status)
-  const permit = acquireLogStream(deps, caller, { limitMs: follows ? request.followMs : null, signal: request.signal })
+  const permit = acquireStreamPermit(deps, caller, {
+    limitMs: follows ? request.followMs : null,
+    signal: request.signal,
+  })
   const log: FollowedLog = { org_id: caller.org_id, id: request.id, run, query: { ...request.query, follows }, permit }
   try {
     return forwardLog(deps, log, await openLog(deps, log))
@@ -63,7 +65,7 @@ type FollowedLog = {
   readonly id: SandboxId
   readonly run: runs.LastRun
   readonly query: LogQuery
-  readonly permit: LogStreamPermit
+  readonly permit: StreamPermit
 }
 
 async function* emptyLog(): AsyncGenerator<LogBatch> {
@@ -105,19 +107,9 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
 }
 
 /** Opens the worker's log stream. The stream is destroyed when the permit's signal aborts. */
-async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
+function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
   const target = { worker_id: run.worker_id, purpose: { kind: 'logs', sandbox_id: id, query } } as const
-  const stream = await openWorkerStream(deps, target, { signal: permit.signal, messages: MESSAGES })
-  const hangUp = (): void => {
-    stream.destroy()
-  }
-  stream.on('error', hangUp) // the reader gets the error; without a reader, nobody needs it
-  permit.signal.addEventListener('abort', hangUp, { once: true })
-  stream.once('close', () => {
-    permit.signal.removeEventListener('abort', hangUp)
-  })
-  if (permit.signal.aborted) hangUp()
-  return stream
+  return openPermittedStream(deps, target, permit)
 }
 
 /**
@@ -154,50 +146,3 @@ async function whenEnded(deps: LogDeps, { org_id, id, run, permit }: FollowedLog
 function lastRunOf(deps: LogDeps, org: OrgId, id: SandboxId): Promise<runs.LastRun | null> {
   return deps.db.asOrg(org, (q) => runs.lastPlacedRunOf(q, id))
 }
-
-/** A permit for one open log stream. */
-type LogStreamPermit = {
-  /** Aborted when the client disconnects, the time is over, or, with a `CallerEnded`, the caller loses its rights. */
-  readonly signal: AbortSignal
-  /** May be repeated. */
-  readonly release: () => void
-}
-
-/** Acquires a permit for at most `limitMs`. Null means no time limit. Throws `rate_limited`, naming the limit. */
-function acquireLogStream(
-  deps: Pick<LogDeps, 'logStreamLimit' | 'callerWatcher'>,
-  caller: Caller,
-  { limitMs, signal: clientGone }: { readonly limitMs: number | null; readonly signal: AbortSignal },
-): LogStreamPermit {
-  const releasePermit = deps.logStreamLimit.acquire(caller)
-  const over = new AbortController()
-  // A suspended organization may still read its logs. Its runs are being stopped, which ends the streams that follow
-  // them.
-  const watch = deps.callerWatcher.watch(caller, { outlastsSuspension: true })
-  const end = (reason: unknown): void => {
-    over.abort(reason)
-    release()
-  }
-  const onClientGone = (): void => {
-    end(new Error('the client disconnected', { cause: clientGone.reason }))
-  }
-  const onCallerEnded = (): void => {
-    end(watch.signal.reason)
-  }
-  const timer = limitMs === null ? null : setTimeout(end, limitMs, new Error('the time to follow is over'))
-  const release = (): void => {
-    releasePermit()
-    watch.stop()
-    if (timer !== null) clearTimeout(timer)
-    clientGone.removeEventListener('abort', onClientGone)
-  }
-  clientGone.addEventListener('abort', onClientGone, { once: true })
-  watch.signal.addEventListener('abort', onCallerEnded, { once: true })
-  if (clientGone.aborted) onClientGone()
-  return { signal: over.signal, release }
-}
-
-const MESSAGES = {
-  late: 'the worker of this sandbox did not answer',
-  full: 'too many streams are being opened',
-} as const

@@ -3,7 +3,7 @@ import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.t
 import type { VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderVolume } from '../../domain/volumes/volume.ts'
-import * as volumeReports from '../../store/volumes/volume-reports.ts'
+import { accrueStorage } from '../../store/usage/accrue-storage.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
@@ -33,7 +33,7 @@ export async function deleteVolume(
     const users = await volumes.sandboxesMounting(tx, id, NAMED_USERS_MAX)
     if (users.length > 0) throw inUse(users)
     const now = deps.clock.now()
-    await volumeReports.accrue(tx, [id], now) // meters storage up to now: a deleted volume costs nothing
+    await accrueStorage(tx, 'volumes', [id], now) // meters storage up to now: a deleted volume costs nothing
     await volumes.scheduleDeletion(tx, id, now)
     const payload = { volume_id: id, name: volume.name }
     await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })

@@ -8,7 +8,7 @@ import * as capacity from '../../store/workers/capacity.ts'
 import type { BaseDeps } from '../deps.ts'
 import { listEvents, type EventRow } from '../events/read-events.ts'
 import { listWorkers, type FleetWorker } from './fleet.ts'
-import { makeFleetReader, placementRequestOf, type PlacementSettings } from './read-fleet.ts'
+import { awayFromHome, makeFleetReader, placementRequestOf, type PlacementSettings } from './read-fleet.ts'
 import { readLiveReplicas } from './replicas.ts'
 import { inspectSandbox, type RunDetails, type SandboxDetails } from '../sandboxes/inspect-sandbox.ts'
 
@@ -86,7 +86,7 @@ function causeOf(event: EventRow | null): CauseCode | null {
 async function explainWait({ db, clock, settings }: ExplainDeps, id: SandboxId, fleet: readonly FleetWorker[]) {
   const run = await db.asSystem((q) => capacity.findWaiting(q, id, WAITING_COUNTED_MAX))
   if (run === null) return null
-  const request = placementRequestOf(run, settings)
+  const request = placementRequestOf(run.may_fetch ? awayFromHome(run) : run, settings)
   const free = await db.asSystem((q) => makeFleetReader()(q, clock.now()))
   const serving = free.filter((worker) => mayServeOrg(worker, run.org_id))
   const verdicts = fleet

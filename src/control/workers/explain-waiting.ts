@@ -8,7 +8,13 @@ import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 import type { BaseDeps } from '../deps.ts'
-import { makeFleetReader, placementRequestOf, type NamedPlacementWorker, type PlacementSettings } from './read-fleet.ts'
+import {
+  awayFromHome,
+  makeFleetReader,
+  placementRequestOf,
+  type NamedPlacementWorker,
+  type PlacementSettings,
+} from './read-fleet.ts'
 
 /** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {
@@ -57,7 +63,10 @@ export async function explainWaiting(
   const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
   if (run === null) return null
   const workers = (await readFleet()).filter((worker) => mayServeOrg(worker, run.org_id))
-  const { missing, largest_free } = explainPlacement(placementRequestOf(run, settings), workers)
+  const { missing, largest_free } = explainPlacement(
+    placementRequestOf(run.may_fetch ? awayFromHome(run) : run, settings),
+    workers,
+  )
   return { position: run.position, waiting: run.waiting, missing, largest_free }
 }
 

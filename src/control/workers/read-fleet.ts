@@ -66,6 +66,11 @@ function freeDiskMib(
   return disk_mib - sized_disks_mib - default_disks * default_disk_mib
 }
 
+/** A run that needs no disk of its home, because another worker fetches what the disk is made from. */
+export function awayFromHome(run: capacity.PendingRun): capacity.PendingRun {
+  return { ...run, home_worker_id: null, abilities: [...run.abilities, 'snapshots'] }
+}
+
 /** The settings that change what a pending run needs. */
 export type PlacementSettings = Pick<ControlSettings, 'defaultRegistry' | 'requireIsolation'>
 

@@ -44,9 +44,11 @@ const transition = {
 } as const
 const member = { member_id: 'uuid', user_id: 'uuid', role: 'text' } as const
 const key = { api_key_id: 'uuid', name: 'text' } as const
+const sshKey = { ssh_key_id: 'uuid', name: 'text', fingerprint: 'text' } as const
 const credential = { credential_id: 'uuid', host: 'text', username: 'text' } as const
 const workerDisk = { worker: 'text', free_mib: 'number', reserve_mib: 'number' } as const
 const snapshot = { snapshot_id: 'uuid', name: 'text' } as const
+const preview = { ...sandbox, preview_id: 'uuid', port: 'number', access: 'text' } as const
 const file = { volume_id: 'uuid', path: 'text' } as const
 
 export const EVENT_TYPES = {
@@ -91,6 +93,8 @@ export const EVENT_TYPES = {
   member_removed: event('member', 'A person is no longer a member.', member),
   api_key_created: event('api_key', 'An API key was created.', { ...key, scopes: 'texts', expires_at: 'instant?' }),
   api_key_revoked: event('api_key', 'An API key was revoked.', key),
+  ssh_key_added: event('ssh_key', 'An SSH key was added.', sshKey),
+  ssh_key_removed: event('ssh_key', 'An SSH key was removed, and its connections ended.', sshKey),
   registry_credential_saved: event('registry_credential', 'A registry credential was saved.', credential),
   registry_credential_deleted: event('registry_credential', 'A registry credential was deleted.', credential),
   volume_created: event('volume', 'A volume was created.', {
@@ -118,6 +122,11 @@ export const EVENT_TYPES = {
     ...file,
     is_recursive: 'boolean',
   }),
+  preview_created: event('sandbox', 'A port of a sandbox was opened to a link or to everybody.', {
+    ...preview,
+    expires_at: 'instant?',
+  }),
+  preview_revoked: event('sandbox', 'A port of a sandbox was closed again.', preview),
   snapshot_requested: event('sandbox', 'A snapshot of a sandbox was asked for.', { ...snapshot, sandbox_id: 'uuid' }),
   snapshot_created: event('sandbox', 'A snapshot of a sandbox was made.', {
     ...snapshot,
@@ -125,7 +134,8 @@ export const EVENT_TYPES = {
     size_bytes: 'number',
   }),
   snapshot_failed: event('sandbox', 'A snapshot of a sandbox could not be made.', {
-    ...snapshot,
+    name: 'text',
+    snapshot_id: 'uuid?',
     sandbox_id: 'uuid',
     message: 'text',
   }),

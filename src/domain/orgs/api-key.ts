@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
+import { LINK_PREFIX } from '../previews/preview.ts'
 
 /** Base 62. Its characters need no quoting anywhere. */
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
@@ -14,6 +15,11 @@ const CHECKSUM_DIGITS = 6
  */
 export function formatApiKey(bits: Buffer): string {
   return formatSecret('msb_live_', bits)
+}
+
+/** Formats the secret of a preview's link from 256 random bits, like an API key. */
+export function formatPreviewSecret(bits: Buffer): string {
+  return formatSecret(LINK_PREFIX, bits)
 }
 
 const JOIN_TOKEN_PREFIX = 'syw_'

@@ -29,11 +29,14 @@ export function widestScope(scopes: readonly Scope[]): Scope {
 /** The sender of a request: an authenticated API key and its organization. */
 export type Caller = {
   readonly org_id: OrgId
+  /** The id of the API key; over SSH, that of the SSH key, so that each key is counted and watched by itself. */
   readonly api_key_id: ApiKeyId
   readonly role: Role
   /** The widest scope of the key. */
   readonly scope: Scope
   readonly actor: Actor
+  /** Whether the key is of an operator, who may read what is of all organizations. */
+  readonly isOperator?: boolean
 }
 
 /** The organization that a use case changes, and the actor of its events. Every `Caller` is an `OrgActor`. */

@@ -1,6 +1,8 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
 import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
 import { isRestartPolicy, RESTART_LABEL, RESTART_POLICIES } from './restart.ts'
+import { isSchedule, SCHEDULE_RULE, SNAPSHOT_LABEL } from './snapshot-schedule.ts'
+import { isSshStart, SSH_START_LABEL, SSH_START_VALUES } from './ssh-start.ts'
 import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
@@ -24,6 +26,12 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
   const restart = labels[RESTART_LABEL]
   if (restart !== undefined && !isRestartPolicy(restart))
     return refusal(`${field}.${RESTART_LABEL}`, describeSeen(restart), RESTART_POLICIES.join(', '))
+  const schedule = labels[SNAPSHOT_LABEL]
+  if (schedule !== undefined && !isSchedule(schedule))
+    return refusal(`${field}.${SNAPSHOT_LABEL}`, describeSeen(schedule), SCHEDULE_RULE)
+  const sshStart = labels[SSH_START_LABEL]
+  if (sshStart !== undefined && !isSshStart(sshStart))
+    return refusal(`${field}.${SSH_START_LABEL}`, describeSeen(sshStart), SSH_START_VALUES.join(', '))
   return null
 }
 

@@ -1,4 +1,5 @@
 import { ABILITIES, type Ability, type FieldAbility } from '../abilities.ts'
+import { SNAPSHOT_LABEL } from '../sandboxes/snapshot-schedule.ts'
 import { ISOLATION_LABEL, isIsolationLevel, isolationAbility } from '../isolation.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
@@ -166,6 +167,11 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
       const { metrics_sample_interval_ms: interval, disable_metrics_sample: isOff } = runtime
       return fieldIf('runtime.metrics_sample_interval_ms', !isOff && interval !== null && interval !== 1000)
     },
+  },
+  snapshots: {
+    fields: `\`labels["${SNAPSHOT_LABEL}"]\``,
+    why: 'needs a worker that is capable of snapshots of disks',
+    findFields: ({ labels }) => fieldIf(`labels.${SNAPSHOT_LABEL}`, labels[SNAPSHOT_LABEL] !== undefined),
   },
 }
 

@@ -1,6 +1,10 @@
 import type { EVENT_OPERATIONS } from '../../contract/events/operations.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
+import { LAST_EVENT_ID_HEADER } from '../../contract/streams/operations.ts'
 import { getEvent, listEvents } from '../../control/events/read-events.ts'
+import { streamEvents, type StreamedEvent } from '../../control/streams/stream-events.ts'
+import { formatPosition } from '../../domain/events/event-position.ts'
+import type { EventCategory } from '../../domain/events/event-types.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
 import { SYSTEM_ACTOR_KEYS } from '../../domain/orgs/caller.ts'
 import { isUuid } from '../../lib/uuid.ts'
@@ -16,15 +20,47 @@ export function makeEventHandlers(
 ): Record<keyof typeof EVENT_OPERATIONS, Handler> {
   return {
     list_events: handler(OPERATIONS.list_events, async ({ query }, { caller }) => {
-      const range = { since: parseInstant(query.since), until: parseInstant(query.until) }
-      const { event_type = null, category = null, sandbox_id = null, actor = null } = query
-      const filter = { event_type, category, sandbox_id, actor: actor === null ? null : readActor(actor) }
-      const input = { ...filter, ...range, ...pageInput(query) }
+      const input = { ...readFilter(query), ...pageInput(query) }
       return renderPage(await call(listEvents, caller, input), (event) => JSON.stringify(event))
+    }),
+    stream_events: handler(OPERATIONS.stream_events, async ({ query }, { caller, headers, signal }) => {
+      const seen = headers[LAST_EVENT_ID_HEADER]
+      const after = (Array.isArray(seen) ? seen[0] : seen) ?? query.after ?? null
+      const asked = { filter: readFilter(query), after: after === '' ? null : after, signal: signal() }
+      return { events: renderEvents(await call(streamEvents, caller, asked)) }
     }),
     get_event: handler(OPERATIONS.get_event, async ({ params }, { caller }) =>
       taggedReply(JSON.stringify(await call(getEvent, caller, asId<EventId>(params.event_id.toLowerCase())))),
     ),
+  }
+}
+
+type FilterQuery = {
+  readonly event_type?: string
+  readonly category?: EventCategory
+  readonly sandbox_id?: string
+  readonly actor?: string
+  readonly since?: string
+  readonly until?: string
+}
+
+function readFilter({ event_type, category, sandbox_id, ...query }: FilterQuery) {
+  const { actor = null, since, until } = query
+  return {
+    event_type: event_type ?? null,
+    category: category ?? null,
+    sandbox_id: sandbox_id?.toLowerCase() ?? null,
+    actor: actor === null ? null : readActor(actor),
+    since: parseInstant(since),
+    until: parseInstant(until),
+  }
+}
+
+async function* renderEvents(streamed: AsyncIterable<StreamedEvent>): AsyncGenerator<string> {
+  for await (const { event, position } of streamed) {
+    const { id, org_id, timestamp, category, event_type, actor, payload } = event
+    const data = JSON.stringify({ id, org_id, timestamp, category, event_type, actor, payload })
+    yield `id: ${formatPosition(position)}\nevent: event\ndata: ${data}\n\n`
   }
 }
 

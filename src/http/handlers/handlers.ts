@@ -4,9 +4,11 @@ import type { CallUseCase } from '../requests/call-use-case.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 import { makeEventHandlers } from './events.ts'
 import { makeHandlerFactory, type Handler } from './handler.ts'
+import { makeMetricsHandlers } from './metrics.ts'
 import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
 import { makeModificationHandlers } from './modifications.ts'
+import { makePreviewHandlers } from './previews.ts'
 import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeSnapshotHandlers } from './snapshots.ts'
 import { makeUsageHandlers } from './usage.ts'
@@ -23,6 +25,8 @@ export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): 
     ...makeSandboxHandlers(call, handler),
     ...makeModificationHandlers(call, handler),
     ...makeSandboxLogHandlers(call, handler),
+    ...makeMetricsHandlers(call, handler),
+    ...makePreviewHandlers(call, handler),
     ...makeVolumeHandlers(call, handler),
     ...makeVolumeFileHandlers(call, handler),
     ...makeSnapshotHandlers(call, handler),

@@ -5,7 +5,8 @@ import { listMembers } from '../../control/orgs/members.ts'
 import { getOrg } from '../../control/orgs/orgs.ts'
 import { getQuotas } from '../../control/orgs/quotas.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../../control/orgs/registry-credentials.ts'
-import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
+import { addSshKey, getSshKey, listSshKeys, removeSshKey } from '../../control/orgs/ssh-keys.ts'
+import { asId, type ApiKeyId, type CredentialId, type SshKeyId } from '../../domain/ids.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
 import {
@@ -13,7 +14,7 @@ import {
 } from './handler.ts' // prettier-ignore
 import type { CallUseCase } from '../requests/call-use-case.ts'
 
-/** Creates the handlers of the organization: its quotas, members, API keys and registry credentials. */
+/** Creates the handlers of the organization: its quotas, members, API keys, SSH keys and registry credentials. */
 export function makeOrgHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -44,6 +45,19 @@ export function makeOrgHandlers(
     revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller, ifMatch }) => {
       await call(revokeApiKey, caller, apiKeyIdOf(params), ifMatch)
       return messageReply('API key revoked')
+    }),
+    list_ssh_keys: handler(OPERATIONS.list_ssh_keys, async ({ query }, { caller }) =>
+      renderPage(await call(listSshKeys, caller, pageInput(query)), (key) => JSON.stringify(key)),
+    ),
+    add_ssh_key: handler(OPERATIONS.add_ssh_key, async ({ body }, { caller, attempt }) =>
+      taggedReply(JSON.stringify(await call(addSshKey, caller, { ...body, attempt }))),
+    ),
+    get_ssh_key: handler(OPERATIONS.get_ssh_key, async ({ params }, { caller }) =>
+      taggedReply(JSON.stringify(await call(getSshKey, caller, asId<SshKeyId>(params.ssh_key_id.toLowerCase())))),
+    ),
+    remove_ssh_key: handler(OPERATIONS.remove_ssh_key, async ({ params }, { caller, ifMatch }) => {
+      await call(removeSshKey, caller, { id: asId<SshKeyId>(params.ssh_key_id.toLowerCase()) }, ifMatch)
+      return messageReply('SSH key removed')
     }),
     list_registry_credentials: handler(OPERATIONS.list_registry_credentials, async ({ query }, { caller }) =>
       renderPage(await call(listCredentials, caller, pageInput(query)), (credential) => JSON.stringify(credential)),

@@ -1,6 +1,7 @@
 import type { FastifyRequest } from 'fastify'
 import { authenticate } from '../../control/orgs/authenticate.ts'
-import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
+import type { Access } from '../../contract/operation.ts'
+import { includesScope, type Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { CallUseCase } from './call-use-case.ts'
@@ -40,11 +41,17 @@ export async function authenticateRequest({ call, limits }: AuthenticateDeps, se
   throw new Problem('invalid_api_key')
 }
 
-/** Throws `forbidden` if the caller's key lacks the scope that the operation needs. */
-export function requireScope(caller: Caller, needed: Scope | 'none'): void {
-  if (needed === 'none' || includesScope(caller.scope, needed)) return
+/** Throws `forbidden` if the caller's key lacks what the operation needs. */
+export function requireScope(caller: Caller, needed: Access): void {
+  if (mayUse(caller, needed)) return
+  const reason = needed === 'operator' ? '; only the sandyard command makes such keys' : ''
   throw new Problem('forbidden', {
-    message: `forbidden: this needs an API key with the scope ${needed}; yours has ${caller.scope}`,
+    message: `forbidden: this needs an API key with the scope ${needed}; yours has ${caller.scope}${reason}`,
     details: { field: 'scope', seen: caller.scope, accepted: needed },
   })
+}
+
+function mayUse({ scope, isOperator = false }: Caller, needed: Access): boolean {
+  if (needed === 'none') return true
+  return needed === 'operator' ? isOperator : includesScope(scope, needed)
 }

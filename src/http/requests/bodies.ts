@@ -106,7 +106,7 @@ export type StreamedBodies = {
    * Exempts a request with a streamed body from the time limit until its reply has ended. Call it once the caller is
    * authenticated.
    */
-  begin(request: FastifyRequest, reply: FastifyReply): void
+  begin(request: Pick<FastifyRequest, 'raw'>, reply: Pick<FastifyReply, 'raw'>): void
 }
 
 /**

@@ -8,6 +8,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
 import { refuseMalformed, refuseUnsupportedRequests } from '../connections/early-refusals.ts'
+import { divertRequests, type Door } from '../connections/divert-requests.ts'
 import { limitConnections, limitPipelining, type ConnectionLimits } from '../connections/limit-connections.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
 import { acceptJsonBodies, makeStreamedBodies } from '../requests/bodies.ts'
@@ -44,6 +45,8 @@ export type ServerDeps = {
   readonly clients?: ClientAddresses
   /** Additional routes, such as those of workers. They authenticate their own callers. */
   readonly plugins?: readonly FastifyPluginAsync[]
+  /** Serves requests for other hosts than that of the API. */
+  readonly door?: Door
   /** Additional WebSocket routes. They authenticate their own callers. */
   readonly upgrades?: readonly UpgradeRoute[]
 }
@@ -160,6 +163,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     countProxied,
     routes: [agentRoute({ ...deps, compileSchema }), ...(deps.upgrades ?? [])],
   })
+  if (deps.door !== undefined) divertRequests(app, deps.door, streamedBodies)
   return app
 }
 

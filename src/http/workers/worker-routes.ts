@@ -36,7 +36,7 @@ import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The dependencies for authenticating workers. Without `rates`, failed attempts are not counted. */
-type AuthenticationDeps = {
+export type AuthenticationDeps = {
   readonly control: ControlDeps
   readonly clients: ClientAddresses
   readonly rates?: AuthenticationRateLimiter
@@ -189,7 +189,8 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
   return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
 }
 
-async function authenticateSender(
+/** The worker whose credential a request has. Throws `invalid_api_key`. */
+export async function authenticateSender(
   { control, rates }: AuthenticationDeps,
   sender: Sender,
 ): Promise<AuthenticatedWorker> {

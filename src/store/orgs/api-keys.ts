@@ -24,6 +24,7 @@ export type NewApiKey = {
   readonly secretSha256: Buffer
   readonly now: Date
   readonly expires_at: Date | null
+  readonly is_operator: boolean
 }
 
 const FIELDS = 'id, name, scopes, created_at, expires_at, last_used_at, revoked_at'
@@ -31,9 +32,9 @@ const FIELDS = 'id, name, scopes, created_at, expires_at, last_used_at, revoked_
 /** Inserts an API key with the hash of its secret. A secret that exists already violates `api_keys_secret_key`. */
 export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
   await q.query({
-    text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-    values: [key.id, key.org_id, key.name, key.scopes, key.secretSha256, key.now, key.expires_at],
+    text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at, is_operator)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+    values: [key.id, key.org_id, key.name, key.scopes, key.secretSha256, key.now, key.expires_at, key.is_operator],
   })
 }
 
@@ -45,6 +46,7 @@ export type ActiveKey = {
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
   readonly last_used_at: Date | null
+  readonly is_operator: boolean
 }
 
 /**
@@ -55,7 +57,7 @@ export type ActiveKey = {
 export async function findActive(q: Queryable, secretSha256: Buffer, now: Date): Promise<ActiveKey | null> {
   const { rows } = await q.query<ActiveKey>({
     name: 'api_keys.findActive',
-    text: `SELECT id, org_id, name, scopes, expires_at, last_used_at FROM api_keys
+    text: `SELECT id, org_id, name, scopes, expires_at, last_used_at, is_operator FROM api_keys
            WHERE secret_sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)`,
     values: [secretSha256, now],
   })
@@ -71,12 +73,14 @@ export type KeyState = {
   readonly is_suspended: boolean
 }
 
-/** The current states of API keys. Keys that no longer exist are left out. */
+/** The current states of API keys and SSH keys. Keys that no longer exist are left out. */
 export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyState[]> {
   const { rows } = await q.query<KeyState>({
     name: 'api_keys.keyStates',
     text: `SELECT k.id, k.revoked_at IS NOT NULL AS is_revoked, k.expires_at, o.suspended_at IS NOT NULL AS is_suspended
-           FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
+           FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)
+           UNION ALL SELECT k.id, false, NULL, o.suspended_at IS NOT NULL
+           FROM ssh_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
     values: [ids],
   })
   return rows

@@ -2,6 +2,7 @@
 import type { OrgId, SnapshotId, WorkerId } from '../../domain/ids.ts'
 import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { accrueStorage } from '../usage/accrue-storage.ts'
 import { SNAPSHOT_COLUMNS } from './snapshots.ts'
 
 /** A snapshot to make. */
@@ -44,9 +45,11 @@ export async function begin(q: Queryable, id: SnapshotId, now: Date): Promise<vo
 }
 
 /** The result of a snapshot. */
-export type SnapshotResult = Required<
-  Pick<Snapshot, 'disk_bytes' | 'size_bytes' | 'digest' | 'manifest' | 'completed_at'>
->
+export type SnapshotResult = {
+  readonly [Member in 'disk_bytes' | 'size_bytes' | 'digest' | 'manifest' | 'completed_at']: NonNullable<
+    Snapshot[Member]
+  >
+}
 
 /**
  * Completes a snapshot. If it replaces one of the same name, hides that one. Returns false, and changes nothing, if it is complete
@@ -54,17 +57,17 @@ export type SnapshotResult = Required<
  */
 export async function complete(tx: Queryable, id: SnapshotId, result: SnapshotResult): Promise<boolean> {
   const { disk_bytes, size_bytes, digest, manifest, completed_at } = result
-  await tx.query({
-    name: 'snapshotWork.hideReplaced',
-    text: `UPDATE snapshots o SET deleted_at = $2, updated_at = $2 FROM snapshots n
-           WHERE n.id = $1 AND n.replaces AND o.org_id = n.org_id AND o.name = n.name AND o.id <> n.id
-             AND o.status = 'succeeded' AND o.deleted_at IS NULL`,
-    values: [id, completed_at],
+  const replaced = await tx.query<{ readonly id: SnapshotId }>({
+    name: 'snapshotWork.lockReplaced',
+    text: `SELECT o.id FROM snapshots o JOIN snapshots n ON o.org_id = n.org_id AND o.name = n.name AND o.id <> n.id
+           WHERE n.id = $1 AND n.replaces AND o.status = 'succeeded' AND o.deleted_at IS NULL FOR UPDATE OF o`,
+    values: [id],
   })
+  await hideAll(tx, replaced.rows, completed_at)
   const { rowCount } = await tx.query({
     name: 'snapshotWork.complete',
     text: `UPDATE snapshots SET status = 'succeeded', replaces = false, disk_bytes = $2, size_bytes = $3, digest = $4, manifest = $5,
-             completed_at = $6, updated_at = $6
+             completed_at = $6, updated_at = $6, accrued_until = CASE WHEN name IS NULL THEN NULL ELSE $6::timestamptz END
            WHERE id = $1 AND status IN ('queued', 'in_progress')`,
     values: [id, disk_bytes, size_bytes, digest, manifest, completed_at],
   })
@@ -120,6 +123,18 @@ export async function toDiscard(
   return rows
 }
 
+/** The worker that has a snapshot. Null unless an open run of the worker `of` is of a sandbox that is made from the snapshot. */
+export async function workerFor(q: Queryable, id: SnapshotId, of: WorkerId): Promise<WorkerId | null> {
+  const { rows } = await q.query<{ readonly worker_id: WorkerId }>({
+    name: 'snapshotWork.workerFor',
+    text: `SELECT n.worker_id FROM snapshots n
+           WHERE n.id = $1 AND n.status = 'succeeded' AND EXISTS (SELECT FROM sandboxes s JOIN runs r ON r.sandbox_id = s.id
+             WHERE s.snapshot_id = n.id AND r.worker_id = $2 AND r.ended_at IS NULL)`,
+    values: [id, of],
+  })
+  return rows[0]?.worker_id ?? null
+}
+
 /** Deletes the row of a snapshot whose data is gone. */
 export async function forget(tx: Queryable, id: SnapshotId): Promise<void> {
   await tx.query({ name: 'snapshotWork.forget', text: 'DELETE FROM snapshots WHERE id = $1', values: [id] })
@@ -127,9 +142,31 @@ export async function forget(tx: Queryable, id: SnapshotId): Promise<void> {
 
 /** Hides all snapshots of a worker that is removed: their data is gone with it. */
 export async function hideOfWorker(tx: Queryable, worker: WorkerId, now: Date): Promise<void> {
+  const ids = await lockOfWorker(tx, worker)
+  await hideAll(
+    tx,
+    ids.map((id) => ({ id })),
+    now,
+  )
+}
+
+/** Locks the snapshots of a worker that are not hidden. */
+export async function lockOfWorker(tx: Queryable, worker: WorkerId): Promise<readonly SnapshotId[]> {
+  const { rows } = await tx.query<{ readonly id: SnapshotId }>({
+    name: 'snapshotWork.lockOfWorker',
+    text: 'SELECT id FROM snapshots WHERE worker_id = $1 AND deleted_at IS NULL ORDER BY id FOR UPDATE',
+    values: [worker],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** Hides snapshots, and meters them up to now. The caller must have locked them. */
+async function hideAll(tx: Queryable, snapshots: readonly { readonly id: SnapshotId }[], now: Date): Promise<void> {
+  const ids = snapshots.map(({ id }) => id)
+  await accrueStorage(tx, 'snapshots', ids, now)
   await tx.query({
-    name: 'snapshotWork.hideOfWorker',
-    text: 'UPDATE snapshots SET deleted_at = $2, updated_at = $2 WHERE worker_id = $1 AND deleted_at IS NULL',
-    values: [worker, now],
+    name: 'snapshotWork.hideAll',
+    text: 'UPDATE snapshots SET deleted_at = $2, updated_at = $2 WHERE id = ANY($1::uuid[])',
+    values: [ids, now],
   })
 }

@@ -2,6 +2,7 @@
 import type { OrgId, SandboxId, SnapshotId, SnapshotOperationId, WorkerId } from '../../domain/ids.ts'
 import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { accrueStorage } from '../usage/accrue-storage.ts'
 
 /** SQL: the columns of a `Snapshot`. The client's numbers hold 53 bits, which is enough for sizes. */
 export const SNAPSHOT_COLUMNS = `id, operation_id, org_id, name, status, sandbox_id, sandbox_name, worker_id, image, labels,
@@ -23,6 +24,7 @@ export type NewSnapshot = {
   /** Whether a snapshot of the same name goes once this one is complete. */
   readonly replaces: boolean
   readonly records_integrity: boolean
+  readonly is_scheduled: boolean
   readonly created_at: Date
 }
 
@@ -32,17 +34,17 @@ export type NewSnapshot = {
  */
 export async function insert(tx: Queryable, snapshot: NewSnapshot): Promise<Snapshot | null> {
   const { id, operation_id, org_id, name, sandbox_id, sandbox_name, worker_id, image } = snapshot
-  const { replaces, records_integrity, created_at } = snapshot
+  const { replaces, records_integrity, is_scheduled, created_at } = snapshot
   const labels = JSON.stringify(snapshot.labels)
   const { rows } = await tx.query<Snapshot>({
     name: 'snapshots.insert',
     text: `INSERT INTO snapshots (id, operation_id, org_id, name, status, sandbox_id, sandbox_name, worker_id, image, labels, replaces,
-             records_integrity, created_at, updated_at)
-           SELECT $1, $2, $3, $4, 'queued', $5, $6, $7, $8, $9, $10, $11, $12, $12
-           WHERE (SELECT count(*) FROM snapshots WHERE org_id = $3 AND deleted_at IS NULL) < $13 RETURNING ${SNAPSHOT_COLUMNS}`,
+             records_integrity, is_scheduled, created_at, updated_at)
+           SELECT $1, $2, $3, $4, 'queued', $5, $6, $7, $8, $9, $10, $11, $12, $13, $13
+           WHERE (SELECT count(*) FROM snapshots WHERE org_id = $3 AND deleted_at IS NULL) < $14 RETURNING ${SNAPSHOT_COLUMNS}`,
     values: [
       id, operation_id, org_id, name, sandbox_id, sandbox_name, worker_id, image, labels, replaces, records_integrity,
-      created_at, SNAPSHOTS_MAX,
+      is_scheduled, created_at, SNAPSHOTS_MAX,
     ], // prettier-ignore
   })
   return rows[0] ?? null
@@ -93,12 +95,23 @@ export async function findByOperation(q: Queryable, org: OrgId, id: SnapshotOper
   return rows[0] ?? null
 }
 
-/** Hides a complete snapshot from clients. Its data goes later. Returns null if clients don't see it. */
+/** Hides a complete snapshot from clients, and meters it up to now. Its data goes later. Returns null if clients don't see it. */
 export async function hide(
   tx: Queryable,
   org: OrgId,
   { id, now }: { readonly id: SnapshotId; readonly now: Date },
 ): Promise<Snapshot | null> {
+  const visible = await tx.query<{ readonly id: SnapshotId }>({
+    name: 'snapshots.lock',
+    text: `SELECT id FROM snapshots WHERE org_id = $1 AND id = $2 AND ${IS_VISIBLE} FOR UPDATE`,
+    values: [org, id],
+  })
+  await accrueStorage(
+    tx,
+    'snapshots',
+    visible.rows.map((row) => row.id),
+    now,
+  )
   const { rows } = await tx.query<Snapshot>({
     name: 'snapshots.hide',
     text: `UPDATE snapshots SET deleted_at = $3, updated_at = $3 WHERE org_id = $1 AND id = $2 AND ${IS_VISIBLE} RETURNING ${SNAPSHOT_COLUMNS}`,

@@ -1,7 +1,8 @@
 /**
- * How much volumes held over time. The sources are the recorded intervals (`storage_accruals`, kept after a volume is
- * deleted), the days of organizations whose intervals are deleted (`storage_org_days`), and, for active volumes, the time
- * since the last interval at their current size. All amounts are in bytes
+ * How much volumes and snapshots held over time. A snapshot is metered like a volume whose size never changes, under its own
+ * id. The sources are the recorded intervals (`storage_accruals`, kept after a volume is
+ * deleted), the days of organizations whose intervals are deleted (`storage_org_days`), and, for what is active, the time
+ * since the last interval at its current size. All amounts are in bytes
  * times milliseconds, so that sums are exact.
  */
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
@@ -62,20 +63,23 @@ export async function storageDays(
 }
 
 /**
- * The bytes that the active volumes of an organization hold, from the workers' latest reports. Null if no size was
+ * The bytes that the active volumes and the snapshots of an organization hold, the volumes by the workers' latest reports. Null if no size was
  * reported.
  */
 export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null> {
   const { rows } = await q.query<{ readonly bytes: string | null }>({
     name: 'storageUsage.heldBytes',
-    text: `SELECT sum(used_bytes) AS bytes FROM volumes WHERE org_id = $1 AND status = 'active'`,
+    text: `SELECT sum(bytes) AS bytes FROM (
+             SELECT used_bytes AS bytes FROM volumes WHERE org_id = $1 AND status = 'active'
+             UNION ALL
+             SELECT size_bytes FROM snapshots WHERE org_id = $1 AND deleted_at IS NULL AND accrued_until IS NOT NULL) held`,
     values: [org],
   })
   const bytes = rows[0]?.bytes ?? null
   return bytes === null ? null : BigInt(bytes)
 }
 
-/** The names of those given volumes that still exist. The default volume has no name. */
+/** The names of those given volumes and snapshots that still exist. The default volume has no name. */
 export async function volumeNames(
   q: Queryable,
   org: OrgId,
@@ -83,7 +87,8 @@ export async function volumeNames(
 ): Promise<readonly { readonly id: VolumeId; readonly name: string | null }[]> {
   const { rows } = await q.query<{ readonly id: VolumeId; readonly name: string | null }>({
     name: 'storageUsage.volumeNames',
-    text: 'SELECT id, name FROM volumes WHERE org_id = $1 AND id = ANY($2) ORDER BY id',
+    text: `SELECT id, name FROM volumes WHERE org_id = $1 AND id = ANY($2)
+           UNION ALL SELECT id, name FROM snapshots WHERE org_id = $1 AND id = ANY($2) AND deleted_at IS NULL ORDER BY id`,
     values: [org, ids],
   })
   return rows
@@ -112,7 +117,10 @@ const HELD = `WITH intervals AS (
     SELECT id, used_bytes, greatest(from_ms, d * 86400000), least(to_ms, (d + 1) * 86400000)
     FROM (SELECT id, used_bytes, sandyard_ms(greatest(accrued_until, $2::timestamptz)) AS from_ms,
             least(sandyard_ms($5::timestamptz), $4::bigint) AS to_ms
-          FROM volumes WHERE org_id = $1 AND status = 'active' AND used_bytes > 0 AND accrued_until IS NOT NULL) v,
+          FROM (SELECT id, used_bytes, accrued_until FROM volumes WHERE org_id = $1 AND status = 'active'
+                UNION ALL
+                SELECT id, size_bytes, accrued_until FROM snapshots WHERE org_id = $1 AND deleted_at IS NULL) s
+          WHERE used_bytes > 0 AND accrued_until IS NOT NULL) v,
       generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms),
   held AS (
     SELECT volume_id, '1970-01-01'::date + (from_ms / 86400000)::integer AS day, used_bytes::numeric,

@@ -1,11 +1,12 @@
 /**
  * Workers' reports on volumes, and the data on volumes that workers need. A report applies to the volumes whose home is
  * that worker, and to those on shared storage. A volume counts with its reported size until the next report. Therefore
- * `accrue` records the elapsed time before each new size is stored.
+ * `accrueStorage` records the elapsed time before each new size is stored.
  */
 import type { OrgId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeStatus } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { accrueStorage } from '../usage/accrue-storage.ts'
 
 /** A worker, and whether its storage is shared with others. */
 export type StorageOwner = { readonly worker_id: WorkerId; readonly is_shared: boolean }
@@ -30,7 +31,7 @@ export async function record(
       values: [all.map(({ volume_id }) => volume_id), from.worker_id, from.is_shared],
     })
     const ids = rows.map(({ id }) => id)
-    await accrue(tx, ids, now)
+    await accrueStorage(tx, 'volumes', ids, now)
     await tx.query({
       name: 'volumeReports.record',
       text: `UPDATE volumes v SET used_bytes = r.used_bytes,
@@ -62,39 +63,6 @@ async function markEmptied(
   return (rowCount ?? 0) > 0
 }
 
-/**
- * Records how much active volumes held since the last record. It adds one interval per UTC day, or extends the last
- * interval if the size is the same. The caller must have locked the volumes. A clock that jumped back adds nothing. May
- * be repeated.
- */
-export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date): Promise<void> {
-  if (ids.length === 0) return
-  await tx.query({
-    name: 'volumeReports.accrue',
-    text: `WITH due AS (
-             SELECT id, org_id, used_bytes, accrued_until FROM volumes
-             WHERE id = ANY($1::uuid[]) AND status = 'active' AND accrued_until < $2),
-           pieces AS (
-             SELECT d.id, d.org_id, d.used_bytes, p.day AT TIME ZONE 'UTC' AS midnight,
-               greatest(d.accrued_until, p.day AT TIME ZONE 'UTC') AS from_at,
-               least($2, (p.day + interval '1 day') AT TIME ZONE 'UTC') AS to_at
-             FROM due d, generate_series(date_trunc('day', d.accrued_until AT TIME ZONE 'UTC'),
-               $2 AT TIME ZONE 'UTC' - interval '1 microsecond', interval '1 day') AS p(day)
-             WHERE d.used_bytes > 0),
-           longer AS (
-             UPDATE storage_accruals a SET to_at = p.to_at FROM pieces p
-             WHERE a.org_id = p.org_id AND a.volume_id = p.id AND a.from_at >= p.midnight AND a.from_at < p.from_at
-               AND a.to_at = p.from_at AND a.used_bytes = p.used_bytes
-             RETURNING a.volume_id, p.from_at),
-           more AS (
-             INSERT INTO storage_accruals (org_id, volume_id, from_at, to_at, used_bytes)
-             SELECT p.org_id, p.id, p.from_at, p.to_at, p.used_bytes FROM pieces p
-             WHERE NOT EXISTS (SELECT 1 FROM longer l WHERE l.volume_id = p.id AND l.from_at = p.from_at))
-           UPDATE volumes v SET accrued_until = $2 FROM due d WHERE v.id = d.id`,
-    values: [ids, now],
-  })
-}
-
 /** Locks the volumes whose home is a worker. */
 export async function lockOfWorker(tx: Queryable, worker: WorkerId): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly id: VolumeId }>({
@@ -103,15 +71,6 @@ export async function lockOfWorker(tx: Queryable, worker: WorkerId): Promise<rea
     values: [worker],
   })
   return rows.map(({ id }) => id)
-}
-
-/** Bills nothing for the time until `until` that `accrue` has not recorded. The caller must have locked the volumes. */
-export async function skip(tx: Queryable, ids: readonly VolumeId[], until: Date): Promise<void> {
-  await tx.query({
-    name: 'volumeReports.skip',
-    text: 'UPDATE volumes SET accrued_until = greatest(accrued_until, $2) WHERE id = ANY($1::uuid[]) AND accrued_until IS NOT NULL',
-    values: [ids, until],
-  })
 }
 
 /** A volume that a worker stores or may store, with the caps to enforce. */

@@ -190,6 +190,8 @@ export type PendingRun = {
   readonly abilities: readonly string[]
   /** The worker that stores the sandbox's writable layer. The run can be placed on no other worker. */
   readonly home_worker_id: WorkerId | null
+  /** Whether its disk is still to be made, from a snapshot of its home. Another worker may fetch that. */
+  readonly may_fetch: boolean
   /**
    * The run's image, as the request spelled it. Null if another program wrote the row; such a row must not block other
    * runs.
@@ -204,7 +206,8 @@ export type PendingRun = {
 }
 
 const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
-  s.spec ->> 'image' AS image, s.spec -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
+  s.spec ->> 'image' AS image, s.spec -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes,
+  s.snapshot_id IS NOT NULL AND NOT EXISTS (SELECT FROM runs e WHERE e.sandbox_id = s.id AND e.started_at IS NOT NULL) AS may_fetch`
 
 /** The range of a page of pending runs. */
 export type PendingPage = {

@@ -44,6 +44,7 @@ export async function shiftOpenInstants(tx: Queryable, byMs: number): Promise<vo
   const instants = ['opened_at', 'placed_at', 'waits_since', 'started_at', 'deadline_at', 'stop_requested_at']
   await tx.query({ text: `UPDATE runs t SET ${shift(instants)} WHERE ended_at IS NULL`, values })
   await tx.query({ text: `UPDATE volumes t SET ${shift(['accrued_until'])} WHERE status = 'active'`, values })
+  await tx.query({ text: `UPDATE snapshots t SET ${shift(['accrued_until'])} WHERE deleted_at IS NULL`, values })
   await tx.query({
     text: `UPDATE workers t SET ${shift(['lease_expires_at', 'draining_since', 'drain_deadline_at'])} WHERE removed_at IS NULL`,
     values,

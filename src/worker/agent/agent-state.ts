@@ -6,6 +6,7 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver, Probe } from '../drivers/driver.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
+import type { SandboxMetrics } from '../metrics/sandbox-metrics.ts'
 import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
@@ -28,6 +29,7 @@ export type AgentDeps = {
   /** Returns access to the files of the volume whose folder on this machine is `root`. */
   readonly filesOf: (root: string) => VolumeFiles
   readonly logs: Pick<SandboxLogs, 'read' | 'discard'>
+  readonly metrics: Pick<SandboxMetrics, 'read' | 'subscribe' | 'latest' | 'discard'>
   readonly controlPlane: ControlPlane
   /** The reserve of the file system to watch. Absent: none is watched. */
   readonly diskReserve?: Pick<DiskReserve, 'measure'>

@@ -104,10 +104,10 @@ function noteNews(state: AgentState): void {
 }
 
 function serveStream({ deps, volumes, signal }: Agent, request: StreamRequest): void {
-  const { driver, log, logs, storage, filesOf } = deps
+  const { driver, log, logs, metrics, storage, filesOf } = deps
   const openFiles = async (volume: Parameters<VolumeStorage['open']>[0]): Promise<VolumeFiles> =>
     gateChanges(filesOf(await storage.open(volume)), (work) => storage.folderLimits?.using(volume, work) ?? work())
-  beginStream({ driver, log, logs, openFiles, onFilesChanged: () => volumes.noteChange() }, request, signal)
+  beginStream({ driver, log, logs, metrics, openFiles, onFilesChanged: () => volumes.noteChange() }, request, signal)
 }
 
 /** Returns file operations whose changes run within `using`. */

@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { WebSocket } from 'ws'
 import {
+  SNAPSHOT_FILES_PATH,
   STREAM_PURPOSE_HEADER,
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
@@ -9,6 +10,7 @@ import {
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
+import type { SnapshotId } from '../../domain/ids.ts'
 import { makePinnedTls, type PinnedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 
@@ -36,6 +38,11 @@ export interface ControlPlane {
    * `standBy` again.
    */
   standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamPurpose; readonly socket: WebSocket }>
+  /**
+   * Opens a paused WebSocket that carries the files of a snapshot of another worker. Rejects if that worker can't be reached, or no run
+   * of this worker needs the snapshot.
+   */
+  fetchSnapshot(snapshot: SnapshotId, signal: AbortSignal): Promise<WebSocket>
 }
 
 /**
@@ -64,6 +71,8 @@ const DIAL_LIMIT_MS = 8_000
  */
 const FIRST_DIAL_LIMIT_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
+/** How long the other worker of a snapshot may take to connect. */
+const FETCH_LIMIT_MS = 15_000
 
 export type ControlPlaneOptions = {
   readonly url: string
@@ -142,6 +151,10 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
           })
         }
       }
+    },
+    async fetchSnapshot(snapshot, signal) {
+      const url = socketUrl(replicas.current, `${SNAPSHOT_FILES_PATH}/${snapshot}`)
+      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, pinned })).socket
     },
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS

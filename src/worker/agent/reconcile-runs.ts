@@ -119,10 +119,11 @@ export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): 
   state.discards = sandboxes
 }
 
-/** Deletes a sandbox's writable layer and log. */
+/** Deletes a sandbox's writable layer, log and metrics. */
 async function discardSandbox({ deps, state }: Agent, sandbox: SandboxId): Promise<void> {
   await deps.driver.discard(sandbox)
   await deps.logs.discard(sandbox)
+  await deps.metrics.discard(sandbox)
   // The runs are reconciled again before the next answer, and must not discard this sandbox a second time.
   state.discards = state.discards.filter((one) => one !== sandbox)
   if (state.discards.length === 0) state.discardsDone.abort(NOTIFIED)

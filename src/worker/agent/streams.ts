@@ -9,6 +9,8 @@ import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
 import { encodeLogLines } from '../logs/log-lines.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
+import { encodeMetrics } from '../metrics/encode-metrics.ts'
+import type { SandboxMetrics } from '../metrics/sandbox-metrics.ts'
 import { pipeChannel } from '../processes/pipe-channel.ts'
 import { SnapshotFailure } from '../snapshot-failure.ts'
 import { serveVolume } from '../volumes/serve-volume.ts'
@@ -17,6 +19,7 @@ export type StreamDeps = {
   readonly driver: Driver
   readonly log: Log
   readonly logs: Pick<SandboxLogs, 'read'>
+  readonly metrics: Pick<SandboxMetrics, 'read' | 'subscribe' | 'latest'>
   readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
   /** Called after each request that may have changed the files of a volume. */
   readonly onFilesChanged: () => void
@@ -48,8 +51,12 @@ function serveStream(deps: StreamDeps, { purpose: asked, connect }: StreamReques
       return serveFiles(deps, { purpose: asked, connect }, signal)
     case 'logs':
       return sendLogs(deps, { purpose: asked, connect }, signal)
+    case 'metrics':
+      return sendMetrics(deps, { purpose: asked, connect }, signal)
     case 'snapshot':
       return answerSnapshotTask(deps, { purpose: asked, connect }, signal)
+    case 'snapshot_files':
+      return sendSnapshotFiles(deps, { purpose: asked, connect }, signal)
   }
 }
 
@@ -122,6 +129,27 @@ async function sendLogs(
   }
 }
 
+/** Sends what a query asks about the use of sandboxes. The control plane closes the stream when it has enough. */
+async function sendMetrics(
+  { metrics }: StreamDeps,
+  { purpose: { query }, connect }: StreamRequest<PurposeOf<'metrics'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const client = await dialStream(connect)
+  const gone = new AbortController()
+  client.once('close', () => {
+    gone.abort(new Error('the reader left'))
+  })
+  try {
+    client.resume() // reads the end of the stream; the control plane sends nothing else
+    await pipeline(encodeMetrics(metrics, query, AbortSignal.any([signal, gone.signal])), client, { signal })
+  } catch (error) {
+    if (!isHangUp(error) && !gone.signal.aborted) throw error
+  } finally {
+    client.destroy()
+  }
+}
+
 /** Does a task about a snapshot and sends the answer. The task goes on if the stream ends before it. */
 async function answerSnapshotTask(
   { driver, log }: StreamDeps,
@@ -135,6 +163,28 @@ async function answerSnapshotTask(
     await pipeline([JSON.stringify(await answering)], client, { signal })
   } catch (error) {
     if (!isHangUp(error)) throw error
+  } finally {
+    client.destroy()
+  }
+}
+
+/** Sends the files of a snapshot. The stream ends early if that fails. */
+async function sendSnapshotFiles(
+  { driver }: StreamDeps,
+  { purpose: { snapshot_id }, connect }: StreamRequest<PurposeOf<'snapshot_files'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const client = await dialStream(connect)
+  const gone = new AbortController()
+  client.once('close', () => {
+    gone.abort(new Error('the reader left'))
+  })
+  const files = driver.snapshots?.files?.(snapshot_id, AbortSignal.any([signal, gone.signal]))
+  try {
+    client.resume() // reads the end of the stream; the control plane sends nothing else
+    if (files !== undefined) await pipeline(files, client, { signal })
+  } catch (error) {
+    if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {
     client.destroy()
   }

@@ -2,7 +2,7 @@ import type { Guest } from './guest.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { LogWriter } from '../logs/logs.ts'
-import type { AgentMessageType, ClientMessageType, ErrorKind } from './messages.ts'
+import type { AgentMessageType, ClientMessageType, ErrorKind } from '../../channel/messages.ts'
 
 /** The dependencies and settings of a channel. */
 export type ChannelDeps = {

@@ -10,7 +10,7 @@ import {
   asText,
   asUnsigned64,
   decodeCbor,
-} from './cbor.ts'
+} from '../../channel/cbor.ts'
 import { ExecFailure, type GuestExec } from './guest.ts'
 
 /** The terminal size for a request that asks for a tty without a size. */

@@ -4,8 +4,8 @@ import { errnoFields, failedPayload, readExecRequest, readResize, readSignal } f
 import { ExecFailure, type GuestExec, type GuestProcess } from './guest.ts'
 import type { OutputSource } from '../logs/output-stream.ts'
 import { makeInbox, sendStream } from './flow-control.ts'
-import { CborError } from './cbor.ts'
-import { decodeData } from './envelope.ts'
+import { CborError } from '../../channel/cbor.ts'
+import { decodeData } from '../../channel/envelope.ts'
 import { makeSessionTable } from './session-table.ts'
 
 type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'

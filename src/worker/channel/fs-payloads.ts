@@ -1,4 +1,4 @@
-import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from './cbor.ts'
+import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from '../../channel/cbor.ts'
 import type { FileAttrs, FileStat, FileUser, OpenOptions } from './guest-files.ts'
 
 /** An operation of `core.fs.request`. `op` is its name in the agent protocol. */

@@ -1,6 +1,6 @@
-import { CborError } from './cbor.ts'
+import { CborError } from '../../channel/cbor.ts'
 import type { Channel, MessageHandlers } from './channel.ts'
-import { decodeData } from './envelope.ts'
+import { decodeData } from '../../channel/envelope.ts'
 import { makeFsFlowControl } from './fs-flow-control.ts'
 import { makeHandleTable } from './fs-handles.ts'
 import { type FsContext, runOperation } from './fs-operations.ts'

@@ -1,13 +1,13 @@
 import type { Duplex } from 'node:stream'
-import { CborError } from './cbor.ts'
+import { CborError } from '../../channel/cbor.ts'
 import type { Channel, ChannelDeps, MessageHandler, MessageHandlers } from './channel.ts'
-import { type Envelope, MAX_DATA_BYTES, decodeEnvelope, encodeData, encodeMessage } from './envelope.ts'
+import { type Envelope, MAX_DATA_BYTES, decodeEnvelope, encodeData, encodeMessage } from '../../channel/envelope.ts'
 import { makeExecHandlers } from './exec-sessions.ts'
 import { makeFsHandlers } from './fs-sessions.ts'
-import { type Frame, FrameLengthError, makeFrameReader } from './frame.ts'
+import { type Frame, FrameLengthError, makeFrameReader } from '../../channel/frame.ts'
 import type { Guest } from './guest.ts'
 import { makeInputBudget, makeOutbox } from './flow-control.ts'
-import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from './messages.ts'
+import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from '../../channel/messages.ts'
 import { makeTcpHandlers } from './tcp-sessions.ts'
 
 /** The correlation ids that a client may use. Microsandbox's relay assigns the same range to its first client. */

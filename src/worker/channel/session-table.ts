@@ -1,5 +1,5 @@
 import type { Channel, IncomingMessage } from './channel.ts'
-import type { ClientMessageType } from './messages.ts'
+import type { ClientMessageType } from '../../channel/messages.ts'
 
 /** The sessions of one kind, by their ids. */
 type SessionTable<S> = {

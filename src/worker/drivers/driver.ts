@@ -57,6 +57,8 @@ export interface Driver {
     /** Rejects with `SnapshotFailure`. */
     take(task: Extract<SnapshotTask, { readonly do: 'take' }>): Promise<TakenSnapshot>
     discard(snapshot: SnapshotId): Promise<void>
+    /** Yields an archive of an OCI image layout with the files of a snapshot. Absent: the driver can't. */
+    readonly files?: (snapshot: SnapshotId, signal: AbortSignal) => AsyncIterable<Buffer>
   }
   /** Measures what the writable layers of the running sandboxes take of the machine's disk. */
   measureDisks(): Promise<readonly RunDisk[]>

@@ -1,54 +1,19 @@
 import type { Duplex } from 'node:stream'
 import { ABILITIES } from '../../domain/abilities.ts'
-import type { RunId, SandboxId, SnapshotId } from '../../domain/ids.ts'
+import type { RunId } from '../../domain/ids.ts'
 import type { Capacity, RunOutcome, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../logs/lifecycle-lines.ts'
+import type { Meter } from '../metrics/meter.ts'
+import type { SandboxMetrics } from '../metrics/sandbox-metrics.ts'
 import type { Driver } from './driver.ts'
 import { DEFAULT_BEHAVIOUR, type SimulatedBehaviour } from './simulated-behaviour.ts'
+import { makeSimulatedWorld, type SimulatedRun, type SimulatedWorld } from './simulated-world.ts'
 import { SnapshotFailure } from '../snapshot-failure.ts'
 import { StartError } from '../start-error.ts'
 import { requireSecrets } from './shared/desired-run.ts'
 import { makeStartStopwatch } from './shared/start-stopwatch.ts'
-
-/**
- * The simulated machine. Several drivers, one after the other, may use the same machine: its runs outlive a driver, as
- * sandboxes outlive a worker process.
- */
-export type SimulatedWorld = {
-  readonly runs: Map<RunId, SimulatedRun>
-  readonly stored: Set<SandboxId>
-  readonly snapshots: Set<SnapshotId>
-  readonly onChange: Set<() => void>
-  /** Ends a run now, as a crash would. Does nothing to a run that has ended or is unknown. */
-  end(run: RunId, outcome: RunOutcome): void
-}
-
-type SimulatedRun = {
-  readonly desired: DesiredRun
-  /** Null while the run starts. */
-  readonly startedAtMs: number | null
-  readonly observed: ObservedRun
-}
-
-/** Creates a machine without runs. */
-export function makeSimulatedWorld(): SimulatedWorld {
-  const runs = new Map<RunId, SimulatedRun>()
-  const onChange = new Set<() => void>()
-  return {
-    runs,
-    stored: new Set(),
-    snapshots: new Set(),
-    onChange,
-    end(id, outcome) {
-      const run = runs.get(id)
-      if (run === undefined || run.observed.phase === 'ended') return
-      runs.set(id, { ...run, observed: { ...run.observed, phase: 'ended', outcome } })
-      for (const call of onChange) call()
-    },
-  }
-}
 
 type SimulatedInput = {
   readonly clock: Clock
@@ -60,6 +25,8 @@ type SimulatedInput = {
   readonly defaultDiskMib?: number
   /** Where to write log lines about the runs. By default none are written. */
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
+  /** Where to sample its runs, which use nothing. By default they aren't sampled. */
+  readonly metrics?: Pick<SandboxMetrics, 'begin' | 'end'>
   /** Chooses the behaviour of each run. Default: `DEFAULT_BEHAVIOUR`. */
   readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }
@@ -70,7 +37,7 @@ type SimulatedInput = {
  */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => DEFAULT_BEHAVIOUR } = input
-  const { logs = makeNoLogs(), defaultDiskMib: default_disk_mib = 1 } = input
+  const { logs = makeNoLogs(), metrics, defaultDiskMib: default_disk_mib = 1 } = input
   const closing = new AbortController()
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const ends = new Set<Promise<void>>()
@@ -85,6 +52,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   for (const [id, { observed }] of world.runs) if (observed.phase === 'starting') world.end(id, cutShort)
 
   const openLogs = new Set<RunId>()
+  const sampled = new Set<RunId>()
   /** Notes how long each run ran, and writes the logs. */
   const follow = (): void => {
     for (const [id, run] of world.runs) {
@@ -102,6 +70,12 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
         writeSystemLine(writer, desired.spec.runtime.log_level, LIFECYCLE_LINES.ended(observed.outcome))
         writer.closeRun()
       }
+      if (observed.phase === 'running' && !sampled.has(id)) {
+        sampled.add(id)
+        const { sandbox_id, org_id } = desired
+        const intervalMs = desired.spec.runtime.metrics_sample_interval_ms ?? DEFAULT_SAMPLE_MS
+        metrics?.begin({ run_id: id, sandbox_id, org_id, intervalMs, isAdopted: false }, () => IDLE_METER)
+      } else if (observed.phase === 'ended' && sampled.delete(id)) metrics?.end(id)
     }
   }
   follow()
@@ -274,6 +248,16 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       await Promise.allSettled([...ends, ...[...starts.values()].map((start) => start.done)])
     },
   }
+}
+
+const DEFAULT_SAMPLE_MS = 1_000
+
+/** Measures a sandbox that uses nothing. */
+const IDLE_METER: Meter = {
+  readCpuNs: () => 0,
+  readMemoryBytes: () => 0,
+  readRest: () => ({ processes: 0, droppableBytes: 0, diskBytes: 0, receivedBytes: 0, sentBytes: 0 }),
+  close: () => undefined,
 }
 
 const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1_073_741_824 }

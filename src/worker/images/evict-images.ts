@@ -22,7 +22,7 @@ export async function evictImages(deps: EvictionDeps, isShort: () => Promise<boo
   const { records, layers, log } = deps
   const inUse = await deps.readLayersInUse()
   const pathsOf = ({ diff_ids }: ImageRecord): readonly string[] => diff_ids.map((diffId) => layers.pathOf(diffId))
-  let stored = await records.listByUse()
+  let stored = (await records.listByUse()).map(({ record }) => record)
   await layers.collectGarbage(new Set([...stored.flatMap(pathsOf), ...inUse]))
   for (const record of stored.filter(({ origin }) => origin !== 'loaded')) {
     if (stored.length <= MAX_IMAGES && !(await isShort())) return

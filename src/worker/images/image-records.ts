@@ -3,7 +3,7 @@ import { mkdir, open, readFile, readdir, rename, rm, utimes } from 'node:fs/prom
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
-import { statOrNull } from '../../lib/files.ts'
+import { statOrNull, syncPath } from '../../lib/files.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import type { ImageConfig } from './image.ts'
@@ -52,8 +52,8 @@ export interface ImageRecords {
   /** Removes a record. A missing record is fine. */
   remove(reference: string): Promise<void>
   list(): Promise<readonly ImageRecord[]>
-  /** Lists the records, the least recently used first. */
-  listByUse(): Promise<readonly ImageRecord[]>
+  /** Lists the records with the time of their last use, the least recently used first. */
+  listByUse(): Promise<readonly { readonly record: ImageRecord; readonly usedMs: number }[]>
   /** Notes that an image is used now. Exact to `TOUCH_INTERVAL_MS`. A missing record is fine. */
   touch(reference: string): Promise<void>
 }
@@ -88,13 +88,13 @@ export async function openImageRecords(
           await file.close()
         }
         await rename(written, pathOf(record.reference))
-        await syncFolder(dir)
+        await syncPath(dir)
       })
     },
     async remove(reference) {
       touchedMs.delete(reference)
       await rm(pathOf(reference), { force: true })
-      await syncFolder(dir)
+      await syncPath(dir)
     },
     async touch(reference) {
       const nowMs = clock.monotonicMs()
@@ -109,7 +109,7 @@ export async function openImageRecords(
           return { record, usedMs: found?.mtimeMs ?? 0 }
         }),
       )
-      return used.sort((a, b) => a.usedMs - b.usedMs).map(({ record }) => record)
+      return used.sort((a, b) => a.usedMs - b.usedMs)
     },
   }
 }
@@ -120,16 +120,6 @@ const TOUCH_INTERVAL_MS = 60_000
 function ignoreMissing(error: unknown): null {
   if (hasErrorCode(error, 'ENOENT')) return null
   throw error
-}
-
-/** Makes renames in a folder durable, so that they survive a power failure. */
-export async function syncFolder(dir: string): Promise<void> {
-  const folder = await open(dir, 'r')
-  try {
-    await folder.sync()
-  } finally {
-    await folder.close()
-  }
 }
 
 async function readRecord(path: string): Promise<ImageRecord | null> {

@@ -7,6 +7,8 @@ import { runCommand } from '../../lib/run-command.ts'
 export type LayerSizes = {
   /** Returns the total size of all stored layers in bytes. Measures a layer whose size is unknown. */
   total(): Promise<number>
+  /** Returns the size of a stored layer in bytes. */
+  of(name: string): Promise<number>
   /** Stores the size of a layer that has its final name. */
   set(name: string, bytes: number): Promise<void>
   /** Forgets the size of a layer that is being deleted. Succeeds for an unknown layer. */
@@ -45,6 +47,7 @@ export async function openLayerSizes({ dir, layersDir }: LayerSizesInput): Promi
   }
 
   return {
+    of: sizeOf,
     set,
     forget,
     async total() {

@@ -6,8 +6,9 @@ import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../start-error.ts'
 import type { ImageLimits } from './image.ts'
 import type { ImageBudget, LayerBudget } from './image-budget.ts'
-import { syncFolder } from './image-records.ts'
+import { syncPath } from '../../lib/files.ts'
 import { openLayerProofs, type LayerHolder } from './layer-proofs.ts'
+import { layerName } from './layer-name.ts'
 import type { LayerSizes } from './layer-sizes.ts'
 import type { SpaceClaim, StoreSpace } from './store-space.ts'
 import { withRetries } from './registry-transport.ts'
@@ -111,15 +112,14 @@ export async function openLayerStore(deps: LayerStoreDeps): Promise<LayerStore> 
 
   // The name has 128 bits of the digest, which is enough against collisions. It must be short, because the options of
   // an overlay mount list all folders and must fit into one page of 4096 bytes.
-  const nameOf = (diffId: string): string => diffId.slice('sha256:'.length, 'sha256:'.length + 32)
-  const pathOf = (diffId: string): string => join(dir, nameOf(diffId))
+  const pathOf = (diffId: string): string => join(dir, layerName(diffId))
 
   function markUsed(diffIds: readonly string[]): void {
-    for (const diffId of diffIds) lastUsedMs.set(nameOf(diffId), clock.monotonicMs())
+    for (const diffId of diffIds) lastUsedMs.set(layerName(diffId), clock.monotonicMs())
   }
 
   function isHeld(name: string): boolean {
-    return [...pins.values()].some((diffIds) => diffIds.some((diffId) => nameOf(diffId) === name))
+    return [...pins.values()].some((diffIds) => diffIds.some((diffId) => layerName(diffId) === name))
   }
 
   function wasUsedWithin(name: string, ms: number): boolean {
@@ -158,9 +158,9 @@ export async function openLayerStore(deps: LayerStoreDeps): Promise<LayerStore> 
         isNew = false // the store has it already
         await temp.remove(into)
       })
-      await sizes.set(nameOf(diffId), claim.bytes())
-      await syncFolder(dir)
-      if (signal.aborted && isNew) await remove(nameOf(diffId)) // its image was refused meanwhile
+      await sizes.set(layerName(diffId), claim.bytes())
+      await syncPath(dir)
+      if (signal.aborted && isNew) await remove(layerName(diffId)) // its image was refused meanwhile
       signal.throwIfAborted()
     } catch (error) {
       await temp.remove(into)
@@ -171,7 +171,7 @@ export async function openLayerStore(deps: LayerStoreDeps): Promise<LayerStore> 
   }
 
   const areProven: LayerStore['areProven'] = (diffIds, holder) =>
-    diffIds.every((diffId) => proofs.isProven(nameOf(diffId), holder))
+    diffIds.every((diffId) => proofs.isProven(layerName(diffId), holder))
 
   return {
     pathOf,
@@ -202,7 +202,7 @@ export async function openLayerStore(deps: LayerStoreDeps): Promise<LayerStore> 
             await semaphore.run(() =>
               withRetries(clock, shared, () => unpack(diffId, open, { budget, signal: shared })),
             )
-            await proofs.record(nameOf(diffId), provedTo())
+            await proofs.record(layerName(diffId), provedTo())
           },
           signal,
         )

@@ -41,7 +41,7 @@ test('a key has the widest of its scopes, and the role of that scope', async () 
   for (const [scopes, scope, role] of cases) {
     const { id, key } = await create({ scopes, name: 'for all to see' })
     const actor = { kind: 'api_key', api_key_id: id, name: 'for all to see' }
-    assert.deepEqual(await authenticate(control.deps, key), { org_id: control.caller.org_id, api_key_id: id, role, scope, actor }) // prettier-ignore
+    assert.deepEqual(await authenticate(control.deps, key), { org_id: control.caller.org_id, api_key_id: id, role, scope, actor, isOperator: false }) // prettier-ignore
   }
 })
 

@@ -10,6 +10,7 @@ import { getEvent, listEvents } from '../../../src/control/events/read-events.ts
 import { getOrg } from '../../../src/control/orgs/orgs.ts'
 import { getSandbox, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
+import { addSshKey } from '../../../src/control/orgs/ssh-keys.ts'
 import { saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
@@ -17,6 +18,7 @@ import { SCOPES, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { openDatabase } from '../../../src/store/postgres/database.ts'
+import { makeSshKey } from '../../support/ssh-keys.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addKey, addOrg } from '../../support/orgs.ts'
 import { makeTestDatabase } from '../../support/postgres.ts'
@@ -74,7 +76,17 @@ test('in every table, a query without a filter sees and changes only rows of its
   const { deps, caller } = control
   await create(true)
   await saveCredential(deps, caller, { host: 'registry.example', username: 'me', password: 'secret' })
-  for (const table of ['sandboxes', 'runs', 'events', 'api_keys', 'members', 'volumes', 'registry_credentials']) {
+  await addSshKey(deps, caller, { name: 'laptop', public_key: makeSshKey() })
+  for (const table of [
+    'sandboxes',
+    'runs',
+    'events',
+    'api_keys',
+    'members',
+    'volumes',
+    'registry_credentials',
+    'ssh_keys',
+  ]) {
     const ownersSeenBy = async (who: Caller): Promise<readonly string[]> => {
       const { rows } = await deps.db.asOrg(who.org_id, (q) =>
         q.query<{ readonly org_id: string }>({ text: `SELECT DISTINCT org_id FROM ${table}` }),

@@ -60,7 +60,7 @@ for (const id of keyed) {
     const kept = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
     const { status: isKept } = await send(world.url, { id: 'write_volume_file', key: setup, asking: kept })
     assert.equal(isKept, 200)
-    const key = await addKey(deps, caller.org_id)
+    const key = await addKey(deps, caller.org_id, { isOperator: OPERATIONS[id].access === 'operator' })
     const before = (await allEvents()).length
     if (id === 'open_agent') await openChannel(things, key)
     else {

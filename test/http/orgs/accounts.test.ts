@@ -10,6 +10,7 @@ import { callWith } from '../../../src/http/requests/call-use-case.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addKey } from '../../support/orgs.ts'
+import { makeSshKey } from '../../support/ssh-keys.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 
 // The routes of accounts over a real database.
@@ -145,4 +146,27 @@ test('a registry credential is saved, listed and deleted, and no reply or refusa
   for (const { text } of [saved, again, list, events, ...refusals]) assert.ok(!text.includes(body.password), text)
   assert.equal((await ask('delete_registry_credential', { id })).status, 200)
   assert.equal((await ask('delete_registry_credential', { id })).code, 'registry_credential_not_found')
+})
+
+test('an SSH key is added once, read by keys that may read, and removed by keys that may administer', async () => {
+  const body = { name: 'laptop', public_key: makeSshKey() }
+  const added = await ask('add_ssh_key', { body })
+  const { id, fingerprint, created_at } = added.json
+  const public_key = body.public_key.split(' ').slice(0, 2).join(' ')
+  assert.deepEqual(added.json, { id, name: 'laptop', fingerprint, public_key, created_at })
+  assert.match(fingerprint, /^SHA256:[A-Za-z0-9+/]{43}$/)
+  assert.equal((await ask('add_ssh_key', { body })).code, 'ssh_key_already_exists')
+  for (const [bad, field] of [
+    [{ public_key: 'ssh-ed25519 AAAA' }, 'public_key'],
+    [{ name: '' }, 'name'],
+  ] as const) {
+    const refused = await ask('add_ssh_key', { body: { ...body, ...bad } })
+    assert.deepEqual([refused.code, refused.json.error.details.field], ['invalid_request', field])
+  }
+  const reader = await addKey(control.deps, control.caller.org_id, { scopes: ['read'] })
+  assert.deepEqual((await ask('list_ssh_keys', { key: reader })).json.data, [added.json])
+  assert.deepEqual((await ask('get_ssh_key', { key: reader, id })).json, added.json)
+  assert.equal((await ask('remove_ssh_key', { key: reader, id })).status, 403)
+  assert.equal((await ask('remove_ssh_key', { id })).status, 200)
+  assert.equal((await ask('remove_ssh_key', { id })).code, 'ssh_key_not_found')
 })

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { test } from 'node:test'
 import { WebSocket } from 'ws'
+import type { Access } from '../../../src/contract/operation.ts'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
 import { includesScope, ROLE_OF_SCOPE, SCOPES, type Caller, type Scope } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
@@ -10,13 +11,14 @@ import { assertReplyMatchesContract, operationIds } from '../../support/contract
 import { makeHttpWorld, SANDBOX_ID } from '../../support/http-world.ts'
 import { exampleRequest } from '../../support/example-requests.ts'
 
-/** The caller of a key. Each key of these tests is the name of its only scope. */
+/** The caller of a key. Each key of these tests is the name of its only scope; that of an operator may also read. */
 function withScope(key: string): Caller | null {
-  const scope = SCOPES.find((one) => one === key)
+  const isOperator = key === 'operator'
+  const scope = isOperator ? 'read' : SCOPES.find((one) => one === key)
   if (scope === undefined) return null
   const api_key_id = asId<ApiKeyId>(SANDBOX_ID)
   const actor = { kind: 'api_key', api_key_id, name: scope } as const
-  return { org_id: asId<OrgId>(SANDBOX_ID), api_key_id, role: ROLE_OF_SCOPE[scope], scope, actor }
+  return { org_id: asId<OrgId>(SANDBOX_ID), api_key_id, role: ROLE_OF_SCOPE[scope], scope, actor, isOperator }
 }
 
 const useCases: Partial<UseCases> = { authenticate: (key) => Promise.resolve(withScope(key)) }
@@ -78,6 +80,6 @@ test('the command channel is opened by a key that may write and refused to one t
   open.terminate()
 })
 
-function isEnough(held: Scope, needed: Scope | 'none'): boolean {
-  return needed === 'none' || includesScope(held, needed)
+function isEnough(held: Scope, needed: Access): boolean {
+  return needed !== 'operator' && (needed === 'none' || includesScope(held, needed))
 }

@@ -8,7 +8,8 @@ import { waitUntil } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import type { RunSecret } from '../../../src/domain/spec/secrets.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedWorld } from '../../../src/worker/drivers/simulated-world.ts'
 
 // Secrets on their way from a request to the worker that runs the sandbox. The driver is simulated: it keeps what it gets.
 

@@ -11,7 +11,8 @@ import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { DEFAULT_INTERCEPTION } from '../../../src/domain/spec/tls-interception.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeAuthority } from '../../../src/lib/make-authority.ts'
-import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedWorld } from '../../../src/worker/drivers/simulated-world.ts'
 
 // `network.tls` on its way from a request to the worker. The driver is simulated: it keeps what it gets.
 

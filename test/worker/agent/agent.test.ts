@@ -18,7 +18,8 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import type { ControlPlane } from '../../../src/worker/agent/control-plane.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
-import { makeSimulatedDriver, makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedWorld, type SimulatedWorld } from '../../../src/worker/drivers/simulated-world.ts'
 import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
@@ -390,6 +391,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
     },
     {
       controlPlane: {
+        fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
         standBy: rejectOnAbort,
         sync(request, signal) {
           syncs += 1

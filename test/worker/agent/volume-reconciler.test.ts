@@ -18,8 +18,10 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeUuids } from '../../../src/lib/uuid.ts'
 import { runAgent } from '../../../src/worker/agent/agent.ts'
-import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
+import { makeSimulatedWorld } from '../../../src/worker/drivers/simulated-world.ts'
 import { makeNoLogs } from '../../../src/worker/logs/logs.ts'
+import { makeNoMetrics } from '../../../src/worker/metrics/sandbox-metrics.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/volume-storage.ts'
 import { rejectOnAbort } from '../../support/reject-on-abort.ts'
@@ -86,8 +88,14 @@ function live(over: Partial<VolumeStorage> = {}): void {
       storage: { ...storage, ...over },
       storageSampleMs: sampleMs,
       logs: makeNoLogs(),
+      metrics: makeNoMetrics(),
       filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
-      controlPlane: { sync, dial, standBy: rejectOnAbort },
+      controlPlane: {
+        sync,
+        dial,
+        fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
+        standBy: rejectOnAbort,
+      },
       clock: systemClock,
       log: makeLog('silent'),
       fencesItself: false,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { CborError, asBytes, asMap, decodeCbor, encodeCbor } from '../../../src/worker/channel/cbor.ts'
+import { CborError, asBytes, asMap, decodeCbor, encodeCbor } from '../../../src/channel/cbor.ts'
 import {
   MAX_DATA_BYTES,
   decodeData,
@@ -10,11 +10,11 @@ import {
   encodeMessage,
   fastDecodeData,
   fastDecodeEnvelope,
-} from '../../../src/worker/channel/envelope.ts'
+} from '../../../src/channel/envelope.ts'
 import { readExecRequest, readResize, readSignal } from '../../../src/worker/channel/exec-payloads.ts'
-import { FrameLengthError, makeFrameReader, MAX_FRAME_LENGTH } from '../../../src/worker/channel/frame.ts'
-import type { Frame } from '../../../src/worker/channel/frame.ts'
-import type { MessageType } from '../../../src/worker/channel/messages.ts'
+import { FrameLengthError, makeFrameReader, MAX_FRAME_LENGTH } from '../../../src/channel/frame.ts'
+import type { Frame } from '../../../src/channel/frame.ts'
+import type { MessageType } from '../../../src/channel/messages.ts'
 
 const hex = (text: string): Buffer => Buffer.from(text.replaceAll(/\s/g, ''), 'hex')
 

@@ -2,7 +2,6 @@ import type { Command } from 'commander'
 import { inspectSandbox, type RunDetails, type SandboxDetails } from '../../../control/sandboxes/inspect-sandbox.ts'
 import type { MountProjection } from '../../../domain/spec/project-spec.ts'
 import { describeOutcome } from '../../../domain/sandboxes/describe-outcome.ts'
-import { readUseSample, type UseSample } from '../../../worker/drivers/oci/run/use-sample.ts'
 import { runs, type Call } from '../../command.ts'
 import { formatDuration, formatInstant, formatMib, formatTime } from '../format.ts'
 import { addOperatorSettings, withOperator, type OperatorDeps } from '../operator.ts'
@@ -22,13 +21,11 @@ export function defineInspect(inspect: Command): void {
 async function show(deps: OperatorDeps, call: Call): Promise<void> {
   const { id } = await readSandboxArgument(deps, call)
   const details = await inspectSandbox(deps, id)
-  const [latest] = details.runs
-  const sample = latest === undefined || latest.ended_at !== null ? null : await readUseSample(latest.id)
-  if (call.switches.has('json')) printJson({ ...details, last_sample: sample })
-  else await write(formatSections(sectionsOf(details, sample, deps.clock.now())))
+  if (call.switches.has('json')) printJson(details)
+  else await write(formatSections(sectionsOf(details, deps.clock.now())))
 }
 
-function sectionsOf(details: SandboxDetails, sample: UseSample | null, now: Date): readonly Section[] {
+function sectionsOf(details: SandboxDetails, now: Date): readonly Section[] {
   const { spec, volumes, usage } = details
   const at = (instant: Date | null): string | null => (instant === null ? null : formatInstant(instant, now))
   return [
@@ -69,7 +66,6 @@ function sectionsOf(details: SandboxDetails, sample: UseSample | null, now: Date
         ['maximum duration', seconds(spec.lifecycle.max_duration_secs)],
       ],
     },
-    { title: 'LAST SAMPLE OF ITS USE', facts: sample === null ? [] : sampleFacts(sample, now) },
     { title: 'ENVIRONMENT', facts: spec.env.map(({ key, value }) => [key, value]) },
     { title: 'LABELS', facts: Object.entries(spec.labels) },
     { title: 'NETWORK', facts: networkFacts(spec) },
@@ -101,20 +97,6 @@ function sectionsOf(details: SandboxDetails, sample: UseSample | null, now: Date
       title: 'RUNS, THE LATEST FIRST',
       facts: details.runs.map((run) => [formatTime(run.opened_at), describeRun(run, now)]),
     },
-  ]
-}
-
-function sampleFacts(sample: UseSample, now: Date): Section['facts'] {
-  const { used_vcpus, memory_bytes, processes, disk_used_bytes, disk_size_bytes, received_bytes, sent_bytes } = sample
-  const mib = (bytes: number): string => formatMib(Math.ceil(bytes / 1_048_576))
-  return [
-    ['at', formatInstant(new Date(sample.at), now)],
-    ['vcpus', used_vcpus === null ? null : used_vcpus.toFixed(2)],
-    ['memory', mib(memory_bytes)],
-    ['processes', processes],
-    ['disk', `${mib(disk_used_bytes)} of ${mib(disk_size_bytes)}`],
-    ['received', received_bytes === null ? null : mib(received_bytes)],
-    ['sent', sent_bytes === null ? null : mib(sent_bytes)],
   ]
 }
 

@@ -8,7 +8,7 @@ import { runs, type Call } from '../../command.ts'
 import { withReadKey } from './operator-key.ts'
 import { addOperatorSettings, withOperator, type OperatorDeps } from '../operator.ts'
 import { write } from '../output.ts'
-import { findPublicApi, type PublicApi } from './public-api.ts'
+import { describeRefusal, findPublicApi, type PublicApi } from './public-api.ts'
 import { addOrgFilter, readCount, readSandboxArgument, readSince, SANDBOX_HELP } from './sandbox-argument.ts'
 import { untilEnd } from './until-end.ts'
 
@@ -93,15 +93,6 @@ async function printStream({ api, sandbox, query, key, cursor: from, signal, pri
     cursor = id
   }
   return { hasEnded: false, cursor }
-}
-
-function describeRefusal(status: number, text: string): string {
-  try {
-    const { error }: { readonly error: { readonly message: string } } = JSON.parse(text)
-    return error.message
-  } catch {
-    return `status ${String(status)}`
-  }
 }
 
 function printerOf({ switches }: Call): (line: LogLine) => Promise<void> {

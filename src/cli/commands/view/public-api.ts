@@ -65,3 +65,20 @@ async function readPin({ secretKey, dataDir }: Config): Promise<string | null> {
 function unreachable(base: string, cause: unknown): Error {
   return new Error(`the server at ${base} can't be reached; name another one by --url`, { cause })
 }
+
+/** The JSON of a reply. Throws with the server's words if it refused. */
+export async function readJsonReply(reply: Response): Promise<unknown> {
+  const text = await reply.text()
+  if (!reply.ok) throw new Error(`the server refused: ${describeRefusal(reply.status, text)}`)
+  return JSON.parse(text)
+}
+
+/** The words of a refusal, or its status. */
+export function describeRefusal(status: number, text: string): string {
+  try {
+    const { error }: { readonly error: { readonly message: string } } = JSON.parse(text)
+    return error.message
+  } catch {
+    return `status ${String(status)}`
+  }
+}

@@ -3,6 +3,7 @@ import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
+import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
 import type { OfferedShare } from '../shared/machine.ts'
@@ -34,6 +35,7 @@ export type MicrosandboxDriverInput = {
   /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open' | 'folderLimits'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
+  readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
   readonly networks: SandboxNetworks
   readonly clock: Clock
   readonly random: Random

@@ -24,6 +24,7 @@ import { openStoredSandboxes } from './stored-sandboxes.ts'
 import { openVmImages } from './vm-images.ts'
 import { observeVm } from './vm-phase.ts'
 import { makeUselessCertificate } from './vm-surroundings.ts'
+import { openVmMeter } from './vm-meter.ts'
 import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
 import { measureCapacity } from '../shared/machine.ts'
 import { isolationAbilities } from '../../../domain/isolation.ts'
@@ -35,9 +36,9 @@ import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
  */
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
-  const { records, storedSandboxes, msb, home, captures, logs, clock, log } = context
+  const { records, storedSandboxes, msb, home, captures } = context
   const operations = makeRunOperations(context)
-  const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
+  const supervisor = await openRunSupervisor({ ...context, operations })
   await removeLeftovers(context)
   reportRefusals(context, supervisor)
   return {
@@ -100,6 +101,10 @@ function makeRunOperations(context: VmContext): RunOperations<VmRunRecord> {
     stopProcesses: (record, graceMs) => stopVm(context, record, graceMs),
     readLastOutput: (record, outcome) => readLastOutput(context, record, outcome),
     release: (record) => releaseRun(context, record),
+    openMeter({ run_id, sandbox_id, started }) {
+      if (started === null) throw new Error(`run ${run_id} has not started`)
+      return openVmMeter({ home, sandbox: sandbox_id, pid: started.vm.pid, log: context.log })
+    },
     resumeOutput(record) {
       resumeCapture(context, record)
     },

@@ -1,20 +1,8 @@
-import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
-import { mkdir, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../../lib/clock.ts'
-import { localCommands, runCommand } from '../../../lib/run-command.ts'
 import type { Image } from '../../images/image.ts'
-import { hostArchitecture } from '../../images/manifest.ts'
-import { mount, unmountBelow } from '../../mounts.ts'
-
-/**
- * How many user ids an image's files may have. The image store shifts these ids to unprivileged ids of the machine (decision
- * 0005).
- */
-const USERS = 65_536
-/** How long writing a large image as one archive may take. */
-const TAR_TIMEOUT_MS = 900_000
+import { tar, writeImageLayout } from '../../images/write-layout.ts'
 
 type ExportImageInput = {
   /** An empty folder for the archive and all temporary files. */
@@ -26,106 +14,13 @@ type ExportImageInput = {
 }
 
 /**
- * Writes a stored image as an archive for `msb load`, and returns the archive's path. The store keeps unpacked layers
- * for overlayfs. This function mounts them as one overlay, so the archive has a single layer. A repeated export needs
+ * Writes a stored image as an archive for `msb load`, and returns the archive's path. A repeated export needs
  * another empty folder.
  */
-export async function exportImage(
-  image: Image,
-  { folder, uidShift, clock, signal }: ExportImageInput,
-): Promise<string> {
-  const [merged, layout] = [join(folder, 'merged'), join(folder, 'layout')]
-  const blobs = join(layout, 'blobs', 'sha256')
-  for (const path of [merged, blobs]) await mkdir(path, { recursive: true, mode: 0o700 })
-  const layer = join(folder, 'layer.tar')
-  try {
-    await mountLayers(merged, image.layers, folder)
-    await writeTar(layer, merged, { folder, uidShift, signal })
-  } finally {
-    await unmountBelow(merged, { clock, commands: localCommands })
-  }
-  const diffId = await digestOf(layer)
-  const size = (await stat(layer)).size
-  await rename(layer, join(blobs, diffId))
-  const put = async (document: object): Promise<{ readonly digest: string; readonly size: number }> => {
-    const bytes = Buffer.from(JSON.stringify(document))
-    const hex = createHash('sha256').update(bytes).digest('hex')
-    await writeFile(join(blobs, hex), bytes)
-    return { digest: `sha256:${hex}`, size: bytes.length }
-  }
-  const config = await put(imageDocument(image, diffId))
-  const manifest = await put({
-    schemaVersion: 2,
-    mediaType: 'application/vnd.oci.image.manifest.v1+json',
-    config: { mediaType: 'application/vnd.oci.image.config.v1+json', ...config },
-    layers: [{ mediaType: 'application/vnd.oci.image.layer.v1.tar', digest: `sha256:${diffId}`, size }],
-  })
-  await writeFile(join(layout, 'oci-layout'), JSON.stringify({ imageLayoutVersion: '1.0.0' }))
-  const index = {
-    schemaVersion: 2,
-    manifests: [{ mediaType: 'application/vnd.oci.image.manifest.v1+json', ...manifest }],
-  }
-  await writeFile(join(layout, 'index.json'), JSON.stringify(index))
-  const archive = join(folder, 'image.tar')
-  await tar(['--create', `--file=${archive}`, '-C', layout, '.'], signal)
+export async function exportImage(image: Image, input: ExportImageInput): Promise<string> {
+  const layout = await writeImageLayout(image, { ...input, labels: { 'sandyard.digest': image.digest } })
+  const archive = join(input.folder, 'image.tar')
+  await tar(['--create', `--file=${archive}`, '-C', layout, '.'], input.signal)
   await rm(layout, { recursive: true })
   return archive
-}
-
-/**
- * Mounts the layers as a readonly overlay. Uses a short symlink for each layer, because all paths together must fit into one
- * page of mount options.
- */
-async function mountLayers(merged: string, layers: readonly string[], folder: string): Promise<void> {
-  if (layers.length === 0) return
-  const links = join(folder, 'layers')
-  // A readonly overlay needs at least two layers. An empty layer changes nothing.
-  const all = [join(folder, 'empty'), ...layers]
-  await mkdir(join(folder, 'empty'))
-  await mkdir(links)
-  await Promise.all(all.map((layer, index) => symlink(layer, join(links, String(index)))))
-  const lower = all.map((_, index) => String(index)).toReversed() // topmost first
-  await mount(localCommands, ['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
-}
-
-/** Writes a tree as one layer. Reverts the store's shift of owner ids, so that the files have the image's owners. */
-async function writeTar(
-  target: string,
-  root: string,
-  { folder, uidShift, signal }: Pick<ExportImageInput, 'folder' | 'uidShift' | 'signal'>,
-): Promise<void> {
-  const map = join(folder, 'owners')
-  // GNU tar maps owner ids only by a list. The `x` is a placeholder for the owner's name, which `--numeric-owner`
-  // ignores.
-  const lines = Array.from({ length: USERS }, (_, id) => `+${String(id + uidShift)} x:${String(id)}\n`)
-  await writeFile(map, lines.join(''))
-  const owners = ['--numeric-owner', `--owner-map=${map}`, `--group-map=${map}`]
-  await tar(['--create', `--file=${target}`, '--format=posix', '--sort=name', ...owners, '-C', root, '.'], signal)
-}
-
-async function tar(args: readonly string[], signal: AbortSignal): Promise<void> {
-  await runCommand('tar', args, { timeoutMs: TAR_TIMEOUT_MS, signal, env: { PATH: process.env['PATH'], LC_ALL: 'C' } })
-}
-
-function imageDocument({ config, digest }: Image, diffId: string): object {
-  const { env, entrypoint, cmd, workdir, user } = config
-  return {
-    os: 'linux',
-    architecture: hostArchitecture(),
-    config: {
-      Env: env,
-      ...(entrypoint === null ? {} : { Entrypoint: entrypoint }),
-      ...(cmd === null ? {} : { Cmd: cmd }),
-      ...(workdir === null ? {} : { WorkingDir: workdir }),
-      ...(user === null ? {} : { User: user }),
-      Labels: { 'sandyard.digest': digest }, // two images with the same files thereby get different digests
-    },
-    rootfs: { type: 'layers', diff_ids: [`sha256:${diffId}`] },
-  }
-}
-
-async function digestOf(path: string): Promise<string> {
-  const hash = createHash('sha256')
-  for await (const chunk of createReadStream(path)) hash.update(chunk)
-  return hash.digest('hex')
 }

@@ -6,9 +6,9 @@
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
-import { asMap, decodeCbor } from '../../channel/cbor.ts'
-import { decodeEnvelope, encodeMessage } from '../../channel/envelope.ts'
-import { makeFrameReader, type Frame } from '../../channel/frame.ts'
+import { asMap, decodeCbor } from '../../../channel/cbor.ts'
+import { decodeEnvelope, encodeMessage } from '../../../channel/envelope.ts'
+import { makeFrameReader, type Frame } from '../../../channel/frame.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
 import type { WorkloadRequest } from './start-workload.ts'

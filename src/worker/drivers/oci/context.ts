@@ -1,13 +1,16 @@
 import type { Duplex } from 'node:stream'
 import type { IdRange } from '../../../domain/workers/id-range.ts'
+import type { SnapshotId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
+import type { Image } from '../../images/image.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
 import { NO_DISK_RESERVE } from '../../disk-reserve.ts'
 import type { OfferedShare } from '../shared/machine.ts'
 import type { HostCommands } from '../../processes/system-calls.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
+import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { RunUsage } from './run/run-activity.ts'
@@ -91,11 +94,17 @@ export type OciDriverInput = {
   readonly volumes: Pick<VolumeStorage, 'open' | 'promisedBytes' | 'folderLimits'>
   /** Stores the workload's output and the log lines about a sandbox's starts and ends. */
   readonly logs: Pick<SandboxLogs, 'writerOf'>
+  /** Samples and keeps what the sandboxes use. */
+  readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
   /**
    * Opens a channel that serves the agent protocol to one client. The channel reports each use of the sandbox to `use`,
    * and copies the output of the client's processes to `capture`.
    */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
+  /**
+   * Gets the image with the files of a snapshot that another worker has. Rejects with `StartError`. Absent: there is no other worker.
+   */
+  readonly fetchSnapshot?: (snapshot: SnapshotId, signal: AbortSignal) => Promise<Image>
   readonly settings: OciSettings
 }
 

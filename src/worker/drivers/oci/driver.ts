@@ -17,7 +17,7 @@ import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
 import { confirmEnd } from './run/confirm-end.ts'
 import { cgroupParentOf } from './cgroups/open-cgroups.ts'
-import { makeUseReader } from './cgroups/measure-use.ts'
+import { openCgroupMeter } from './cgroups/cgroup-meter.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
 import { describeImageFlaw, tryFuse } from './run/disk-image-abilities.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
@@ -35,7 +35,6 @@ import { reportRefusals } from '../shared/report-refusals.ts'
 import { startRun } from './run/start.ts'
 import { joinsUserNamespaces } from './run/runtime.ts'
 import { stopProcesses } from './run/stop-processes.ts'
-import { makeUseSampler, type UseSampler } from './run/use-sampler.ts'
 import { openSandboxUsers } from './users/sandbox-users.ts'
 
 /**
@@ -62,15 +61,13 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     supervisor.checkSoon()
   })
   opened.defer(() => activity.close())
-  const sampler = makeUseSampler({ ...context, readUse: makeUseReader(cgroupParentOf(input.key)) })
-  opened.defer(() => sampler.close())
-  const operations = makeRunOperations(context, { activity, poolFiller, sampler })
+  const operations = makeRunOperations(context, { activity, poolFiller })
   await disownRuns(context)
   await killOrphanedShims(context)
   await reclaimHostDevices(log)
   await limitAdoptedRuns(context)
   await thawDisks(context)
-  const supervisor = await openRunSupervisor({ records, operations, logs, clock, log })
+  const supervisor = await openRunSupervisor({ ...context, operations })
   opened.defer(() => supervisor.close())
   await removeUnrecordedRuns(context)
   poolFiller.fill()
@@ -122,12 +119,11 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
 type RunServices = {
   readonly activity: RunActivity
   readonly poolFiller: PoolFiller
-  readonly sampler: UseSampler
 }
 
 function makeRunOperations(context: OciContext, services: RunServices): RunOperations<OciRunRecord> {
   const { captures, memoryKills, users, bootId } = context
-  const { activity, poolFiller, sampler } = services
+  const { activity, poolFiller } = services
   return {
     async newRecord(desired) {
       const { spec } = desired
@@ -137,7 +133,7 @@ function makeRunOperations(context: OciContext, services: RunServices): RunOpera
     },
     async start(desired, record, attempt) {
       try {
-        sampler.begin(await startRun(context, desired, { record, ...attempt }))
+        await startRun(context, desired, { record, ...attempt })
       } finally {
         users.closeNamespaces(desired.run_id)
         poolFiller.fillLater() // a start that failed may have taken a disk too
@@ -160,14 +156,16 @@ function makeRunOperations(context: OciContext, services: RunServices): RunOpera
     memoryKillsOf: (record) => memoryKills.reportedOf(record.run_id),
     stopProcesses: (record, graceMs) => stopProcesses(context, record, graceMs),
     readLastOutput: (record) => captures.finish(record),
-    release(record) {
-      sampler.forget(record.run_id) // its sample is in a folder that is removed
-      return releaseRun(context, record)
-    },
+    release: (record) => releaseRun(context, record),
+    openMeter: ({ run_id, started }) =>
+      openCgroupMeter({
+        cgroup: join(cgroupParentOf(context.key), run_id),
+        diskFolder: rootfsPaths(context.mountDir, run_id).disk,
+        initPid: started?.init?.pid ?? null,
+      }),
     resumeOutput(record) {
       captures.begin({ ...record, shim: record.started?.shim ?? null })
       memoryKills.adopt(record)
-      sampler.begin(record)
     },
     forget(run) {
       captures.forget(run)
@@ -210,6 +208,8 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     mountedAt: (run) => rootfsPaths(mountFolder, run).disk,
     reserve: settings.diskReserve,
     commands,
+    uidShift: settings.uidShift,
+    clock,
   })
   const hardLimits = sandboxHardLimits(parseHardLimits(limits))
   const held = records

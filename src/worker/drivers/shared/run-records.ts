@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type OrgId, type SandboxId } from '../../../domain/ids.ts'
-import type { SandboxLogLevel } from '../../../domain/spec/spec.ts'
+import type { RuntimeOptions, SandboxLogLevel } from '../../../domain/spec/spec.ts'
 import { sinceBootMs } from '../../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
@@ -22,6 +22,8 @@ export type RunRecord<Started> = {
   readonly boot_id: string
   /** `runtime.log_level` of its spec. Absent in records of an earlier version. */
   readonly log_level?: SandboxLogLevel | null
+  /** The time between two samples of its use. Null: it isn't sampled. Absent in records of an earlier version. */
+  readonly sample_interval_ms?: number | null
   readonly facts: Readonly<Record<string, string>>
   /** Set once the sandbox accepted commands. */
   readonly started: Started | null
@@ -67,12 +69,18 @@ export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<nev
     org,
     boot_id: bootId,
     log_level: desired.spec.runtime.log_level,
+    sample_interval_ms: sampleIntervalMs(desired.spec.runtime),
     facts: {},
     started: null,
     is_stop_requested: false,
     outcome: null,
     is_released: false,
   }
+}
+
+/** The genuine runtime takes an interval of 0 as off, too. */
+function sampleIntervalMs({ metrics_sample_interval_ms, disable_metrics_sample }: RuntimeOptions): number | null {
+  return disable_metrics_sample || metrics_sample_interval_ms === 0 ? null : metrics_sample_interval_ms
 }
 
 /** When a run started: as an earlier record of the run says, or now if this record is the first with `started`. */

@@ -6,6 +6,8 @@ import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
+import type { Meter } from '../../metrics/meter.ts'
+import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
 import type { Driver } from '../driver.ts'
@@ -53,6 +55,8 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
   readLastOutput(record: Run, outcome: RunOutcome): Promise<void>
   /** Kills the remaining processes of a run and frees all its resources except its record and its writable layer. */
   release(record: Run): Promise<void>
+  /** Opens a meter of a started run. May throw if the run has ended. */
+  openMeter(record: Run): Meter
   /** Continues to read the output of a run that an earlier process of the worker started. */
   resumeOutput(record: Run): void
   /** Drops this process's in-memory state of a run whose record was deleted. */
@@ -76,6 +80,7 @@ type RunSupervisorInput<Run extends RunRecord<unknown>> = {
   readonly records: RunRecords<Run>
   readonly operations: RunOperations<Run>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
+  readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
   readonly clock: Clock
   readonly log: Log
 }
@@ -89,6 +94,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   records,
   operations,
   logs,
+  metrics,
   clock,
   log,
 }: RunSupervisorInput<Run>): Promise<RunSupervisor> {
@@ -100,12 +106,19 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     watch.checkSoon()
   })
 
+  const beginSamples = (record: Run, { isAdopted }: { readonly isAdopted: boolean }): void => {
+    const { run_id, sandbox_id, org_id, name, org, sample_interval_ms: intervalMs = null } = record
+    if (intervalMs === null) return
+    const names = name === undefined || org === undefined ? {} : { name, org }
+    metrics.begin({ run_id, sandbox_id, org_id, ...names, intervalMs, isAdopted }, () => operations.openMeter(record))
+  }
   /**
    * Records a run's outcome and frees all its resources. May be repeated, and writes the run's end to the sandbox's log
    * only once.
    */
   const recordEnd = async (record: Run, outcome: RunOutcome, endedMsAgo = 0): Promise<Run> => {
     await operations.readLastOutput(record, outcome)
+    metrics.end(record.run_id)
     const ended: Run = { ...record, outcome, ...measureRun(record, bootId, endedMsAgo) }
     await records.write(ended)
     const writer = logs.writerOf(record.sandbox_id)
@@ -168,6 +181,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     if (is_released) return
     logs.writerOf(record.sandbox_id).openRun()
     operations.resumeOutput(record)
+    beginSamples(record, { isAdopted: true })
   }
 
   const start = async (desired: DesiredRun, signal: AbortSignal): Promise<void> => {
@@ -183,6 +197,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const stopwatch = makeStartStopwatch(clock)
     try {
       await operations.start(desired, record, { signal, stopwatch })
+      beginSamples(records.read(record.run_id) ?? record, { isAdopted: false })
       const phases = stopwatch.phases()
       phasesOf.set(record.run_id, phases)
       writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.startPhases(phases))

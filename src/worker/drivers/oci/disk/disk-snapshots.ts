@@ -1,18 +1,23 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { mkdir, open, readdir, rename, rm } from 'node:fs/promises'
+import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { TakenSnapshot, SnapshotTask } from '../../../../contract/snapshots/snapshot-protocol.ts'
 import { asId, type SandboxId, type SnapshotId } from '../../../../domain/ids.ts'
-import { readJson, statOrNull, takenBytes, writeJsonAtomically } from '../../../../lib/files.ts'
+import { readJson, statOrNull, syncPath, takenBytes, writeJsonAtomically } from '../../../../lib/files.ts'
 import type { KeyedMutex } from '../../../../lib/keyed-mutex.ts'
 import type { HostCommands } from '../../../processes/system-calls.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import { localCommands } from '../../../../lib/run-command.ts'
+import { unmountBelow } from '../../../mounts.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
 import type { Image } from '../../../images/image.ts'
 import { SnapshotFailure } from '../../../snapshot-failure.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { isClean, repair } from './repair-disk.ts'
+import { DISK, FACTS, PARTIAL, syncAll } from './snapshot-folder.ts'
+import { sendSnapshot } from './transfer-snapshot.ts'
 import type { SandboxDisks } from './sandbox-disks.ts'
 
 /**
@@ -28,6 +33,8 @@ export type DiskSnapshots = {
   /** Returns what a new disk is made from, or null if the snapshot isn't here. */
   find(snapshot: SnapshotId): Promise<DiskSource | null>
   list(): Promise<readonly SnapshotId[]>
+  /** Yields an archive of an OCI image layout with the files of a snapshot and of its image. Throws if it isn't here. */
+  files(snapshot: SnapshotId, signal: AbortSignal): AsyncIterable<Buffer>
   /** Deletes a snapshot. Disks that were made from it stay. Succeeds for an unknown snapshot. */
   discard(snapshot: SnapshotId): Promise<void>
 }
@@ -46,12 +53,11 @@ type DiskSnapshotsInput = {
   readonly mountedAt: (run: string) => string
   readonly reserve: Pick<DiskReserve, 'freeMib'>
   readonly commands: HostCommands
+  /** The number that is added to every owner id on disks and in image layers. */
+  readonly uidShift: number
+  readonly clock: Clock
 }
 
-const DISK = 'disk.img'
-const FACTS = 'snapshot.json'
-/** The suffix of the folder of a snapshot that is not complete. */
-const PARTIAL = '.new'
 /** The time for copying the largest disk on a slow machine. */
 const COPY_TIMEOUT_MS = 1_800_000
 
@@ -60,7 +66,10 @@ export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<Disk
   const { dir, imagesDir } = input
   await mkdir(dir, { recursive: true, mode: 0o700 })
   for (const name of await readdir(dir))
-    if (name.endsWith(PARTIAL)) await rm(join(dir, name), { recursive: true, force: true })
+    if (name.endsWith(PARTIAL)) {
+      await unmountBelow(join(dir, name), { clock: input.clock, commands: localCommands }) // of a snapshot that was being sent
+      await rm(join(dir, name), { recursive: true, force: true })
+    }
   const read = (snapshot: SnapshotId): Promise<TakenSnapshot | null> => readJson(join(dir, snapshot, FACTS))
   return {
     async take(task) {
@@ -76,7 +85,7 @@ export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<Disk
           await writeJsonAtomically(join(partial, FACTS), facts)
           await syncAll(partial)
           await rename(partial, join(dir, snapshot_id))
-          await sync(dir)
+          await syncPath(dir)
           return facts
         } catch (error) {
           await rm(partial, { recursive: true, force: true })
@@ -93,6 +102,7 @@ export async function openDiskSnapshots(input: DiskSnapshotsInput): Promise<Disk
     async list() {
       return (await readdir(dir)).filter((name) => !name.endsWith(PARTIAL)).map((name) => asId<SnapshotId>(name))
     },
+    files: (snapshot, signal) => sendSnapshot({ ...input, snapshot, signal }),
     async discard(snapshot) {
       await input.diskLocks.run(snapshot, async () => {
         // First the name of an incomplete snapshot, so that a crash leaves no half of one.
@@ -147,18 +157,4 @@ async function hashOf(path: string): Promise<string> {
   const hash = createHash('sha256')
   await pipeline(createReadStream(path, { highWaterMark: 1024 * 1024 }), hash)
   return hash.digest('hex')
-}
-
-async function syncAll(folder: string): Promise<void> {
-  for (const name of await readdir(folder)) await sync(join(folder, name))
-  await sync(folder)
-}
-
-async function sync(path: string): Promise<void> {
-  const handle = await open(path, 'r')
-  try {
-    await handle.sync()
-  } finally {
-    await handle.close()
-  }
 }

@@ -36,13 +36,6 @@ export async function readPinnedImage(folder: string, imagesDir: string): Promis
   )
 }
 
-/** Reads which image layers the disks in a folder need. These layers must not be deleted. */
-async function readPinnedLayers(kept: string, imagesDir: string): Promise<readonly string[]> {
-  const names = existsSync(kept) ? await readdir(kept) : []
-  const images = await Promise.all(names.map((name) => readPin(join(kept, name), imagesDir)))
-  return images.flatMap((image) => image?.layers ?? [])
-}
-
 async function readPin(folder: string, imagesDir: string): Promise<Image | null> {
   const text = await readFileOrNull(join(folder, PIN))
   if (text === null) return null
@@ -57,14 +50,31 @@ function layerPath(stored: string, imagesDir: string): string {
   return existsSync(own) ? own : stored
 }
 
+/** What keeps an image: the disk of a sandbox, which may be stopped, or a snapshot. */
+export type ImageUse = { readonly kind: 'sandbox' | 'snapshot'; readonly id: string; readonly image: Image }
+
+/** Reads which disks and snapshots of a driver were made over which images. */
+export async function readImageUses({ dir, imagesDir }: Omit<DriverFolders, 'key'>): Promise<readonly ImageUse[]> {
+  const uses = await Promise.all(
+    Object.entries(PINNED_FOLDERS).map(async ([name, kind]) => {
+      const folder = join(dir, 'disks', name)
+      const ids = await namesIn(folder)
+      const pins = await Promise.all(ids.map((id) => readPin(join(folder, id), imagesDir)))
+      return pins.flatMap((image, at) => (image === null ? [] : [{ kind, id: ids[at] ?? '', image }]))
+    }),
+  )
+  return uses.flat()
+}
+
+/** The folders beneath `disks` whose folders have an image. */
+const PINNED_FOLDERS = { kept: 'sandbox', snapshots: 'snapshot' } as const
+
 /** The folders and the key of a driver. A data folder that was never started has no key. */
 type DriverFolders = { readonly dir: string; readonly imagesDir: string; readonly key: string | null }
 
 /** Reads which image layers the running and stopped sandboxes and the snapshots of a driver need. These layers must not be deleted. */
 export async function readLayersInUse({ dir, imagesDir, key }: DriverFolders): Promise<ReadonlySet<string>> {
-  const folders = ['kept', 'snapshots'].map((name) => join(dir, 'disks', name))
-  const pinned = await Promise.all(folders.map((folder) => readPinnedLayers(folder, imagesDir)))
-  const layers = new Set(pinned.flat())
+  const layers = new Set((await readImageUses({ dir, imagesDir })).flatMap(({ image }) => image.layers))
   if (key === null) return layers
   const mountDir = mountFolderOf(key)
   for (const run of await namesIn(mountDir)) {

@@ -1,6 +1,7 @@
 import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../domain/ids.ts'
+import { once } from '../../../../lib/once.ts'
 import type { StartPhase } from '../../../../domain/sandboxes/start-phases.ts'
 import type { Image } from '../../../images/image.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
@@ -50,9 +51,14 @@ export async function acquireResources(
   const paths = rootfsPaths(context.mountDir, run_id)
   const volumes = openRunVolumes(context.volumes, desired)
   const pipes = workloadPipes(context.records.folderOf(run_id))
+  const origin = once(() => findSnapshot(context, desired, either))
   const image = acquire(
     'image',
-    withStartFailure('image', 'the image could not be made ready', resolveRunImage(context, desired, either)),
+    withStartFailure(
+      'image',
+      'the image could not be made ready',
+      resolveRunImage(context, desired, { origin, signal: either }),
+    ),
   )
   const network = acquire(
     'network',
@@ -62,7 +68,7 @@ export async function acquireResources(
       context.networks.attach(run_id, spec.network, desired.network_ranges, egressSecretsOf(desired)),
     ),
   )
-  const disk = acquire('disk', prepareDisk(context, desired, paths))
+  const disk = acquire('disk', prepareDisk(context, desired, { paths, origin }))
   // The root needs the image and the disk, but not the network.
   const root = acquire('rootfs', mountImageOverDisk(context, { run: run_id, image, disk, paths }))
   // The mounts are pinned in the run's folder, which is created when the disk is prepared.
@@ -105,9 +111,12 @@ async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise
   if (isMounted) await limitDiskOf(context, desired.run_id)
 }
 
-async function resolveRunImage(context: OciContext, desired: DesiredRun, signal: AbortSignal): Promise<Image> {
-  const pinned =
-    (await context.disks.pinnedImageOf(desired.sandbox_id)) ?? (await findSnapshot(context, desired))?.image ?? null
+async function resolveRunImage(
+  context: OciContext,
+  desired: DesiredRun,
+  { origin, signal }: Pick<DiskParts, 'origin'> & { readonly signal: AbortSignal },
+): Promise<Image> {
+  const pinned = (await context.disks.pinnedImageOf(desired.sandbox_id)) ?? (await origin())?.image ?? null
   const log = context.logs.writerOf(desired.sandbox_id)
   return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
 }
@@ -142,23 +151,38 @@ async function pinRunMounts(
   return await pinMounts({ volumes, storedShift: settings.uidShift, commands }, desired.spec.mounts, pins)
 }
 
-/** Returns the snapshot from which the sandbox's disk is made, or null if it is made empty. */
-async function findSnapshot(context: OciContext, { spec }: DesiredRun): Promise<DiskSource | null> {
+/** What a sandbox's disk is made from: a disk, or an image with all its files under an empty disk. */
+type Origin = Pick<DiskSource, 'image'> & { readonly disk: Pick<DiskSource, 'path' | 'takenMib'> | null }
+
+/** Returns the snapshot from which the sandbox's disk is made, or null if it is made empty. Another worker may have it. */
+async function findSnapshot(
+  { snapshots, fetchSnapshot }: OciContext,
+  { spec }: DesiredRun,
+  signal: AbortSignal,
+): Promise<Origin | null> {
   if (spec.snapshot_id === undefined) return null
-  const found = await context.snapshots.find(spec.snapshot_id)
-  if (found === null) throw new StartError('disk', 'the snapshot that the sandbox is made from is not on this worker')
-  return found
+  const found = await snapshots.find(spec.snapshot_id)
+  if (found !== null) return { image: found.image, disk: found }
+  if (fetchSnapshot === undefined)
+    throw new StartError('disk', 'the snapshot that the sandbox is made from is not on this worker')
+  return { image: { ...(await fetchSnapshot(spec.snapshot_id, signal)), reference: spec.image }, disk: null }
 }
 
-async function prepareDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
+type DiskParts = { readonly paths: RootfsPaths; readonly origin: () => Promise<Origin | null> }
+
+async function prepareDisk(context: OciContext, desired: DesiredRun, parts: DiskParts): Promise<SandboxDisk> {
   return await withStartFailure(
     'disk',
     "the sandbox's disk could not be made ready",
-    context.diskLocks.run(desired.sandbox_id, () => prepareLockedDisk(context, desired, paths)),
+    context.diskLocks.run(desired.sandbox_id, () => prepareLockedDisk(context, desired, parts)),
   )
 }
 
-async function prepareLockedDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
+async function prepareLockedDisk(
+  context: OciContext,
+  desired: DesiredRun,
+  { paths, origin }: DiskParts,
+): Promise<SandboxDisk> {
   const { disks, records, settings, users } = context
   const { run_id, sandbox_id } = desired
   const holder = await disks.holderOf(sandbox_id)
@@ -171,7 +195,7 @@ async function prepareLockedDisk(context: OciContext, desired: DesiredRun, paths
     requireDiskSize(sizeMib, settings)
     await settings.diskReserve.require('the sandbox got no disk')
   }
-  const from = isReady ? null : await findSnapshot(context, desired)
+  const from = isReady ? null : ((await origin())?.disk ?? null)
   if (from !== null && from.takenMib > (await settings.diskReserve.freeMib()))
     throw new StartError('disk', "the worker's disk has no space for a copy of the snapshot; try again later")
   const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null)

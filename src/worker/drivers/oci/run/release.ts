@@ -12,7 +12,6 @@ import { endImageServers } from './end-image-servers.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { OciRunRecord } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
-import { USE_SAMPLE_FILE } from './use-sample.ts'
 
 const KILL_TIMEOUT_MS = 10_000
 const SERVER_PATIENCE_MS = 5_000
@@ -54,7 +53,6 @@ export async function removeMounts(
   if (!existsSync(paths.base)) return
   await unmountBelow(paths.base, context)
   await rm(join(paths.base, 'layers'), { recursive: true, force: true })
-  for (const file of [USE_SAMPLE_FILE, `${USE_SAMPLE_FILE}.tmp`]) await rm(join(paths.base, file), { force: true })
   for (const folder of [join(paths.base, 'mapped'), paths.pins]) await removePins(folder)
   for (const folder of [paths.root, paths.disk, paths.devices, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)

@@ -27,13 +27,14 @@ while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 
 /**
  * Executes the workload beside the image's own init, and writes its exit code as the run's: the end of the workload ends the
- * run. If a signal ended the workload, the init may have powered off, so the shim gets the time to write the init's code.
+ * run. If a signal ended the workload, the init may have powered off, so the shim gets the time to write the init's code. The
+ * same is true of code 1: the runtime fails with it if the init powers off before the workload has begun.
  */
 const SHIM_BESIDE_INIT = `out=$1 err=$2 exit=$3; shift 3
 "$@" <<END >"$out" 2>"$err"
 END
 code=$?
-[ "$code" -le 128 ] || sleep 1
+case $code in 1|129|1[3-9]?|2??) sleep 1 ;; esac
 [ -e "$exit" ] || { echo "$code" >"$exit.workload" && mv "$exit.workload" "$exit"; }`
 
 /** An argument in a shim's command line that distinguishes shims from all other processes. */

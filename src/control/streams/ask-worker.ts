@@ -1,0 +1,42 @@
+import type { Duplex } from 'node:stream'
+import { openWorkerStream, type StreamTarget, type WorkerStreams } from './open-worker-stream.ts'
+
+const MESSAGES = {
+  late: 'the worker did not answer',
+  full: 'too many streams are being opened',
+} as const
+
+/**
+ * Asks a worker for one answer, which it writes as JSON. The answer is of this program's own worker, of the same version of the
+ * protocol. Throws `unavailable` if the worker can't be reached, and another error if the stream broke or the answer is longer
+ * than `limitBytes`.
+ */
+export async function askWorker(
+  deps: WorkerStreams,
+  target: StreamTarget,
+  { signal, limitBytes }: { readonly signal: AbortSignal; readonly limitBytes: number },
+): Promise<unknown> {
+  const stream = await openWorkerStream(deps, target, { signal, messages: MESSAGES })
+  const hangUp = (): void => {
+    stream.destroy(new Error('the question was given up'))
+  }
+  signal.addEventListener('abort', hangUp, { once: true })
+  try {
+    return JSON.parse(await readAll(stream, limitBytes))
+  } finally {
+    signal.removeEventListener('abort', hangUp)
+    stream.destroy()
+  }
+}
+
+async function readAll(stream: Duplex, limitBytes: number): Promise<string> {
+  const chunks: Buffer[] = []
+  let bytes = 0
+  const pieces: AsyncIterable<Buffer> = stream
+  for await (const piece of pieces) {
+    bytes += piece.length
+    if (bytes > limitBytes) throw new Error(`a worker answered with more than ${String(limitBytes)} bytes`)
+    chunks.push(piece)
+  }
+  return Buffer.concat(chunks).toString('utf8')
+}

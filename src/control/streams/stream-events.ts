@@ -1,0 +1,185 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { parsePosition, type EventPosition } from '../../domain/events/event-position.ts'
+import { SYSTEM_ACTOR_KEY } from '../../domain/orgs/caller.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
+import * as eventWindows from '../../store/events/event-windows.ts'
+import type { BaseDeps } from '../deps.ts'
+import { acquireStreamPermit, type StreamPermitDeps } from './stream-permit.ts'
+import type { EventFeed, EventWindow, WindowEvent } from '../events/event-feed.ts'
+
+export type StreamDeps = Pick<BaseDeps, 'db' | 'clock'> & StreamPermitDeps & { readonly eventFeed: EventFeed }
+
+/** Which events a stream has. Null: any. Both ends of the time range are inclusive. */
+export type StreamFilter = {
+  readonly event_type: string | null
+  readonly category: string | null
+  readonly sandbox_id: string | null
+  readonly actor: string | null
+  readonly since: Date | null
+  readonly until: Date | null
+}
+
+export type StreamedEvent = { readonly event: WindowEvent; readonly position: EventPosition }
+
+/** The longest time of a timer. */
+const LIMIT_MAX_MS = 2 ** 31 - 1
+/** How many events are read at once for a client that comes back. */
+const PAGE = 500
+/** How many events wait for a slow client. Beyond that they are read again when it has caught up. */
+const WAITING_MAX = 2_000
+
+/**
+ * Follows the events of the organization, in an order that is the same for all streams and in which none is missing. With the
+ * position of an event, begins after that one. Throws `rate_limited`, and `invalid_request` for a position that is malformed or of another
+ * database. The stream ends at the end of its time range.
+ */
+export async function streamEvents(
+  deps: StreamDeps,
+  caller: Caller,
+  {
+    filter,
+    after,
+    signal,
+  }: { readonly filter: StreamFilter; readonly after: string | null; readonly signal: AbortSignal },
+): Promise<AsyncIterable<StreamedEvent>> {
+  const position = after === null ? null : parsePosition(after)
+  if (after !== null && position === null) throw invalidPosition(after, 'the id of an event of this stream')
+  const leftMs =
+    filter.until === null
+      ? null
+      : Math.min(LIMIT_MAX_MS, Math.max(0, filter.until.getTime() - deps.clock.now().getTime()))
+  const permit = acquireStreamPermit(deps, caller, { limitMs: leftMs, signal })
+  try {
+    const waiting = makeWaiting(permit.signal)
+    const feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
+    permit.signal.addEventListener('abort', feed.stop, { once: true }) // nobody may ever read the stream
+    if (position !== null && position.epoch !== feed.epoch) {
+      feed.stop()
+      throw invalidPosition(
+        after ?? '',
+        'the id of an event since the database was restored; list the events to find what was missed',
+      )
+    }
+    return follow(deps, caller, { filter, position, feed, waiting, permit })
+  } catch (error) {
+    permit.release()
+    throw error
+  }
+}
+
+function invalidPosition(seen: string, accepted: string): Error {
+  return invalidRequest('last-event-id', seen, accepted)
+}
+
+type Waiting = ReturnType<typeof makeWaiting>
+
+/** The windows that a stream has not delivered yet. */
+function makeWaiting(signal: AbortSignal) {
+  let windows: EventWindow[] = []
+  let count = 0
+  let hasOverflowed = false
+  let wake: (() => void) | null = null
+  signal.addEventListener('abort', () => wake?.(), { once: true })
+  return {
+    add: (window: EventWindow): void => {
+      count += window.events.length
+      if (count > WAITING_MAX) hasOverflowed = true
+      if (hasOverflowed) windows = []
+      else windows.push(window)
+      wake?.()
+    },
+    /** The next window. Null: the stream has ended, or events were dropped. */
+    async next(): Promise<EventWindow | null> {
+      while (windows.length === 0 && !hasOverflowed && !signal.aborted)
+        await new Promise<void>((resolve) => {
+          wake = resolve
+        })
+      if (hasOverflowed || signal.aborted) return null
+      const window = windows.shift() ?? null
+      count -= window?.events.length ?? 0
+      return window
+    },
+    /** Forgets what was dropped. */
+    reset(): void {
+      windows = []
+      count = 0
+      hasOverflowed = false
+    },
+  }
+}
+
+type Following = {
+  readonly filter: StreamFilter
+  readonly position: EventPosition | null
+  readonly feed: Awaited<ReturnType<EventFeed['subscribe']>>
+  readonly waiting: Waiting
+  readonly permit: ReturnType<typeof acquireStreamPermit>
+}
+
+async function* follow(
+  deps: StreamDeps,
+  caller: Caller,
+  { filter, position, feed: first, waiting, permit }: Following,
+): AsyncGenerator<StreamedEvent> {
+  let feed = first
+  const { epoch } = feed
+  /** Everything before is delivered. */
+  let done = position?.to ?? feed.from
+  try {
+    if (position !== null) yield* pages(deps, caller, { filter, window: position, epoch })
+    for (;;) {
+      // What was recorded between the position and the feed, and then what the feed brings.
+      if (done < feed.from)
+        yield* pages(deps, caller, { filter, window: { from: done, to: feed.from, after: null }, epoch })
+      if (done < feed.from) done = feed.from
+      for (let window = await waiting.next(); window !== null; window = await waiting.next()) {
+        const { from, to } = window
+        for (const event of window.events)
+          if (event.xact >= done && matches(event, filter))
+            yield { event, position: { epoch, from, to, after: event.id } }
+        if (to > done) done = to
+      }
+      if (permit.signal.aborted) return
+      feed.stop()
+      waiting.reset()
+      feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
+    }
+  } finally {
+    feed.stop()
+    permit.release()
+  }
+}
+
+async function* pages(
+  { db }: Pick<StreamDeps, 'db'>,
+  { org_id }: Caller,
+  {
+    filter,
+    window: { from, to, after: first },
+    epoch,
+  }: {
+    readonly filter: StreamFilter
+    readonly window: { readonly from: bigint; readonly to: bigint; readonly after: string | null }
+    readonly epoch: string
+  },
+): AsyncGenerator<StreamedEvent> {
+  for (let after = first; ;) {
+    const at = { from, to, after }
+    const events = await db.asOrg(org_id, (q) => eventWindows.page(q, org_id, at, PAGE))
+    for (const event of events)
+      if (matches(event, filter)) yield { event, position: { epoch, from, to, after: event.id } }
+    if (events.length < PAGE) return
+    after = events.at(-1)?.id ?? null
+  }
+}
+
+function matches(event: WindowEvent, { event_type, category, sandbox_id, actor, since, until }: StreamFilter): boolean {
+  return (
+    (event_type === null || event.event_type === event_type) &&
+    (category === null || event.category === category) &&
+    (sandbox_id === null || event.sandbox_id === sandbox_id) &&
+    (actor === null || (event.actor_key ?? SYSTEM_ACTOR_KEY) === actor) &&
+    (since === null || event.timestamp >= since) &&
+    (until === null || event.timestamp <= until)
+  )
+}

@@ -1,0 +1,245 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Duplex } from 'node:stream'
+import {
+  makeFindPreview,
+  rightToPreview,
+  type PreviewedSandbox,
+  type PreviewRight,
+} from '../control/previews/find-preview.ts'
+import type { ControlDeps } from '../control/make-deps.ts'
+import type { AuthenticationRateLimiter } from '../control/requests/request-rate-limiter.ts'
+import { previewTopic } from '../control/topics.ts'
+import { LINK_PARAMETER, LINK_PREFIX, parsePreviewHost, type PreviewTarget } from '../domain/previews/preview.ts'
+import type { RunId, WorkerId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
+import { rateLimitAddress } from '../lib/rate-limit-address.ts'
+import { ConnectFailure } from '../channel-client/tcp.ts'
+import { linkCookieOf, type ForwardedBy } from './proxy-headers.ts'
+import { openConnection } from './open-connection.ts'
+import { proxyRequest, proxyUpgrade, type ProxiedRequest } from './proxy-request.ts'
+import {
+  brokenReply, BUSY, NO_PREVIEW, notRunning, nothingListens, PRIVATE, renderRefusal, UNREACHABLE, type PreviewRefusal,
+} from './refusal.ts' // prettier-ignore
+import { makeSandboxConnections } from './sandbox-connections.ts'
+
+type DoorInput = {
+  readonly control: ControlDeps
+  /** The domain beneath which previews are. */
+  readonly domain: string
+  readonly scheme: 'http' | 'https'
+  readonly addressOf: (request: IncomingMessage) => string | undefined
+  readonly rates?: AuthenticationRateLimiter
+}
+
+/** Serves the ports of sandboxes at names of their own, such as `3000-quiet-otter.localhost`. */
+export type PreviewDoor = {
+  /** Whether a request is for a name beneath the domain of previews. The API is never served there. */
+  takes(request: IncomingMessage): boolean
+  serve(request: IncomingMessage, response: ServerResponse): void
+  upgrade(request: IncomingMessage, socket: Duplex, head: Buffer): void
+  close(): void
+}
+
+/** A sandbox whose run has a worker. `run` names its connections. */
+type RunningSandbox = Omit<PreviewedSandbox, 'run_id' | 'worker_id'> & {
+  readonly run: string
+  readonly run_id: RunId
+  readonly worker_id: WorkerId
+}
+
+/** A request that may go on. */
+type Admitted = {
+  readonly kind: 'admitted'
+  readonly sandbox: RunningSandbox
+  readonly right: PreviewRight
+  /** Whether the `authorization` header has a key of this service. */
+  readonly hasKey: boolean
+  readonly target: PreviewTarget
+  /** The secret of a link that was in the URL. */
+  readonly linked: string | null
+  readonly path: string
+}
+type Refused = { readonly kind: 'refused'; readonly refusal: PreviewRefusal }
+
+const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
+
+/** Makes the door of a process. */
+export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: DoorInput): PreviewDoor {
+  const find = makeFindPreview(control)
+  const connections = makeSandboxConnections<Admitted['sandbox']>({
+    connect: (sandbox, port) => openConnection(control, sandbox, port),
+    clock: control.clock,
+  })
+  const closing = new AbortController()
+
+  async function admit(request: IncomingMessage): Promise<Admitted | Refused> {
+    const target = parsePreviewHost(request.headers.host ?? '', domain)
+    if (typeof target === 'string') return { kind: 'refused', refusal: NO_PREVIEW }
+    const { path, secret: linked } = withoutSecret(request.url ?? '/')
+    const address = rateLimitAddress(addressOf(request))
+    const credentials = {
+      key: BEARER.exec(request.headers.authorization ?? '')?.[1] ?? null,
+      secret: linked ?? linkCookieOf(request.headers.cookie),
+      onUnknownKey: () => rates?.checkFailedAuthentications(address),
+    }
+    let sandbox = await find(target, KNOWN_MS)
+    let { right, hasKey } = await rightToPreview(control, sandbox, credentials)
+    if (right === null || sandbox?.status !== 'running') {
+      sandbox = await find(target, REFUSED_MS)
+      ;({ right, hasKey } = await rightToPreview(control, sandbox, credentials))
+    }
+    if (sandbox === null || right === null) {
+      if (request.headers.authorization !== undefined || linked !== null) rates?.countFailedAuthentication(address)
+      return { kind: 'refused', refusal: PRIVATE }
+    }
+    const { run_id, worker_id } = sandbox
+    if (sandbox.status !== 'running' || run_id === null || worker_id === null)
+      return { kind: 'refused', refusal: notRunning(sandbox.name, sandbox.status) }
+    return {
+      kind: 'admitted',
+      sandbox: { ...sandbox, run: run_id, run_id, worker_id },
+      right,
+      hasKey,
+      target,
+      linked,
+      path,
+    }
+  }
+
+  /** Lets an admitted request through. `send` does the exchange. Resolves with why there was none, or null. */
+  async function pass(
+    request: IncomingMessage,
+    { sandbox, right, hasKey, target, path }: Admitted,
+    send: (proxied: ProxiedRequest) => Promise<void>,
+  ): Promise<PreviewRefusal | null> {
+    const used = connections.use(sandbox)
+    if (used === null) return BUSY
+    const watch = watchRight(right, sandbox, target)
+    const forwarded: ForwardedBy = {
+      address: addressOf(request),
+      scheme,
+      host: request.headers.host ?? '',
+      hidesAuthorization: hasKey,
+    }
+    const signal = AbortSignal.any([closing.signal, watch.signal])
+    try {
+      await send({ request, path, port: target.port, agent: used.agent, forwarded, signal })
+      return null
+    } catch (error) {
+      if (error instanceof ConnectFailure) return nothingListens(sandbox.name, target.port)
+      if (error instanceof Problem) return { ...UNREACHABLE, message: `${UNREACHABLE.message} (${error.message})` }
+      control.log.debug({ err: error, sandbox_id: sandbox.id }, 'a preview got no reply')
+      return brokenReply(sandbox.name, target.port)
+    } finally {
+      watch.stop()
+      used.release()
+    }
+  }
+
+  /** Watches whether a request may go on: long ones end when their right does. */
+  function watchRight(right: PreviewRight, sandbox: RunningSandbox, target: PreviewTarget) {
+    if (right.by === 'key') return control.callerWatcher.watch(right.caller)
+    const ended = new AbortController()
+    const check = async (): Promise<void> => {
+      const found = await find(target, 0)
+      if (found?.previews.some(({ id }) => id === right.id) !== true) ended.abort(new Error('the preview was revoked'))
+    }
+    const unsubscribe = control.notifications.subscribe(previewTopic(sandbox.id), () => {
+      void check().catch(() => undefined) // another notification, or the end of the exchange, comes
+    })
+    return { signal: ended.signal, stop: unsubscribe }
+  }
+
+  return {
+    takes: ({ headers }) => parsePreviewHost(headers.host ?? '', domain) !== 'other',
+    serve(request, response) {
+      void (async () => {
+        const admitted = await admit(request)
+        if (admitted.kind === 'refused') return refuse(request, response, admitted.refusal)
+        const { linked, right, path } = admitted
+        if (linked !== null && right.by === 'preview' && right.isLink && isRead(request))
+          return redirect(response, { path, secret: linked, scheme })
+        const refusal = await pass(request, admitted, (proxied) => proxyRequest(proxied, response))
+        return refusal === null ? undefined : refuse(request, response, refusal)
+      })().catch((error: unknown) => {
+        refuseError(request, response, error)
+      })
+    },
+    upgrade(request, socket, head) {
+      socket.on('error', () => socket.destroy())
+      void (async () => {
+        const admitted = await admit(request)
+        const refusal =
+          admitted.kind === 'refused'
+            ? admitted.refusal
+            : await pass(request, admitted, (proxied) => proxyUpgrade(proxied, socket, head))
+        if (refusal !== null) refuseSocket(socket, refusal)
+      })().catch((error: unknown) => {
+        control.log.error({ err: error }, 'a preview failed')
+        socket.destroy()
+      })
+    },
+    close() {
+      closing.abort(new Error('the server is closing'))
+      connections.close()
+    },
+  }
+
+  function refuseError(request: IncomingMessage, response: ServerResponse, error: unknown): void {
+    if (error instanceof Problem && error.code === 'rate_limited')
+      return refuse(request, response, { ...BUSY, status: 429, code: 'rate_limited', message: error.message })
+    control.log.error({ err: error }, 'a preview failed')
+    refuse(request, response, UNREACHABLE)
+  }
+}
+
+/** How long what was read of a preview lets requests through: a page asks for a hundred files at once. */
+const KNOWN_MS = 1_000
+/** How long it refuses them. Something may have changed just now, so this only joins requests that come together. */
+const REFUSED_MS = 5
+
+function isRead({ method }: IncomingMessage): boolean {
+  return method === 'GET' || method === 'HEAD'
+}
+
+/** Takes the secret of a link out of a URL. */
+function withoutSecret(url: string): { readonly path: string; readonly secret: string | null } {
+  const [path = '/', query] = url.split(/\?(.*)/s, 2)
+  if (query === undefined || !query.includes(LINK_PARAMETER)) return { path: url, secret: null }
+  const parts = query.split('&')
+  const isSecret = (part: string): boolean => part.startsWith(`${LINK_PARAMETER}=${LINK_PREFIX}`)
+  const rest = parts.filter((part) => !isSecret(part)).join('&')
+  const secret = parts.find(isSecret)?.slice(LINK_PARAMETER.length + 1) ?? null
+  return { path: rest === '' ? path : `${path}?${rest}`, secret }
+}
+
+/** Keeps the secret of a link as a cookie of this preview, and loads the page without it in the URL. */
+function redirect(
+  response: ServerResponse,
+  { path, secret, scheme }: { readonly path: string; readonly secret: string; readonly scheme: string },
+): void {
+  const cookie = `${LINK_PARAMETER}=${secret}; Path=/; HttpOnly; SameSite=Lax${scheme === 'https' ? '; Secure' : ''}`
+  // Two slashes at the beginning would lead to another host.
+  const location = path.replace(/^\/+/, '/')
+  const headers = { location, 'set-cookie': cookie, 'referrer-policy': 'no-referrer', 'cache-control': 'no-store' }
+  response.writeHead(302, { ...headers, 'content-length': '0' }).end()
+}
+
+function refuse({ headers: { accept } }: IncomingMessage, response: ServerResponse, refusal: PreviewRefusal): void {
+  if (response.headersSent) {
+    response.destroy()
+    return
+  }
+  const { status, headers, body } = renderRefusal(refusal, accept)
+  response.writeHead(status, { ...headers, connection: 'close' }).end(body)
+}
+
+const LINGER_MS = 2_000
+
+function refuseSocket(socket: Duplex, refusal: PreviewRefusal): void {
+  if (!socket.writable) return
+  const { status, headers, body } = renderRefusal(refusal, undefined)
+  const lines = Object.entries({ ...headers, connection: 'close' }).map(([name, value]) => `${name}: ${value}\r\n`)
+  socket.end(`HTTP/1.1 ${String(status)} \r\n${lines.join('')}\r\n${body}`)
+  setTimeout(() => socket.destroy(), LINGER_MS).unref()
+}

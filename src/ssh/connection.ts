@@ -1,0 +1,111 @@
+import type { Socket } from 'node:net'
+import type ssh2 from 'ssh2'
+import type { ChannelClient } from '../channel-client/channel-client.ts'
+import type { ControlDeps } from '../control/make-deps.ts'
+import type { SshEntry } from '../control/orgs/ssh-entries.ts'
+import { interruptibleSleep } from '../lib/clock.ts'
+import { authenticateSsh, type Login } from './authenticate.ts'
+import { enterSandbox } from './enter-sandbox.ts'
+import { serveForward } from './forward.ts'
+import { serveSession } from './session.ts'
+import type { SshConnection } from './shared-connection.ts'
+
+/** How many sessions and forwarded connections one SSH connection may have open. */
+const CHANNELS_MAX = 200
+
+/** How long a connection stays open after its channel to the sandbox has ended, in milliseconds. */
+const LAST_WORDS_MS = 200
+
+/** Serves one SSH connection until it is closed. Rejects only for a bug. */
+export async function serveConnection(
+  deps: ControlDeps,
+  { stopping, ...login }: Login & { readonly stopping: AbortSignal },
+): Promise<void> {
+  const { connection, socket } = login
+  const closed = new AbortController()
+  const over = new Promise<void>((resolve) => {
+    socket.once('close', () => {
+      closed.abort(new Error('the SSH connection was closed'))
+      resolve()
+    })
+  })
+  connection.on('error', (error) => {
+    deps.log.debug({ err: error }, 'an SSH connection broke')
+    socket.destroy()
+  })
+  const onStopping = (): void => {
+    connection.end()
+    socket.destroySoon()
+  }
+  stopping.addEventListener('abort', onStopping, { once: true })
+  try {
+    const entry = await authenticateSsh(deps, login)
+    if (entry !== null && !socket.destroyed) serveEntry(deps, { connection, socket, entry, closed: closed.signal })
+    await over
+  } finally {
+    stopping.removeEventListener('abort', onStopping)
+  }
+}
+
+type Entered = {
+  readonly connection: ssh2.Connection
+  readonly socket: Socket
+  readonly entry: SshEntry
+  readonly closed: AbortSignal
+}
+
+function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Entered): void {
+  socket.emit('authenticated')
+  let opening: Promise<ChannelClient> | null = null
+  let channels = 0
+  const end = (): void => {
+    connection.end()
+    socket.destroySoon()
+  }
+  /** Ends the connection after its sessions have told the person why they end. */
+  const endSoon = async (): Promise<void> => {
+    await interruptibleSleep(deps.clock, LAST_WORDS_MS, closed)
+    end()
+  }
+  const client = (): Promise<ChannelClient> => {
+    opening ??= open()
+    return opening
+  }
+  const open = async (): Promise<ChannelClient> => {
+    try {
+      const opened = await enterSandbox(deps, entry, closed)
+      closed.addEventListener('abort', () => opened.close(), { once: true })
+      if (closed.aborted) opened.close()
+      void opened.closed.then(endSoon)
+      return opened
+    } catch (error) {
+      opening = null // the next session tries again, for example after the sandbox was started
+      throw error
+    }
+  }
+  const watch = deps.callerWatcher.watch(entry.caller)
+  watch.signal.addEventListener('abort', () => void endSoon(), { once: true })
+  closed.addEventListener('abort', () => watch.stop(), { once: true })
+  const shared: SshConnection = { socket, client, closed, log: deps.log }
+  const acquire = (): (() => void) | null => {
+    if (channels >= CHANNELS_MAX) return null
+    channels += 1
+    return () => {
+      channels -= 1
+    }
+  }
+  connection.on('session', (accept, reject) => {
+    const release = acquire()
+    if (release === null) reject()
+    else serveSession(shared, accept(), release)
+  })
+  connection.on('tcpip', (accept, reject, { destIP, destPort }) => {
+    const release = acquire()
+    if (release === null) reject()
+    else void serveForward(shared, { accept, reject }, { host: destIP, port: destPort }).finally(release)
+  })
+  // Remote forwarding (-R) would need a listening socket in the sandbox, which the agent protocol doesn't have.
+  connection.on('request', (_accept, reject) => {
+    reject?.()
+  })
+}

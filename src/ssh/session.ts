@@ -1,0 +1,152 @@
+import { constants } from 'node:os'
+import type ssh2 from 'ssh2'
+import type { ExecSession } from '../channel-client/exec.ts'
+import { describeEnd, type SshConnection } from './shared-connection.ts'
+import { SshRefusal } from './enter-sandbox.ts'
+import { pump } from './pump.ts'
+import { serveSftp } from './sftp.ts'
+import { SHELL_SCRIPT } from './shell-script.ts'
+
+/** Variables that a client may set: the language, the time zone, colours, and the protocol version of git. */
+const ENV_NAMES = /^(LANG|LANGUAGE|LC_[A-Z]{1,30}|TZ|COLORTERM|GIT_PROTOCOL)$/
+const ENV_MAX_ITEMS = 32
+const ENV_MAX_CHARS = 4096
+const TERM_SHAPE = /^[\w.+-]{1,64}$/
+/** The exit code of a session that could not begin or was cut, as OpenSSH's client uses it for its own errors. */
+const FAILED_CODE = 255
+/** The exit code of a shell whose program doesn't exist. */
+const NOT_FOUND_CODE = 127
+/** Signals that an SSH client may send and hear of (RFC 4254, section 6.10). */
+const SIGNALS = ['ABRT', 'ALRM', 'FPE', 'HUP', 'ILL', 'INT', 'KILL', 'PIPE', 'QUIT', 'SEGV', 'TERM', 'USR1', 'USR2'] as const // prettier-ignore
+
+type Tty = { readonly rows: number; readonly cols: number; readonly term: string }
+
+/** Serves one session of an SSH connection: a shell, a command or SFTP. `release` is called when it is over. */
+export function serveSession(shared: SshConnection, session: ssh2.Session, release: () => void): void {
+  const env: string[] = []
+  let tty: Tty | null = null
+  let running: ExecSession | null = null
+  const { remoteAddress = '', remotePort = 0, localAddress = '', localPort = 0 } = shared.socket
+  const peer = `${remoteAddress} ${String(remotePort)}`
+
+  session.on('env', (accept, reject, { key, val }: { key: string; val: string }) => {
+    const isTaken =
+      ENV_NAMES.test(key) && val.length <= ENV_MAX_CHARS && !val.includes('\0') && env.length < ENV_MAX_ITEMS
+    if (isTaken) env.push(`${key}=${val}`)
+    if (isTaken) accept?.()
+    else reject?.()
+  })
+  session.on('pty', (accept, _reject, { rows, cols, ...info }) => {
+    const term: unknown = 'term' in info ? info.term : undefined
+    tty = { ...sizeOf(rows, cols), term: typeof term === 'string' && TERM_SHAPE.test(term) ? term : 'xterm' }
+    accept?.()
+  })
+  session.on('window-change', (accept, _reject, info) => {
+    const { rows, cols } = sizeOf(info.rows, info.cols)
+    running?.resize(rows, cols)
+    accept?.()
+  })
+  session.on('signal', (accept, reject, { name }) => {
+    const signal = signalNumber(name)
+    if (signal !== null) running?.signal(signal)
+    if (signal === null) reject?.()
+    else accept?.()
+  })
+  session.on('auth-agent', (_accept, reject) => {
+    reject?.() // the agent would have to listen in the sandbox
+  })
+  session.once('close', () => {
+    running?.signal(constants.signals.SIGHUP)
+    release()
+  })
+
+  const run = (channel: ssh2.ServerChannel, command: string | null): void => {
+    const start = async (): Promise<void> => {
+      const client = await shared.client()
+      running = client.exec({
+        cmd: '/bin/sh',
+        args: ['-c', SHELL_SCRIPT, 'sh', ...(command === null ? [] : [command])],
+        env: [
+          ...env,
+          `SSH_CLIENT=${peer} ${String(localPort)}`,
+          `SSH_CONNECTION=${peer} ${localAddress} ${String(localPort)}`,
+        ],
+        cwd: null,
+        user: null,
+        tty,
+      })
+      await carry(shared, channel, running)
+    }
+    start().catch((error: unknown) => {
+      if (!(error instanceof SshRefusal)) shared.log.warn({ err: error }, 'an SSH session failed')
+      fail(channel, error instanceof SshRefusal ? error.message : 'the session failed', FAILED_CODE)
+    })
+  }
+  session.on('shell', (accept) => {
+    run(accept(), null)
+  })
+  session.on('exec', (accept, _reject, { command }) => {
+    run(accept(), command)
+  })
+  session.on('sftp', (accept) => {
+    serveSftp(shared, accept())
+  })
+}
+
+/** Carries the streams of a process to a channel, and then its exit. */
+async function carry(shared: SshConnection, channel: ssh2.ServerChannel, process: ExecSession): Promise<void> {
+  const closed = new AbortController()
+  channel.once('close', () => {
+    closed.abort(new Error('closed'))
+    process.signal(constants.signals.SIGHUP)
+    process.stdin.destroy()
+  })
+  channel.on('error', () => undefined)
+  channel.pipe(process.stdin)
+  const client = { socket: shared.socket, closed: closed.signal }
+  const [exit] = await Promise.all([
+    process.exit,
+    pump(process.stdout, channel, client),
+    pump(process.stderr, channel.stderr, client),
+  ])
+  if (closed.signal.aborted) return
+  switch (exit.kind) {
+    case 'exited':
+      channel.exit(exit.code)
+      channel.end()
+      return
+    case 'signaled':
+      channel.exit(signalName(exit.signal) ?? 'KILL', false, 'a signal ended the process')
+      channel.end()
+      return
+    case 'failed':
+      fail(channel, exit.message, exit.reason === 'not_found' ? NOT_FOUND_CODE : FAILED_CODE)
+      return
+    case 'lost':
+      fail(channel, describeEnd(exit.why), FAILED_CODE)
+  }
+}
+
+function fail(channel: ssh2.ServerChannel, message: string, code: number): void {
+  if (!channel.writable) return
+  channel.stderr.write(`sandyard: ${message}\r\n`)
+  channel.exit(code)
+  channel.end()
+}
+
+const SIZE_MAX = 0xffff
+
+function sizeOf(rows: number, cols: number): { readonly rows: number; readonly cols: number } {
+  const bounded = (value: number, absent: number): number =>
+    Number.isInteger(value) && value > 0 ? Math.min(value, SIZE_MAX) : absent
+  return { rows: bounded(rows, 24), cols: bounded(cols, 80) }
+}
+
+function signalNumber(name: string): number | null {
+  const known = SIGNALS.find((one) => one === name.replace(/^SIG/, ''))
+  return known === undefined ? null : constants.signals[`SIG${known}`]
+}
+
+function signalName(number: number | null): string | null {
+  return SIGNALS.find((name) => constants.signals[`SIG${name}`] === number) ?? null
+}

@@ -1,0 +1,269 @@
+import { posix } from 'node:path'
+import { text } from 'node:stream/consumers'
+import ssh2 from 'ssh2'
+import type { ChannelClient } from '../channel-client/channel-client.ts'
+import { FileFailure, type FileChanges, type FileEntry } from '../channel-client/files.ts'
+import { makeSemaphore } from '../lib/semaphore.ts'
+import type { SshConnection } from './shared-connection.ts'
+import { WHOAMI_SCRIPT } from './shell-script.ts'
+
+const { OPEN_MODE, STATUS_CODE } = ssh2.utils.sftp
+
+/** How many operations of one SFTP session run at a time, and how many may wait. OpenSSH's client sends 64 at once. */
+const RUNNING_MAX = 16
+const WAITING_MAX = 1024
+/** The longest read of one request. */
+const READ_MAX_BYTES = 256 * 1024
+
+/** Who the sandbox's user is: files that SFTP creates belong to them, and relative paths begin in their folder. */
+type Person = { readonly user: string; readonly folder: string }
+
+type Sftp = { readonly client: ChannelClient; readonly person: Person }
+
+/** Serves the SFTP subsystem (draft-ietf-secsh-filexfer-02) by the file operations of the agent protocol. */
+export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void {
+  const permits = makeSemaphore(RUNNING_MAX)
+  const handles = new Set<number>()
+  let waiting = 0
+  let opening: Promise<Sftp> | null = null
+  const open = (): Promise<Sftp> => {
+    opening ??= shared.client().then(async (client) => ({ client, person: await whoIs(client) }))
+    return opening
+  }
+  const answer = (id: number, work: (sftp: Sftp) => Promise<void>): void => {
+    if (waiting >= WAITING_MAX) {
+      stream.status(id, STATUS_CODE.FAILURE, 'too many requests at a time')
+      return
+    }
+    waiting += 1
+    permits
+      .run(async () => work(await open()))
+      .catch((error: unknown) => {
+        if (error instanceof EndOfFile) stream.status(id, STATUS_CODE.EOF)
+        else if (error instanceof FileFailure) stream.status(id, statusOf(error), error.message)
+        else stream.status(id, STATUS_CODE.FAILURE, error instanceof Error ? error.message : 'failed')
+      })
+      .finally(() => {
+        waiting -= 1
+      })
+  }
+  const done = (id: number, work: (sftp: Sftp) => Promise<unknown>): void => {
+    answer(id, async (sftp) => {
+      await work(sftp)
+      stream.status(id, STATUS_CODE.OK)
+    })
+  }
+  const give = (id: number, handle: number): void => {
+    handles.add(handle)
+    const bytes = Buffer.alloc(8)
+    bytes.writeBigUInt64BE(BigInt(handle))
+    stream.handle(id, bytes)
+  }
+  const handleOf = (bytes: Buffer): number => {
+    const handle = bytes.length === 8 ? Number(bytes.readBigUInt64BE()) : -1
+    if (!handles.has(handle)) throw new Error('the handle is not open')
+    return handle
+  }
+
+  stream.on('error', (error: Error) => {
+    shared.log.debug({ err: error }, 'an SFTP session broke')
+  })
+  stream.on('close', () => {
+    const left = [...handles]
+    handles.clear()
+    if (opening === null) return
+    opening
+      .then(async ({ client }) => {
+        for (const handle of left) await client.files.close(handle)
+      })
+      .catch((error: unknown) => {
+        shared.log.debug({ err: error }, 'files of an SFTP session could not be closed')
+      })
+  })
+  stream.on('end', () => {
+    sendSuccess(stream)
+    stream.end()
+  })
+  stream.on('REALPATH', (id, path) => {
+    answer(id, async ({ client, person }) => {
+      stream.name(id, [name(await client.files.realPath(at(person, path)))])
+    })
+  })
+  stream.on('STAT', (id, path) => {
+    answer(id, async ({ client, person }) => {
+      stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: true })))
+    })
+  })
+  stream.on('LSTAT', (id, path) => {
+    answer(id, async ({ client, person }) => {
+      stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: false })))
+    })
+  })
+  stream.on('FSTAT', (id, handle) => {
+    answer(id, async ({ client }) => {
+      stream.attrs(id, attributes(await client.files.statHandle(handleOf(handle))))
+    })
+  })
+  stream.on('OPEN', (id, path, flags, attrs) => {
+    answer(id, async ({ client, person }) => {
+      const has = (flag: number): boolean => (flags & flag) !== 0
+      const handle = await client.files.open(at(person, path), {
+        read: has(OPEN_MODE.READ),
+        write: has(OPEN_MODE.WRITE),
+        append: has(OPEN_MODE.APPEND),
+        create: has(OPEN_MODE.CREAT) && !has(OPEN_MODE.EXCL),
+        truncate: has(OPEN_MODE.TRUNC),
+        create_new: has(OPEN_MODE.CREAT) && has(OPEN_MODE.EXCL),
+        mode: permissionsOf(attrs),
+        user: person.user,
+      })
+      give(id, handle)
+    })
+  })
+  stream.on('READ', (id, handle, offset, length) => {
+    answer(id, async ({ client }) => {
+      const data = await client.files.read(handleOf(handle), offset, Math.min(length, READ_MAX_BYTES))
+      if (data.length === 0) throw new EndOfFile()
+      stream.data(id, data)
+    })
+  })
+  stream.on('WRITE', (id, handle, offset, data) => {
+    const copy = Buffer.from(data) // the library reads the next packet into the same memory
+    done(id, ({ client }) => client.files.write(handleOf(handle), offset, copy))
+  })
+  stream.on('CLOSE', (id, bytes) => {
+    done(id, async ({ client }) => {
+      const handle = handleOf(bytes)
+      handles.delete(handle)
+      await client.files.close(handle)
+    })
+  })
+  stream.on('OPENDIR', (id, path) => {
+    answer(id, async ({ client, person }) => {
+      give(id, await client.files.openFolder(at(person, path)))
+    })
+  })
+  stream.on('READDIR', (id, handle) => {
+    answer(id, async ({ client }) => {
+      const entries = await client.files.readFolder(handleOf(handle))
+      if (entries.length === 0) throw new EndOfFile()
+      stream.name(id, entries.map((entry) => ({ ...name(posix.basename(entry.path), entry), attrs: attributes(entry) }))) // prettier-ignore
+    })
+  })
+  stream.on('SETSTAT', (id, path, attrs) => {
+    done(id, ({ client, person }) => client.files.setStat(at(person, path), changesOf(attrs), { follow: true }))
+  })
+  stream.on('FSETSTAT', (id, handle, attrs) => {
+    done(id, ({ client }) => client.files.setStatHandle(handleOf(handle), changesOf(attrs)))
+  })
+  stream.on('MKDIR', (id, path, attrs) => {
+    done(id, async ({ client, person }) => {
+      const folder = at(person, path)
+      if (await exists(client, folder)) throw new FileFailure('mkdir: File exists (os error 17)')
+      await client.files.mkdir(folder, permissionsOf(attrs), person.user)
+    })
+  })
+  stream.on('RMDIR', (id, path) => {
+    done(id, ({ client, person }) => client.files.rmdir(at(person, path)))
+  })
+  stream.on('REMOVE', (id, path) => {
+    done(id, ({ client, person }) => client.files.remove(at(person, path)))
+  })
+  stream.on('RENAME', (id, from, to) => {
+    done(id, async ({ client, person }) => {
+      const target = at(person, to)
+      if (await exists(client, target)) throw new FileFailure('rename: File exists (os error 17)') // as version 3 says
+      await client.files.rename(at(person, from), target)
+    })
+  })
+  stream.on('READLINK', (id, path) => {
+    answer(id, async ({ client, person }) => {
+      stream.name(id, [name(await client.files.readLink(at(person, path)))])
+    })
+  })
+  // OpenSSH's client sends the target first, against the draft. The library undoes that for it.
+  stream.on('SYMLINK', (id, path, target) => {
+    done(id, ({ client, person }) => client.files.symlink(target, at(person, path), person.user))
+  })
+}
+
+class EndOfFile extends Error {}
+
+/**
+ * Sends the exit status 0. OpenSSH's client fails without one, and the library has no method for it in SFTP sessions, so
+ * this calls the method of its protocol that its other sessions use.
+ */
+function sendSuccess(stream: ssh2.SFTPWrapper): void {
+  const protocol: unknown = Reflect.get(stream, '_protocol')
+  const outgoing: unknown = Reflect.get(stream, 'outgoing')
+  if (typeof protocol !== 'object' || protocol === null || typeof outgoing !== 'object' || outgoing === null) return
+  const send: unknown = Reflect.get(protocol, 'exitStatus')
+  const state: unknown = Reflect.get(outgoing, 'state')
+  if (typeof send === 'function' && state === 'open') Reflect.apply(send, protocol, [Reflect.get(outgoing, 'id'), 0])
+}
+
+function at({ folder }: Person, path: string): string {
+  return posix.resolve(folder, path)
+}
+
+async function exists(client: ChannelClient, path: string): Promise<boolean> {
+  try {
+    await client.files.stat(path, { follow: false })
+    return true
+  } catch (error) {
+    if (error instanceof FileFailure) return false
+    throw error
+  }
+}
+
+async function whoIs(client: ChannelClient): Promise<Person> {
+  const { stdout, stderr, exit } = client.exec({ cmd: '/bin/sh', args: ['-c', WHOAMI_SCRIPT], env: [], cwd: null, user: null, tty: null }) // prettier-ignore
+  stderr.resume()
+  const [printed] = await Promise.all([text(stdout), exit])
+  const [uid = '', gid = '', folder = ''] = printed.split('\n')
+  return { user: uid === '' ? '0:0' : `${uid}:${gid}`, folder: folder.startsWith('/') ? folder : '/' }
+}
+
+const ENOENT = 2
+const EACCES = 13
+const EPERM = 1
+
+function statusOf({ errno }: FileFailure): number {
+  if (errno === ENOENT) return STATUS_CODE.NO_SUCH_FILE
+  return errno === EACCES || errno === EPERM ? STATUS_CODE.PERMISSION_DENIED : STATUS_CODE.FAILURE
+}
+
+function attributes({ mode, uid, gid, size, atime, mtime }: FileEntry): ssh2.Attributes {
+  return { mode, uid, gid, size, atime: atime ?? 0, mtime: mtime ?? 0 }
+}
+
+function name(filename: string, entry?: FileEntry): ssh2.FileEntry {
+  const longname = entry === undefined ? filename : describeEntry(filename, entry)
+  return { filename, longname, attrs: entry === undefined ? { mode: 0, uid: 0, gid: 0, size: 0, atime: 0, mtime: 0 } : attributes(entry) } // prettier-ignore
+}
+
+const TYPE_LETTERS: ReadonlyMap<number, string> = new Map([
+  [0o040000, 'd'],
+  [0o120000, 'l'],
+  [0o100000, '-'],
+])
+
+/** A line as `ls -l` prints it, which some clients show. */
+function describeEntry(filename: string, { mode, uid, gid, size, mtime }: FileEntry): string {
+  const bits = [8, 7, 6, 5, 4, 3, 2, 1, 0].map((bit) => (((mode >> bit) & 1) === 1 ? 'rwx'.charAt((8 - bit) % 3) : '-'))
+  const time = new Date((mtime ?? 0) * 1000).toISOString().slice(0, 16).replace('T', ' ')
+  const type = TYPE_LETTERS.get(mode & 0o170000) ?? '?'
+  return `${type}${bits.join('')} 1 ${String(uid)} ${String(gid)} ${String(size).padStart(12)} ${time} ${filename}`
+}
+
+type Given = { readonly [name in keyof FileChanges]?: unknown }
+
+function changesOf(attrs: Given): FileChanges {
+  const number = (value: unknown): number | null => (typeof value === 'number' ? value : null)
+  const { uid, gid, size, atime, mtime } = attrs
+  return { mode: permissionsOf(attrs), uid: number(uid), gid: number(gid), size: number(size), atime: number(atime), mtime: number(mtime) } // prettier-ignore
+}
+
+function permissionsOf({ mode }: Given): number | null {
+  return typeof mode === 'number' ? mode & 0o7777 : null
+}

@@ -1,0 +1,19 @@
+import type { Socket } from 'node:net'
+import type { ChannelClient } from '../channel-client/channel-client.ts'
+import { CHANNEL_ENDS, type ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
+import type { Log } from '../lib/log.ts'
+
+/** What the sessions of one SSH connection share. */
+export type SshConnection = {
+  readonly socket: Socket
+  /** The channel to the sandbox, which the first session opens. Rejects with the reason, for the person at the client. */
+  client(): Promise<ChannelClient>
+  /** Aborted when the connection is closed. */
+  readonly closed: AbortSignal
+  readonly log: Log
+}
+
+/** Describes why a channel ended, for the person at the SSH client. */
+export function describeEnd(why: ChannelEnd): string {
+  return why === 'api_key_revoked' ? 'the SSH key was removed' : CHANNEL_ENDS[why].reason
+}

@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { recordEvent } from '../../../src/control/events/record-event.ts'
+import { streamEvents, type StreamFilter } from '../../../src/control/streams/stream-events.ts'
+import { formatPosition } from '../../../src/domain/events/event-position.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const ALL: StreamFilter = { event_type: null, category: null, sandbox_id: null, actor: null, since: null, until: null }
+const WRITERS = 12
+const EVENTS_EACH = 40
+const READERS = 6
+
+/** Records an event whose transaction is open for a while before and after. Rolls some of them back. */
+async function record({ deps, caller }: TestControl, range: string): Promise<boolean> {
+  const { org_id } = caller
+  const isKept = randomBelow(systemRandom, 5) > 0
+  try {
+    await deps.db.transaction(org_id, async (tx) => {
+      await tx.query({ text: 'SELECT pg_current_xact_id()' })
+      await systemClock.sleep(randomBelow(systemRandom, 12))
+      const payload = { range }
+      await recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'network_range_allowed', payload })
+      await systemClock.sleep(randomBelow(systemRandom, 12))
+      if (!isKept) throw new Error('rolled back')
+    })
+  } catch (error) {
+    if (isKept) throw error
+  }
+  return isKept
+}
+
+test('streams miss no event and repeat none, in one order, while many commit and readers come back', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const done = new AbortController()
+
+  /** Reads until the end, and reconnects after a few events. */
+  async function read(): Promise<readonly string[]> {
+    const seen: string[] = []
+    let after: string | null = null
+    let isFirst = true
+    while (!done.signal.aborted) {
+      const one = new AbortController()
+      const signal = AbortSignal.any([done.signal, one.signal])
+      let left = 1 + randomBelow(systemRandom, 60)
+      const events = await streamEvents(deps, caller, { filter: ALL, after, signal })
+      if (isFirst) ready += 1
+      isFirst = false
+      for await (const { event, position } of events) {
+        seen.push(Object(event.payload).range)
+        after = formatPosition(position)
+        if (--left === 0) break
+      }
+      one.abort()
+      if (after === null) continue
+      await systemClock.sleep(randomBelow(systemRandom, 30))
+    }
+    return seen
+  }
+  let ready = 0
+  const readers = Array.from({ length: READERS }, () => read())
+  await waitUntil(() => ready === READERS)
+  const kept = new Set<string>()
+  await Promise.all(
+    Array.from({ length: WRITERS }, async (_, writer) => {
+      for (let n = 0; n < EVENTS_EACH; n++) {
+        const range = `${String(writer)}-${String(n)}`
+        if (await record(control, range)) kept.add(range)
+      }
+    }),
+  )
+  const last = async (): Promise<void> => {
+    await deps.db.transaction(caller.org_id, async (tx) => {
+      const payload = { range: 'last' }
+      await recordEvent(deps, tx, {
+        org_id: caller.org_id,
+        actor: SYSTEM_ACTOR,
+        event_type: 'network_range_allowed',
+        payload,
+      })
+    })
+  }
+  await last()
+  await systemClock.sleep(1_500)
+  done.abort()
+  const [first = [], ...others] = await Promise.all(readers)
+  assert.equal(first.at(-1), 'last')
+  assert.deepEqual(new Set(first), new Set([...kept, 'last']))
+  assert.equal(first.length, kept.size + 1, 'none twice')
+  const ofWriter = (seen: readonly string[], writer: number) =>
+    seen.filter((range) => range.startsWith(`${String(writer)}-`))
+  for (const seen of [first, ...others]) {
+    assert.deepEqual(seen.toSorted(), first.toSorted(), 'every reader has all of them')
+    // A writer records one after the other.
+    for (let writer = 0; writer < WRITERS; writer++) {
+      const numbers = ofWriter(seen, writer).map((range) => Number(range.split('-')[1]))
+      assert.deepEqual(
+        numbers,
+        numbers.toSorted((a, b) => a - b),
+      )
+    }
+  }
+})
+
+test('a stream is filtered as the list, begins after any position, and refuses one of another database', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const stop = new AbortController()
+  const open = async (filter: Partial<StreamFilter>, after: string | null = null) =>
+    (await streamEvents(deps, caller, { filter: { ...ALL, ...filter }, after, signal: stop.signal }))[
+      Symbol.asyncIterator
+    ]()
+  const all = await open({})
+  const mine = await open({ actor: caller.api_key_id })
+  const other = await open({ category: 'volume' })
+  const write = (range: string, actor = SYSTEM_ACTOR): Promise<unknown> =>
+    deps.db.transaction(caller.org_id, (tx) =>
+      recordEvent(deps, tx, { org_id: caller.org_id, actor, event_type: 'network_range_allowed', payload: { range } }),
+    )
+  // A generator only reads once it is asked.
+  const firsts = [all.next(), mine.next()]
+  const silent = Promise.race([other.next(), systemClock.sleep(600).then(() => 'silent')])
+  await write('a')
+  await write('b', caller.actor)
+  const [first, own] = await Promise.all(firsts)
+  assert.equal(Object(first?.value.event.payload).range, 'a')
+  assert.equal(Object(own?.value.event.payload).range, 'b')
+  assert.equal(await silent, 'silent')
+  const position = formatPosition(first?.value.position)
+  await write('c')
+  const resumed = await open({}, position)
+  const rest = [await resumed.next(), await resumed.next()].map(({ value }) => Object(value.event.payload).range)
+  assert.deepEqual(rest, ['b', 'c'])
+  const ended = await open({ until: new Date(Date.now() - 1_000) }, position)
+  assert.deepEqual(await ended.next(), { done: true, value: undefined })
+  const elsewhere = position.replace(/^\d+/, '1')
+  await assert.rejects(open({}, elsewhere), { code: 'invalid_request', message: /since the database was restored/ })
+  for (const bad of ['x', `${position}x`, position.replace(/\.\d+\.\d+\./, '.9.8.')])
+    await assert.rejects(open({}, bad), { code: 'invalid_request', message: /last-event-id/ })
+  stop.abort()
+})
+
+test('a client that reads slowly gets all events in the end', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const stop = new AbortController()
+  const events = (await streamEvents(deps, caller, { filter: ALL, after: null, signal: stop.signal }))[
+    Symbol.asyncIterator
+  ]()
+  const first = events.next()
+  const many = 5_000
+  for (let n = 0; n < many; n += 500)
+    await deps.db.transaction(caller.org_id, async (tx) => {
+      for (let at = n; at < n + 500; at++)
+        await recordEvent(deps, tx, { org_id: caller.org_id, actor: SYSTEM_ACTOR, event_type: 'network_range_allowed', payload: { range: String(at) } }) // prettier-ignore
+    })
+  await systemClock.sleep(200)
+  const seen = [Object((await first).value.event.payload).range]
+  while (seen.length < many) seen.push(Object((await events.next()).value.event.payload).range)
+  assert.deepEqual(
+    seen,
+    Array.from({ length: many }, (_, n) => String(n)),
+  )
+  stop.abort()
+  await events.next()
+})
