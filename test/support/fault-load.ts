@@ -86,12 +86,12 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
 
 /**
  * Asserts that a refusal is 503 with its code and `Retry-After`, or 404 or 409, because an earlier request with an
- * unknown result may have changed the sandbox.
+ * unknown result may have changed the sandbox. On a fast machine, the clients meet the rate limit of their key too.
  */
 async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
   const told = `${id} was answered ${String(answer.status)} ${answer.text}`
-  if (answer.status === 503) {
-    assert.match(answer.text, /"code":"unavailable"/, told)
+  if (answer.status === 503 || answer.status === 429) {
+    assert.match(answer.text, answer.status === 429 ? /"limit":"key_requests_per_sec"/ : /"code":"unavailable"/, told)
     assert.match(answer.headers.get('retry-after') ?? '', /^\d+$/, told)
     await systemClock.sleep(REST_MS)
   } else assert.ok(answer.status === 409 || answer.status === 404, told)
