@@ -85,7 +85,7 @@ export const EVENT_OPERATIONS = {
     tag: 'Events',
     summary: 'Follow audit events as they happen',
     description:
-      'Server-Sent Events: each is of the type `event`, and its data is an audit event. All streams have the same order, and none misses an event. After a break, reconnect with `Last-Event-ID`, as an EventSource does automatically. Without it, the stream begins now.',
+      'Server-Sent Events: each is of the type `event`, and its data is an audit event. A stream misses no event and repeats none. Events of one sandbox are in the order in which they happened; unrelated events that happen at the same moment may be in another order in another stream. After a break, reconnect with `Last-Event-ID`, as an EventSource does automatically. Without it, the stream begins now.',
     query: StreamEventsQuery,
     headers: requestObject({
       [LAST_EVENT_ID_HEADER]: Type.Optional(

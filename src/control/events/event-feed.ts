@@ -11,33 +11,42 @@ export type EventWindow = { readonly from: bigint; readonly to: bigint; readonly
 /** Reads new events for all streams of a process together, while there are streams. */
 export type EventFeed = {
   /**
-   * Calls `onWindow` with each window that has events of the organization, beginning at the returned transaction. Call `stop` in the
-   * end.
+   * Calls `onWindow` with each window that has events of the organization, beginning at the returned transaction. With null, events may
+   * have been left out: subscribe again, and read what was recorded meanwhile. Call `stop` in the end.
    */
   subscribe(
     org: OrgId,
-    onWindow: (window: EventWindow) => void,
+    onWindow: OnWindow,
   ): Promise<{ readonly epoch: string; readonly from: bigint; readonly stop: () => void }>
 }
+
+type OnWindow = (window: EventWindow | null) => void
 
 /** How often new events are looked for. A look takes 0.3 ms of the database without events (2026-11). */
 const PERIOD_MS = 20
 const RETRY_MS = 1_000
+/** The most events of one look. A transaction that is open for long holds back those of all others, which then appear at once. */
+const EVENTS_MAX = 5_000
 
 type Horizon = { readonly epoch: string; readonly xid: bigint }
 
 /** Makes the feed of a process. */
 export function makeEventFeed({ db, clock, log }: Pick<BaseDeps, 'db' | 'clock' | 'log'>): EventFeed {
-  const listeners = new Map<OrgId, Set<(window: EventWindow) => void>>()
+  const listeners = new Map<OrgId, Set<OnWindow>>()
   /** The state after the latest look. Each look begins when the one before has ended. */
   let reached: Promise<Horizon> | null = null
   const never = new AbortController().signal
 
   const look = async ({ epoch, xid }: Horizon): Promise<Horizon> => {
-    const { to, events } = await db.asSystem((q) => eventWindows.newest(q, [...listeners.keys()], xid))
-    for (const [org_id, ofOrg] of Map.groupBy(events, (event) => event.org_id))
-      for (const onWindow of listeners.get(org_id) ?? []) onWindow({ from: xid, to, events: ofOrg })
-    return { epoch, xid: to }
+    const asked = { orgs: [...listeners.keys()], from: xid, limit: EVENTS_MAX }
+    const found = await db.asSystem((q) => eventWindows.newest(q, asked))
+    const { to, events } = found
+    if (events === null || found.epoch !== epoch)
+      for (const ofOrg of listeners.values()) for (const onWindow of ofOrg) onWindow(null)
+    else
+      for (const [org_id, ofOrg] of Map.groupBy(events, (event) => event.org_id))
+        for (const onWindow of listeners.get(org_id) ?? []) onWindow({ from: xid, to, events: ofOrg })
+    return { epoch: found.epoch, xid: to }
   }
   const keepLooking = async (first: Horizon): Promise<void> => {
     let horizon = first
@@ -67,8 +76,8 @@ export function makeEventFeed({ db, clock, log }: Pick<BaseDeps, 'db' | 'clock' 
       const ofOrg = listeners.get(org) ?? new Set()
       // A look that is under way doesn't ask for this organization, so the stream begins after it.
       let begun: Horizon | null = null
-      const listener = (window: EventWindow): void => {
-        if (begun !== null && window.from >= begun.xid) onWindow(window)
+      const listener: OnWindow = (window) => {
+        if (begun !== null) onWindow(window)
       }
       listeners.set(org, ofOrg.add(listener))
       const stop = (): void => {

@@ -2,6 +2,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { parsePosition, type EventPosition } from '../../domain/events/event-position.ts'
 import { SYSTEM_ACTOR_KEY } from '../../domain/orgs/caller.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
+import { untilSettled } from '../events/settled-events.ts'
 import * as eventWindows from '../../store/events/event-windows.ts'
 import type { BaseDeps } from '../deps.ts'
 import { acquireStreamPermit, type StreamPermitDeps } from './stream-permit.ts'
@@ -29,8 +30,8 @@ const PAGE = 500
 const WAITING_MAX = 2_000
 
 /**
- * Follows the events of the organization, in an order that is the same for all streams and in which none is missing. With the
- * position of an event, begins after that one. Throws `rate_limited`, and `invalid_request` for a position that is malformed or of another
+ * Follows the events of the organization. None is missing or comes twice, and those of one sandbox are in the order in which they happened.
+ * With the position of an event, begins after that one, else with what is committed from now on. Throws `rate_limited`, and `invalid_request` for a position that is malformed or of another
  * database. The stream ends at the end of its time range.
  */
 export async function streamEvents(
@@ -60,7 +61,8 @@ export async function streamEvents(
         'the id of an event since the database was restored; list the events to find what was missed',
       )
     }
-    return follow(deps, caller, { filter, position, feed, waiting, permit })
+    const beginning = position === null ? await deps.db.asOrg(caller.org_id, (q) => eventWindows.snapshot(q)) : null
+    return follow(deps, caller, { filter, position, beginning, feed, waiting, permit, clientGone: signal })
   } catch (error) {
     permit.release()
     throw error
@@ -81,10 +83,11 @@ function makeWaiting(signal: AbortSignal) {
   let wake: (() => void) | null = null
   signal.addEventListener('abort', () => wake?.(), { once: true })
   return {
-    add: (window: EventWindow): void => {
-      count += window.events.length
-      if (count > WAITING_MAX) hasOverflowed = true
-      if (hasOverflowed) windows = []
+    /** Adds a window. Null: events were left out. */
+    add: (window: EventWindow | null): void => {
+      count += window?.events.length ?? 0
+      if (window === null || count > WAITING_MAX) hasOverflowed = true
+      if (window === null || hasOverflowed) windows = []
       else windows.push(window)
       wake?.()
     },
@@ -111,38 +114,52 @@ function makeWaiting(signal: AbortSignal) {
 type Following = {
   readonly filter: StreamFilter
   readonly position: EventPosition | null
+  /** What had ended when the stream began is no part of it. */
+  readonly beginning: eventWindows.Snapshot | null
   readonly feed: Awaited<ReturnType<EventFeed['subscribe']>>
   readonly waiting: Waiting
   readonly permit: ReturnType<typeof acquireStreamPermit>
+  readonly clientGone: AbortSignal
 }
 
 async function* follow(
   deps: StreamDeps,
   caller: Caller,
-  { filter, position, feed: first, waiting, permit }: Following,
+  { filter, position, beginning, feed: first, waiting, permit, clientGone }: Following,
 ): AsyncGenerator<StreamedEvent> {
   let feed = first
   const { epoch } = feed
   /** Everything before is delivered. */
   let done = position?.to ?? feed.from
+  const isAsked = (event: WindowEvent): boolean => beginning?.hasEnded(event.xact) !== true && matches(event, filter)
+  const reading = { isAsked, epoch }
+  /** Yields what was recorded up to a horizon and is not delivered yet. */
+  const catchUp = async function* (to: bigint): AsyncGenerator<StreamedEvent> {
+    if (done >= to) return
+    yield* pages(deps, caller, { ...reading, window: { from: done, to, after: null } })
+    done = to
+  }
   try {
-    if (position !== null) yield* pages(deps, caller, { filter, window: position, epoch })
+    if (position !== null) yield* pages(deps, caller, { ...reading, window: position })
     for (;;) {
-      // What was recorded between the position and the feed, and then what the feed brings.
-      if (done < feed.from)
-        yield* pages(deps, caller, { filter, window: { from: done, to: feed.from, after: null }, epoch })
-      if (done < feed.from) done = feed.from
+      yield* catchUp(feed.from)
       for (let window = await waiting.next(); window !== null; window = await waiting.next()) {
-        const { from, to } = window
-        for (const event of window.events)
-          if (event.xact >= done && matches(event, filter))
-            yield { event, position: { epoch, from, to, after: event.id } }
+        const { to, events } = window
+        // A position of another process may be within the window. What is before it was delivered, and stays out of the next position.
+        const from = window.from > done ? window.from : done
+        for (const event of events)
+          if (event.xact >= from && isAsked(event)) yield { event, position: { epoch, from, to, after: event.id } }
         if (to > done) done = to
       }
-      if (permit.signal.aborted) return
+      if (permit.signal.aborted) {
+        const isOver = filter.until !== null && !clientGone.aborted && deps.clock.now() >= filter.until
+        if (isOver) yield* catchUp(await untilSettled(deps, caller.org_id, clientGone))
+        return
+      }
       feed.stop()
       waiting.reset()
       feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
+      if (feed.epoch !== epoch) return // the client is told why when it comes back
     }
   } finally {
     feed.stop()
@@ -154,11 +171,11 @@ async function* pages(
   { db }: Pick<StreamDeps, 'db'>,
   { org_id }: Caller,
   {
-    filter,
+    isAsked,
     window: { from, to, after: first },
     epoch,
   }: {
-    readonly filter: StreamFilter
+    readonly isAsked: (event: WindowEvent) => boolean
     readonly window: { readonly from: bigint; readonly to: bigint; readonly after: string | null }
     readonly epoch: string
   },
@@ -166,8 +183,7 @@ async function* pages(
   for (let after = first; ;) {
     const at = { from, to, after }
     const events = await db.asOrg(org_id, (q) => eventWindows.page(q, org_id, at, PAGE))
-    for (const event of events)
-      if (matches(event, filter)) yield { event, position: { epoch, from, to, after: event.id } }
+    for (const event of events) if (isAsked(event)) yield { event, position: { epoch, from, to, after: event.id } }
     if (events.length < PAGE) return
     after = events.at(-1)?.id ?? null
   }

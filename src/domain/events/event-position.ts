@@ -1,6 +1,6 @@
 /**
  * A place in the stream of events. The events of the transactions from `from` to before `to` are read together, in the order of their ids, and
- * `after` is the last of them that was delivered. `epoch` names the database that counts the transactions.
+ * `after` is the last of them that was delivered. `epoch` names what counts the transactions: see `event-windows.ts`.
  */
 export type EventPosition = {
   readonly epoch: string
@@ -9,7 +9,7 @@ export type EventPosition = {
   readonly after: string
 }
 
-const SHAPE = /^(\d{1,20})\.(\d{1,20})\.(\d{1,20})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/
+const SHAPE = /^([\d-]{1,60})\.(\d{1,20})\.(\d{1,20})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/
 const XID_MAX = 2n ** 64n
 
 /** Formats a position as the id of an event in a stream. Clients take it as it is. */

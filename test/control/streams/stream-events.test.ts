@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { recordEvent } from '../../../src/control/events/record-event.ts'
+import { makeEventFeed } from '../../../src/control/events/event-feed.ts'
 import { streamEvents, type StreamFilter } from '../../../src/control/streams/stream-events.ts'
 import { formatPosition } from '../../../src/domain/events/event-position.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
@@ -33,7 +34,7 @@ async function record({ deps, caller }: TestControl, range: string): Promise<boo
   return isKept
 }
 
-test('streams miss no event and repeat none, in one order, while many commit and readers come back', async (t) => {
+test('streams miss no event and repeat none, each writer in its order, while many commit and readers come back', async (t) => {
   const control = await makeTestControl({})
   t.after(() => control.close())
   const { deps, caller } = control
@@ -137,9 +138,14 @@ test('a stream is filtered as the list, begins after any position, and refuses o
   const resumed = await open({}, position)
   const rest = [await resumed.next(), await resumed.next()].map(({ value }) => Object(value.event.payload).range)
   assert.deepEqual(rest, ['b', 'c'])
+  await write('late')
+  const soon = await open({ until: new Date(Date.now() + 100) }, position)
+  const untilNow = [await soon.next(), await soon.next(), await soon.next()].map(({ value }) => Object(value.event.payload).range) // prettier-ignore
+  assert.deepEqual(untilNow, ['b', 'c', 'late'])
+  assert.equal((await soon.next()).done, true)
   const ended = await open({ until: new Date(Date.now() - 1_000) }, position)
   assert.deepEqual(await ended.next(), { done: true, value: undefined })
-  const elsewhere = position.replace(/^\d+/, '1')
+  const elsewhere = position.replace(/^[^.]+/, '1-1-1')
   await assert.rejects(open({}, elsewhere), { code: 'invalid_request', message: /since the database was restored/ })
   for (const bad of ['x', `${position}x`, position.replace(/\.\d+\.\d+\./, '.9.8.')])
     await assert.rejects(open({}, bad), { code: 'invalid_request', message: /last-event-id/ })
@@ -170,4 +176,75 @@ test('a client that reads slowly gets all events in the end', async (t) => {
   )
   stop.abort()
   await events.next()
+})
+
+test('a client that comes back to a process that is behind gets no event twice', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { org_id } = caller
+  const stop = new AbortController()
+  t.after(() => stop.abort())
+  /** The feed of another process, which looks when it is told to. */
+  const looks: (() => void)[] = []
+  const sleep = (_ms: number): Promise<void> => new Promise((resolve) => looks.push(resolve))
+  const behind = { ...deps, eventFeed: makeEventFeed({ ...deps, clock: { ...systemClock, sleep } }) }
+  const open = async (from: typeof deps, after: string | null = null) =>
+    (await streamEvents(from, caller, { filter: ALL, after, signal: stop.signal }))[Symbol.asyncIterator]()
+  const write = (id: string, range: string): Promise<unknown> =>
+    deps.db.transaction(org_id, (tx) => {
+      const event = { org_id, actor: SYSTEM_ACTOR, event_type: 'network_range_allowed', payload: { range } } as const
+      return recordEvent({ ...deps, uuids: { ...deps.uuids, next: () => id } }, tx, event)
+    })
+  await open(behind) // so that it has looked once
+  const ahead = await open(deps)
+  const arriving = ahead.next()
+  const early = deps.uuids.next()
+  await write(deps.uuids.next(), 'first')
+  const { event, position } = (await arriving).value
+  assert.equal(Object(event.payload).range, 'first')
+  await write(early, 'second')
+  const resumed = await open(behind, formatPosition(position))
+  const next = resumed.next()
+  await waitUntil(() => looks.length > 0)
+  looks.shift()?.()
+  const second = (await next).value
+  assert.equal(Object(second.event.payload).range, 'second')
+  const again = await open(deps, formatPosition(second.position))
+  const third = again.next()
+  await write(deps.uuids.next(), 'third')
+  assert.equal(Object((await third).value.event.payload).range, 'third')
+})
+
+test('a stream begins with what is committed after it, although an open transaction holds back what was recorded before', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { org_id } = caller
+  const stop = new AbortController()
+  t.after(() => stop.abort())
+  const write = (range: string): Promise<unknown> =>
+    deps.db.transaction(org_id, (tx) =>
+      recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'network_range_allowed', payload: { range } }),
+    )
+  let release = (): void => undefined
+  const held = new Promise<void>((resolve) => (release = resolve))
+  let isOpen = false
+  const holding = deps.db.transaction(org_id, async (tx) => {
+    await tx.query({ text: 'SELECT pg_current_xact_id()' })
+    isOpen = true
+    await held
+    await recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'network_range_allowed', payload: { range: 'held' } }) // prettier-ignore
+  })
+  await waitUntil(() => isOpen)
+  await write('before')
+  const events = (await streamEvents(deps, caller, { filter: ALL, after: null, signal: stop.signal }))[
+    Symbol.asyncIterator
+  ]()
+  const both = [events.next(), events.next()]
+  await write('after')
+  release()
+  await holding
+  const seen = (await Promise.all(both)).map(({ value }) => String(Object(value.event.payload).range))
+  assert.deepEqual(seen.toSorted(), ['after', 'held'])
 })
