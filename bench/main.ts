@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util'
 import { benchChannels } from './channels.ts'
 import { benchCreates } from './creates.ts'
 import { benchEgress } from './egress.ts'
+import { benchEventStreams } from './event-streams.ts'
 import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
 import { benchFleet } from './fleet.ts'
@@ -42,6 +43,7 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   fleet: { about: '10,000 workers and 100,000 runs: placement, and the load while nothing changes', run: benchFleet },
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
+  streams: { about: 'events that arrive at 1,000 open streams, against one', run: benchEventStreams },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
   snapshots: {
     about: 'snapshots of running sandboxes, against tar, and forks against plain creates',
