@@ -62,6 +62,11 @@ const testNeeds = [
     purpose: 'ssh, which tests the SSH of sandboxes',
   },
   {
+    programs: ['rsync'],
+    debianPackage: 'rsync',
+    purpose: 'rsync, which tests the SSH of sandboxes',
+  },
+  {
     programs: ['faketime'],
     debianPackage: 'faketime',
     purpose: 'faketime, with which tests set the clock of a server',

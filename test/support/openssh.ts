@@ -24,11 +24,15 @@ export type OpenSsh = {
 
 /** Why OpenSSH's client can't be used here, or false when it can. For `{ skip }`. */
 export function whyNoOpenSsh(): string | false {
+  const missing = whyMissing('ssh', 'sftp', 'ssh-keygen')
+  return missing === false ? false : `${missing} (Debian: openssh-client)`
+}
+
+/** Why a test that needs these programs of this machine can't run, or false when it can. For `{ skip }`. */
+export function whyMissing(...names: readonly string[]): string | false {
   const folders = (process.env['PATH'] ?? '').split(delimiter)
-  const missing = ['ssh', 'sftp', 'ssh-keygen'].find(
-    (name) => !folders.some((folder) => existsSync(join(folder, name))),
-  )
-  return missing === undefined ? false : `${missing} is not installed (Debian: openssh-client)`
+  const missing = names.find((name) => !folders.some((folder) => existsSync(join(folder, name))))
+  return missing === undefined ? false : `${missing} is not installed`
 }
 
 /** Creates the keys and settings with which `ssh` reaches a sandbox. */
