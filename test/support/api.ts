@@ -7,6 +7,7 @@ import type {
 } from '../../src/contract/usage/operations.ts'
 import type { ModificationReply } from '../../src/contract/sandboxes/modifications.ts'
 import type { MetricsReply } from '../../src/contract/streams/metrics-operations.ts'
+import type { PreviewReply } from '../../src/contract/previews/operations.ts'
 import type { EventPage } from '../../src/contract/events/operations.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/sandboxes.ts'
 import type { OrgReply, QuotaUsageReply } from '../../src/contract/orgs/schemas.ts'
@@ -36,6 +37,7 @@ type Bodies = {
   readonly get_usage: Static<typeof UsageSummaryReply>
   readonly get_sandbox_breakdown: Static<typeof UsageBreakdownReply>
   readonly read_sandbox_metrics: Static<typeof MetricsReply>
+  readonly create_preview: Static<typeof PreviewReply>
   readonly create_snapshot: SnapshotOperationBody
   readonly get_snapshot_operation: SnapshotOperationBody
   readonly get_snapshot: Static<typeof SnapshotReply>

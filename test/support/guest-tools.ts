@@ -9,7 +9,7 @@ import type { RealServer } from './server.ts'
  * Stores a program of this machine and its libraries in a new volume, because the demo image lacks it. Returns the mount, at
  * `/tools`. `guestTool` runs the program.
  */
-export async function storeTool(server: RealServer, name: string): Promise<object> {
+export async function storeTool(server: Pick<RealServer, 'url' | 'key'>, name: string): Promise<object> {
   const { id } = await mustCall(server, 'create_volume', { body: { name } })
   const { stdout: program } = await runCommand('sh', ['-c', `command -v ${name}`], { timeoutMs: 5_000 })
   const { stdout: libraries } = await runCommand('ldd', [program.trim()], { timeoutMs: 5_000 })

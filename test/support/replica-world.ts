@@ -29,8 +29,11 @@ export type ReplicaWorld = {
 const COMMAND_LIMIT_MS = 60_000
 const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 
-/** Starts `count` server processes and a worker with real sandboxes. Always close it. */
-export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
+/** Starts `count` server processes, each with settings of its own, and a worker with real sandboxes. Always close it. */
+export async function startReplicaWorld(
+  count: number,
+  own: readonly Readonly<Record<string, string>>[] = [],
+): Promise<ReplicaWorld> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-replicas-'))
   chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
   const home = join(root, 'home')
@@ -48,7 +51,7 @@ export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
     Array.from({ length: count }, async (_, index): Promise<ReplicaProcess> => {
       const port = String(await freePort())
       const url = `http://127.0.0.1:${port}`
-      const settings = { ...shared, SANDYARD_PORT: port, SANDYARD_DATA_DIR: join(root, `r${String(index)}`) }
+      const settings = { ...shared, SANDYARD_PORT: port, SANDYARD_DATA_DIR: join(root, `r${String(index)}`), ...own[index] } // prettier-ignore
       const clientEnv = { MSB_BACKEND: 'cloud', MSB_API_URL: url, MSB_API_KEY: key, HOME: home }
       return { ...makeProgram(['serve'], settings, /ready on (\S+)/), url, key, clientEnv }
     }),

@@ -22,7 +22,7 @@ const access = stringEnum(PREVIEW_ACCESSES, {
 })
 const expires = Type.Unsafe<string>({ ...DateTime, description: 'When it ends. Null: when it is revoked.' })
 
-const PreviewReply = Type.Object(
+export const PreviewReply = Type.Object(
   {
     id: Uuid,
     sandbox_id: Uuid,
