@@ -1,12 +1,13 @@
 import type { Socket } from 'node:net'
 import type ssh2 from 'ssh2'
-import type { ChannelClient } from '../channel-client/channel-client.ts'
 import type { ControlDeps } from '../control/make-deps.ts'
 import type { SshEntry } from '../control/orgs/ssh-entries.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import { authenticateSsh, type Login } from './authenticate.ts'
-import { enterSandbox } from './enter-sandbox.ts'
+import { openAgentSocket } from './agent-forward.ts'
+import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
+import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
 import type { SshConnection } from './shared-connection.ts'
 
@@ -47,16 +48,17 @@ export async function serveConnection(
   }
 }
 
-type Entered = {
+type Admitted = {
   readonly connection: ssh2.Connection
   readonly socket: Socket
   readonly entry: SshEntry
   readonly closed: AbortSignal
 }
 
-function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Entered): void {
+function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Admitted): void {
   socket.emit('authenticated')
-  let opening: Promise<ChannelClient> | null = null
+  let opening: Promise<Entered> | null = null
+  let agent: Promise<string | null> | null = null
   let channels = 0
   const end = (): void => {
     connection.end()
@@ -67,17 +69,18 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: En
     await interruptibleSleep(deps.clock, LAST_WORDS_MS, closed)
     end()
   }
-  const client = (): Promise<ChannelClient> => {
+  const enter = (): Promise<Entered> => {
     opening ??= open()
     return opening
   }
-  const open = async (): Promise<ChannelClient> => {
+  const open = async (): Promise<Entered> => {
     try {
-      const opened = await enterSandbox(deps, entry, closed)
-      closed.addEventListener('abort', () => opened.close(), { once: true })
-      if (closed.aborted) opened.close()
-      void opened.closed.then(endSoon)
-      return opened
+      const entered = await enterSandbox(deps, entry, closed)
+      const { client } = entered
+      closed.addEventListener('abort', () => client.close(), { once: true })
+      if (closed.aborted) client.close()
+      void client.closed.then(endSoon)
+      return entered
     } catch (error) {
       opening = null // the next session tries again, for example after the sandbox was started
       throw error
@@ -86,7 +89,17 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: En
   const watch = deps.callerWatcher.watch(entry.caller)
   watch.signal.addEventListener('abort', () => void endSoon(), { once: true })
   closed.addEventListener('abort', () => watch.stop(), { once: true })
-  const shared: SshConnection = { socket, client, closed, log: deps.log }
+  const shared: SshConnection = {
+    socket,
+    closed,
+    log: deps.log,
+    forwardsSettled: () => remote.settled(),
+    client: async () => (await enter()).client,
+    agentSocket() {
+      agent ??= enter().then(({ allowsAgent }) => (allowsAgent ? openAgentSocket(forwards) : null))
+      return agent
+    },
+  }
   const acquire = (): (() => void) | null => {
     if (channels >= CHANNELS_MAX) return null
     channels += 1
@@ -94,6 +107,8 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: En
       channels -= 1
     }
   }
+  const forwards: RemoteForwardDeps = { shared, connection, random: deps.random, acquire }
+  const remote = makeRemoteForwards(forwards)
   connection.on('session', (accept, reject) => {
     const release = acquire()
     if (release === null) reject()
@@ -104,8 +119,7 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: En
     if (release === null) reject()
     else void serveForward(shared, { accept, reject }, { host: destIP, port: destPort }).finally(release)
   })
-  // Remote forwarding (-R) would need a listening socket in the sandbox, which the agent protocol doesn't have.
-  connection.on('request', (_accept, reject) => {
-    reject?.()
+  connection.on('request', (accept, reject, name: string, info) => {
+    remote.serve({ name, info: { ...info } }, { accept: (port) => accept?.(port), reject: () => reject?.() })
   })
 }

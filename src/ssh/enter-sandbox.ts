@@ -4,10 +4,13 @@ import type { SshEntry } from '../control/orgs/ssh-entries.ts'
 import { getSandbox } from '../control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../control/sandboxes/start-sandbox.ts'
 import { Problem } from '../domain/problem.ts'
-import { SSH_START_LABEL, startsOnSsh } from '../domain/sandboxes/ssh-start.ts'
+import { allowsSsh, SSH_LABELS } from '../domain/sandboxes/ssh-labels.ts'
 
 /** A reason why a session can't begin, for the person at the SSH client. */
 export class SshRefusal extends Error {}
+
+/** The channel of a connection to its sandbox, and whether the sandbox takes the agent of the client. */
+export type Entered = { readonly client: ChannelClient; readonly allowsAgent: boolean }
 
 /** How long a connection waits for its sandbox to start. */
 const START_LIMIT_MS = 60_000
@@ -20,18 +23,18 @@ export async function enterSandbox(
   deps: ControlDeps,
   { caller, sandbox_id: id }: SshEntry,
   signal: AbortSignal,
-): Promise<ChannelClient> {
+): Promise<Entered> {
   try {
     const { status, name, spec_json } = await getSandbox(deps, caller, { id })
     if (status !== 'running') {
-      if (status !== 'starting' && !startsOnSsh(spec_json))
+      if (status !== 'starting' && !allowsSsh('start', spec_json))
         throw new SshRefusal(
-          `the sandbox ${name} is ${status}; start it, or set its label ${SSH_START_LABEL} to true so that connecting starts it`,
+          `the sandbox ${name} is ${status}; start it, or set its label ${SSH_LABELS.start} to true so that connecting starts it`,
         )
       const started = await startSandbox(deps, caller, { id }, { waitMs: START_LIMIT_MS, signal })
       if (started.status !== 'running') throw new SshRefusal(`the sandbox ${name} is ${started.status}`)
     }
-    return await openChannelClient(deps, caller, id, signal)
+    return { client: await openChannelClient(deps, caller, id, signal), allowsAgent: allowsSsh('agent', spec_json) }
   } catch (error) {
     if (error instanceof Problem) throw new SshRefusal(error.message, { cause: error })
     throw error

@@ -1,7 +1,7 @@
 import type ssh2 from 'ssh2'
 import { ConnectFailure } from '../channel-client/tcp.ts'
+import { carryStream } from './carry.ts'
 import type { SshConnection } from './shared-connection.ts'
-import { pump } from './pump.ts'
 
 type Answer = { readonly accept: () => ssh2.ServerChannel; readonly reject: () => void }
 
@@ -21,23 +21,7 @@ export async function serveForward(
     const client = await shared.client()
     const host = LOCAL_NAMES.has(target.host) ? undefined : target.host
     const stream = await client.connect(target.port, host, shared.closed)
-    const channel = accept()
-    const closed = new AbortController()
-    channel.once('close', () => {
-      closed.abort(new Error('closed'))
-    })
-    stream.once('close', () => {
-      channel.close()
-    })
-    channel.on('error', () => {
-      stream.destroy()
-    })
-    closed.signal.addEventListener('abort', () => stream.destroy(), { once: true })
-    channel.pipe(stream)
-    await pump(stream, channel, { socket: shared.socket, closed: closed.signal })
-    // `end` would close both directions of the library's channel.
-    if (!closed.signal.aborted) channel.eof()
-    if (!stream.closed) await new Promise((resolve) => stream.once('close', resolve))
+    await carryStream(shared, stream, accept())
   } catch (error) {
     if (!(error instanceof ConnectFailure)) shared.log.debug({ err: error }, 'an SSH connection could not be forwarded')
     reject()

@@ -5,6 +5,7 @@ import { describeEnd, type SshConnection } from './shared-connection.ts'
 import { SshRefusal } from './enter-sandbox.ts'
 import { pump } from './pump.ts'
 import { serveSftp } from './sftp.ts'
+import { ListenFailure } from './sandbox-listener.ts'
 import { SHELL_SCRIPT } from './shell-script.ts'
 
 /** Variables that a client may set: the language, the time zone, colours, and the protocol version of git. */
@@ -25,6 +26,7 @@ type Tty = { readonly rows: number; readonly cols: number; readonly term: string
 export function serveSession(shared: SshConnection, session: ssh2.Session, release: () => void): void {
   const env: string[] = []
   let tty: Tty | null = null
+  let hasAgent = false
   let running: ExecSession | null = null
   const { remoteAddress = '', remotePort = 0, localAddress = '', localPort = 0 } = shared.socket
   const peer = `${remoteAddress} ${String(remotePort)}`
@@ -52,8 +54,9 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
     if (signal === null) reject?.()
     else accept?.()
   })
-  session.on('auth-agent', (_accept, reject) => {
-    reject?.() // the agent would have to listen in the sandbox
+  session.on('auth-agent', (accept) => {
+    hasAgent = true // whether the sandbox allows it is known once the connection has entered it
+    accept?.()
   })
   session.once('close', () => {
     running?.signal(constants.signals.SIGHUP)
@@ -63,11 +66,14 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   const run = (channel: ssh2.ServerChannel, command: string | null): void => {
     const start = async (): Promise<void> => {
       const client = await shared.client()
+      await shared.forwardsSettled()
+      const agent = hasAgent ? await agentSocketOf(shared, channel) : null
       running = client.exec({
         cmd: '/bin/sh',
         args: ['-c', SHELL_SCRIPT, 'sh', ...(command === null ? [] : [command])],
         env: [
           ...env,
+          ...(agent === null ? [] : [`SSH_AUTH_SOCK=${agent}`]),
           `SSH_CLIENT=${peer} ${String(localPort)}`,
           `SSH_CONNECTION=${peer} ${localAddress} ${String(localPort)}`,
         ],
@@ -91,6 +97,17 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   session.on('sftp', (accept) => {
     serveSftp(shared, accept())
   })
+}
+
+/** The socket of the client's agent. If there is none for a reason that the person can change, it is printed. */
+async function agentSocketOf(shared: SshConnection, channel: ssh2.ServerChannel): Promise<string | null> {
+  try {
+    return await shared.agentSocket()
+  } catch (error) {
+    if (!(error instanceof ListenFailure)) throw error
+    channel.stderr.write(`sandyard: the agent can't be forwarded: ${error.message}\r\n`)
+    return null
+  }
 }
 
 /** Carries the streams of a process to a channel, and then its exit. */

@@ -8,6 +8,13 @@ export type SshConnection = {
   readonly socket: Socket
   /** The channel to the sandbox, which the first session opens. Rejects with the reason, for the person at the client. */
   client(): Promise<ChannelClient>
+  /**
+   * The path in the sandbox of the socket that leads to the agent of the client. Null if the sandbox doesn't allow it. Rejects
+   * with the reason why there is none.
+   */
+  agentSocket(): Promise<string | null>
+  /** Resolves when what the client asked for so far listens in the sandbox, or was refused. Commands may rely on it. Never rejects. */
+  forwardsSettled(): Promise<unknown>
   /** Aborted when the connection is closed. */
   readonly closed: AbortSignal
   readonly log: Log

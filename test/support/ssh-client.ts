@@ -23,7 +23,12 @@ export type SshClient = {
   remove(): void
 }
 
-type Options = { readonly options?: readonly string[]; readonly input?: string | Buffer }
+type Options = {
+  readonly options?: readonly string[]
+  readonly input?: string | Buffer
+  /** Variables of the client, in addition to those of this process. */
+  readonly env?: Readonly<Record<string, string>>
+}
 
 /** Makes a key and a configuration for the server on a port of this machine. */
 export async function makeSshClient(port: number): Promise<SshClient> {
@@ -51,8 +56,12 @@ export async function makeSshClient(port: number): Promise<SshClient> {
     dir,
     config,
     publicKey: readFileSync(join(dir, 'key.pub'), 'utf8').trim(),
-    ssh: (user, command = [], { options: more = [], input = '' } = {}) =>
-      tryCommand('ssh', ['-F', config, ...more, `${user}@sandyard`, ...command], { ...options, input }),
+    ssh: (user, command = [], { options: more = [], input = '', env = {} } = {}) =>
+      tryCommand('ssh', ['-F', config, ...more, `${user}@sandyard`, ...command], {
+        ...options,
+        input,
+        env: { ...process.env, ...env },
+      }),
     run: (program, args, input = '') => tryCommand(program, ['-F', config, ...args], { ...options, input }),
     start: (args) => spawn('ssh', ['-F', config, ...args], { stdio: ['pipe', 'pipe', 'pipe'], cwd: dir }),
     remove() {

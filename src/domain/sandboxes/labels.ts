@@ -2,7 +2,7 @@ import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../reque
 import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
 import { isRestartPolicy, RESTART_LABEL, RESTART_POLICIES } from './restart.ts'
 import { isSchedule, SCHEDULE_RULE, SNAPSHOT_LABEL } from './snapshot-schedule.ts'
-import { isSshStart, SSH_START_LABEL, SSH_START_VALUES } from './ssh-start.ts'
+import { isSshLabelValue, SSH_LABEL_VALUES, SSH_LABELS } from './ssh-labels.ts'
 import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
@@ -29,9 +29,11 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
   const schedule = labels[SNAPSHOT_LABEL]
   if (schedule !== undefined && !isSchedule(schedule))
     return refusal(`${field}.${SNAPSHOT_LABEL}`, describeSeen(schedule), SCHEDULE_RULE)
-  const sshStart = labels[SSH_START_LABEL]
-  if (sshStart !== undefined && !isSshStart(sshStart))
-    return refusal(`${field}.${SSH_START_LABEL}`, describeSeen(sshStart), SSH_START_VALUES.join(', '))
+  for (const label of Object.values(SSH_LABELS)) {
+    const value = labels[label]
+    if (value !== undefined && !isSshLabelValue(value))
+      return refusal(`${field}.${label}`, describeSeen(value), SSH_LABEL_VALUES.join(', '))
+  }
   return null
 }
 

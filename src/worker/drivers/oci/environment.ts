@@ -7,8 +7,6 @@ import { trustEnv } from '../shared/trust-certificates.ts'
 export const SCRIPTS_FOLDER = '/.msb/scripts'
 /** The path in the sandbox of the first process's program. */
 export const INIT_PATH = '/.msb/init'
-/** The folder of the worker's own programs in the sandbox (decision 0014). */
-export const TOOLS_FOLDER = '/.msb/tools'
 
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 

@@ -4,7 +4,8 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } fro
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 
 const skip = process.platform === 'linux' ? false : 'needs Linux'
 
@@ -27,7 +28,7 @@ test('a toolbox runs its scripts without any program, library or module of the m
   const libraries = traced.stdout.split('\n').filter((line) => line.includes('=>'))
   assert.ok(libraries.length > 0, traced.stderr)
   for (const line of libraries) assert.ok(line.includes(toolbox), line)
-  for (const script of ['files.pl', 'tcp.pl'] as const) {
+  for (const script of ['files.pl', 'listen.pl', 'tcp.pl'] as const) {
     const compiled = `${COMPILE} print join "\\n", values %INC`
     const command = toolCommand(script, [], toolbox).map((word) => (word.startsWith('BEGIN') ? compiled : word))
     const seen = spawnSync(command[0] ?? '', command.slice(1), { encoding: 'utf8', env: {}, input: '' })

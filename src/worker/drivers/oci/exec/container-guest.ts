@@ -26,7 +26,7 @@ import type { PtyBinding } from './pty-binding.ts'
 import { describeStartFailure } from './start-failure.ts'
 import { startWithPermit } from './start-with-permit.ts'
 import { connectByProcess } from './tcp-stream.ts'
-import { toolCommand } from '../rootfs/toolbox.ts'
+import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 
 type ContainerGuestDeps = {
   readonly log: Log

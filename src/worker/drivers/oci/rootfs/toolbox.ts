@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { runCommand, localCommands } from '../../../../lib/run-command.ts'
-import { TOOLS_FOLDER } from '../environment.ts'
+import { TOOLBOX } from '../../../../contract/workers/guest-tools.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { mount, mountPointsBelow } from '../../../mounts.ts'
 
@@ -54,9 +54,6 @@ export function initOf(toolbox: string): string {
   return join(toolbox, INIT)
 }
 
-/** The scripts of the toolbox, from `worker/perl/guest`. */
-type ToolScript = 'files.pl' | 'tcp.pl'
-
 /**
  * Creates a folder with the programs that the worker runs in sandboxes, because images may contain no programs. It contains
  * this machine's perl with its loader and libraries, our scripts, and the modules that the scripts use. The folder is created
@@ -78,16 +75,6 @@ export async function makeToolbox(parent: string, given: readonly ToolFile[] | n
   return path
 }
 
-/** Returns the command that runs a script of the toolbox. `folder` is the toolbox's path; by default the one in a sandbox. */
-export function toolCommand(
-  script: ToolScript,
-  args: readonly string[] = [],
-  folder: string = TOOLS_FOLDER,
-): readonly string[] {
-  const [loader, libraries, perl] = [LOADER, LIBRARIES, PERL].map((name) => `${folder}/${name}`)
-  return [loader ?? '', '--library-path', libraries ?? '', perl ?? '', '-e', RUN, `${folder}/perl5`, `${folder}/${script}`, ...args] // prettier-ignore
-}
-
 /** Whether a folder is an unfinished toolbox: it is being created, or a worker was killed while creating it. */
 function isUnfinished(name: string): boolean {
   return name.startsWith(UNFINISHED_PREFIX)
@@ -95,12 +82,8 @@ function isUnfinished(name: string): boolean {
 
 const UNFINISHED_PREFIX = 'unfinished-'
 
-const LOADER = 'loader'
-const LIBRARIES = 'lib'
-const PERL = 'perl'
+const { loader: LOADER, libraries: LIBRARIES, perl: PERL, modules: PERL_MODULES } = TOOLBOX
 const INIT = 'init'
-/** Runs a script with only the toolbox's modules: an image's modules may belong to another version of perl. */
-const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
 
 /** The modules that the scripts use, and the modules that those load on demand. */
 const MODULES = ['strict.pm', 'warnings.pm', 'constant.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
@@ -125,7 +108,7 @@ async function collectFiles(initBinary: string | null): Promise<readonly ToolFil
   const rows = stdout.split('\n').map((line) => line.split('\t'))
   const perl = await realpath(rows.find(([kind]) => kind === 'perl')?.[1] ?? 'perl')
   const modules = rows.flatMap(([kind, name, path]) =>
-    kind === 'module' && name !== undefined && path !== undefined ? [{ name: `perl5/${name}`, path }] : [],
+    kind === 'module' && name !== undefined && path !== undefined ? [{ name: `${PERL_MODULES}/${name}`, path }] : [],
   )
   const objects = rows.flatMap(([kind, path]) => (kind === 'object' && path !== undefined ? [path] : []))
   const { stdout: needed } = await runCommand('ldd', [perl, ...objects], { timeoutMs: COMMAND_TIMEOUT_MS, env })
@@ -136,7 +119,7 @@ async function collectFiles(initBinary: string | null): Promise<readonly ToolFil
     ...librariesIn(needed),
     ...objects.flatMap((path) => {
       const [name] = /auto\/.+\.so$/.exec(path) ?? []
-      return name === undefined ? [] : [{ name: `perl5/${name}`, path }]
+      return name === undefined ? [] : [{ name: `${PERL_MODULES}/${name}`, path }]
     }),
     ...modules,
     ...scripts,
