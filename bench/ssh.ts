@@ -5,6 +5,7 @@ import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { runCommand } from '../src/lib/run-command.ts'
+import { freePort } from '../test/support/free-port.ts'
 import { startCloud } from './support/cloud.ts'
 import { formatSpreadMs, median } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
@@ -16,14 +17,14 @@ const SAMPLES = 40
 const LIMIT_MS = 10_000
 const REST_MS = 50
 const GOAL_RATIO = 1.5
-const OUR_PORT = 22_022
 const SSHD_PORT = 2200
 
 /** `ssh host true` into a sandbox. The limit is the same to OpenSSH's `sshd`, which must be on the PATH. The samples alternate. */
 export async function benchSsh(): Promise<readonly ResultRow[]> {
   const dir = await mkdtemp(join(tmpdir(), 'sandyard-bench-ssh-'))
   await chmod(dir, 0o755)
-  await using cloud = await startCloud({ SANDYARD_SSH_PORT: String(OUR_PORT) })
+  const ourPort = await freePort()
+  await using cloud = await startCloud({ SANDYARD_SSH_PORT: String(ourPort) })
   const { name } = await startSandbox(cloud, 'bench-ssh')
   for (const key of ['host', 'key'])
     await runCommand('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', join(dir, key)], { timeoutMs: LIMIT_MS })
@@ -48,7 +49,7 @@ export async function benchSsh(): Promise<readonly ResultRow[]> {
     const command = ['ssh', '-F', 'none', ...options, '-p', String(port), `${user}@127.0.0.1`, 'true']
     await runCommand('nsenter', ['-t', String(pid), '-n', '-m', ...command], { timeoutMs: LIMIT_MS })
   }
-  const ways = { sandbox: ssh(process.pid, `${name}.default`, OUR_PORT), sshd: ssh(sshd.pid, 'root', SSHD_PORT) }
+  const ways = { sandbox: ssh(process.pid, `${name}.default`, ourPort), sshd: ssh(sshd.pid, 'root', SSHD_PORT) }
   const took: { readonly sandbox: number[]; readonly sshd: number[] } = { sandbox: [], sshd: [] }
   for (let sample = -WARMUPS; sample < SAMPLES; sample++) {
     for (const way of ['sandbox', 'sshd'] as const) {

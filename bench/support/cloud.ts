@@ -35,6 +35,8 @@ const UNLIMITED = {
   SANDYARD_ORG_REQUESTS_IN_FLIGHT: '1000000',
   SANDYARD_DISK_OVERCOMMIT: '1000',
 }
+/** Its usual port may be taken by another server of this machine. The benchmark of SSH names a port. */
+const NO_SSH = { SANDYARD_SSH_PORT: 'off' }
 
 /**
  * Starts a server on a free port. Resolves when it is ready. Closing the cloud stops the server and deletes its data.
@@ -52,6 +54,7 @@ export async function startCloud(env: Readonly<Record<string, string>>): Promise
       SANDYARD_SHUTDOWN: 'stop',
       SANDYARD_STOP_GRACE_MS: '0',
       ...UNLIMITED,
+      ...NO_SSH,
       ...env,
     },
   })

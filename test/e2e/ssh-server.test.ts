@@ -8,6 +8,8 @@ import { text } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import type { Sandbox } from 'microsandbox'
 import { mustCall } from '../support/api.ts'
+import { sshFingerprint } from '../../src/domain/orgs/ssh-key.ts'
+import { runProgram } from '../support/program.ts'
 import { freePort } from '../support/free-port.ts'
 import { whyNoOpenSsh } from '../support/openssh.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
@@ -34,6 +36,7 @@ const PERL = '/.msb/tools/loader --library-path /.msb/tools/lib /.msb/tools/perl
 
 describe('the SSH server', { skip: whyNoServer() || whyNoOpenSsh() }, () => {
   let server: RealServer
+  let port: number
   let sdk: Sdk
   let box: Sandbox
   let slug: string
@@ -41,7 +44,7 @@ describe('the SSH server', { skip: whyNoServer() || whyNoOpenSsh() }, () => {
   let keyId: string
 
   before(async () => {
-    const port = await freePort()
+    port = await freePort()
     server = await startServer({ SANDYARD_SSH_PORT: String(port) })
     sdk = await loadSdk(server)
     box = await sdk.Sandbox.builder('my.box').image(DEMO_IMAGE).create()
@@ -60,6 +63,24 @@ describe('the SSH server', { skip: whyNoServer() || whyNoOpenSsh() }, () => {
       const { code, stdout, stderr } = await ssh.ssh(user, ['cat; echo err >&2; exit 9'], { input: 'through ssh' })
       assert.deepEqual([code, stdout, stderr], [9, 'through ssh', 'err\n'], user)
     }
+  })
+
+  test('the start, `ssh-key host` and `doctor` show the fingerprint that clients see', async () => {
+    const known = readFileSync(join(ssh.dir, 'known'), 'utf8').split(' ')[2] ?? ''
+    const fingerprint = sshFingerprint(Buffer.from(known, 'base64'))
+    assert.ok(server.output().includes(`SSH on port ${String(port)}; the host key is ${fingerprint}\n`))
+    const settings = { SANDYARD_DATA_DIR: server.dataDir, SANDYARD_SSH_PORT: String(port) }
+    assert.match((await runProgram(['doctor'], settings)).output, new RegExp(`ok +ssh +port ${String(port)}; the host key is ${fingerprint.replace(/[+]/g, '[+]')}\n`)) // prettier-ignore
+    assert.equal((await runProgram(['ssh-key', 'host'], settings)).output.trim(), fingerprint)
+    assert.match((await runProgram(['doctor'], { ...settings, SANDYARD_SSH_PORT: 'off' })).output, /ok +ssh +off/)
+  })
+
+  test('channels of SSH connections are counted', async () => {
+    const count = async (): Promise<number> =>
+      Number(/^sandyard_channels_opened_total (\d+)$/m.exec(await (await fetch(`${server.url}/metrics`)).text())?.[1])
+    const before = await count()
+    await ssh.ssh(slug, ['true'])
+    assert.equal((await count()) - before, 1)
   })
 
   test('an event names the key of each connection', async () => {

@@ -23,6 +23,7 @@ import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import type { Command } from 'commander'
 import { addSettings, runs, type Call } from '../command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
+import { describeSsh } from '../server/ssh-fingerprint.ts'
 import { checkServerRole } from '../server/server-role.ts'
 import { checkUserIds } from '../worker/check-user-ids.ts'
 import { describeCapacity, readMachine } from '../worker/describe-capacity.ts'
@@ -48,6 +49,7 @@ const OPTIONAL_FINDINGS = [
   'disk images',
   'host metadata',
   'user ids',
+  'ssh',
 ]
 /** Checks that matter only for the driver for OCI runtimes. */
 const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'limits', 'network', 'disk images', 'host metadata', 'user ids']
@@ -134,6 +136,7 @@ async function runDoctor({ config }: Call): Promise<number> {
           : describePublishing(config.publish),
       ),
     ),
+    await check('ssh', () => describeSsh(config)),
     await check('user ids', () => checkUserIds(config)),
     await check('network', async () => {
       const probe = await probeNetwork(systemRandom)

@@ -4,8 +4,8 @@ import { printStatus } from '../print-status.ts'
 import type { RunningControl } from '../server/start-control.ts'
 import type { FirstKey } from '../server/first-key.ts'
 
-/** What clients must know of a server: its URL, and the certificate that they must trust if it is its own. */
-type Serving = Pick<RunningControl, 'url' | 'fingerprint' | 'ownCertificate'>
+/** What clients must know of a server: its URL, the certificate that they must trust if it is its own, and its SSH host key. */
+type Serving = Pick<RunningControl, 'url' | 'fingerprint' | 'ownCertificate' | 'ssh'>
 
 /** Prints the URL of the API, and the variables that the next commands need in another terminal. */
 export function printClientSetup(
@@ -14,6 +14,8 @@ export function printClientSetup(
   first: FirstKey,
 ): void {
   printStatus(`ready on ${serving.url} (${hostname()})`)
+  if (serving.ssh !== null)
+    printStatus(`SSH on port ${String(serving.ssh.port)}; the host key is ${serving.ssh.fingerprint}`)
   if (serving.ownCertificate !== null)
     printStatus(
       `encrypted with a certificate of its own; the SHA-256 of its public key is ${String(serving.fingerprint())}`,

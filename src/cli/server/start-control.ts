@@ -40,6 +40,7 @@ import { makeLifecycleObserver } from './lifecycle-observer.ts'
 import { describeListenError } from './listen-address.ts'
 import { openNetworkDenials } from './network-denials.ts'
 import { loopsOf, retentionOf } from './loops.ts'
+import { countChannels } from '../metrics/channel-metrics.ts'
 import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
 import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
@@ -51,6 +52,7 @@ import { openTransport, type Transport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
 import { openSsh } from './open-ssh.ts'
+import type { SshServer } from '../../ssh/server.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
@@ -63,6 +65,8 @@ export type RunningControl = {
   fingerprint(): string | null
   /** The file with the certificate if it is the installation's own, else null. */
   readonly ownCertificate: string | null
+  /** The SSH server. Null if it is off or its port can't be used. */
+  readonly ssh: Pick<SshServer, 'port' | 'fingerprint'> | null
   /** How many other server processes used this database when this one started. */
   readonly others: number
   /** The metrics of this process, which its API shows. */
@@ -132,7 +136,7 @@ export async function startControl(
       const socket = await relay.open(worker_id, purpose, signal)
       return socket === null ? null : createWebSocketStream(socket)
     },
-    dialChannel: ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal),
+    dialChannel: countChannels(metrics, ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal)),
     channelLimit: makeChannelLimit({
       perSandbox: config.channelsPerSandbox,
       perOrg: Math.min(config.channelsPerOrg, Math.floor(descriptorLimit() / DESCRIPTORS_PER_ORG_CHANNEL)),
@@ -239,11 +243,12 @@ export async function startControl(
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
-  await openSsh(deps, config, { ...limited, opened })
+  const ssh = await openSsh(deps, config, { ...limited, opened })
   const closing = opened.move()
   return {
     deps,
     url,
+    ssh,
     metrics,
     fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,

@@ -32,14 +32,9 @@ export function agentRoute(deps: {
   const { path, params, query, access } = OPERATIONS.open_agent
   const parseParams = compileSchema(params, 'path')
   const parseOfQuery = compileSchema(query, 'query')
-  const opened = new Counter({
-    name: 'sandyard_channels_opened_total',
-    help: 'Command channels that were opened.',
-    registers: [deps.metrics],
-  })
   const ends = new Counter({
     name: 'sandyard_channel_ends_total',
-    help: 'Command channels that ended, by reason.',
+    help: 'Command channels of the API that ended, by reason.',
     labelNames: ['why'],
     registers: [deps.metrics],
   })
@@ -57,7 +52,6 @@ export function agentRoute(deps: {
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
         const client = await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {})
-        opened.inc()
         const why = await bridgeChannel(client, channel.socket, { ...settings, signal, endOf })
         ends.inc({ why })
         log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')
