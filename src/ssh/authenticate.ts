@@ -1,10 +1,12 @@
 import type { Socket } from 'node:net'
 import ssh2 from 'ssh2'
-import { findSshEntry, type SshEntry } from '../control/orgs/ssh-entries.ts'
+import { findCertifiedEntry, findSshEntry, type SshEntry } from '../control/orgs/ssh-entries.ts'
 import type { AuthenticationRateLimiter } from '../control/requests/request-rate-limiter.ts'
 import type { BaseDeps } from '../control/deps.ts'
+import { isSshCertificate, parseSshCertificate, type SshCertificate } from '../domain/orgs/ssh-certificate.ts'
 import { parseSshKey } from '../domain/orgs/ssh-key.ts'
 import { Problem } from '../domain/problem.ts'
+import { verifySshSignature } from './verify-signature.ts'
 
 export type Login = {
   readonly connection: ssh2.Connection
@@ -57,7 +59,7 @@ export function authenticateSsh(
           await refuse(context)
           return
         }
-        const entry = await findEntry(deps, context)
+        const entry = await findEntry(deps, context, socket.remoteAddress ?? '')
         if (entry === null) {
           rates.countFailedAuthentication(address)
           await refuse(context)
@@ -84,14 +86,35 @@ function isTooFast(rates: AuthenticationRateLimiter, address: string): boolean {
   }
 }
 
-async function findEntry(deps: Pick<BaseDeps, 'db'>, context: ssh2.PublicKeyAuthContext): Promise<SshEntry | null> {
+async function findEntry(
+  deps: Pick<BaseDeps, 'db' | 'clock'>,
+  context: ssh2.PublicKeyAuthContext,
+  address: string,
+): Promise<SshEntry | null> {
   const { username, key } = context
   if (username.length > USER_MAX_CHARS) return null
+  if (isSshCertificate(key.data)) {
+    const certificate = parseSshCertificate(key.data)
+    if (certificate === null) return null
+    const entry = await findCertifiedEntry(deps, username, { certificate, address })
+    return isCertified(certificate) && isSignedBy(certificate.key, context) ? entry : null
+  }
   const type = key.data.subarray(4, 4 + key.data.readUInt32BE(0)).toString('latin1')
   const line = parseSshKey(`${type} ${key.data.toString('base64')}`)
   const isProved = line !== null && (context.signature === undefined || verify(line.text, context))
   const entry = await findSshEntry(deps, username, key.data) // also for a bad signature, which then takes as long
   return isProved ? entry : null
+}
+
+function isCertified({ authority, signed, signature }: SshCertificate): boolean {
+  const type = authority.subarray(4, 4 + (authority.length < 4 ? 0 : authority.readUInt32BE(0))).toString('latin1')
+  return verifySshSignature(`${type} ${authority.toString('base64')}`, signed, signature)
+}
+
+/** Checks the client's signature for a certificate. The library leaves it as the client sent it, because it doesn't know the type. */
+function isSignedBy(line: string, { blob, signature }: ssh2.PublicKeyAuthContext): boolean {
+  if (signature === undefined) return true // the client only asks whether the key would do
+  return blob !== undefined && verifySshSignature(line, blob, signature)
 }
 
 /** Checks the signature. RSA with SHA-1 is refused: without `hashAlgo`, the client used it. */

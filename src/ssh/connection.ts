@@ -89,14 +89,16 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Ad
   const watch = deps.callerWatcher.watch(entry.caller)
   watch.signal.addEventListener('abort', () => void endSoon(), { once: true })
   closed.addEventListener('abort', () => watch.stop(), { once: true })
+  const { permits } = entry
   const shared: SshConnection = {
     socket,
+    permits,
     closed,
     log: deps.log,
     forwardsSettled: () => remote.settled(),
     client: async () => (await enter()).client,
     agentSocket() {
-      agent ??= enter().then(({ allowsAgent }) => (allowsAgent ? openAgentSocket(forwards) : null))
+      agent ??= enter().then(({ allowsAgent }) => (allowsAgent && permits.agent ? openAgentSocket(forwards) : null))
       return agent
     },
   }
@@ -115,11 +117,12 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Ad
     else serveSession(shared, accept(), release)
   })
   connection.on('tcpip', (accept, reject, { destIP, destPort }) => {
-    const release = acquire()
+    const release = permits.forwarding ? acquire() : null
     if (release === null) reject()
     else void serveForward(shared, { accept, reject }, { host: destIP, port: destPort }).finally(release)
   })
   connection.on('request', (accept, reject, name: string, info) => {
-    remote.serve({ name, info: { ...info } }, { accept: (port) => accept?.(port), reject: () => reject?.() })
+    if (!permits.forwarding) reject?.()
+    else remote.serve({ name, info: { ...info } }, { accept: (port) => accept?.(port), reject: () => reject?.() })
   })
 }

@@ -38,7 +38,11 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
     if (isTaken) accept?.()
     else reject?.()
   })
-  session.on('pty', (accept, _reject, { rows, cols, ...info }) => {
+  session.on('pty', (accept, reject, { rows, cols, ...info }) => {
+    if (!shared.permits.pty) {
+      reject?.()
+      return
+    }
     const term: unknown = 'term' in info ? info.term : undefined
     tty = { ...sizeOf(rows, cols), term: typeof term === 'string' && TERM_SHAPE.test(term) ? term : 'xterm' }
     accept?.()

@@ -1,11 +1,13 @@
 import type { Socket } from 'node:net'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { CHANNEL_ENDS, type ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
+import type { SshPermits } from '../domain/orgs/ssh-certificate.ts'
 import type { Log } from '../lib/log.ts'
 
 /** What the sessions of one SSH connection share. */
 export type SshConnection = {
   readonly socket: Socket
+  readonly permits: SshPermits
   /** The channel to the sandbox, which the first session opens. Rejects with the reason, for the person at the client. */
   client(): Promise<ChannelClient>
   /**

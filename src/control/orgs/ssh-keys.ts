@@ -1,7 +1,7 @@
 import { asId, type SshKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
 import type { OrgActor } from '../../domain/orgs/caller.ts'
-import { parseSshKey, SSH_KEY_RULE } from '../../domain/orgs/ssh-key.ts'
+import { parseSshKeyLine, SSH_KEY_RULE } from '../../domain/orgs/ssh-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import { etagOf, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
@@ -17,7 +17,7 @@ export type SshKey = sshKeys.SshKeyRow
 
 export type NewSshKey = {
   readonly name: string
-  /** A line of an OpenSSH public key file. Its comment is not stored. */
+  /** A line of an OpenSSH public key file, or of an authority. Its comment is not stored. */
   readonly public_key: string
   readonly attempt?: IdempotentAttempt | null
 }
@@ -36,7 +36,7 @@ export async function addSshKey(deps: WriteDeps, acting: OrgActor, input: NewSsh
     return found
   }
   if (!isName(name)) throw invalidRequest('name', name, NAME_RULE)
-  const parsed = parseSshKey(input.public_key)
+  const parsed = parseSshKeyLine(input.public_key)
   if (parsed === null)
     throw refusalProblem({ code: 'invalid_request', field: 'public_key', seen: null, accepted: SSH_KEY_RULE })
   return await deps.db.transaction(org_id, async (tx) => {

@@ -14,7 +14,10 @@ const RSA_MIN_BITS = 2048
 export const SSH_KEY_LINE_MAX_CHARS = 8 * 1024
 
 /** Describes an accepted public key. */
-export const SSH_KEY_RULE = `one line of an OpenSSH public key file, such as ~/.ssh/id_ed25519.pub, of the type ${SSH_KEY_TYPES.join(', ')}; RSA with at least ${String(RSA_MIN_BITS)} bits`
+export const SSH_KEY_RULE = `one line of an OpenSSH public key file, such as ~/.ssh/id_ed25519.pub, of the type ${SSH_KEY_TYPES.join(', ')}; RSA with at least ${String(RSA_MIN_BITS)} bits; the word cert-authority before it makes it an authority, whose certificates open connections`
+
+/** Before the key of an authority, as in OpenSSH's `authorized_keys`. Its certificates are accepted, and the key itself is not. */
+export const AUTHORITY_WORD = 'cert-authority'
 
 /** `text` is the type and the base64 of the key, without a comment. */
 export type SshPublicKey = { readonly text: string; readonly fingerprint: string }
@@ -31,6 +34,14 @@ export function parseSshKey(line: string): SshPublicKey | null {
   if (type === 'ssh-rsa' && (parts[2] === undefined || bitsOf(parts[2]) < RSA_MIN_BITS)) return null
   if (type === 'ssh-ed25519' && parts[1]?.length !== 32) return null
   return { text: `${type} ${base64}`, fingerprint: sshFingerprint(blob) }
+}
+
+/** Parses a line that may begin with `cert-authority`, which `text` then does too. Null for anything else. */
+export function parseSshKeyLine(line: string): SshPublicKey | null {
+  const [, rest] = /^\s*cert-authority[ \t]+(.*)$/s.exec(line) ?? []
+  if (rest === undefined) return parseSshKey(line)
+  const key = parseSshKey(rest)
+  return key === null ? null : { ...key, text: `${AUTHORITY_WORD} ${key.text}` }
 }
 
 /** The fingerprint of an encoded public key, as `ssh-keygen -l` prints it. */

@@ -7,24 +7,38 @@ export type SshEntry = {
   readonly key_id: SshKeyId
   readonly key_name: string
   readonly org_id: OrgId
+  readonly org_slug: string
   readonly sandbox_id: SandboxId
+  readonly sandbox_slug: string
+  readonly sandbox_name: string
 }
 
 /**
  * Finds the sandbox that a user name means, and the key of its organization with this fingerprint. A name is a slug, or the
- * name of a sandbox, a dot and the slug of its organization. Null if there is no such sandbox or no such key: one statement
+ * name of a sandbox, a dot and the slug of its organization. `isAuthority` tells which kind of key is looked for. Null if there is no such sandbox or no such key: one statement
  * does the same work for both.
  */
-export async function findEntry(q: Queryable, user: string, fingerprint: string): Promise<SshEntry | null> {
+export async function findEntry(
+  q: Queryable,
+  user: string,
+  { fingerprint, isAuthority }: { readonly fingerprint: string; readonly isAuthority: boolean },
+): Promise<SshEntry | null> {
   const dot = user.lastIndexOf('.')
   const { rows } = await q.query<SshEntry>({
     name: 'sshKeys.findEntry',
-    text: `SELECT k.id AS key_id, k.name AS key_name, k.org_id, s.id AS sandbox_id
+    text: `SELECT k.id AS key_id, k.name AS key_name, k.org_id, o.slug AS org_slug,
+             s.id AS sandbox_id, s.slug AS sandbox_slug, s.name AS sandbox_name
            FROM ssh_keys k JOIN orgs o ON o.id = k.org_id
            JOIN sandboxes s ON s.org_id = k.org_id AND s.visible_until IS NULL
              AND (s.slug = $1 OR (s.name = $2 AND o.slug = $3))
-           WHERE k.fingerprint = $4 LIMIT 1`,
-    values: [user, dot === -1 ? null : user.slice(0, dot), dot === -1 ? null : user.slice(dot + 1), fingerprint],
+           WHERE k.fingerprint = $4 AND starts_with(k.public_key, 'cert-authority ') = $5 LIMIT 1`,
+    values: [
+      user,
+      dot === -1 ? null : user.slice(0, dot),
+      dot === -1 ? null : user.slice(dot + 1),
+      fingerprint,
+      isAuthority,
+    ],
   })
   return rows[0] ?? null
 }
