@@ -52,9 +52,17 @@ const ALGORITHMS = {
 const KEEPALIVE_MS = 30_000
 const KEEPALIVE_MISSES = 4
 
+/** Makes a host key. ssh2 1.17 writes one key of 200 in a form that it can't read itself (24 of 5,000), so each one is read. */
+export function makeHostKey(): { readonly private: string; readonly public: string } {
+  for (;;) {
+    const made = ssh2.utils.generateKeyPairSync('ed25519')
+    if (!(ssh2.utils.parseKey(made.private) instanceof Error)) return made
+  }
+}
+
 /** Starts the SSH server. Rejects with the error of the system if the port can't be used. */
 export async function startSshServer(deps: ControlDeps, options: SshServerOptions): Promise<SshServer> {
-  const hostKey = await openSshHostKey(deps, () => ssh2.utils.generateKeyPairSync('ed25519'))
+  const hostKey = await openSshHostKey(deps, makeHostKey)
   const stopping = new AbortController()
   const open = new Set<Socket>()
   const perAddress = new Map<string, number>()
