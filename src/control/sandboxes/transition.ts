@@ -21,10 +21,10 @@ import { assignVolumes, locksVolumes, reserveCapacity, type RefusedSteps } from 
 import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
 
 /**
- * How long clients can still read an ephemeral sandbox after it ended, in milliseconds. A poll in that time sees the
- * last status.
+ * How long clients can still read an ephemeral sandbox after it ended, in milliseconds: 5 s after they can first see the end, which
+ * is once the transaction with this time has committed. A poll in that time sees the last status.
  */
-export const EPHEMERAL_VISIBLE_MS = 5_000
+export const EPHEMERAL_VISIBLE_MS = 5_000 + 500
 
 export type TransitionDeps = WriteDeps & Pick<BaseDeps, 'notifications'> & TransitionObserver & EventObserver
 
