@@ -129,6 +129,8 @@ async function* follow(
 ): AsyncGenerator<StreamedEvent> {
   let feed = first
   const { epoch } = feed
+  // The reader may never ask again.
+  permit.signal.addEventListener('abort', () => feed.stop(), { once: true })
   /** Everything before is delivered. */
   let done = position?.to ?? feed.from
   const isAsked = (event: WindowEvent): boolean => beginning?.hasEnded(event.xact) !== true && matches(event, filter)
