@@ -18,6 +18,7 @@ const quietLinter = { REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_NOTIFICATIONS: 
  */
 const checks = [
   { title: 'types (tsc)', script: 'typescript/bin/tsc', args: ['-p', '.'] },
+  { title: 'types of the dashboard (tsc)', script: 'typescript/bin/tsc', args: ['-p', 'dashboard'] },
   {
     title: 'lint (oxlint)',
     script: 'oxlint/bin/oxlint',

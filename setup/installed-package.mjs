@@ -3,7 +3,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { isExecutable } from './find-program.mjs'
-import { fetchLockedPackages, linkNode, platformPackage } from './node-packages.mjs'
+import { fetchLockedPackages, isForThisMachine, linkNode, platformPackage } from './node-packages.mjs'
 import { say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
@@ -38,13 +38,6 @@ function missingPackages(root, lock) {
   return names
     .map(([path]) => path.replace(/^node_modules\//, ''))
     .filter((name) => findPackage(root, name) === undefined)
-}
-
-function isForThisMachine({ os, cpu, libc }) {
-  const suits = (list, value) => list === undefined || [list].flat().includes(value)
-  // A musl machine has no glibc version in its report. https://nodejs.org/api/process.html#processreport
-  const machineLibc = process.report?.getReport().header.glibcVersionRuntime === undefined ? 'musl' : 'glibc'
-  return suits(os, process.platform) && suits(cpu, process.arch) && suits(libc, machineLibc)
 }
 
 /** Finds a package as Node does: in this package's `node_modules`, or in one above it. */

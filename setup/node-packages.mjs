@@ -95,6 +95,14 @@ export function fetchLockedPackages(folder, lock, names, node) {
   runNpm(node, folder, [])
 }
 
+/** Whether a locked package is for this platform. */
+export function isForThisMachine({ os, cpu, libc }) {
+  const suits = (list, value) => list === undefined || [list].flat().includes(value)
+  // A musl machine has no glibc version in its report. https://nodejs.org/api/process.html#processreport
+  const machineLibc = process.report?.getReport().header.glibcVersionRuntime === undefined ? 'musl' : 'glibc'
+  return suits(os, process.platform) && suits(cpu, process.arch) && suits(libc, machineLibc)
+}
+
 /**
  * Makes `.setup/node` a link to the Node of the npm package, or to the Node of this machine if that one doesn't run here.
  * The link to the package is relative, so the folder can be moved.

@@ -92,6 +92,13 @@ const testNeeds = [
   },
 ]
 
+/** The browser of the dashboard's tests. */
+const browserNeed = {
+  programs: ['chromium'],
+  debianPackage: 'chromium',
+  purpose: 'chromium, in which the dashboard is tested',
+}
+
 /** The programs that only the tests of the container image need. */
 const packagingNeeds = ['mmdebstrap', 'umoci'].map((name) => ({
   programs: [name],
@@ -114,6 +121,11 @@ export function ensureSystemPackages() {
  */
 export function ensureTestPackages() {
   ensure([...needs, ...testNeeds], 'without them, some or all sandboxes and tests can not run here')
+}
+
+/** Installs the browser of the dashboard's tests, besides the programs of `ensureTestPackages`. */
+export function ensureBrowser() {
+  ensure([...needs, ...testNeeds, browserNeed], 'without them, the dashboard can not be tested here')
 }
 
 /** Installs the programs that make the container image, besides those of `ensureTestPackages`. */

@@ -39,7 +39,9 @@ type Source = { readonly path: string; readonly layer: string; readonly text: st
 const sources = readSources('src')
 const perlSources = sources.filter(({ path }) => path.endsWith('.pl'))
 const tests = readSources('test')
+const dashboardSources = readSources('dashboard/src')
 const everything = [
+  ...dashboardSources,
   ...sources,
   ...tests,
   ...readSources('setup'),
@@ -80,6 +82,15 @@ test('no folders of src import each other in a circle', () => {
   )
 })
 
+test('the dashboard imports types of the contract, the channel protocol, and nothing else of src', () => {
+  const breaches = dashboardSources.flatMap((source) =>
+    [...source.text.matchAll(/^import (type )?[^;]*?from '((?:\.\.\/)+src\/([\w-]+)\/[^']+)'/gms)]
+      .filter(([, type, , layer]) => layer !== 'channel' && !(type !== undefined && layer === 'contract'))
+      .map(([, , target]) => `${source.path}: ${String(target)}: the dashboard is a client of the public API`),
+  )
+  assertNone(breaches)
+})
+
 test('SQL and the database driver appear in src/store only', () => {
   const sql =
     /\b(SELECT\s[^'"`]*?\sFROM\s|INSERT\s+INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s|(?:CREATE|ALTER|DROP)\s+(?:TABLE|INDEX|ROLE)\s)/g
@@ -113,16 +124,16 @@ test('the time of day is read in lib/clock.ts only', () => {
   assertNone(breachesOf(elsewhere, /\bDate\.now\b|\bnew Date\(\s*\)/g, 'take a Clock as an argument'))
 })
 
-test(`no file of src is longer than ${maxLines} lines`, () => {
-  const long = sources
+test(`no file of src or the dashboard is longer than ${maxLines} lines`, () => {
+  const long = [...sources, ...dashboardSources]
     .map(({ path, text }) => ({ path, lines: text.split('\n').length - 1 }))
     .filter(({ lines }) => lines > maxLines)
   assertNone(long.map(({ path, lines }) => `${path}: ${lines} lines; split off its second idea`))
 })
 
 test('files and folders have lower-case names with hyphens', () => {
-  const names = /^(?:[a-z0-9]+(?:-[a-z0-9]+)*\/)+[a-z0-9]+(?:-[a-z0-9]+)*(?:\.test)?\.(?:ts|mjs|pl)$/
-  const badlyNamed = [...sources, ...tests].filter(({ path }) => !names.test(path))
+  const names = /^(?:[a-z0-9]+(?:-[a-z0-9]+)*\/)+[a-z0-9]+(?:-[a-z0-9]+)*(?:\.test)?\.(?:tsx?|mjs|pl)$/
+  const badlyNamed = [...sources, ...dashboardSources, ...tests].filter(({ path }) => !names.test(path))
   assertNone(badlyNamed.map(({ path }) => `${path}: use lower-case words with hyphens`))
 })
 
@@ -205,7 +216,7 @@ function findAll({ path, code }: Source, pattern: RegExp): readonly Finding[] {
 function readSources(folder: string): readonly Source[] {
   if (!existsSync(join(root, folder))) return []
   return readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
-    .filter((name) => /\.(ts|mjs|sql|pl)$/.test(name))
+    .filter((name) => /\.(tsx?|mjs|sql|pl)$/.test(name))
     .toSorted()
     .map((name) => {
       const path = join(folder, name)

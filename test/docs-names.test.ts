@@ -13,7 +13,7 @@ const MENTIONS = mentions()
 const FILES = globSync('**/*', { cwd: ROOT, exclude: (path) => ['node_modules', '.git', '.setup'].includes(path) })
 const BASENAMES = new Set(FILES.map((path) => basename(path)))
 const SOURCES = FILES.filter((path) =>
-  /^(src|test|bench|setup|packaging|migrations|\.ci)\/.*\.(ts|mjs|pl|pm|sql|json|sh|yml)$|^[^/]*\.(json|sql)$|^\.ci\/run$|^setup\/sandyard$/.test(
+  /^(src|dashboard|test|bench|setup|packaging|migrations|\.ci)\/.*\.(tsx?|mjs|pl|pm|sql|json|sh|yml)$|^[^/]*\.(json|sql)$|^\.ci\/run$|^setup\/sandyard$/.test(
     path,
   ),
 )

@@ -1,10 +1,11 @@
 // `node packaging/npm/build.mjs` makes what the npm package has in addition to the repository's files: `dist/`, the
-// program as JavaScript, and `npm-shrinkwrap.json`, the lock file without packages for development. npm runs it as
+// program as JavaScript and the built dashboard, and `npm-shrinkwrap.json`, the lock file without packages for development. npm runs it as
 // `prepack`, under Node 24. With `--clean` it deletes both. docs/decisions/0032-npm-package.md has the reasons.
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ensureDashboard } from '../../setup/dashboard.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const source = join(root, 'src')
@@ -14,6 +15,7 @@ const shrinkwrap = join(root, 'npm-shrinkwrap.json')
 for (const made of [target, shrinkwrap]) rmSync(made, { recursive: true, force: true })
 if (!process.argv.includes('--clean')) {
   buildProgram()
+  ensureDashboard(root, { node: process.execPath })
   writeShrinkwrap()
 }
 

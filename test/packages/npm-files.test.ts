@@ -20,7 +20,7 @@ let folder = ''
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), 'sandyard-npm-files-'))
-  for (const name of ['src', 'packaging', 'migrations', 'package.json', 'package-lock.json'])
+  for (const name of ['src', 'dashboard', 'setup', 'packaging', 'migrations', 'package.json', 'package-lock.json'])
     cpSync(join(ROOT, name), join(folder, name), { recursive: true })
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
   await build([])
@@ -32,8 +32,11 @@ after(() => {
 test('every file of src is in dist, and every relative import of dist leads to a file', () => {
   const built = (path: string): string => path.replace(/\.ts$/, '.js')
   const sources = globSync('**/*.{ts,pl}', { cwd: join(folder, 'src') })
-  assert.deepEqual(globSync('**/*.{js,pl}', { cwd: join(folder, 'dist') }).toSorted(), sources.map(built).toSorted())
-  const faults = globSync('dist/**/*.js', { cwd: folder }).flatMap((path) => {
+  assert.deepEqual(
+    globSync('**/*.{js,pl}', { cwd: join(folder, 'dist'), exclude: ['dashboard'] }).toSorted(),
+    sources.map(built).toSorted(),
+  )
+  const faults = globSync('dist/**/*.js', { cwd: folder, exclude: ['dist/dashboard'] }).flatMap((path) => {
     const text = readFileSync(join(folder, path), 'utf8')
     const targets = [...text.matchAll(/\b(?:from|import)\s*\(?\s*['"](\.{1,2}\/[^'"\n]+)['"]/g)].map(
       ([, to]) => to ?? '',
@@ -43,6 +46,13 @@ test('every file of src is in dist, and every relative import of dist leads to a
     return [...names, ...lost.map((target) => `${path} imports ${target}, which does not exist`)]
   })
   assertNone(faults, 'dist is incomplete')
+})
+
+test('the package has the built dashboard, with each file also compressed', () => {
+  const files = globSync('**/*.{html,js,css}', { cwd: join(folder, 'dist/dashboard') })
+  assert.ok(files.includes('index.html') && files.length > 3, files.join())
+  const lacking = files.filter((name) => !existsSync(join(folder, 'dist/dashboard', `${name}.br`)))
+  assertNone(lacking, 'not compressed')
 })
 
 test('the built program runs, and tells the version of package.json', async () => {

@@ -35,6 +35,7 @@ import { makeLeaderElection } from '../../loops/leader-election.ts'
 import { runLoops } from '../../loops/loop.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
+import { loadDashboard } from './load-dashboard.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeLifecycleObserver } from './lifecycle-observer.ts'
 import { describeListenError } from './listen-address.ts'
@@ -194,6 +195,7 @@ export async function startControl(
           addressOf: (request) => clients.of(request),
           ...(limited.limits.rates === undefined ? {} : { rates: limited.limits.rates }),
         })
+  const dashboard = config.dashboard === 'off' ? null : await loadDashboard()
   const server = makeServer({
     call: callWith(deps),
     log,
@@ -207,6 +209,7 @@ export async function startControl(
     ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     ...(door === null ? {} : { door }),
+    ...(dashboard === null ? {} : { dashboard }),
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],
   })
   // On shutdown, or when a step below fails, these run in the opposite order.

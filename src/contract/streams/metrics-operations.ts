@@ -81,7 +81,7 @@ const runningSandboxProperties = {
   latest: nullableComponent(MetricPointReply),
 }
 
-const OrgMetricsReply = Type.Object(
+export const OrgMetricsReply = Type.Object(
   {
     ...UseSumsProperties,
     data: Type.Array(

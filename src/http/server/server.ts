@@ -21,6 +21,7 @@ import { makeRouteTable, type RouteTable } from '../requests/route-table.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 import { agentRoute } from '../streams/agent-route.ts'
 import { attachUpgrades, type UpgradeRoute } from '../streams/upgrades.ts'
+import { addDashboardRoutes, sendPage, type Dashboard } from './dashboard-routes.ts'
 import { addRoute, refuseUnrouted, routePath } from './routes.ts'
 import { makeDeferReply, renderError, replyWithError } from './send-reply.ts'
 import { addServiceRoutes } from './service-routes.ts'
@@ -45,6 +46,8 @@ export type ServerDeps = {
   readonly clients?: ClientAddresses
   /** Additional routes, such as those of workers. They authenticate their own callers. */
   readonly plugins?: readonly FastifyPluginAsync[]
+  /** The built dashboard. Absent: there is none. */
+  readonly dashboard?: Dashboard
   /** Serves requests for other hosts than that of the API. */
   readonly door?: Door
   /** Additional WebSocket routes. They authenticate their own callers. */
@@ -133,7 +136,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   observeRequests(app, deps, table)
   refuseUnsupportedRequests(app, {
     ids: requestIds,
-    refuseUnrouted: (exchange) => refuseUnrouted({ ...deps, clients }, table, exchange),
+    refuseUnrouted: async (exchange) =>
+      (deps.dashboard === undefined ? null : sendPage(deps.dashboard, exchange)) ??
+      (await refuseUnrouted({ ...deps, clients }, table, exchange)),
   })
   app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
 
@@ -155,6 +160,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   }
   addRoute(app, routeDeps, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest })
   addServiceRoutes(app, deps)
+  if (deps.dashboard !== undefined) addDashboardRoutes(app, deps.dashboard)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
     ...deps,

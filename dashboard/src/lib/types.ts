@@ -1,0 +1,58 @@
+import type { Static } from 'typebox'
+import type { ErrorReply } from '../../../src/contract/common.ts'
+import type { EventReply } from '../../../src/contract/events/operations.ts'
+import type {
+  ApiKeyReply,
+  CreatedApiKeyReply,
+  MemberReply,
+  QuotaUsageReply,
+  RegistryCredentialReply,
+  SshKeyReply,
+} from '../../../src/contract/orgs/schemas.ts'
+import type { PreviewReply } from '../../../src/contract/previews/operations.ts'
+import type { SandboxReply } from '../../../src/contract/sandboxes/sandboxes.ts'
+import type { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
+import type { OperationReply, SnapshotReply } from '../../../src/contract/snapshots/operations.ts'
+import type {
+  MetricPointReply,
+  MetricsReply,
+  OrgMetricsReply,
+} from '../../../src/contract/streams/metrics-operations.ts'
+import type { LogEventData } from '../../../src/contract/streams/operations.ts'
+import type {
+  StorageBreakdownReply,
+  UsageBreakdownReply,
+  UsageSummaryReply,
+} from '../../../src/contract/usage/operations.ts'
+import type { VolumeFileReply } from '../../../src/contract/volumes/file-operations.ts'
+import type { VolumeReply } from '../../../src/contract/volumes/operations.ts'
+
+/** The replies of the public API, by the types of its contract. */
+
+export type Sandbox = Static<typeof SandboxReply>
+export type Spec = Static<typeof SandboxSpecReply>
+export type AuditEvent = Static<typeof EventReply>
+export type ApiKey = Static<typeof ApiKeyReply>
+export type CreatedApiKey = Static<typeof CreatedApiKeyReply>
+export type Member = Static<typeof MemberReply>
+export type Quotas = Static<typeof QuotaUsageReply>
+export type RegistryCredential = Static<typeof RegistryCredentialReply>
+export type SshKey = Static<typeof SshKeyReply>
+export type Preview = Static<typeof PreviewReply>
+export type Snapshot = Static<typeof SnapshotReply>
+export type SnapshotOperation = Static<typeof OperationReply>
+export type MetricPoint = Static<typeof MetricPointReply>
+export type Metrics = Static<typeof MetricsReply>
+export type OrgMetrics = Static<typeof OrgMetricsReply>
+export type LogLine = Static<typeof LogEventData>
+export type UsageSummary = Static<typeof UsageSummaryReply>
+export type UsageBreakdown = Static<typeof UsageBreakdownReply>
+export type StorageBreakdown = Static<typeof StorageBreakdownReply>
+export type Volume = Static<typeof VolumeReply>
+export type VolumeFile = Static<typeof VolumeFileReply>
+export type ErrorBody = Static<typeof ErrorReply>
+export type Page<Item> = {
+  readonly data: readonly Item[]
+  readonly has_more: boolean
+  readonly next_cursor: string | null
+}
