@@ -2,14 +2,14 @@
 // Invariant: `dist/dashboard/.sources` is the hash of what it was built from, so a start builds only after a change.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { cpSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fetchLockedPackages, isForThisMachine } from './node-packages.mjs'
 import { say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
-/** The folders from which the dashboard is built. From `src/contract` it takes types only. */
-const sources = ['dashboard', 'src/channel']
+/** What the dashboard is built from. From `src/contract` it takes types only. */
+const sources = ['dashboard', 'src/channel', 'tsconfig.json']
 /** The packages for development that the build needs, besides those that they need themselves. */
 const tools = ['vite', 'preact', '@preact/signals', 'uplot', '@xterm/xterm', '@xterm/addon-fit', 'cborg']
 
@@ -73,12 +73,16 @@ function withDependencies(lock, names) {
 
 function hashOf(root) {
   const hash = createHash('sha256').update(readFileSync(join(root, 'package-lock.json')))
-  for (const folder of sources) {
-    for (const entry of readdirSync(join(root, folder), { recursive: true, withFileTypes: true })) {
-      if (!entry.isFile()) continue
-      const path = join(entry.parentPath ?? entry.path, entry.name)
-      hash.update(path.slice(root.length)).update(readFileSync(path))
-    }
+  for (const source of sources) {
+    for (const path of filesOf(join(root, source))) hash.update(path.slice(root.length)).update(readFileSync(path))
   }
   return hash.digest('hex')
+}
+
+/** The paths of a file, or of all files in a folder, sorted. */
+function filesOf(path) {
+  if (statSync(path).isFile()) return [path]
+  const entries = readdirSync(path, { recursive: true, withFileTypes: true })
+  const files = entries.filter((entry) => entry.isFile())
+  return files.map((entry) => join(entry.parentPath ?? entry.path, entry.name)).sort()
 }

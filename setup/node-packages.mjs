@@ -74,13 +74,13 @@ function fetchNode(folder, lock) {
 
 /**
  * Fetches packages of the lock file into the `node_modules` of an empty folder, with an npm that `node` runs. Their
- * integrity hashes in the lock file are checked.
+ * integrity hashes in the lock file are checked. Optional dependencies come only if they are among the names.
  */
 export function fetchLockedPackages(folder, lock, names, node) {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })
   const locked = names.map((name) => {
-    const { optional: _, ...required } = lock.packages[`node_modules/${name}`]
+    const { optional: _, optionalDependencies: __, ...required } = lock.packages[`node_modules/${name}`]
     return [name, required]
   })
   const dependencies = Object.fromEntries(locked.map(([name, { version }]) => [name, version]))

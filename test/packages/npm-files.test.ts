@@ -16,11 +16,12 @@ type Manifest = {
   readonly bin: Readonly<Record<string, string>>
 }
 const MANIFEST = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as Manifest
+const MANIFESTS = ['package.json', 'package-lock.json', 'tsconfig.json']
 let folder = ''
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), 'sandyard-npm-files-'))
-  for (const name of ['src', 'dashboard', 'setup', 'packaging', 'migrations', 'package.json', 'package-lock.json'])
+  for (const name of ['src', 'dashboard', 'setup', 'packaging', 'migrations', ...MANIFESTS])
     cpSync(join(ROOT, name), join(folder, name), { recursive: true })
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
   await build([])
@@ -53,6 +54,16 @@ test('the package has the built dashboard, with each file also compressed', () =
   assert.ok(files.includes('index.html') && files.length > 3, files.join())
   const lacking = files.filter((name) => !existsSync(join(folder, 'dist/dashboard', `${name}.br`)))
   assertNone(lacking, 'not compressed')
+})
+
+test('a clone without the packages for development fetches what builds the dashboard', async () => {
+  const clone = join(folder, 'clone')
+  for (const name of ['dashboard', 'setup', 'src/channel', ...MANIFESTS])
+    cpSync(join(ROOT, name), join(clone, name), { recursive: true })
+  const ensure = `import('./setup/dashboard.mjs').then((it) => it.ensureDashboard(process.cwd(), { node: process.execPath }))`
+  await runCommand(process.execPath, ['--eval', ensure], { timeoutMs: LIMIT_MS, cwd: clone })
+  assert.ok(existsSync(join(clone, 'dist/dashboard/index.html.br')))
+  assert.ok(!existsSync(join(clone, '.setup/dashboard')), 'the packages of the build stayed')
 })
 
 test('the built program runs, and tells the version of package.json', async () => {
