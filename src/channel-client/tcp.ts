@@ -24,7 +24,7 @@ export function errnoOf(text: string): number | null {
 }
 
 /** The addresses of a sandbox itself. A server may listen on only one of them. */
-const LOOPBACKS = ['127.0.0.1', '::1'] as const
+export const LOOPBACKS = ['127.0.0.1', '::1'] as const
 
 /**
  * Opens a TCP connection inside a sandbox, to a host that the sandbox can reach. Without a host, it connects to the

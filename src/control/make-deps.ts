@@ -17,6 +17,7 @@ import type { WaitLimit } from './sandboxes/wait-for-sandbox.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import type { ConcurrencyLimit } from './requests/concurrency-limit.ts'
 import type { StreamTarget, WorkerStreams } from './streams/open-worker-stream.ts'
+import { makeNearWorkers } from './streams/near-workers.ts'
 import { makeCallerWatcher } from './streams/watch-caller.ts'
 import { makeReportBatches } from './workers/report-batches.ts'
 import { makeFindWorker } from './workers/worker-join.ts'
@@ -56,5 +57,6 @@ export function makeControlDeps(options: ControlOptions) {
     recordKeyUse: makeKeyUseRecorder(options),
     callerWatcher: makeCallerWatcher(options),
     eventFeed: makeEventFeed(options),
+    nearWorkers: makeNearWorkers(),
   }
 }

@@ -70,6 +70,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     connect: (sandbox, port) => openConnection(control, sandbox, port),
     clock: control.clock,
   })
+  /** Ends what `connections` no longer has: sockets that were upgraded. */
   const closing = new AbortController()
 
   async function admit(request: IncomingMessage): Promise<Admitted | Refused> {
@@ -121,9 +122,8 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
       host: request.headers.host ?? '',
       hidesAuthorization: hasKey,
     }
-    const signal = AbortSignal.any([closing.signal, watch.signal])
     try {
-      await send({ request, path, port: target.port, agent: used.agent, forwarded, signal })
+      await send({ request, path, port: target.port, agent: used.agent, forwarded, signal: watch.signal })
       return null
     } catch (error) {
       if (error instanceof ConnectFailure) return nothingListens(sandbox.name, target.port)
@@ -172,7 +172,10 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
         const refusal =
           admitted.kind === 'refused'
             ? admitted.refusal
-            : await pass(request, admitted, (proxied) => proxyUpgrade(proxied, socket, head))
+            : await pass(request, admitted, (proxied) => {
+                const signal = AbortSignal.any([closing.signal, proxied.signal])
+                return proxyUpgrade({ ...proxied, signal }, socket, head)
+              })
         if (refusal !== null) refuseSocket(socket, refusal)
       })().catch((error: unknown) => {
         control.log.error({ err: error }, 'a preview failed')

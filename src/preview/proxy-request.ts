@@ -44,7 +44,10 @@ export async function proxyRequest(proxied: ProxiedRequest, response: ServerResp
       reply.statusMessage ?? '',
       replyHeaders(reply.rawHeaders, reply.headers),
     )
-    response.flushHeaders()
+    // The head goes out with the first bytes of the body if they are here already: a write of the system is a tenth of the work.
+    setImmediate(() => {
+      if (!response.destroyed) response.flushHeaders()
+    })
     reply.on('error', () => response.destroy())
     reply.once('aborted', () => response.destroy())
     reply.pipe(response)

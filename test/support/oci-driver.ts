@@ -166,6 +166,7 @@ export async function makeOciFixture(
         },
         logs,
         metrics: makeNoMetrics(),
+        connectGuest: () => Promise.resolve(null),
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)
           return echo(use.touch)

@@ -133,5 +133,11 @@ async function runLocalWorker(
     }),
     onSynced,
   }
-  await runWorkerAgent({ config, log }, { host, identity }, signal)
+  const { connect } = host.driver
+  const remove = connect === undefined ? null : control.deps.nearWorkers.add(worker_id, connect)
+  try {
+    await runWorkerAgent({ config, log }, { host, identity }, signal)
+  } finally {
+    remove?.()
+  }
 }

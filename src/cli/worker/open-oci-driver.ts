@@ -18,8 +18,9 @@ import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/cgroups
 import { makeSnapshotFetcher } from '../../worker/images/fetch-snapshot.ts'
 import { startTrimLoop } from '../../worker/images/trim-loop.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
-import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-guest.ts'
+import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-guests.ts'
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
+import { makeLoopbackConnections } from '../../worker/network/loopback-connections.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openNetworks } from './open-networks.ts'
@@ -103,7 +104,11 @@ export async function openOciDriver(
   const sessions = makeSessionPermits(sessionLimits)
   const incoming = join(config.dataDir, 'images', 'incoming')
   const fetchSnapshot = await makeSnapshotFetcher({ images, dir: incoming, openFiles: openSnapshotFiles, log })
-  const guests = makeContainerGuests({ log, launcher, sessions, pty: loadPtyBinding() })
+  const loopback = makeLoopbackConnections(log)
+  opened.defer(() => {
+    loopback.close()
+  })
+  const guests = makeContainerGuests({ log, launcher, sessions, loopback, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
     key,
@@ -120,6 +125,7 @@ export async function openOciDriver(
     volumes: storage,
     logs,
     metrics,
+    connectGuest: (container, target, signal) => guests.of(container).connectSocket(target, signal),
     openGuestChannel: (container, use, capture) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {

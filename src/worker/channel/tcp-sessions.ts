@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import { getSystemErrorMessage } from 'node:util'
 import type { Channel, MessageHandlers } from './channel.ts'
 import { TcpFailure, type TcpTarget } from './guest.ts'
 import { makeInbox, sendStream } from './flow-control.ts'
@@ -108,7 +109,8 @@ function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSe
       channel.send(id, 'core.tcp.closed', {})
     } catch (error) {
       if (abort.signal.aborted) return
-      if (!(error instanceof TcpFailure)) channel.log.error({ err: error }, 'a connection into a sandbox failed')
+      if (!(error instanceof TcpFailure) && !isSystemError(error))
+        channel.log.error({ err: error }, 'a connection into a sandbox failed')
       channel.send(id, 'core.tcp.failed', { error: describeFailure(error, target) })
     } finally {
       inbox.close()
@@ -172,8 +174,17 @@ async function cut(stream: Duplex): Promise<void> {
   await ended
 }
 
+/** Describes a failure as microsandbox's agent does, with the system's error number in the text. */
 function describeFailure(error: unknown, { host, port }: TcpTarget): string {
-  return error instanceof TcpFailure ? error.message : `connect ${host}:${String(port)}: the connection failed`
+  if (error instanceof TcpFailure) return error.message
+  if (!isSystemError(error)) return `connect ${host}:${String(port)}: the connection failed`
+  const { syscall, errno } = error
+  return `${syscall} TCP stream: ${getSystemErrorMessage(errno)} (os error ${String(-errno)})`
+}
+
+/** Whether the system broke a connection: `errno` is the negative number of the error. */
+function isSystemError(error: unknown): error is Error & { readonly syscall: string; readonly errno: number } {
+  return error instanceof Error && 'syscall' in error && 'errno' in error && Number(error.errno) < 0
 }
 
 /** The maximum length of a host name. DNS names have at most 253 characters (RFC 1035). */

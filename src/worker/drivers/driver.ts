@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { SnapshotTask, TakenSnapshot } from '../../contract/snapshots/snapshot-protocol.ts'
 import type { RunId, SandboxId, SnapshotId } from '../../domain/ids.ts'
@@ -64,6 +65,12 @@ export interface Driver {
   measureDisks(): Promise<readonly RunDisk[]>
   /** Opens a stream that carries the agent protocol for one client. Rejects when the run is not running. */
   openChannel(run: RunId): Promise<Duplex>
+  /**
+   * Opens a connection to a loopback address of a running sandbox, as a socket of this process: the shortest way for a program that
+   * is in the same process. Its traffic counts as a use of the sandbox. Resolves with null where only a channel can connect.
+   * Rejects with the reason. Absent: the driver has no such sockets.
+   */
+  readonly connect?: ConnectNear
   /** Calls `onChange` within a second after the result of `list` changes. The returned function ends the calls. */
   watch(onChange: () => void): () => void
   /** The pools from which runs get resources. Absent: the driver has none. */
@@ -71,6 +78,12 @@ export interface Driver {
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>
 }
+
+export type ConnectNear = (
+  run: RunId,
+  target: { readonly host: string; readonly port: number },
+  signal: AbortSignal,
+) => Promise<Socket | null>
 
 /** What the writable layer of a running sandbox takes of the machine's disk. */
 export type RunDisk = { readonly run_id: RunId; readonly takenBytes: number }

@@ -26,8 +26,8 @@ my %NUMBERS = (
     pidfd_open => 434,
     (POSIX::uname())[4] eq 'aarch64'
     ? (waitid => 95, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, pivot_root => 41, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
-        renameat2 => 276, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
-    : (fsync => 74, prctl => 157, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
+        renameat2 => 276, sendmsg => 211, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
+    : (sendmsg => 46, fsync => 74, prctl => 157, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
         unshare => 272, signalfd4 => 289, renameat2 => 316, prlimit64 => 302, setns => 308, syncfs => 306),
 );
 
@@ -45,11 +45,12 @@ sub enter_network {
     call('setns', fileno $namespace, CLONE_NEWNET);
 }
 
-# Closes the descriptors inherited from the worker, such as terminals of sandboxes. They would otherwise stay open as
-# long as this process runs.
+# Closes the descriptors inherited from the worker, such as terminals of sandboxes, except those that are named. They would
+# otherwise stay open as long as this process runs.
 sub close_inherited {
+    my %is_kept = map { $_ => 1 } 0 .. 2, @_;
     opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
-    POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
+    POSIX::close($_) for grep { /^\d+$/ && !$is_kept{$_} } readdir $inherited;
     closedir $inherited;
 }
 

@@ -1,10 +1,10 @@
-import { spawn, type ChildProcessByStdio } from 'node:child_process'
+import { spawn, type ChildProcess } from 'node:child_process'
 import { Socket } from 'node:net'
 import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../../lib/log.ts'
 
 /** A Perl helper process of the worker. `perl/perl-process.pl` implements its side of the protocol. */
-export type PerlProcess = ChildProcessByStdio<Writable, Readable, null>
+export type PerlProcess = Pick<ChildProcess, 'kill' | 'pid'> & { readonly stdin: Writable; readonly stdout: Readable }
 
 /** One reply line of a Perl process: a word, the number of the request, and the rest. */
 export type PerlReply = { readonly word: string; readonly number: number; readonly rest: string }
@@ -15,6 +15,8 @@ type PerlOptions = {
   readonly script: string
   readonly args: readonly string[]
   readonly onReply: (reply: PerlReply) => void
+  /** Called for each socket that the process hands over, with the number of the request. Absent: it hands over none. */
+  readonly onSocket?: (number: number, socket: Socket) => void
   /**
    * Called with an error when the process could not be started, and without an error when it has ended. It may be
    * called in both ways, one after the other.
@@ -27,14 +29,15 @@ type PerlOptions = {
  * Starts a Perl process in the folder `/` and in a session of its own. Its only environment variable is PATH. Throws
  * when the worker has no file descriptors left for the pipes.
  */
-export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): PerlProcess {
+export function startPerl({ script, args, onReply, onSocket, onEnd, log }: PerlOptions): PerlProcess {
   const started = spawn('perl', [script, ...args], {
-    stdio: ['pipe', 'pipe', 'inherit'],
+    stdio: onSocket === undefined ? ['pipe', 'pipe', 'inherit'] : ['pipe', 'pipe', 'inherit', 'ipc'],
     detached: true,
     cwd: '/',
     env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
   })
-  if (!(started.stdin instanceof Socket)) {
+  const { stdin, stdout } = started
+  if (!(stdin instanceof Socket && stdout instanceof Socket)) {
     started.once('error', (error) => {
       log.warn({ err: error, script }, 'a Perl process could not be started')
     })
@@ -44,15 +47,26 @@ export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): P
   started.once('close', () => {
     onEnd()
   })
-  started.stdin.on('error', (error) => {
+  stdin.on('error', (error) => {
     log.debug({ err: error, script }, 'a Perl process no longer reads its input') // `close` reports the process's end
   })
-  onLines(started.stdout, (line) => {
+  onLines(stdout, (line) => {
     const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) ?(.*)$/s.exec(line) ?? []
     onReply({ word, number: Number(number), rest })
   })
+  if (onSocket !== undefined) takeSockets(started, onSocket)
   started.unref()
-  return started
+  return { stdin, stdout, pid: started.pid, kill: (signal) => started.kill(signal) }
+}
+
+function takeSockets(started: ChildProcess, onSocket: (number: number, socket: Socket) => void): void {
+  started.on('message', (message, socket) => {
+    if (!(socket instanceof Socket)) return
+    socket.allowHalfOpen = true // each direction ends by itself
+    if (typeof message === 'object' && 'number' in message) onSocket(Number(message.number), socket)
+    else socket.destroy()
+  })
+  started.channel?.unref()
 }
 
 /** Sends a request. Its replies contain the same `number`. */

@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { IdRange } from '../../../domain/workers/id-range.ts'
 import type { SnapshotId } from '../../../domain/ids.ts'
@@ -13,6 +14,7 @@ import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
+import type { TcpTarget } from '../../channel/guest.ts'
 import type { RunUsage } from './run/run-activity.ts'
 import type { OutputCaptures } from './run/output-captures.ts'
 import type { Cgroups } from './cgroups/cgroups.ts'
@@ -101,6 +103,8 @@ export type OciDriverInput = {
    * and copies the output of the client's processes to `capture`.
    */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
+  /** Connects to a loopback address of a container. See `connect` of `Driver`. */
+  readonly connectGuest: (container: Container, target: TcpTarget, signal: AbortSignal) => Promise<Socket | null>
   /**
    * Gets the image with the files of a snapshot that another worker has. Rejects with `StartError`. Absent: there is no other worker.
    */

@@ -29,6 +29,7 @@ import { assertMachineUsable, probeMachine } from './run/probe.ts'
 import { releaseRun, removeMounts } from './run/release.ts'
 import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
 import { makeRunActivity, type RunActivity } from './run/run-activity.ts'
+import { touchWhileUsed } from './run/touch-while-used.ts'
 import { observeRun } from './run/run-phase.ts'
 import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { reportRefusals } from '../shared/report-refusals.ts'
@@ -73,6 +74,12 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   poolFiller.fill()
   context.growth.start()
   reportRefusals(context, supervisor)
+  const runningContainer = async (run: OciRunRecord['run_id']) => {
+    const record = records.read(run)
+    const container = record === null ? null : await containerOf(context, record)
+    if (record === null || container === null) throw new Error(`run ${run} is not running`)
+    return { record, container }
+  }
   const parts = opened.move()
   return {
     name: 'oci',
@@ -95,16 +102,14 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       )
     },
     async openChannel(run) {
-      const record = records.read(run)
-      const container = record === null ? null : await containerOf(context, record)
-      if (record === null || container === null) throw new Error(`run ${run} is not running`)
-      const usage = {
-        touch: () => {
-          activity.touch(run)
-        },
-        hold: () => activity.hold(run),
-      }
+      const { container, record } = await runningContainer(run)
+      const usage = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
       return input.openGuestChannel(container, usage, logs.writerOf(record.sandbox_id))
+    },
+    async connect(run, target, signal) {
+      const { container } = await runningContainer(run)
+      const socket = await input.connectGuest(container, target, signal)
+      return socket === null ? null : touchWhileUsed(socket, () => activity.touch(run))
     },
     watch: (onChange) => supervisor.watch(onChange),
     pools: () => [

@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { TestContext } from 'node:test'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import type { Container } from '../../../../src/worker/drivers/oci/container.ts'
+import { makeLoopbackConnections } from '../../../../src/worker/network/loopback-connections.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
@@ -19,6 +21,10 @@ import { waitUntil, waitUntilUnchanged } from '../../../support/wait.ts'
 
 // Connections into a real container. Its server is a small script for the toolbox's perl.
 
+/** The two ways in which the worker connects: every test of a loopback address runs with both. */
+const WAYS = ['a process in the sandbox', 'a socket in its network namespace'] as const
+type Way = (typeof WAYS)[number]
+
 const missing = whyNoContainer()
 const skip = missing === null ? false : `no real container here: ${missing}`
 const MIB = 1024 * 1024
@@ -27,26 +33,43 @@ const LIMIT_MS = 60_000
 const FLOOD_BYTES = 64 * MIB
 
 let box: TestContainer
-let guest: Guest
+let guests: Readonly<Record<Way, Guest>>
+const loopback = makeLoopbackConnections(makeLog('silent'))
 before(async () => {
   if (missing !== null) return
   box = await startTestContainer({
     // With these variables, our helper programs would load files of the sandbox or print messages in another language.
     spec: { env: [{ key: 'PERL5OPT', value: '-Mno_such_module' }, { key: 'LD_PRELOAD', value: '/no/such.so' }, { key: 'LC_ALL', value: 'de_DE.UTF-8' }] }, // prettier-ignore
   })
-  guest = makeContainerGuest(box.container, {
+  const deps = {
     log: makeLog('silent'),
     sessions: UNLIMITED_SESSIONS,
     launcher: makeLauncher(makeLog('silent')),
     pty: null,
-  })
+  }
+  guests = {
+    'a process in the sandbox': makeContainerGuest(box.container, deps),
+    'a socket in its network namespace': makeContainerGuest(namingItsNetwork(box.container), { ...deps, loopback }),
+  }
 })
 after(() => {
+  loopback.close()
   if (missing === null) box.remove()
 })
 
-function connect(t: TestContext): AgentClient {
-  const client = connectAgent(guest)
+/** The container as a worker sees it: the runtime made the namespace of this one, a worker makes those of sandboxes itself. */
+function namingItsNetwork(container: Container): Container {
+  const runDir = join(container.runDir, 'named')
+  mkdirSync(runDir, { mode: 0o700 })
+  const path = `/proc/${String(container.initPid)}/ns/net`
+  const config: unknown = JSON.parse(readFileSync(join(container.runDir, 'config.json'), 'utf8'))
+  const linux = { namespaces: [{ type: 'network', path }] }
+  writeFileSync(join(runDir, 'config.json'), JSON.stringify(Object.assign({}, config, { linux })))
+  return { ...container, runDir }
+}
+
+function connect(t: TestContext, way: Way = 'a process in the sandbox'): AgentClient {
+  const client = connectAgent(guests[way])
   t.after(() => client.hangUp())
   return client
 }
@@ -88,24 +111,29 @@ function commandOf(pid: string): string {
   }
 }
 
-test('127.0.0.1 is the sandbox: a server in it is reached, and one on the host is not', { skip }, async (t) => {
-  const client = connect(t)
-  const host = await startTcpServer()
-  t.after(() => host.close())
-  const port = await serveInside(client, ECHO)
-  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
-  tcp.send('early')
-  await tcp.connected()
-  await waitUntil(() => tcp.data().toString() === 'early', LIMIT_MS)
-  tcp.end()
-  assert.equal((await tcp.last()).type, 'core.tcp.closed')
-  assert.deepEqual(tcp.types(), ['connected', 'data', 'eof', 'closed'])
-  const strange = openTcp(client, 101, { host: '127.0.0.1', port: host.port })
-  assert.deepEqual((await strange.last()).payload, {
-    error: `connect 127.0.0.1:${String(host.port)}: Connection refused (os error 111)`,
-  })
-  assert.equal(carriers(), 0)
-})
+for (const way of WAYS)
+  test(
+    `127.0.0.1 is the sandbox: a server in it is reached, and one on the host is not (by ${way})`,
+    { skip },
+    async (t) => {
+      const client = connect(t, way)
+      const host = await startTcpServer()
+      t.after(() => host.close())
+      const port = await serveInside(client, ECHO)
+      const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+      tcp.send('early')
+      await tcp.connected()
+      await waitUntil(() => tcp.data().toString() === 'early', LIMIT_MS)
+      tcp.end()
+      assert.equal((await tcp.last()).type, 'core.tcp.closed')
+      assert.deepEqual(tcp.types(), ['connected', 'data', 'eof', 'closed'])
+      const strange = openTcp(client, 101, { host: '127.0.0.1', port: host.port })
+      assert.deepEqual((await strange.last()).payload, {
+        error: `connect 127.0.0.1:${String(host.port)}: Connection refused (os error 111)`,
+      })
+      assert.equal(carriers(), 0)
+    },
+  )
 
 test('a connection that the sandbox’s network doesn’t allow fails with a message', { skip }, async (t) => {
   const client = connect(t)
@@ -115,51 +143,74 @@ test('a connection that the sandbox’s network doesn’t allow fails with a mes
   assert.match(String((await unknown.last()).payload['error']), /failed to lookup address information: /)
 })
 
-test('megabytes pass completely in both directions at once', { skip }, async (t) => {
-  const client = connect(t)
-  const port = await serveInside(client, ECHO)
-  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
-  const pieces = Array.from({ length: 32 }, () => randomBytes(MIB))
-  for (const piece of pieces) tcp.send(piece)
-  tcp.end()
-  assert.equal((await tcp.last(LIMIT_MS)).type, 'core.tcp.closed')
-  assert.ok(tcp.data().equals(Buffer.concat(pieces)))
-})
+for (const way of WAYS)
+  test(`megabytes pass completely in both directions at once (by ${way})`, { skip }, async (t) => {
+    const client = connect(t, way)
+    const port = await serveInside(client, ECHO)
+    const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+    const pieces = Array.from({ length: 32 }, () => randomBytes(MIB))
+    for (const piece of pieces) tcp.send(piece)
+    tcp.end()
+    assert.equal((await tcp.last(LIMIT_MS)).type, 'core.tcp.closed')
+    assert.ok(tcp.data().equals(Buffer.concat(pieces)))
+  })
 
-test('when the server ends its side first, the client sees an end and can still send', { skip }, async (t) => {
-  const client = connect(t)
-  const port = await serveInside(client, 'while (accept(S, L)) { syswrite(S, "bye"); shutdown(S, 1); sysread(S, $b, 99); print $b, "\\n"; close S }') // prettier-ignore
-  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
-  await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
-  assert.equal(tcp.data().toString(), 'bye')
-  tcp.send('still heard')
-  await waitUntil(() => client.text(1).includes('still heard'), LIMIT_MS)
-  tcp.end()
-  assert.equal((await tcp.last()).type, 'core.tcp.closed')
-})
+for (const way of WAYS)
+  test(
+    `when the server ends its side first, the client sees an end and can still send (by ${way})`,
+    { skip },
+    async (t) => {
+      const client = connect(t, way)
+      const port = await serveInside(client, 'while (accept(S, L)) { syswrite(S, "bye"); shutdown(S, 1); sysread(S, $b, 99); print $b, "\\n"; close S }') // prettier-ignore
+      const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+      await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
+      assert.equal(tcp.data().toString(), 'bye')
+      tcp.send('still heard')
+      await waitUntil(() => client.text(1).includes('still heard'), LIMIT_MS)
+      tcp.end()
+      assert.equal((await tcp.last()).type, 'core.tcp.closed')
+    },
+  )
 
-test('a server that does not read blocks the client', { skip }, async (t) => {
-  const client = connect(t)
-  const port = await serveInside(client, 'accept(S, L); sleep 1000')
-  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
-  await tcp.connected()
-  const taken = (): number => FLOOD_BYTES + MIB - client.stream.writableLength
-  const piece = Buffer.alloc(MIB)
-  for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) tcp.send(piece)
-  await waitUntilUnchanged(taken, LIMIT_MS)
-  assert.ok(taken() < FLOOD_BYTES, `${String(taken() / MIB)} MiB were taken from it`)
-})
+for (const way of WAYS)
+  test(`a server that does not read blocks the client (by ${way})`, { skip }, async (t) => {
+    const client = connect(t, way)
+    const port = await serveInside(client, 'accept(S, L); sleep 1000')
+    const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+    await tcp.connected()
+    const taken = (): number => FLOOD_BYTES + MIB - client.stream.writableLength
+    const piece = Buffer.alloc(MIB)
+    for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) tcp.send(piece)
+    await waitUntilUnchanged(taken, LIMIT_MS)
+    assert.ok(taken() < FLOOD_BYTES, `${String(taken() / MIB)} MiB were taken from it`)
+  })
 
-test('a broken connection, a disconnect and a failure leave no process in the sandbox', { skip }, async (t) => {
-  const client = connect(t)
-  const port = await serveInside(client, 'while (accept($s[@s], L)) {}')
-  const one = openTcp(client, 100, { host: '127.0.0.1', port })
-  await one.connected()
-  assert.equal(carriers(), 1)
-  one.close()
-  await waitUntil(() => carriers() === 0, LIMIT_MS)
-  for (let id = 101; id < 109; id++) openTcp(client, id, { host: '127.0.0.1', port })
-  await client.next(({ id, type }) => id > 100 && type === 'core.tcp.connected', LIMIT_MS)
-  await client.hangUp()
-  assert.equal(carriers(), 0)
+for (const way of WAYS)
+  test(
+    `a broken connection, a disconnect and a failure leave no process in the sandbox (by ${way})`,
+    { skip },
+    async (t) => {
+      const client = connect(t, way)
+      const port = await serveInside(client, 'while (accept($s[@s], L)) {}')
+      const one = openTcp(client, 100, { host: '127.0.0.1', port })
+      await one.connected()
+      assert.equal(carriers(), way === 'a process in the sandbox' ? 1 : 0)
+      one.close()
+      await waitUntil(() => carriers() === 0, LIMIT_MS)
+      for (let id = 101; id < 109; id++) openTcp(client, id, { host: '127.0.0.1', port })
+      await client.next(({ id, type }) => id > 100 && type === 'core.tcp.connected', LIMIT_MS)
+      await client.hangUp()
+      assert.equal(carriers(), 0)
+    },
+  )
+
+test('a reset of the server is reported with the number of the error', { skip }, async (t) => {
+  const client = connect(t, 'a socket in its network namespace')
+  const port = await serveInside(
+    client,
+    'accept(S, L); setsockopt(S, SOL_SOCKET, SO_LINGER, pack("ii", 1, 0)); close S; sleep 9',
+  )
+  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+  const error = String((await tcp.last()).payload['error'])
+  assert.match(error, /^(read|connect|write) TCP stream: .+ \(os error 104\)$/i)
 })

@@ -1,11 +1,13 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
+import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
-import { ExecFailure, type Guest, type GuestProcess } from '../../../channel/guest.ts'
+import { isLoopback, type LoopbackConnections } from '../../../network/loopback-connections.ts'
+import { ExecFailure, type Guest, type GuestProcess, type TcpTarget } from '../../../channel/guest.ts'
 import type { SessionPermits } from '../../../channel/session-permits.ts'
 import type { Container } from '../container.ts'
 import { startExecOnPipes, type ExecCli, type TerminalSize } from './exec-cli.ts'
@@ -25,19 +27,28 @@ import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup }
 import type { PtyBinding } from './pty-binding.ts'
 import { describeStartFailure } from './start-failure.ts'
 import { startWithPermit } from './start-with-permit.ts'
+import { connectLoopback } from './connect-loopback.ts'
 import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 
-type ContainerGuestDeps = {
+export type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
   /** Limits how many sessions are open at once. */
   readonly sessions: SessionPermits
+  /** Opens connections to loopback addresses of containers. Absent: a process in the container makes each connection. */
+  readonly loopback?: LoopbackConnections
   /** The result of `loadPtyBinding`. If it is null, script(1) creates terminals. */
   readonly pty: PtyBinding | null
   /** How long a runtime may take to start a process. `START_TIMEOUT_MS` by default. */
   readonly startTimeoutMs?: number
+}
+
+/** A guest that may also connect without a process in the container. */
+export type ContainerGuest = Guest & {
+  /** As `connect`, with a socket of this process. Resolves with null where only a process in the container can connect. */
+  connectSocket(target: TcpTarget, signal: AbortSignal): Promise<Socket | null>
 }
 
 /**
@@ -54,7 +65,7 @@ const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
  * container: it keeps pipes ready and serves any number of channels. The worker must be root, and `runDir` must contain
  * the container's bundle.
  */
-export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
+export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): ContainerGuest {
   const fifoPool = makeFifoPool(container.runDir, deps.log)
   const pidFiles = makePidFileWaiter(fifoPool.folder)
   const isGvisor = container.runtimeName === 'runsc'
@@ -137,7 +148,16 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
+  const connectSocket: ContainerGuest['connectSocket'] = async (target, signal) => {
+    const { loopback, sessions } = deps
+    const { netnsPath } = await readBase()
+    // gVisor has loopback devices of its own, which are not in the namespace.
+    if (loopback === undefined || !detaches(container) || netnsPath === null || !isLoopback(target.host)) return null
+    return await connectLoopback({ loopback, sessions }, { container, netnsPath }, target, signal)
+  }
+
   return {
+    connectSocket,
     async exec(request) {
       const tty = request.tty === null ? null : withDefaultSize(request.tty)
       return await start(await makeProcessSpec(container, await readBase(), { ...request, tty }), tty)
@@ -153,6 +173,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       }
     },
     async connect(target, signal) {
+      const socket = await connectSocket(target, signal)
+      if (socket !== null) return socket
       const run = async (args: readonly string[]): Promise<GuestProcess> => {
         const spec = makeToolProcessSpec(await readBase(), toolCommand('tcp.pl', args))
         if (spec === null) throw new ExecFailure('other', NOT_OFFERED)
@@ -252,27 +274,5 @@ function isGone(pid: number): boolean {
     return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
   } catch {
     return true
-  }
-}
-
-/** The guests of a worker's containers. All channels of a container share one guest and its ready pipes. */
-type ContainerGuests = { of(container: Container): Guest }
-
-/** The maximum number of guests in memory. A dropped guest is created again on demand. */
-const KEPT_LIMIT = 2_048
-
-/** Creates an empty set of guests, which are created on demand. */
-export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
-  const guests = new Map<string, Guest>()
-  return {
-    of(container) {
-      const key = `${container.id} ${String(container.initPid)}`
-      const guest = guests.get(key) ?? makeContainerGuest(container, deps)
-      guests.delete(key)
-      guests.set(key, guest)
-      const [oldest] = guests.keys()
-      if (guests.size > KEPT_LIMIT && oldest !== undefined) guests.delete(oldest)
-      return guest
-    },
   }
 }

@@ -21,6 +21,8 @@ export type ProcessDefaults = {
   readonly rlimits: readonly OciRlimit[]
   /** The mount points in the container. */
   readonly mountPoints: readonly string[]
+  /** The file of the container's network namespace, if it is one of the host's. */
+  readonly netnsPath: string | null
 }
 
 type OciRlimit = { readonly type: string; readonly soft: number; readonly hard: number }
@@ -38,6 +40,7 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
     shared: { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj },
     rlimits: Array.isArray(rlimits) ? rlimits.flatMap(asRlimit) : [],
     mountPoints: Array.isArray(config['mounts']) ? config['mounts'].flatMap(asMountPoint) : [],
+    netnsPath: netnsPathOf(asObject(config['linux'])),
   }
 }
 
@@ -180,6 +183,11 @@ function asRlimit(value: unknown): readonly OciRlimit[] {
 function asMountPoint(value: unknown): readonly string[] {
   const { destination } = asObject(value)
   return typeof destination === 'string' ? [destination] : []
+}
+
+function netnsPathOf({ namespaces }: Readonly<Record<string, unknown>>): string | null {
+  const found = (Array.isArray(namespaces) ? namespaces : []).map(asObject).find(({ type }) => type === 'network')
+  return typeof found?.['path'] === 'string' ? found['path'] : null
 }
 
 function asObject(value: unknown): Readonly<Record<string, unknown>> {
