@@ -1,6 +1,7 @@
 //! What test/e2e/sdk*.test.ts do with the npm SDK, done with the Rust SDK. One line is printed for each step.
 
 use microsandbox::sandbox::RlimitResource;
+use microsandbox::snapshot::Snapshot;
 use microsandbox::{ExecEvent, ExecHandle, MicrosandboxError, Sandbox, Volume};
 use std::time::Duration;
 
@@ -157,6 +158,33 @@ async fn settings(_walk: &Sandbox) -> Outcome {
     Ok(())
 }
 
+async fn snapshots(walk: &Sandbox) -> Outcome {
+    let of_walk = |name: &str| Snapshot::builder(name).from_sandbox("rust-walk");
+    walk.shell("echo kept > /root/kept").await?;
+    let made = of_walk("rust-shot").label("team", "ml").create().await?;
+    assert_eq!(made.labels().get("team").map(String::as_str), Some("ml"));
+    let listed = Snapshot::list().await?;
+    assert_eq!(listed.iter().map(|one| one.name()).collect::<Vec<_>>(), [Some("rust-shot")]);
+    assert_eq!(Snapshot::get("rust-shot").await?.digest(), made.digest());
+    assert_eq!(Snapshot::open("rust-shot").await?.digest(), made.digest());
+    let taken = of_walk("rust-shot").create().await;
+    assert!(matches!(taken, Err(MicrosandboxError::SnapshotAlreadyExists(_))), "{:?}", taken.err());
+    walk.shell("echo later > /root/kept").await?;
+    assert_ne!(of_walk("rust-shot").force().create().await?.digest(), made.digest());
+    let copy = Sandbox::restore("rust-shot").name("rust-copy").memory(256u32).restore().await?;
+    assert_eq!(copy.shell("cat /root/kept").await?.stdout()?, "later\n");
+    Snapshot::remove("rust-shot", false).await?;
+    let absent = Snapshot::get("rust-shot").await;
+    assert!(matches!(absent, Err(MicrosandboxError::SnapshotNotFound(_))), "{:?}", absent.err());
+    let nobody = Snapshot::builder("rust-none").from_sandbox("nobody").create().await;
+    assert!(matches!(nobody, Err(MicrosandboxError::SandboxNotFound(_))), "{:?}", nobody.err());
+    let unnamed = of_walk("~x").create().await;
+    assert!(matches!(unnamed, Err(MicrosandboxError::InvalidConfig(_))), "{:?}", unnamed.err());
+    assert_eq!(copy.shell("cat /root/kept").await?.stdout()?, "later\n");
+    copy.destroy().await?;
+    Ok(())
+}
+
 async fn next_output(handle: &mut ExecHandle) -> Vec<u8> {
     loop {
         match handle.recv().await {
@@ -185,7 +213,7 @@ macro_rules! walk {
 #[tokio::main]
 async fn main() -> Outcome {
     let sandbox = Sandbox::builder("rust-walk").image(IMAGE).create().await?;
-    walk!(&sandbox, commands, streams, terminal, failures, files, volumes, lifecycle, settings);
+    walk!(&sandbox, commands, streams, terminal, failures, files, volumes, lifecycle, settings, snapshots);
     sandbox.destroy().await?;
     Ok(())
 }
