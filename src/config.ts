@@ -6,6 +6,7 @@ import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { RETENTION_SETTINGS } from './settings/retention.ts'
 import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
+import { SIGN_IN_SETTINGS } from './settings/sign-in.ts'
 import { TRACING_SETTINGS } from './settings/tracing.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
@@ -22,6 +23,7 @@ export function defaultDataDir(): string {
 /** Every setting of Sandyard. The table in docs/settings.md is generated from this object. */
 export const SETTINGS = {
   ...SERVER_SETTINGS,
+  ...SIGN_IN_SETTINGS,
   ...CONNECTION_SETTINGS,
   ...WORKER_SETTINGS,
   ...OUTBOUND_SETTINGS,

@@ -212,6 +212,7 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'path.sandbox_id': 'The id of the sandbox.',
   'path.name': 'The name of the sandbox.',
   'path.api_key_id': 'The id of the API key.',
+  'path.member_id': 'The id of the membership, as the list of members has it.',
   'path.credential_id': 'The id of the credential.',
   'path.ssh_key_id': 'The id of the SSH key.',
   'path.event_id': 'The id of the event.',

@@ -56,6 +56,7 @@ export const EXAMPLES: Readonly<Record<string, unknown>> = {
   DiskSnapshotRef: { type: 'managed', id: 'nightly' },
   DiskSnapshotRefManaged: { type: 'managed', id: 'nightly' },
   'DiskSnapshotRefManaged.id': 'nightly',
+  sign_in_path: '/sign-in#token=syl_…',
   requires: [],
   extensions: {},
 

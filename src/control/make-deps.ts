@@ -5,6 +5,7 @@ import type { BaseDeps, ControlSettings } from './deps.ts'
 import { makeKeyUseRecorder } from './orgs/authenticate.ts'
 import { makeKeyCache } from './orgs/key-cache.ts'
 import { makeIdempotencyClaims } from './requests/idempotency-claims.ts'
+import type { SignedIn } from './sign-in/sessions.ts'
 import type { TraceDeps } from './requests/trace-work.ts'
 import { makeAdmitInBatch } from './sandboxes/admit-in-batch.ts'
 import { makeDeleteInBatch } from './sandboxes/delete-sandbox.ts'
@@ -54,6 +55,7 @@ export function makeControlDeps(options: ControlOptions) {
     reportBatches: makeReportBatches(options),
     findWorker: makeFindWorker(options),
     keyCache: makeKeyCache(),
+    knownSessions: makeKeyCache<SignedIn>(0),
     recordKeyUse: makeKeyUseRecorder(options),
     callerWatcher: makeCallerWatcher(options),
     eventFeed: makeEventFeed(options),

@@ -2,7 +2,7 @@
  * The topics of notifications between server processes (`store/postgres/notifications.ts`). A notification is only a
  * hint. Every subscriber also checks the database regularly, so a lost notification costs only time.
  */
-import type { ApiKeyId, OrgId, SandboxId, SnapshotId, SshKeyId } from '../domain/ids.ts'
+import type { ApiKeyId, OrgId, SandboxId, SessionId, SnapshotId, SshKeyId } from '../domain/ids.ts'
 import type { VolumeHome } from '../store/volumes/volumes.ts'
 
 /** Runs wait to be placed, or capacity became free. */
@@ -50,6 +50,11 @@ export function apiKeyTopic(id: ApiKeyId): string {
 
 /** An SSH key was removed. It has the topic of an API key, because both are watched as keys of callers. */
 export function sshKeyTopic(id: SshKeyId): string {
+  return `api_key:${id}`
+}
+
+/** A session ended, or its member's rights changed. It has the topic of an API key, as an SSH key has. */
+export function sessionTopic(id: SessionId): string {
   return `api_key:${id}`
 }
 

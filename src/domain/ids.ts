@@ -20,6 +20,8 @@ export type SnapshotOperationId = Branded<'SnapshotOperationId'>
 export type PreviewId = Branded<'PreviewId'>
 export type UserId = Branded<'UserId'>
 export type MemberId = Branded<'MemberId'>
+/** A session of a member in a browser. */
+export type SessionId = Branded<'SessionId'>
 
 /** Brands a string as an identifier. Use it where the string enters the program: a path parameter, a column, a new id. */
 export function asId<Id extends Branded<string>>(text: string): Id {

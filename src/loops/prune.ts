@@ -1,7 +1,10 @@
 /** Loops that delete expired rows, batch after batch. */
 import type { BaseDeps } from '../control/deps.ts'
+import { SESSION_IDLE_MS } from '../domain/sign-in/session.ts'
 import type { Queryable } from '../store/postgres/database.ts'
 import * as idempotency from '../store/requests/idempotency.ts'
+import * as links from '../store/sign-in/links.ts'
+import * as sessions from '../store/sign-in/sessions.ts'
 import * as streamTickets from '../store/streams/stream-tickets.ts'
 import * as joinTokens from '../store/workers/join-tokens.ts'
 import type { Loop } from './loop.ts'
@@ -36,6 +39,19 @@ export function makePruneJoinTokensLoop(deps: PruneDeps): Loop {
     periodMs: 3_600_000,
     batch: 1_000,
     prune: (q, now, limit) => joinTokens.prune(q, new Date(now.getTime() - TOKEN_KEPT_MS), limit),
+  })
+}
+
+/** Deletes sessions and sign-in links that have expired. They open nothing even before. */
+export function makePruneSessionsLoop(deps: PruneDeps): Loop {
+  return makePruneLoop(deps, {
+    name: 'prune-sessions',
+    periodMs: 3_600_000,
+    batch: 1_000,
+    prune: async (q, now, limit) => {
+      const seenSince = new Date(now.getTime() - SESSION_IDLE_MS)
+      return Math.max(await sessions.prune(q, { now, seenSince, limit }), await links.prune(q, now, limit))
+    },
   })
 }
 

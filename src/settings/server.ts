@@ -59,15 +59,6 @@ export const SERVER_SETTINGS = {
       'the domain beneath which ports of sandboxes are opened, as PORT-SLUG.DOMAIN; https:// before it and :PORT after it say how clients reach it; off turns previews off',
     parse: parsePreviewDomain,
   } satisfies Setting<PreviewDomain>,
-  dashboard: {
-    variable: 'SANDYARD_DASHBOARD',
-    flag: null,
-    fallback: 'off',
-    unit: 'off, proxied',
-    meaning:
-      'whether the dashboard is served at /; proxied: a proxy before the server signs people in, answers /auth/session and sends a key with each request',
-    parse: oneOf<'off' | 'proxied'>(['off', 'proxied']),
-  } satisfies Setting<'off' | 'proxied'>,
   dataDir: {
     variable: 'SANDYARD_DATA_DIR',
     flag: 'data-dir',

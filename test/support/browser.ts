@@ -15,8 +15,6 @@ const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
 
 /** Why no browser can run here, or false. For `{ skip }`. */
 export function whyNoBrowser(): string | false {
-  if (process.env['SANDYARD_TEST_DASHBOARD'] === undefined)
-    return '`npm run test:dashboard` runs it, until members can sign in to the dashboard'
   return findChromium() === undefined ? 'chromium is not installed' : false
 }
 
@@ -26,11 +24,12 @@ function findChromium(): string | undefined {
 }
 
 export type Size = keyof typeof SIZES
+type Cookie = Parameters<ReturnType<Page['context']>['addCookies']>[0][number]
 
 /** A browser. Its pages fail the test on an error in the console, so read `complaints` at the end. */
 export type TestBrowser = {
   /** Opens a page in a profile of its own. */
-  open(url: string, size?: Size): Promise<Page>
+  open(url: string, options?: { readonly size?: Size; readonly cookies?: readonly Cookie[] }): Promise<Page>
   /** What the consoles of all pages complained about, but for requests that were refused on purpose. */
   readonly complaints: readonly string[]
   close(): Promise<void>
@@ -46,7 +45,7 @@ export async function openBrowser(): Promise<TestBrowser> {
   const complaints: string[] = []
   return {
     complaints,
-    async open(url, size = 'desktop') {
+    async open(url, { size = 'desktop', cookies = [] } = {}) {
       const context = await browser.newContext({
         viewport: SIZES[size],
         isMobile: size === 'phone',
@@ -57,6 +56,7 @@ export async function openBrowser(): Promise<TestBrowser> {
         acceptDownloads: true,
         bypassCSP: false,
       })
+      await context.addCookies([...cookies])
       context.setDefaultTimeout(LIMIT_MS * TIMEOUT_FACTOR)
       const page = await context.newPage()
       page.on('console', (message) => {

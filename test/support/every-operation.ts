@@ -3,6 +3,7 @@ import { createPreview } from '../../src/control/previews/previews.ts'
 import { createSnapshot } from '../../src/control/snapshots/create-snapshot.ts'
 import { getSnapshotOperation } from '../../src/control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
+import { addMember } from '../../src/control/orgs/members.ts'
 import { createApiKey } from '../../src/control/orgs/api-keys.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { saveCredential } from '../../src/control/orgs/registry-credentials.ts'
@@ -38,6 +39,7 @@ export type ExampleObjects = {
   readonly api_key_id: string
   readonly credential_id: string
   readonly ssh_key_id: string
+  readonly member_id: string
   readonly preview: { readonly id: string }
   readonly snapshot: { readonly id: string; readonly operation_id: string; readonly name: string }
 }
@@ -105,6 +107,14 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   open_agent: changes(['sandbox_channel_opened'], onRunning),
   get_org: reads(),
   list_members: reads(),
+  invite_member: changes(['member_added', 'sign_in_link_created'], ({ mark }) => ({
+    body: { email: `invited-${mark}@example.org`, role: 'viewer' },
+  })),
+  change_member: changes(['member_role_changed'], ({ member_id }) => ({
+    params: { member_id },
+    body: { role: 'admin' },
+  })),
+  remove_member: changes(['member_removed'], ({ member_id }) => ({ params: { member_id } })),
   get_quotas: reads(),
   get_usage: reads(),
   get_sandbox_breakdown: reads(),
@@ -242,8 +252,10 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
     username: 'me',
     password: 'hidden-password',
   })
+  const member = { email: `member-${mark}@example.org`, display_name: null, role: 'member' } as const
   return {
     mark,
+    member_id: await addMember(deps, caller, member),
     idle,
     running,
     volume: { id: volume.id, name: `volume-${mark}` },

@@ -12,6 +12,7 @@ const THINGS: ExampleObjects = {
   api_key_id: SANDBOX_ID,
   credential_id: SANDBOX_ID,
   ssh_key_id: SANDBOX_ID,
+  member_id: SANDBOX_ID,
   preview: { id: '00000000-0000-7000-8000-000000000009' },
   snapshot: { id: SANDBOX_ID, operation_id: SANDBOX_ID, name: 'nightly' },
 }

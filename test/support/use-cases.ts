@@ -1,5 +1,6 @@
 import type * as readEvents from '../../src/control/events/read-events.ts'
 import type * as authenticate from '../../src/control/orgs/authenticate.ts'
+import type * as signInSessions from '../../src/control/sign-in/sessions.ts'
 import type * as orgs from '../../src/control/orgs/orgs.ts'
 import type * as idempotency from '../../src/control/requests/idempotency.ts'
 import type * as createSandbox from '../../src/control/sandboxes/create-sandbox.ts'
@@ -17,6 +18,7 @@ import { callWith, type CallUseCase } from '../../src/http/requests/call-use-cas
 
 type UseCaseModules = typeof readEvents &
   typeof authenticate &
+  typeof signInSessions &
   typeof orgs &
   typeof idempotency &
   typeof createSandbox &

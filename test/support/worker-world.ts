@@ -97,6 +97,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       metrics: new Registry(),
       unreadyReasons: () => Promise.resolve([]),
       settings: DEFAULT_SERVER_SETTINGS,
+      signIn: { oidc: null },
       plugins: [makeSyncRoute({ ...gate, tickets: relay, replicas: { urls: [] } })],
       upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
     })

@@ -19,6 +19,7 @@ import { freeDatabaseBallast } from '../server/open-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { createFirstKey } from '../server/first-key.ts'
+import { printDashboard } from '../server/print-dashboard.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
 import { incarnationFilePath } from '../worker/worker-storage.ts'
@@ -85,6 +86,7 @@ async function runUp({ config: given }: Call): Promise<void> {
     }
     missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
     printClientSetup(given, control, first)
+    await printDashboard(control, first)
     await working // a permanent failure of the worker ends the program with its error
   } finally {
     failed.abort(new Error('the server ends'))

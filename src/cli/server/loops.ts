@@ -11,7 +11,12 @@ import { makeReapVolumesLoop } from '../../loops/reap-volumes.ts'
 import { makeSnapshotsLoop } from '../../loops/make-snapshots.ts'
 import { makeScheduleSnapshotsLoop } from '../../loops/schedule-snapshots.ts'
 import { makeFinishDeparturesLoop } from '../../loops/finish-departures.ts'
-import { makePruneIdempotencyKeysLoop, makePruneJoinTokensLoop, makePruneStreamTicketsLoop } from '../../loops/prune.ts'
+import {
+  makePruneIdempotencyKeysLoop,
+  makePruneJoinTokensLoop,
+  makePruneSessionsLoop,
+  makePruneStreamTicketsLoop,
+} from '../../loops/prune.ts'
 import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
 import { makeRestartEndedLoop } from '../../loops/restart-ended.ts'
 import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
@@ -38,6 +43,7 @@ export function loopsOf(
     makePruneStreamTicketsLoop(deps),
     makePruneIdempotencyKeysLoop(deps),
     makePruneJoinTokensLoop(deps),
+    makePruneSessionsLoop(deps),
     makePruneExpiredLoop(deps),
   ]
 }

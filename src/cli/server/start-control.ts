@@ -68,6 +68,8 @@ export type RunningControl = {
   readonly ownCertificate: string | null
   /** The SSH server. Null if it is off or its port can't be used. */
   readonly ssh: Pick<SshServer, 'port' | 'fingerprint'> | null
+  /** Whether the dashboard is served. */
+  readonly hasDashboard: boolean
   /** How many other server processes used this database when this one started. */
   readonly others: number
   /** The metrics of this process, which its API shows. */
@@ -210,6 +212,7 @@ export async function startControl(
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     ...(door === null ? {} : { door }),
     ...(dashboard === null ? {} : { dashboard }),
+    ...(config.dashboard === 'off' ? {} : { signIn: { oidc: null } }),
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],
   })
   // On shutdown, or when a step below fails, these run in the opposite order.
@@ -253,6 +256,7 @@ export async function startControl(
     url,
     ssh,
     metrics,
+    hasDashboard: dashboard !== null,
     fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,

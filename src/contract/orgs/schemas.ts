@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { ROLES, SCOPES } from '../../domain/orgs/caller.ts'
 import { DateTime, int32, int64, nullable, pageOf, requestObject, stringEnum, Uuid, pageQuery } from '../common.ts'
+import { EMAIL_RULE } from '../../domain/orgs/email.ts'
 import { LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import { NAME_RULE } from '../../domain/names.ts'
 import { REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
@@ -14,7 +15,7 @@ export const OrgReply = Type.Object(
     slug: Type.String(),
     mfa_required: Type.Boolean({ description: 'Whether its members must sign in with a second factor.' }),
     role: stringEnum(ROLES, {
-      description: 'The role of the caller in the organization, which follows from the scopes of its API key.',
+      description: 'The role of the caller in the organization. That of an API key follows from its scopes.',
     }),
     created_at: DateTime,
     updated_at: DateTime,
@@ -76,6 +77,34 @@ export const MemberReply = Type.Object(
 
 export const MemberPage = pageOf(MemberReply, 'MemberPage')
 export const ListMembersQuery = requestObject(pageQuery)
+export const MemberIdParams = requestObject({ member_id: Uuid })
+
+/** Changes of members. The published API has no routes for them; the routes here are an addition of this project. */
+
+export const InviteMemberInput = requestObject(
+  {
+    email: Type.String({ description: `${EMAIL_RULE}.` }),
+    role: Type.Optional(stringEnum(ROLES, { description: 'The role of the member; `member` unless given.' })),
+  },
+  { title: 'InviteMemberInput', description: 'A person to invite.' },
+)
+
+export const InvitationReply = Type.Object(
+  {
+    member: MemberReply,
+    sign_in_path: Type.String({
+      description:
+        'The path of the link with which the member signs in: append it to the URL of the dashboard. It works once. Only this reply shows it.',
+    }),
+    expires_at: Type.String({ format: 'date-time', description: 'When the link expires.' }),
+  },
+  { title: 'Invitation', description: 'A new member and the link with which they sign in.' },
+)
+
+export const ChangeMemberInput = requestObject(
+  { role: stringEnum(ROLES) },
+  { title: 'ChangeMemberInput', description: 'The new role of a member.' },
+)
 
 /** API keys. The published API has no routes for API keys; the routes here are an addition of this project. */
 

@@ -16,6 +16,7 @@ export const CHANNEL_ENDS = {
   worker_closing: { code: 1012, reason: 'the worker is restarting; its sandboxes continue' },
   api_key_revoked: { code: 4401, reason: 'the API key was revoked' },
   api_key_expired: { code: 4401, reason: 'the API key expired' },
+  session_ended: { code: 4401, reason: 'the session ended, or its rights changed' },
   org_suspended: { code: 4403, reason: 'the organization was suspended' },
   client_silent: { code: 4408, reason: 'no answer to a ping' },
   sandbox_stopped: { code: 4410, reason: 'the sandbox stopped' },

@@ -9,8 +9,8 @@ import { insertOrg } from './orgs.ts'
 /** The organization and the API key that the first start created. */
 export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
 
-/** The owner of the first organization until the operator adds people. */
-const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner' } as const
+/** The owner of the first organization until the operator adds people. Whoever starts the server signs in as this member. */
+const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner', isOperator: true } as const
 
 /** Whether the installation has an organization. */
 export async function hasOrg({ db }: Pick<BaseDeps, 'db'>): Promise<boolean> {

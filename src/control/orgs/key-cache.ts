@@ -7,15 +7,15 @@ export type CachedKey = { readonly caller: Caller; readonly expires_at: Date | n
  * Looks a key up in the database. `wasKnown` says that the cache still has the entry of an earlier look-up, which has
  * expired.
  */
-export type KeyLookup = (about: { readonly wasKnown: boolean }) => Promise<CachedKey | null>
+type KeyLookup<Found> = (about: { readonly wasKnown: boolean }) => Promise<Found | null>
 
 /** Caches keys by the base64 hash of their secret. */
-export type KeyCache = {
+export type KeyCache<Found = CachedKey> = {
   /**
    * Resolves with the cached key, or else with the result of `lookUp`. Concurrent calls for the same key share that
    * result.
    */
-  find(hash: string, nowMs: number, lookUp: KeyLookup): Promise<CachedKey | null>
+  find(hash: string, nowMs: number, lookUp: KeyLookup<Found>): Promise<Found | null>
   /** Removes the cached key. The next `find` looks it up again. */
   forget(hash: string): void
 }
@@ -25,15 +25,18 @@ const KEY_CACHE_MS = 1_000
 /** The maximum number of keys that are cached. */
 const KEY_CACHE_MAX = 10_000
 
-/** Makes a cache for found keys. Unknown keys and failures are never cached. */
-export function makeKeyCache(): KeyCache {
-  const entries = new Map<string, { readonly known: Promise<CachedKey | null>; readonly untilMs: number }>()
+/**
+ * Makes a cache for found keys. Unknown keys and failures are never cached. With `keptMs` of 0 it answers nothing from memory: it only
+ * tells which keys were valid.
+ */
+export function makeKeyCache<Found = CachedKey>(keptMs = KEY_CACHE_MS): KeyCache<Found> {
+  const entries = new Map<string, { readonly known: Promise<Found | null>; readonly untilMs: number }>()
   return {
     find(hash, nowMs, lookUp) {
       const entry = entries.get(hash)
       if (entry !== undefined && nowMs < entry.untilMs) return entry.known
       if (entries.size >= KEY_CACHE_MAX) entries.clear()
-      const added = { known: lookUp({ wasKnown: entry !== undefined }), untilMs: nowMs + KEY_CACHE_MS }
+      const added = { known: lookUp({ wasKnown: entry !== undefined }), untilMs: nowMs + keptMs }
       entries.set(hash, added)
       return forgetUnlessFound(added.known, () => {
         if (entries.get(hash) === added) entries.delete(hash)
@@ -49,8 +52,8 @@ export function makeKeyCache(): KeyCache {
  * Waits for a look-up and returns its result. Calls `forget` if no key was found, because the key may be created at any
  * moment. Calls it too if the look-up fails, because a failure proves nothing about the key.
  */
-async function forgetUnlessFound(known: Promise<CachedKey | null>, forget: () => void): Promise<CachedKey | null> {
-  let found: CachedKey | null = null
+async function forgetUnlessFound<Found>(known: Promise<Found | null>, forget: () => void): Promise<Found | null> {
+  let found: Found | null = null
   try {
     found = await known
     return found

@@ -54,6 +54,7 @@ export async function streamEvents(
     const waiting = makeWaiting(permit.signal)
     const feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
     permit.signal.addEventListener('abort', feed.stop, { once: true }) // nobody may ever read the stream
+    if (permit.signal.aborted) feed.stop() // the client left in the meantime
     if (position !== null && position.epoch !== feed.epoch) {
       feed.stop()
       throw invalidPosition(

@@ -7,6 +7,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId } from '../../domain/ids.ts'
 import { Problem, type ProblemCode } from '../../domain/problem.ts'
+import { SESSION_IDLE_MS } from '../../domain/sign-in/session.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
@@ -14,7 +15,7 @@ import type { BaseDeps } from '../deps.ts'
 import { apiKeyTopic, orgTopic } from '../topics.ts'
 
 /** Why a caller lost its rights. */
-export type CallerEndReason = 'api_key_revoked' | 'api_key_expired' | 'org_suspended'
+export type CallerEndReason = 'api_key_revoked' | 'api_key_expired' | 'session_ended' | 'org_suspended'
 
 /** The abort reason of the signal of a `CallerWatch`. */
 export class CallerEnded extends Error {
@@ -37,7 +38,7 @@ export type CallerWatch = {
 /** `outlastsSuspension`: the end of the key ends the watch, but a suspension of the organization does not. */
 export type WatchOptions = { readonly outlastsSuspension: boolean }
 
-/** Watches whether callers' keys are revoked or expire, or their organizations are suspended. */
+/** Watches whether callers' keys are revoked or expire, their sessions end, or their organizations are suspended. */
 export type CallerWatcher = {
   /** Starts a watch. Never throws. */
   watch(caller: Caller, options?: WatchOptions): CallerWatch
@@ -58,12 +59,14 @@ export function problemOfCallerEnd(reason: unknown): unknown {
 const END_MESSAGES: Readonly<Record<CallerEndReason, string>> = {
   api_key_revoked: 'the API key was revoked',
   api_key_expired: 'the API key expired',
+  session_ended: 'the session ended, or its rights changed',
   org_suspended: 'the organization was suspended',
 }
 
 const END_PROBLEM_CODES: Readonly<Record<CallerEndReason, ProblemCode>> = {
   api_key_revoked: 'invalid_api_key',
   api_key_expired: 'invalid_api_key',
+  session_ended: 'invalid_api_key',
   org_suspended: 'org_suspended',
 }
 
@@ -75,7 +78,11 @@ const RETRY_MS = 1_000
 const KEYS_PER_CHECK_MAX = 256
 
 /** One key, with all watches on it that share `outlastsSuspension`. */
-type WatchedKey = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
+type WatchedKey = WatchOptions & {
+  readonly isSession: boolean
+  readonly stopped: AbortController
+  readonly watches: Set<AbortController>
+}
 
 /** Makes the watcher of a process. */
 export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'>): CallerWatcher {
@@ -85,7 +92,7 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
     outlastsSuspension ? lasting : others
   const readState = makeBatch<ApiKeyId, apiKeys.KeyState | null>({
     async run(ids) {
-      const found = await deps.db.asSystem((q) => apiKeys.keyStates(q, ids))
+      const found = await deps.db.asSystem((q) => apiKeys.keyStates(q, ids, SESSION_IDLE_MS))
       const byId = new Map(found.map((state) => [state.id, state]))
       return ids.map((id) => byId.get(id) ?? null)
     },
@@ -124,12 +131,12 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
   /** Checks a key. Returns the reason why its rights ended, or null and the time until the next check. */
   async function check(
     id: ApiKeyId,
-    options: WatchOptions,
+    watched: WatchedKey,
   ): Promise<{ readonly end: CallerEndReason | null; readonly pauseMs: number }> {
     try {
       const state = await readState(id)
       const restMs = (state?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
-      return { end: endOf(state, restMs, options), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
+      return { end: endOf(state, restMs, watched), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
     } catch (error) {
       deps.log.warn({ err: error, api_key_id: id }, 'could not check a key in use; will retry')
       return { end: null, pauseMs: RETRY_MS }
@@ -153,7 +160,12 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
       const own = new AbortController()
       const byKey = watchedBy(options)
       const known = byKey.get(id)
-      const watched = known ?? { ...options, stopped: new AbortController(), watches: new Set<AbortController>() }
+      const watched = known ?? {
+        ...options,
+        isSession: caller.actor.kind === 'user',
+        stopped: new AbortController(),
+        watches: new Set<AbortController>(),
+      }
       watched.watches.add(own)
       if (watched !== known) {
         byKey.set(id, watched)
@@ -177,9 +189,9 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
 function endOf(
   state: apiKeys.KeyState | null,
   restMs: number,
-  { outlastsSuspension }: WatchOptions,
+  { outlastsSuspension, isSession }: WatchedKey,
 ): CallerEndReason | null {
-  if (state === null || state.is_revoked) return 'api_key_revoked'
-  if (restMs <= 0) return 'api_key_expired'
+  if (state === null || state.is_revoked) return isSession ? 'session_ended' : 'api_key_revoked'
+  if (restMs <= 0) return isSession ? 'session_ended' : 'api_key_expired'
   return state.is_suspended && !outlastsSuspension ? 'org_suspended' : null
 }

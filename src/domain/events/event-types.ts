@@ -90,7 +90,16 @@ export const EVENT_TYPES = {
   ),
   member_added: event('member', 'A person became a member.', member),
   member_role_changed: event('member', "A member's role changed.", { ...member, from: 'text' }),
-  member_removed: event('member', 'A person is no longer a member.', member),
+  member_removed: event('member', 'A person is no longer a member, and the sessions ended.', member),
+  member_operator_changed: event('member', 'A member became an operator of the installation, or is one no longer.', {
+    ...member,
+    is_operator: 'boolean',
+  }),
+  sign_in_link_created: event('member', 'A link was made with which a member signs in once.', {
+    ...member,
+    expires_at: 'instant',
+  }),
+  member_signed_in: event('member', 'A member signed in; `by` is `link` or `oidc`.', { ...member, by: 'text' }),
   api_key_created: event('api_key', 'An API key was created.', { ...key, scopes: 'texts', expires_at: 'instant?' }),
   api_key_revoked: event('api_key', 'An API key was revoked.', key),
   ssh_key_added: event('ssh_key', 'An SSH key was added.', sshKey),

@@ -22,6 +22,34 @@ export function formatPreviewSecret(bits: Buffer): string {
   return formatSecret(LINK_PREFIX, bits)
 }
 
+const SESSION_PREFIX = 'sys_'
+const SIGN_IN_PREFIX = 'syl_'
+
+/** Formats the secret of a session from 256 random bits, like an API key. */
+export function formatSessionToken(bits: Buffer): string {
+  return formatSecret(SESSION_PREFIX, bits)
+}
+
+/** Formats the secret of a sign-in link from 256 random bits, like an API key. */
+export function formatSignInToken(bits: Buffer): string {
+  return formatSecret(SIGN_IN_PREFIX, bits)
+}
+
+/** Whether a text is a complete secret of a session. Checks its format and its checksum, so that most guesses cost no query. */
+export function isSessionToken(text: string): boolean {
+  return isSecret(SESSION_PREFIX, text)
+}
+
+/** Whether a text is a complete secret of a sign-in link, as `isSessionToken` checks it. */
+export function isSignInToken(text: string): boolean {
+  return isSecret(SIGN_IN_PREFIX, text)
+}
+
+function isSecret(prefix: string, text: string): boolean {
+  const body = text.slice(0, -CHECKSUM_DIGITS)
+  return body.length === prefix.length + SECRET_DIGITS && body.startsWith(prefix) && text === body + checksum(body)
+}
+
 const JOIN_TOKEN_PREFIX = 'syw_'
 
 /**

@@ -11,10 +11,18 @@ export const SCOPES = ['read', 'write', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
 /**
- * The role that `get_org` reports to a caller, by the widest scope of the caller's key. Requests are authenticated by a
- * key and not as a member, so there is no member whose role could be reported.
+ * What a member may do who is signed in: the operations of a key with this scope. An owner may do more than an admin only with
+ * other owners, which `control/orgs/members.ts` decides.
  */
+export const SCOPE_OF_ROLE: Record<Role, Scope> = { viewer: 'read', member: 'write', admin: 'admin', owner: 'admin' }
+
+/** The role of a key's caller, by the widest scope of the key. A key is no member, and nobody's role could be reported. */
 export const ROLE_OF_SCOPE: Record<Scope, Role> = { read: 'viewer', write: 'member', admin: 'owner' }
+
+/** The least role that a scope needs. */
+export function leastRoleOf(needed: Scope): Role {
+  return ROLES.findLast((role) => includesScope(SCOPE_OF_ROLE[role], needed)) ?? 'owner'
+}
 
 /** Whether a held scope includes a needed one. */
 export function includesScope(held: Scope, needed: Scope): boolean {
@@ -26,16 +34,16 @@ export function widestScope(scopes: readonly Scope[]): Scope {
   return SCOPES.findLast((scope) => scopes.includes(scope)) ?? 'read'
 }
 
-/** The sender of a request: an authenticated API key and its organization. */
+/** The sender of a request: an authenticated API key, or the session of a member, and the organization. */
 export type Caller = {
   readonly org_id: OrgId
-  /** The id of the API key; over SSH, that of the SSH key, so that each key is counted and watched by itself. */
+  /** The id of the API key, of the SSH key, or of the session, so that each is counted and watched by itself. */
   readonly api_key_id: ApiKeyId
   readonly role: Role
-  /** The widest scope of the key. */
+  /** The widest scope of the key, or that of the member's role. */
   readonly scope: Scope
   readonly actor: Actor
-  /** Whether the key is of an operator, who may read what is of all organizations. */
+  /** Whether the key or the member is of an operator, who may read what is of all organizations. */
   readonly isOperator?: boolean
 }
 

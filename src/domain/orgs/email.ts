@@ -21,3 +21,8 @@ export function parseEmail(text: string): string | null {
   const local = EMAIL.exec(email)?.[1]
   return local !== undefined && local.length <= LOCAL_MAX_CHARS && email.length <= EMAIL_MAX_CHARS ? email : null
 }
+
+/** An e-mail address as audit events show it: the first character and the host, such as `a***@example.com`. */
+export function redactEmail(email: string): string {
+  return `${email.slice(0, 1)}***${email.slice(email.lastIndexOf('@'))}`
+}

@@ -1,14 +1,16 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { ORG_OPERATIONS } from '../../contract/orgs/operations.ts'
 import { createApiKey, getApiKey, listApiKeys, revokeApiKey } from '../../control/orgs/api-keys.ts'
-import { listMembers } from '../../control/orgs/members.ts'
+import { changeMemberRole, listMembers, removeMember } from '../../control/orgs/members.ts'
 import { getOrg } from '../../control/orgs/orgs.ts'
 import { getQuotas } from '../../control/orgs/quotas.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../../control/orgs/registry-credentials.ts'
 import { addSshKey, getSshKey, listSshKeys, removeSshKey } from '../../control/orgs/ssh-keys.ts'
-import { asId, type ApiKeyId, type CredentialId, type SshKeyId } from '../../domain/ids.ts'
+import { inviteMember } from '../../control/sign-in/links.ts'
+import { asId, type ApiKeyId, type CredentialId, type MemberId, type SshKeyId } from '../../domain/ids.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
+import { signInPath } from '../../domain/sign-in/session.ts'
 import {
   messageReply, pageInput, parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
@@ -29,6 +31,17 @@ export function makeOrgHandlers(
     list_members: handler(OPERATIONS.list_members, async ({ query }, { caller }) =>
       renderPage(await call(listMembers, caller, pageInput(query)), (member) => JSON.stringify(member)),
     ),
+    invite_member: handler(OPERATIONS.invite_member, async ({ body: { email, role = 'member' } }, { caller }) => {
+      const { member, token, expires_at } = await call(inviteMember, caller, { email, role })
+      return JSON.stringify({ member, sign_in_path: signInPath(token), expires_at })
+    }),
+    change_member: handler(OPERATIONS.change_member, async ({ params, body: { role } }, { caller }) =>
+      JSON.stringify(await call(changeMemberRole, caller, { id: memberIdOf(params), role })),
+    ),
+    remove_member: handler(OPERATIONS.remove_member, async ({ params }, { caller }) => {
+      await call(removeMember, caller, { id: memberIdOf(params) })
+      return messageReply('member removed')
+    }),
     list_api_keys: handler(OPERATIONS.list_api_keys, async ({ query }, { caller }) =>
       renderPage(await call(listApiKeys, caller, pageInput(query)), (key) => JSON.stringify(key)),
     ),
@@ -78,4 +91,8 @@ export function makeOrgHandlers(
 
 function apiKeyIdOf({ api_key_id }: { readonly api_key_id: string }): ApiKeyId {
   return asId<ApiKeyId>(api_key_id.toLowerCase())
+}
+
+function memberIdOf({ member_id }: { readonly member_id: string }): MemberId {
+  return asId<MemberId>(member_id.toLowerCase())
 }

@@ -12,6 +12,16 @@ export type ClientAddresses = {
   isProxy(peer: string | undefined): boolean
 }
 
+/**
+ * Whether a request came by https: to this server, or to the trusted proxy that is its peer. The last `X-Forwarded-Proto` is that of
+ * this proxy.
+ */
+export function isSecureRequest(clients: ClientAddresses, { socket, headers }: IncomingMessage): boolean {
+  if ('encrypted' in socket && socket.encrypted === true) return true
+  const last = String(headers['x-forwarded-proto'] ?? '').split(',').at(-1)?.trim().toLowerCase() // prettier-ignore
+  return clients.isProxy(socket.remoteAddress) && last === 'https'
+}
+
 /** Takes the peer of a connection as its client. */
 export const PEERS_ARE_CLIENTS: ClientAddresses = {
   of: (request) => request.socket.remoteAddress,

@@ -54,7 +54,7 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
     url: routePath(operation),
     exposeHeadRoute: operation.method === 'GET' && !isStream,
     onRequest: async (request, reply) => {
-      const caller = await authenticateRequest(deps, senderOf(deps.clients, request))
+      const caller = await authenticateRequest(deps, senderOf(deps.clients, request.raw))
       if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson })
       requireScope(caller, operation.access)
       callers.set(request, caller)
@@ -96,13 +96,13 @@ export function routePath({ path }: Pick<Operation, 'path'>): string {
  * answered with the methods of the path. Below /v1, only callers with a valid key see whether a path exists.
  */
 export async function refuseUnrouted(
-  deps: Pick<RouteDeps, 'call' | 'limits' | 'clients'>,
+  deps: Pick<RouteDeps, 'call' | 'limits' | 'clients' | 'acceptsSessions'>,
   table: RouteTable,
   { request, reply }: Exchange,
 ): Promise<FastifyReply> {
   const path = request.url.split('?', 1)[0] ?? ''
   if (path.startsWith('/v1/')) {
-    const caller = await authenticateRequest(deps, senderOf(deps.clients, request))
+    const caller = await authenticateRequest(deps, senderOf(deps.clients, request.raw))
     if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson: false })
   }
   const methods = table.methodsFor(path)

@@ -19,6 +19,7 @@ import { makeRequestSignals } from '../requests/request-signals.ts'
 import type { RequestTracer } from '../requests/trace-request.ts'
 import { makeRouteTable, type RouteTable } from '../requests/route-table.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
+import { makeSignInRoutes, type SignInOptions } from '../sign-in/sign-in-routes.ts'
 import { agentRoute } from '../streams/agent-route.ts'
 import { attachUpgrades, type UpgradeRoute } from '../streams/upgrades.ts'
 import { addDashboardRoutes, sendPage, type Dashboard } from './dashboard-routes.ts'
@@ -48,6 +49,8 @@ export type ServerDeps = {
   readonly plugins?: readonly FastifyPluginAsync[]
   /** The built dashboard. Absent: there is none. */
   readonly dashboard?: Dashboard
+  /** How members sign in. Absent: they can't, and no session is accepted. */
+  readonly signIn?: SignInOptions
   /** Serves requests for other hosts than that of the API. */
   readonly door?: Door
   /** Additional WebSocket routes. They authenticate their own callers. */
@@ -123,6 +126,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     },
   })
   const clients = deps.clients ?? PEERS_ARE_CLIENTS
+  const acceptsSessions = deps.signIn !== undefined
   const countProxied = limitConnections(app, { limits: settings.connections, ids: requestIds, clients })
   limitPipelining(app.server)
   const closing = closeGracefully(app)
@@ -138,7 +142,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     ids: requestIds,
     refuseUnrouted: async (exchange) =>
       (deps.dashboard === undefined ? null : sendPage(deps.dashboard, exchange)) ??
-      (await refuseUnrouted({ ...deps, clients }, table, exchange)),
+      (await refuseUnrouted({ ...deps, clients, acceptsSessions }, table, exchange)),
   })
   app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
 
@@ -153,7 +157,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     renderError: (error, request_id) => renderError(deps, error, { request_id }),
   })
   const signalOf = makeRequestSignals(closing)
-  const routeDeps = { ...deps, clients, signalOf, streamedBodies, idempotency, deferReply, callers }
+  const routeDeps = { ...deps, clients, acceptsSessions, signalOf, streamedBodies, idempotency, deferReply, callers }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, routeDeps, { operation, handler })
@@ -161,13 +165,14 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   addRoute(app, routeDeps, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest })
   addServiceRoutes(app, deps)
   if (deps.dashboard !== undefined) addDashboardRoutes(app, deps.dashboard)
+  if (deps.signIn !== undefined) app.register(makeSignInRoutes({ ...deps, clients, acceptsSessions }, deps.signIn))
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
     ...deps,
     uuids: requestIds,
     clients,
     countProxied,
-    routes: [agentRoute({ ...deps, compileSchema }), ...(deps.upgrades ?? [])],
+    routes: [agentRoute({ ...deps, acceptsSessions, compileSchema }), ...(deps.upgrades ?? [])],
   })
   if (deps.door !== undefined) divertRequests(app, deps.door, streamedBodies)
   return app

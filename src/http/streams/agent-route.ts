@@ -27,6 +27,7 @@ export function agentRoute(deps: {
   readonly compileSchema: SchemaCompiler
   readonly settings: { readonly pingMs: number }
   readonly limits?: RequestLimits
+  readonly acceptsSessions?: boolean
 }): UpgradeRoute {
   const { call, log, compileSchema, settings } = deps
   const { path, params, query, access } = OPERATIONS.open_agent
@@ -41,8 +42,8 @@ export function agentRoute(deps: {
   return {
     path,
     handle: async (upgrade) => {
-      const { address, headers } = upgrade
-      const caller = await authenticateRequest(deps, { address, authorization: headers.authorization })
+      const { address, headers, isSecure } = upgrade
+      const caller = await authenticateRequest(deps, { address, headers, isSecure, proof: 'origin' })
       const counted = deps.limits?.rates.count(caller, 1)
       if (counted?.refusal) throw counted.refusal
       requireScope(caller, access)

@@ -8,7 +8,7 @@ import { describeSeenPath, refusalProblem } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
-import type { ClientAddresses } from '../requests/client-address.ts'
+import { isSecureRequest, type ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { endWithProblem } from '../connections/early-refusals.ts'
 import { compilePathTemplate } from '../requests/route-table.ts'
@@ -27,6 +27,8 @@ export type Upgrade = {
   readonly headers: IncomingHttpHeaders
   /** The client's IP address. */
   readonly address: string | undefined
+  /** Whether the request came by https. */
+  readonly isSecure: boolean
   /** The parameters of the path, percent-decoded. */
   readonly params: Readonly<Record<string, string>>
   readonly requestId: string
@@ -122,6 +124,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
         url,
         headers: request.headers,
         address: deps.clients.of(request),
+        isSecure: isSecureRequest(deps.clients, request),
         params: decodeAll(found.params),
         requestId,
         signal: gone.signal,

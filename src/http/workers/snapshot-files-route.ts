@@ -15,7 +15,7 @@ export function makeSnapshotFilesRoute(deps: AuthenticationDeps): UpgradeRoute {
     path: `${SNAPSHOT_FILES_PATH}/{snapshot_id}`,
     handle: async (upgrade) => {
       const { address, headers, params, signal } = upgrade
-      const reader = await authenticateSender(deps, { address, authorization: headers.authorization })
+      const reader = await authenticateSender(deps, { address, headers })
       const id = params['snapshot_id'] ?? ''
       if (!isUuid(id)) throw new Problem('snapshot_not_found')
       const asked = { snapshot_id: asId<SnapshotId>(id.toLowerCase()), reader: reader.id }

@@ -75,14 +75,14 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     acceptUnparsedBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
       // Most syncs are small. Their sender is authenticated only once, after the body has arrived.
-      if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(deps.clients, request))
+      if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(deps.clients, request.raw))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const credentialSha256 = hashSecret(bearerCredentialIn(request.headers.authorization) ?? '')
       const key = credentialSha256.toString('base64')
       const authenticate = async (): Promise<RememberedWorker> => {
         remembered.delete(key)
-        const found = { ...(await authenticateSender(deps, senderOf(deps.clients, request))), loggedClaims: null }
+        const found = { ...(await authenticateSender(deps, senderOf(deps.clients, request.raw))), loggedClaims: null }
         if (remembered.size >= REMEMBERED_MAX) remembered.clear()
         remembered.set(key, found)
         return found
@@ -148,7 +148,7 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
     path: STAND_BY_PATH,
     handle: async (upgrade) => {
       const { address, headers } = upgrade
-      const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
+      const worker = await authenticateSender(deps, { address, headers })
       const begun = new AbortController()
       const withdraw = relay.addStandby(worker.id, async (asked) => {
         begun.abort()
@@ -175,7 +175,7 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
     path: '/worker/v1/streams/{ticket}',
     handle: async (upgrade) => {
       const { address, headers } = upgrade
-      const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
+      const worker = await authenticateSender(deps, { address, headers })
       const ticket = upgrade.params['ticket'] ?? ''
       if (!relay.hasTicket(worker.id, ticket))
         throw new Problem('not_found', { message: 'the ticket has expired or is not for this worker' })
@@ -192,9 +192,9 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
 /** The worker whose credential a request has. Throws `invalid_api_key`. */
 export async function authenticateSender(
   { control, rates }: AuthenticationDeps,
-  sender: Sender,
+  sender: Pick<Sender, 'headers' | 'address'>,
 ): Promise<AuthenticatedWorker> {
-  const credential = bearerCredentialIn(sender.authorization)
+  const credential = bearerCredentialIn(sender.headers.authorization)
   const address = rateLimitAddress(sender.address)
   const onStranger = (): void => rates?.checkFailedAuthentications(address)
   const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)

@@ -20,10 +20,10 @@ export type DatabaseSnapshot = {
 } & AsyncDisposable
 
 /**
- * Tables that describe processes and open connections, which no restored installation has. `sandyard_migrations` is left
- * out because a restore applies the migrations again.
+ * Tables that describe processes, open connections and sessions, which no restored installation has: a session that was ended since
+ * must stay ended. `sandyard_migrations` is left out because a restore applies the migrations again.
  */
-const LEFT_OUT = ['leads', 'replicas', 'sandyard_migrations', 'stream_tickets']
+const LEFT_OUT = ['leads', 'member_sessions', 'replicas', 'sandyard_migrations', 'sign_in_links', 'stream_tickets']
 
 const CONNECT_TIMEOUT_MS = 10_000
 

@@ -73,15 +73,24 @@ export type KeyState = {
   readonly is_suspended: boolean
 }
 
-/** The current states of API keys and SSH keys. Keys that no longer exist are left out. */
-export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyState[]> {
+/**
+ * The current states of API keys, SSH keys and sessions. Those that no longer exist are left out. A session expires
+ * `sessionIdleMs` after it was last seen, and at its end.
+ */
+export async function keyStates(
+  q: Queryable,
+  ids: readonly ApiKeyId[],
+  sessionIdleMs: number,
+): Promise<readonly KeyState[]> {
   const { rows } = await q.query<KeyState>({
     name: 'api_keys.keyStates',
     text: `SELECT k.id, k.revoked_at IS NOT NULL AS is_revoked, k.expires_at, o.suspended_at IS NOT NULL AS is_suspended
            FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)
            UNION ALL SELECT k.id, false, NULL, o.suspended_at IS NOT NULL
-           FROM ssh_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
-    values: [ids],
+           FROM ssh_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)
+           UNION ALL SELECT s.id, false, least(s.expires_at, s.last_seen_at + $2 * interval '1 millisecond'), o.suspended_at IS NOT NULL
+           FROM member_sessions s JOIN orgs o ON o.id = s.org_id WHERE s.id = ANY($1)`,
+    values: [ids, sessionIdleMs],
   })
   return rows
 }

@@ -45,22 +45,57 @@ export async function insert(
     readonly org_id: OrgId
     readonly user_id: UserId
     readonly role: Role
+    readonly is_operator: boolean
     readonly now: Date
   },
 ): Promise<void> {
   await q.query({
-    text: 'INSERT INTO members (id, org_id, user_id, role, joined_at) VALUES ($1, $2, $3, $4, $5)',
-    values: [member.id, member.org_id, member.user_id, member.role, member.now],
+    text: 'INSERT INTO members (id, org_id, user_id, role, is_operator, joined_at) VALUES ($1, $2, $3, $4, $5, $6)',
+    values: [member.id, member.org_id, member.user_id, member.role, member.is_operator, member.now],
   })
 }
 
-/** An organization's member with this e-mail, or null. */
-export async function findByEmail(q: Queryable, org: OrgId, email: string): Promise<MemberRow | null> {
+/** A member of an organization, named by e-mail, by the id of the membership, or by the user. */
+export type MemberRef = { readonly email: string } | { readonly id: MemberId } | { readonly user_id: UserId }
+
+/** An organization's member, or null. */
+export async function find(q: Queryable, org: OrgId, which: MemberRef): Promise<MemberRow | null> {
+  const [column, value] =
+    'id' in which ? ['m.id', which.id] : 'email' in which ? ['u.email', which.email] : ['m.user_id', which.user_id]
   const { rows } = await q.query<MemberRow>({
-    text: `SELECT ${FIELDS} FROM members m JOIN users u ON u.id = m.user_id WHERE m.org_id = $1 AND u.email = $2`,
-    values: [org, email],
+    text: `SELECT ${FIELDS} FROM members m JOIN users u ON u.id = m.user_id WHERE m.org_id = $1 AND ${column} = $2`,
+    values: [org, value],
   })
   return rows[0] ?? null
+}
+
+/** The owner of an organization who joined first, or null. */
+export async function findFirstOwner(q: Queryable, org: OrgId): Promise<MemberRow | null> {
+  const { rows } = await q.query<MemberRow>({
+    text: `SELECT ${FIELDS} FROM members m JOIN users u ON u.id = m.user_id
+           WHERE m.org_id = $1 AND m.role = 'owner' ORDER BY m.joined_at, m.id LIMIT 1`,
+    values: [org],
+  })
+  return rows[0] ?? null
+}
+
+/** An organization of a user, with the role in it. */
+export type OrgOfUser = {
+  readonly id: OrgId
+  readonly name: string
+  readonly slug: string
+  readonly role: Role
+  readonly is_operator: boolean
+}
+
+/** The organizations of a user, the one that was joined first in front, at most `limit`. */
+export async function orgsOf(q: Queryable, user: UserId, limit: number): Promise<readonly OrgOfUser[]> {
+  const { rows } = await q.query<OrgOfUser>({
+    text: `SELECT o.id, o.name, o.slug, m.role, m.is_operator FROM members m JOIN orgs o ON o.id = m.org_id
+           WHERE m.user_id = $1 ORDER BY m.joined_at, m.id LIMIT $2`,
+    values: [user, limit],
+  })
+  return rows
 }
 
 /** A page of an organization's members, newest first; `before` is the last member of the previous page. */
@@ -96,7 +131,16 @@ export async function setRole(tx: Queryable, org: OrgId, id: MemberId, role: Rol
   await tx.query({ text: 'UPDATE members SET role = $3 WHERE org_id = $1 AND id = $2', values: [org, id, role] })
 }
 
-/** Ends a membership. The user's row stays, because events and other organizations may refer to it. */
+/** Makes a member an operator of the installation, or ends that. False if nothing changed. */
+export async function setOperator(tx: Queryable, org: OrgId, id: MemberId, is_operator: boolean): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    text: 'UPDATE members SET is_operator = $3 WHERE org_id = $1 AND id = $2 AND is_operator <> $3',
+    values: [org, id, is_operator],
+  })
+  return rowCount === 1
+}
+
+/** Ends a membership, with its sessions and links. The user's row stays, because events and other organizations may refer to it. */
 export async function remove(tx: Queryable, org: OrgId, id: MemberId): Promise<void> {
   await tx.query({ text: 'DELETE FROM members WHERE org_id = $1 AND id = $2', values: [org, id] })
 }

@@ -267,3 +267,19 @@ test('a stream begins with what is committed after it, although an open transact
   const seen = (await Promise.all(both)).map(({ value }) => String(Object(value.event.payload).range))
   assert.deepEqual(seen.toSorted(), ['after', 'held'])
 })
+
+test('a client that leaves while its stream is being opened leaves the feed too', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const client = new AbortController()
+  let stops = 0
+  const eventFeed: typeof deps.eventFeed = {
+    subscribe() {
+      client.abort()
+      return Promise.resolve({ epoch: 'e', from: 1n, stop: () => (stops += 1) })
+    },
+  }
+  await streamEvents({ ...deps, eventFeed }, caller, { filter: ALL, after: null, signal: client.signal })
+  assert.ok(stops > 0, 'nobody reads the stream, so nothing else ends it')
+})

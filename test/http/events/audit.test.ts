@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { after, before, test } from 'node:test'
 import { WebSocket } from 'ws'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
-import { addMember, changeMemberRole, removeMember } from '../../../src/control/orgs/members.ts'
+import { addMember, changeMemberRole, removeMember, setOperator } from '../../../src/control/orgs/members.ts'
 import { replaceAuthority } from '../../../src/control/orgs/intercept-authorities.ts'
 import { allowNetworkRange, disallowNetworkRange } from '../../../src/control/orgs/network-ranges.ts'
 import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
@@ -27,6 +27,7 @@ import {
 } from '../../support/every-operation.ts'
 import { addKey } from '../../support/orgs.ts'
 import { send } from '../../support/send.ts'
+import { signIn } from '../../support/sign-in.ts'
 import { waitUntil } from '../../support/wait.ts'
 import type { WorkerWorld } from '../../support/worker-world.ts'
 
@@ -86,7 +87,10 @@ test('together, operations, operators, loops and workers record every event type
   const acting = { org_id: asId<OrgId>(id), actor: OPERATOR_ACTOR }
   await addMember(deps, acting, { email: 'm@example.org', display_name: null, role: 'member' })
   await changeMemberRole(deps, acting, { email: 'm@example.org', role: 'admin' })
-  await removeMember(deps, acting, 'm@example.org')
+  await removeMember(deps, acting, { email: 'm@example.org' })
+  const first = { org_id: world.control.caller.org_id, actor: OPERATOR_ACTOR }
+  await setOperator(deps, first, { email: 'owner@localhost', isOperator: false })
+  await signIn(deps, world.url, first.org_id, 'owner@localhost')
   await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 1 }, prices: null })
   await changeOrgPlan(deps, acting, 'walled')
   await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 0 }, prices: null })
@@ -142,7 +146,7 @@ test('every recorded event has its category, its actor, and exactly the facts th
     const { category: expected, facts } = EVENT_TYPES[event_type]
     const kinds = new Map<string, string>(Object.entries(facts))
     assert.equal(category, expected)
-    assert.ok(['api_key', 'system'].includes(actor.kind), JSON.stringify(actor))
+    assert.ok(['api_key', 'system', 'user'].includes(actor.kind), JSON.stringify(actor))
     for (const [name, value] of Object.entries(payload))
       assert.ok(isOf(kinds.get(name), value), `${event_type}.${name}: ${JSON.stringify(value)}`)
     for (const [name, kind] of kinds) assert.ok(name in payload || kind.endsWith('?'), `${event_type} lacks ${name}`)

@@ -44,16 +44,32 @@ export async function findPublicApi(deps: Pick<OperatorDeps, 'db' | 'clock'>, ca
   }
 }
 
+/** The URL of a running server: that of `--url`, or else of the one that joined the database first. Null if none runs. */
+export async function findServerUrl(
+  deps: Pick<OperatorDeps, 'db' | 'clock'>,
+  { texts, config }: Pick<Call, 'texts' | 'config'>,
+): Promise<string | null> {
+  if (texts['url'] !== undefined) return texts['url'].replace(/\/$/, '')
+  const replicas = await readLiveReplicas(deps)
+  return replicas.length === 0 ? null : urlOf(replicas, config)
+}
+
+type LiveReplicas = Awaited<ReturnType<typeof readLiveReplicas>>
+
+/** A server that listens on all addresses knows no URL of its own, but it is on this machine or names one by a setting. */
+function urlOf(replicas: LiveReplicas, config: Pick<Config, 'insecure' | 'port'>): string {
+  const named = replicas.find(({ url }) => url !== null)?.url ?? null
+  return named ?? `${config.insecure ? 'http' : 'https'}://127.0.0.1:${String(config.port)}`
+}
+
 async function liveUrl(deps: Pick<OperatorDeps, 'db' | 'clock'>, config: Config): Promise<string> {
-  const [replica, ...others] = await readLiveReplicas(deps)
-  if (replica === undefined)
+  const replicas = await readLiveReplicas(deps)
+  if (replicas.length === 0)
     throw new Error(
       'no server runs on this database, and only a server reaches the workers: start `sandyard up` or `sandyard serve`. ' +
         `The log files of a machine's sandboxes are in the folder logs of its data folder, such as ${join(config.dataDir, 'logs')}`,
     )
-  const named = [replica, ...others].find(({ url }) => url !== null)?.url ?? null
-  // A server that listens on all addresses knows no URL of its own, but it is on this machine or names one by a setting.
-  return named ?? `${config.insecure ? 'http' : 'https'}://127.0.0.1:${String(config.port)}`
+  return urlOf(replicas, config)
 }
 
 /** The fingerprint of the installation's own key. Null: this machine has no key of the installation. */
