@@ -218,6 +218,8 @@ export const DESCRIPTIONS: Readonly<Record<string, string>> = {
   'path.event_id': 'The id of the event.',
   'path.snapshot_id': 'The id of the snapshot.',
   'path.preview_id': 'The id of the preview.',
+  'path.webhook_id': 'The id of the webhook.',
+  'path.delivery_id': 'The id of the delivery, which is that of its event.',
   'path.operation_id': 'The id of the operation.',
   'SnapshotOperation.completed_at': 'When it ended. Absent: it has not.',
   'SnapshotUpper.integrity': 'The hash of the disk. Null: none was asked for.',

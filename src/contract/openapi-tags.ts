@@ -16,4 +16,5 @@ export const TAGS: Readonly<Record<string, string>> = {
   Usage: 'Metered usage and its price.',
   'Volume files': 'The files of volumes, without a sandbox.',
   Volumes: 'Files that outlive sandboxes.',
+  Webhooks: 'URLs that get the events of the organization as they happen.',
 }

@@ -11,6 +11,7 @@ import { SERVICE_OPERATIONS } from './service/operations.ts'
 import { SNAPSHOT_OPERATIONS } from './snapshots/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
 import { VOLUME_OPERATIONS } from './volumes/operations.ts'
+import { WEBHOOK_OPERATIONS } from './webhooks/operations.ts'
 
 /** Every operation of the API. Routes, validation, metrics and the OpenAPI document are derived from this table. */
 export const OPERATIONS = {
@@ -26,6 +27,7 @@ export const OPERATIONS = {
   ...ORG_OPERATIONS,
   ...USAGE_OPERATIONS,
   ...EVENT_OPERATIONS,
+  ...WEBHOOK_OPERATIONS,
   ...SERVICE_OPERATIONS,
 } as const satisfies Record<string, Operation>
 

@@ -21,6 +21,7 @@ import type { StreamTarget, WorkerStreams } from './streams/open-worker-stream.t
 import { makeNearWorkers } from './streams/near-workers.ts'
 import { makeCallerWatcher } from './streams/watch-caller.ts'
 import { makeReportBatches } from './workers/report-batches.ts'
+import type { WebhookSender } from './webhooks/send-message.ts'
 import { makeFindWorker } from './workers/worker-join.ts'
 
 /** The outside dependencies, limits and settings that a program passes to the control plane. */
@@ -33,6 +34,7 @@ export type ControlOptions = BaseDeps &
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>>
     readonly channelLimit: ConcurrencyLimit<SandboxKey>
+    readonly webhooks: WebhookSender
     readonly settings: ControlSettings
   }
 

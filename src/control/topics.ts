@@ -15,6 +15,8 @@ export const REAP_VOLUMES_TOPIC = 'volumes:reap'
 export const SNAPSHOTS_TOPIC = 'snapshots'
 /** A volume in a shared storage changed. All workers with that storage must get the change. */
 export const SHARED_VOLUMES_TOPIC = 'volumes:shared'
+/** A webhook changed, or a delivery is to be sent again. */
+export const WEBHOOKS_TOPIC = 'webhooks'
 /** A process inserted a stream ticket that the other processes must show to their workers. */
 export const STREAM_TICKETS_TOPIC = 'stream_tickets'
 

@@ -18,6 +18,7 @@ export type SnapshotId = Branded<'SnapshotId'>
 /** The making of a snapshot, which clients ask about while it is under way. */
 export type SnapshotOperationId = Branded<'SnapshotOperationId'>
 export type PreviewId = Branded<'PreviewId'>
+export type WebhookId = Branded<'WebhookId'>
 export type UserId = Branded<'UserId'>
 export type MemberId = Branded<'MemberId'>
 /** A session of a member in a browser. */

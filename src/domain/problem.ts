@@ -20,6 +20,8 @@ export const PROBLEMS = {
   snapshot_operation_not_found: { status: 404, message: 'resource not found' },
   volume_file_not_found: { status: 404, message: 'no such file or directory' },
   preview_not_found: { status: 404, message: 'resource not found' },
+  webhook_not_found: { status: 404, message: 'resource not found' },
+  webhook_delivery_not_found: { status: 404, message: 'resource not found' },
   api_key_not_found: { status: 404, message: 'resource not found' },
   ssh_key_not_found: { status: 404, message: 'resource not found' },
   registry_credential_not_found: { status: 404, message: 'resource not found' },

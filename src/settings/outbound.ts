@@ -21,7 +21,7 @@ const httpProxy: Setting<URL>['parse'] = (seen) => {
     : { accepted: 'the http:// URL of a proxy, such as http://proxy.lan:3128' }
 }
 
-/** The settings for the connections of a worker to registries. */
+/** The settings for connections that tenants cause: of a worker to registries, and of the control plane to webhooks. */
 export const OUTBOUND_SETTINGS = {
   registriesAllowed: {
     variable: 'SANDYARD_REGISTRIES_ALLOWED',
@@ -32,12 +32,21 @@ export const OUTBOUND_SETTINGS = {
       'the registries on loopback or private addresses that sandboxes may use, separated by commas: `localhost:5000`, `registry.lan`, `10.1.0.0/16` (default: none)',
     parse: namedDestinations,
   } satisfies Setting<readonly NamedDestination[]>,
+  webhooksAllowed: {
+    variable: 'SANDYARD_WEBHOOKS_ALLOWED',
+    flag: null,
+    fallback: null,
+    unit: 'hosts, addresses, blocks',
+    meaning:
+      'the hosts on loopback or private addresses that webhooks may be sent to, also by plain HTTP, separated by commas: `localhost:8080`, `hooks.lan`, `10.1.0.0/16` (default: none)',
+    parse: namedDestinations,
+  } satisfies Setting<readonly NamedDestination[]>,
   httpsProxy: {
     variable: 'HTTPS_PROXY',
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'the HTTP proxy for pulls of images and for traces; also read as `https_proxy`',
+    meaning: 'the HTTP proxy for pulls of images, webhooks and traces; also read as `https_proxy`',
     isSecret: true,
     parse: httpProxy,
   } satisfies Setting<URL>,

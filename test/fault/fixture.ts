@@ -16,6 +16,7 @@ import { addOrg } from '../support/orgs.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 import { makeSeededChoices } from './seeded-choices.ts'
 import { directDatabase, openSimStore, type SimStore } from './sim-database.ts'
+import { makeTestWebhooks } from '../support/webhooks.ts'
 
 /** A database with two organizations and two workers, on which schedules run one after another. */
 export type Fixture = {
@@ -65,6 +66,7 @@ export async function openFixture(): Promise<Fixture> {
     openStream: refuse,
     dialChannel: refuse,
     channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
+    webhooks: makeTestWebhooks([]),
     settings: {
       stopGraceMs: 500,
       defaultRegistry: 'registry.example',

@@ -26,6 +26,7 @@ import type { Database } from '../../src/store/postgres/database.ts'
 import type { Gates, Incarnation } from './gates.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'
 import type { NotificationBus } from './sim-notifications.ts'
+import { makeTestWebhooks } from '../support/webhooks.ts'
 
 /** One server process: the real control code with the schedule's database, clock and notifications. */
 export type Replica = {
@@ -75,6 +76,7 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
     openStream: refuseStreams,
     dialChannel: refuseStreams,
     channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
+    webhooks: makeTestWebhooks([]),
     settings: {
       stopGraceMs: 500,
       defaultRegistry: 'registry.example',

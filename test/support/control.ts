@@ -14,6 +14,7 @@ import { makeUuids } from '../../src/lib/uuid.ts'
 import { openDatabase } from '../../src/store/postgres/database.ts'
 import { openNotifications } from '../../src/store/postgres/notifications.ts'
 import { makeTestDatabase, onServer } from './postgres.ts'
+import { makeTestWebhooks } from './webhooks.ts'
 
 /** The dependencies of a control plane on a database of its own, with its first organization. */
 export type TestControl = {
@@ -34,6 +35,7 @@ export async function makeTestControl(
     readonly dialChannel?: ControlDeps['dialChannel']
     readonly channelLimits?: ChannelLimits
     readonly networkDeny?: readonly string[]
+    readonly webhooks?: ControlDeps['webhooks']
   } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
@@ -65,6 +67,7 @@ export async function makeTestControl(
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
     channelLimit: makeChannelLimit(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
+    webhooks: options.webhooks ?? makeTestWebhooks(),
     settings: {
       stopGraceMs: 500,
       defaultRegistry: 'registry.example',

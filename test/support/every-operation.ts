@@ -5,6 +5,7 @@ import { getSnapshotOperation } from '../../src/control/snapshots/read-snapshots
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { addMember } from '../../src/control/orgs/members.ts'
 import { createApiKey } from '../../src/control/orgs/api-keys.ts'
+import { createWebhook } from '../../src/control/webhooks/webhooks.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { saveCredential } from '../../src/control/orgs/registry-credentials.ts'
 import { addSshKey } from '../../src/control/orgs/ssh-keys.ts'
@@ -41,6 +42,7 @@ export type ExampleObjects = {
   readonly ssh_key_id: string
   readonly member_id: string
   readonly preview: { readonly id: string }
+  readonly webhook: { readonly id: string; readonly delivery_id: string }
   readonly snapshot: { readonly id: string; readonly operation_id: string; readonly name: string }
 }
 
@@ -61,6 +63,10 @@ const onRunningName: Example['ask'] = ({ running }) => ({ params: { name: runnin
 const onVolume: Example['ask'] = ({ volume }) => ({ params: { id: volume.id } })
 const onSnapshot: Example['ask'] = ({ snapshot }) => ({ params: { snapshot_id: snapshot.id } })
 const onSnapshotName: Example['ask'] = ({ snapshot }) => ({ params: { name: snapshot.name } })
+const onWebhook: Example['ask'] = ({ webhook }) => ({ params: { webhook_id: webhook.id } })
+const onDelivery: Example['ask'] = ({ webhook }) => ({
+  params: { webhook_id: webhook.id, delivery_id: webhook.delivery_id },
+})
 const onFile: Example['ask'] = ({ volume }) => ({ params: { id: volume.id }, headers: filePath('kept.txt') })
 
 /** The header for a path in a volume, encoded as the public client does: base64url without padding. */
@@ -154,6 +160,19 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   revoke_preview: changes(['preview_revoked'], ({ idle, preview }) => ({
     params: { sandbox_id: idle.id, preview_id: preview.id },
   })),
+  create_webhook: changes(['webhook_created'], () => ({ body: { url: 'https://hooks.example.com/hidden-path' } })),
+  list_webhooks: reads(),
+  get_webhook: reads(onWebhook),
+  update_webhook: changes(['webhook_updated', 'webhook_paused'], (things) => ({
+    ...onWebhook(things),
+    body: { event_types: ['sandbox_failed'], paused: true },
+  })),
+  test_webhook: reads(onWebhook),
+  rotate_webhook_secret: changes(['webhook_secret_rotated'], onWebhook),
+  list_webhook_deliveries: reads(onWebhook),
+  get_webhook_delivery: reads(onDelivery),
+  resend_webhook_delivery: changes(['webhook_delivery_resent'], onDelivery),
+  delete_webhook: changes(['webhook_deleted'], onWebhook),
   list_volumes: reads(),
   create_volume: changes(['volume_created'], ({ mark }) => ({ body: { name: `made-${mark}` } })),
   get_default_volume: reads(),
@@ -262,10 +281,27 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
     snapshot: await addSnapshot(world, caller, { id: running.id, name: `snapshot-${mark}` }),
     preview: await createPreview(deps, caller, { sandbox_id: idle.id, port: 8000, access: 'public', expires_at: null }),
     event_id: await latestEvent(world, caller.org_id),
+    webhook: await addWebhook(world, caller),
     api_key_id: key.id,
     credential_id: credential.id,
     ssh_key_id: sshKey.id,
   }
+}
+
+/** Adds a webhook with a delivery of the latest event. Nothing listens at its URL. */
+async function addWebhook(world: WorkerWorld, caller: Caller): Promise<ExampleObjects['webhook']> {
+  const { deps } = world.control
+  const none = { event_types: null, category: null, sandbox_id: null, actor: null }
+  const url = `http://127.0.0.1:9/hidden-path-${String(made)}`
+  const { webhook } = await createWebhook(deps, caller, { ...none, url, description: '' })
+  const delivery_id = await latestEvent(world, caller.org_id)
+  await deps.db.asSystem((q) =>
+    q.query({
+      text: `INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at) VALUES ($1, $2, $3, $3, 1, now())`,
+      values: [webhook.id, delivery_id, caller.org_id],
+    }),
+  )
+  return { id: webhook.id, delivery_id }
 }
 
 async function latestEvent(world: WorkerWorld, org: OrgId): Promise<string> {

@@ -13,6 +13,7 @@ const THINGS: ExampleObjects = {
   credential_id: SANDBOX_ID,
   ssh_key_id: SANDBOX_ID,
   member_id: SANDBOX_ID,
+  webhook: { id: SANDBOX_ID, delivery_id: SANDBOX_ID },
   preview: { id: '00000000-0000-7000-8000-000000000009' },
   snapshot: { id: SANDBOX_ID, operation_id: SANDBOX_ID, name: 'nightly' },
 }

@@ -63,6 +63,7 @@ export default function QuotasPage() {
                   ['Minutes of a run', orNone(quotas.max_uptime_minutes_per_sandbox, count)],
                   ['Storage of all volumes', orNone(quotas.max_total_storage_gib, (gib) => mebibytes(gib * 1024))],
                   ['Ports open to everybody', orNone(quotas.max_public_previews, count)],
+                  ['Webhooks', orNone(quotas.max_webhooks, count)],
                 ]}
               />
             </Section>

@@ -18,6 +18,7 @@ import {
   makePruneStreamTicketsLoop,
 } from '../../loops/prune.ts'
 import { makePruneExpiredLoop, type Retention } from '../../loops/prune-expired.ts'
+import { makePruneWebhookDeliveriesLoop } from '../../loops/prune-webhook-deliveries.ts'
 import { makeRestartEndedLoop } from '../../loops/restart-ended.ts'
 import { makeRollUpUsageLoop } from '../../loops/roll-up-usage.ts'
 
@@ -45,6 +46,7 @@ export function loopsOf(
     makePruneJoinTokensLoop(deps),
     makePruneSessionsLoop(deps),
     makePruneExpiredLoop(deps),
+    makePruneWebhookDeliveriesLoop(deps),
   ]
 }
 

@@ -15,6 +15,7 @@ import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import { HOUR_MS } from '../../domain/usage/metering.ts'
+import { RETRY_SCHEDULE } from '../../domain/webhooks/retry-schedule.ts'
 import { callWith } from '../../http/requests/call-use-case.ts'
 import { makeClientAddresses } from '../../http/requests/client-address.ts'
 import { makeRequestTracer } from '../../http/requests/trace-request.ts'
@@ -33,6 +34,7 @@ import { makeSemaphore } from '../../lib/semaphore.ts'
 import { makeUuids } from '../../lib/uuid.ts'
 import { makeLeaderElection } from '../../loops/leader-election.ts'
 import { runLoops } from '../../loops/loop.ts'
+import { leadWebhooks, WEBHOOKS_LEAD } from '../../loops/webhooks/lead-webhooks.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import { loadDashboard } from './load-dashboard.ts'
@@ -44,6 +46,7 @@ import { loopsOf, retentionOf } from './loops.ts'
 import { countChannels } from '../metrics/channel-metrics.ts'
 import { makeLoopMetrics } from '../metrics/loop-metrics.ts'
 import { makeRunMetrics } from '../metrics/run-metrics.ts'
+import { makeWebhookMetrics } from '../metrics/webhook-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
 import { openTracing } from './open-tracing.ts'
@@ -53,6 +56,7 @@ import { openTransport, type Transport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
 import { openSsh } from './open-ssh.ts'
+import { openWebhookSender } from './open-webhooks.ts'
 import type { SshServer } from '../../ssh/server.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
@@ -124,6 +128,8 @@ export async function startControl(
   opened.defer(() => tracing?.close())
   const tracers = tracing === null ? [] : [makeStartTracer(tracing.tracer)]
   const metrics = new Registry()
+  const webhooks = openWebhookSender(config)
+  opened.defer(() => webhooks.http.close())
   const loopMetrics = makeLoopMetrics(metrics, systemClock)
   const deps = makeControlDeps({
     ...base,
@@ -144,6 +150,7 @@ export async function startControl(
       perSandbox: config.channelsPerSandbox,
       perOrg: Math.min(config.channelsPerOrg, Math.floor(descriptorLimit() / DESCRIPTORS_PER_ORG_CHANNEL)),
     }),
+    webhooks,
     settings: {
       previews: () => previews.site(),
       stopGraceMs: config.stopGraceMs,
@@ -233,6 +240,13 @@ export async function startControl(
         acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id, isAlone }, 'loops'),
       },
       ({ fence }) => loopsOf({ ...deps, fence, retention: retentionOf(config) }),
+      stopping.signal,
+    ),
+  )
+  running.push(
+    leadWebhooks(
+      { ...deps, schedule: RETRY_SCHEDULE, observer: makeWebhookMetrics(metrics) },
+      makeLeaderElection({ ...deps, holder: replica_id, isAlone }, WEBHOOKS_LEAD),
       stopping.signal,
     ),
   )

@@ -56,6 +56,7 @@ export const QuotaUsageReply = Type.Object(
     included_disk_gib_hours: limit('included_disk_gib_hours'),
     included_storage_gib: limit('included_storage_gib'),
     max_public_previews: limit('max_public_previews'),
+    max_webhooks: limit('max_webhooks'),
   },
   { title: 'QuotaUsage', description: 'The limits of the organization, and how much of each it uses now.' },
 )

@@ -49,6 +49,8 @@ const credential = { credential_id: 'uuid', host: 'text', username: 'text' } as 
 const workerDisk = { worker: 'text', free_mib: 'number', reserve_mib: 'number' } as const
 const snapshot = { snapshot_id: 'uuid', name: 'text' } as const
 const preview = { ...sandbox, preview_id: 'uuid', port: 'number', access: 'text' } as const
+/** `host` is that of the URL, which may have a secret elsewhere. */
+const webhook = { webhook_id: 'uuid', host: 'text' } as const
 const file = { volume_id: 'uuid', path: 'text' } as const
 
 export const EVENT_TYPES = {
@@ -106,6 +108,28 @@ export const EVENT_TYPES = {
   ssh_key_removed: event('ssh_key', 'An SSH key was removed, and its connections ended.', sshKey),
   registry_credential_saved: event('registry_credential', 'A registry credential was saved.', credential),
   registry_credential_deleted: event('registry_credential', 'A registry credential was deleted.', credential),
+  webhook_created: event('webhook', 'A webhook was created.', webhook),
+  webhook_updated: event('webhook', 'A webhook changed; `changes` names the fields.', { ...webhook, changes: 'texts' }),
+  webhook_secret_rotated: event(
+    'webhook',
+    'A webhook got a new secret. The old one stays valid for 24 hours.',
+    webhook,
+  ),
+  webhook_paused: event(
+    'webhook',
+    'A webhook was paused: `requested`, `gone` (its endpoint answered 410), or `failing` (for three days).',
+    { ...webhook, reason: 'text' },
+  ),
+  webhook_resumed: event('webhook', 'A paused webhook sends again.', webhook),
+  webhook_delivery_resent: event('webhook', 'A delivery of a webhook is to be sent again.', {
+    ...webhook,
+    delivery_id: 'uuid',
+  }),
+  webhook_deliveries_dropped: event('webhook', 'Deliveries that waited for too long, or were too many, were dropped.', {
+    ...webhook,
+    count: 'number',
+  }),
+  webhook_deleted: event('webhook', 'A webhook was deleted with its deliveries.', webhook),
   volume_created: event('volume', 'A volume was created.', {
     volume_id: 'uuid',
     kind: 'text',
@@ -195,6 +219,11 @@ export type EventCategory = (typeof EVENT_TYPES)[EventType]['category']
 export const EVENT_CATEGORIES: readonly EventCategory[] = [
   ...new Set(Object.values(EVENT_TYPES).map(({ category }) => category)),
 ]
+
+/** Whether a text is the type of an event. */
+export function isEventType(text: string): text is EventType {
+  return Object.hasOwn(EVENT_TYPES, text)
+}
 
 /** The event types of a category. */
 export function typesOfCategory(category: EventCategory): readonly EventType[] {

@@ -17,24 +17,41 @@ export function parseNamedDestination(text: string): NamedDestination | null {
   return { kind: 'host', host, port }
 }
 
-type OutboundRule = {
+export type OutboundRule = {
   readonly named: readonly NamedDestination[]
   /** The addresses of this machine. They are inside even if they are public. */
   readonly own: readonly string[]
 }
 
-/**
- * Judges a connection to `address` for a URL. `named`: the operator named the host or the address. `public`: it is a
- * public address of another machine. Null: it is closed. Plain HTTP is closed unless it stays on this machine.
- */
-export function judgeOutbound({ named, own }: OutboundRule, url: URL, address: string): 'named' | 'public' | null {
+/** `named`: the operator named the host or the address. `public`: it is a public address of another machine. Null: it is closed. */
+type Judgement = 'named' | 'public' | null
+
+/** Judges a connection to `address` for a URL. Plain HTTP is closed unless it stays on this machine. */
+export function judgeOutbound(rule: OutboundRule, url: URL, address: string): Judgement {
   const dialled = parseCidr(unmapped(address))
   if (dialled === null) return null
-  const isIn = (blocks: readonly Cidr[]): boolean => blocks.some((block) => contains(block, dialled))
-  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isIn(LOOPBACK_CIDRS))) return null
-  if (named.some((entry) => (entry.kind === 'block' ? isIn([entry.block]) : isHostOf(entry, url)))) return 'named'
-  const isInside = !isIn(PUBLIC_CIDRS) || isIn(SPECIAL_CIDRS) || own.some((text) => isIn(blockOf(text)))
+  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isIn(LOOPBACK_CIDRS, dialled))) return null
+  return judgeAddress(rule, url, dialled)
+}
+
+/** Judges a connection of a webhook. Plain HTTP is closed unless the operator named where it goes. */
+export function judgeWebhook(rule: OutboundRule, url: URL, address: string): Judgement {
+  const dialled = parseCidr(unmapped(address))
+  if (dialled === null || !/^https?:$/.test(url.protocol)) return null
+  const judged = judgeAddress(rule, url, dialled)
+  return url.protocol === 'https:' || judged === 'named' ? judged : null
+}
+
+function judgeAddress({ named, own }: OutboundRule, url: URL, dialled: Cidr): Judgement {
+  if (named.some((entry) => (entry.kind === 'block' ? contains(entry.block, dialled) : isHostOf(entry, url))))
+    return 'named'
+  const isInside =
+    !isIn(PUBLIC_CIDRS, dialled) || isIn(SPECIAL_CIDRS, dialled) || own.some((text) => isIn(blockOf(text), dialled))
   return isInside ? null : 'public'
+}
+
+function isIn(blocks: readonly Cidr[], address: Cidr): boolean {
+  return blocks.some((block) => contains(block, address))
 }
 
 function blockOf(text: string): readonly Cidr[] {

@@ -18,6 +18,7 @@ export const LIMITS = {
   max_uptime_minutes_per_sandbox: { unit: 'minutes', what: 'time from the start of a sandbox to its forced stop' },
   max_total_storage_gib: { unit: 'GiB', what: 'total size of all volumes' },
   max_public_previews: { unit: 'previews', what: 'ports of sandboxes that are open to everybody' },
+  max_webhooks: { unit: 'webhooks', what: 'webhooks of the organization' },
   included_vcpu_hours: {
     unit: 'hours',
     what: 'included vCPU-hours in a UTC month; a hard limit on a plan without prices',

@@ -2,7 +2,16 @@ import { describeSeen, refusalProblem } from '../refusal.ts'
 
 /** The lists with pages. A cursor is valid only for its own list. */
 export type CursorList =
-  'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials' | 'snapshots' | 'ssh_keys' | 'previews'
+  | 'sandboxes'
+  | 'events'
+  | 'members'
+  | 'api_keys'
+  | 'registry_credentials'
+  | 'snapshots'
+  | 'ssh_keys'
+  | 'previews'
+  | 'webhooks'
+  | 'webhook_deliveries'
 
 /**
  * The version of the format. Raise it when the meaning of `after` changes, so that old cursors are refused instead of

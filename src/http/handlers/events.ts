@@ -50,7 +50,7 @@ function readFilter({ event_type, category, sandbox_id, ...query }: FilterQuery)
     event_type: event_type ?? null,
     category: category ?? null,
     sandbox_id: sandbox_id?.toLowerCase() ?? null,
-    actor: actor === null ? null : readActor(actor),
+    actor: actor === null ? null : readActor('query.actor', actor),
     since: parseInstant(since),
     until: parseInstant(until),
   }
@@ -64,8 +64,9 @@ async function* renderEvents(streamed: AsyncIterable<StreamedEvent>): AsyncGener
   }
 }
 
-function readActor(actor: string): string {
+/** Checks an actor by which events are filtered. Throws `invalid_request`. */
+export function readActor(field: string, actor: string): string {
   if (isUuid(actor)) return actor.toLowerCase()
   if (SYSTEM_ACTOR_KEYS.includes(actor)) return actor
-  return refuseField('query.actor', actor, `the id of an API key or a user, or one of ${SYSTEM_ACTOR_KEYS.join(', ')}`)
+  return refuseField(field, actor, `the id of an API key or a user, or one of ${SYSTEM_ACTOR_KEYS.join(', ')}`)
 }

@@ -9,6 +9,7 @@ import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
 import { makeModificationHandlers } from './modifications.ts'
 import { makePreviewHandlers } from './previews.ts'
+import { makeWebhookHandlers } from './webhooks.ts'
 import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeSnapshotHandlers } from './snapshots.ts'
 import { makeUsageHandlers } from './usage.ts'
@@ -27,6 +28,7 @@ export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): 
     ...makeSandboxLogHandlers(call, handler),
     ...makeMetricsHandlers(call, handler),
     ...makePreviewHandlers(call, handler),
+    ...makeWebhookHandlers(call, handler),
     ...makeVolumeHandlers(call, handler),
     ...makeVolumeFileHandlers(call, handler),
     ...makeSnapshotHandlers(call, handler),

@@ -56,7 +56,7 @@ export async function readUsage(
     text: `SELECT o.slug, o.quota_overrides, l.plan, l.is_suspended, l.hard_cap, l.max_sandboxes, l.max_concurrent_ephemeral_running,
              l.max_concurrent_persistent_running, l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
              l.max_disk_size_mib_per_sandbox, l.max_uptime_minutes_per_sandbox, l.max_total_storage_gib,
-             l.max_public_previews, l.included_vcpu_hours, l.included_memory_gib_hours, l.included_disk_gib_hours, l.included_storage_gib,
+             l.max_public_previews, l.max_webhooks, l.included_vcpu_hours, l.included_memory_gib_hours, l.included_disk_gib_hours, l.included_storage_gib,
              CASE WHEN $2 OR l.max_sandboxes IS NOT NULL THEN
                (SELECT count(*) FROM sandboxes s WHERE s.org_id = $1 AND s.visible_until IS NULL) ELSE 0 END AS total_sandboxes,
              r.ephemeral AS concurrent_ephemeral_running, r.persistent AS concurrent_persistent_running

@@ -1,0 +1,142 @@
+/**
+ * Events become deliveries by the windows of `src/store/events/event-windows.ts`: each window is complete, so none is missed, and the
+ * deliveries of a window are in the order of their events.
+ */
+import type { WebhookId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** How far events have become deliveries. `windowEnd` and `after` are null between two windows. */
+export type Progress = {
+  readonly epoch: string
+  readonly done: bigint
+  readonly windowEnd: bigint | null
+  readonly after: string | null
+  /** After a restore: events from then on may not have become deliveries. */
+  readonly since: Date | null
+}
+
+/**
+ * What counts the transactions: the PostgreSQL server and this table. The position is in the same database, so it goes back in time
+ * together with the transactions; only a restore of rows into another database leaves it with another count.
+ */
+const EPOCH = `(SELECT system_identifier FROM pg_control_system())::text || '-' || 'webhook_progress'::regclass::oid`
+
+/** The end of the newest complete window, and the stored progress. Null: there is none yet. */
+export async function read(
+  q: Queryable,
+): Promise<{ readonly epoch: string; readonly horizon: bigint; readonly progress: Progress | null }> {
+  type Row = {
+    readonly now_epoch: string
+    readonly horizon: string
+    readonly epoch: string | null
+    readonly done: string
+    readonly window_end: string | null
+    readonly after_id: string | null
+    readonly since: Date | null
+  }
+  const { rows } = await q.query<Row>({
+    name: 'recordDeliveries.read',
+    text: `SELECT ${EPOCH} AS now_epoch, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon, p.epoch, p.done::text,
+             p.window_end::text, p.after_id, p.since
+           FROM (VALUES (true)) v LEFT JOIN webhook_progress p ON true`,
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('the database named no horizon')
+  const { now_epoch, horizon, epoch, done, window_end, after_id: after, since } = row
+  const windowEnd = window_end === null ? null : BigInt(window_end)
+  const progress = epoch === null ? null : { epoch, done: BigInt(done), windowEnd, after, since }
+  return { epoch: now_epoch, horizon: BigInt(horizon), progress }
+}
+
+/** Whether there are webhooks, the end of the newest complete window, and whether it has events of organizations with webhooks. */
+export async function look(
+  q: Queryable,
+  from: bigint,
+): Promise<{ readonly hasWebhooks: boolean; readonly horizon: bigint; readonly hasEvents: boolean }> {
+  const { rows } = await q.query<{
+    readonly has_webhooks: boolean
+    readonly horizon: string
+    readonly has_events: boolean
+  }>({
+    name: 'recordDeliveries.look',
+    text: `SELECT h.xid::text AS horizon, cardinality(o.ids) > 0 AS has_webhooks, EXISTS (
+             SELECT FROM events e WHERE e.org_id = ANY(o.ids) AND e.xact >= $1::text::xid8 AND e.xact < h.xid) AS has_events
+           FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid) h, (SELECT ARRAY(SELECT DISTINCT org_id FROM webhooks) AS ids) o`,
+    values: [String(from)],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('the database named no horizon')
+  return { hasWebhooks: row.has_webhooks, horizon: BigInt(row.horizon), hasEvents: row.has_events }
+}
+
+/** Stores the progress. */
+export async function save(
+  tx: Queryable,
+  { epoch, done, windowEnd, after, since }: Progress,
+  now: Date,
+): Promise<void> {
+  await tx.query({
+    name: 'recordDeliveries.save',
+    text: `INSERT INTO webhook_progress (epoch, done, window_end, after_id, since, saved_at)
+           VALUES ($1, $2::text::xid8, $3::text::xid8, $4, $5, $6)
+           ON CONFLICT (only_row) DO UPDATE SET epoch = excluded.epoch, done = excluded.done, window_end = excluded.window_end,
+             after_id = excluded.after_id, since = excluded.since, saved_at = excluded.saved_at`,
+    values: [epoch, String(done), windowEnd === null ? null : String(windowEnd), after, since, now],
+  })
+}
+
+/**
+ * Adapts to another count of transactions, after a restore. What waits keeps its order, and comes before all that follows. Returns when
+ * the progress was last stored: later events may not have become deliveries.
+ */
+export async function rebase(tx: Queryable): Promise<Date> {
+  await tx.query({ text: 'UPDATE webhooks SET begins = NULL, created_xact = NULL' })
+  await tx.query({
+    text: `UPDATE webhook_deliveries SET place = place - 1 - (SELECT max(place) FROM webhook_deliveries) WHERE status = 'waiting'`,
+  })
+  const { rows } = await tx.query<{ readonly saved_at: Date }>({ text: 'SELECT saved_at FROM webhook_progress' })
+  return rows[0]?.saved_at ?? new Date(0)
+}
+
+/** A part of a window: the next `limit` events after one of them. */
+type Part = {
+  readonly from: bigint
+  readonly to: bigint
+  readonly after: string | null
+  readonly since: Date | null
+  readonly limit: number
+}
+
+/** What was recorded. `read`: how many events the part had, and the last of them. */
+type Recorded = { readonly read: number; readonly last: string | null; readonly webhooks: readonly WebhookId[] }
+
+/**
+ * Makes deliveries of a part of a complete window, for the webhooks whose filters the events match. May be repeated. Reads all
+ * organizations.
+ */
+export async function record(tx: Queryable, { from, to, after, since, limit }: Part, now: Date): Promise<Recorded> {
+  const { rows } = await tx.query<Recorded>({
+    name: 'recordDeliveries.record',
+    text: `WITH part AS MATERIALIZED (
+             SELECT id, org_id, sandbox_id, event_type, category, coalesce(actor_key, 'sandyard') AS actor, xact, timestamp
+             FROM events WHERE org_id = ANY(ARRAY(SELECT DISTINCT org_id FROM webhooks))
+               AND xact >= $1::text::xid8 AND xact < $2::text::xid8 AND id > coalesce($3::uuid, '00000000-0000-0000-0000-000000000000')
+             ORDER BY id LIMIT $4),
+           made AS (
+             INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
+             SELECT w.id, p.id, p.org_id, coalesce(p.sandbox_id, p.org_id), $2::text::bigint, $5
+             FROM part p JOIN webhooks w ON w.org_id = p.org_id
+               AND (w.event_types IS NULL OR p.event_type = ANY(w.event_types))
+               AND (w.category IS NULL OR p.category = w.category)
+               AND (w.sandbox_id IS NULL OR p.sandbox_id = w.sandbox_id)
+               AND (w.actor IS NULL OR p.actor = w.actor)
+               AND (w.begins IS NULL OR NOT pg_visible_in_snapshot(p.xact, w.begins))
+               AND p.xact IS DISTINCT FROM w.created_xact
+               AND ($6::timestamptz IS NULL OR (p.timestamp >= $6 AND p.timestamp > w.created_at))
+             ON CONFLICT (webhook_id, id) DO NOTHING RETURNING webhook_id)
+           SELECT (SELECT count(*) FROM part) AS read, (SELECT id FROM part ORDER BY id DESC LIMIT 1) AS last,
+             ARRAY(SELECT DISTINCT webhook_id FROM made) AS webhooks`,
+    values: [String(from), String(to), after, limit, now, since],
+  })
+  return rows[0] ?? { read: 0, last: null, webhooks: [] }
+}
