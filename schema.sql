@@ -224,6 +224,9 @@ AS $function$
     ('user_identities', '{SELECT,INSERT,DELETE}'),
     ('users', '{SELECT,INSERT,UPDATE}'),
     ('volumes', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('webhook_deliveries', '{SELECT,INSERT,UPDATE,DELETE}'),
+    ('webhook_progress', '{SELECT,INSERT,UPDATE}'),
+    ('webhooks', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('worker_generations', '{SELECT,INSERT,UPDATE}'),
     ('worker_tokens', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('workers', '{SELECT,INSERT,UPDATE}') $function$;
@@ -804,6 +807,65 @@ CREATE TABLE volumes (
 ALTER TABLE volumes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE volumes FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE webhook_deliveries (
+  webhook_id uuid NOT NULL,
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  lane uuid NOT NULL,
+  place bigint NOT NULL,
+  status text DEFAULT 'waiting'::text NOT NULL,
+  attempts integer DEFAULT 0 NOT NULL,
+  tried_since timestamp with time zone,
+  last_attempt_at timestamp with time zone,
+  next_attempt_at timestamp with time zone,
+  duration_ms integer,
+  reply_status integer,
+  reply_body text,
+  error text,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT webhook_deliveries_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (webhook_id, id),
+  CONSTRAINT webhook_deliveries_status CHECK ((status = ANY (ARRAY['waiting'::text, 'delivered'::text, 'failed'::text]))),
+  CONSTRAINT webhook_deliveries_webhook_fkey FOREIGN KEY (webhook_id) REFERENCES webhooks(id) ON DELETE CASCADE
+);
+ALTER TABLE webhook_deliveries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE webhook_deliveries FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE webhook_progress (
+  only_row boolean DEFAULT true NOT NULL,
+  epoch text NOT NULL,
+  done xid8 NOT NULL,
+  window_end xid8,
+  after_id uuid,
+  since timestamp with time zone,
+  saved_at timestamp with time zone NOT NULL,
+  CONSTRAINT webhook_progress_only CHECK (only_row),
+  CONSTRAINT webhook_progress_pkey PRIMARY KEY (only_row)
+);
+
+CREATE TABLE webhooks (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  url text NOT NULL,
+  description text NOT NULL,
+  event_types text[],
+  category text,
+  sandbox_id uuid,
+  actor text,
+  secret_sealed bytea NOT NULL,
+  old_secrets jsonb DEFAULT '[]'::jsonb NOT NULL,
+  paused_at timestamp with time zone,
+  pause_reason text,
+  begins pg_snapshot DEFAULT pg_current_snapshot(),
+  created_xact xid8 DEFAULT pg_current_xact_id(),
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT webhooks_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT webhooks_pause CHECK (((paused_at IS NULL) = (pause_reason IS NULL))),
+  CONSTRAINT webhooks_pkey PRIMARY KEY (id)
+);
+ALTER TABLE webhooks ENABLE ROW LEVEL SECURITY;
+ALTER TABLE webhooks FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE worker_generations (
   worker_id uuid NOT NULL,
   generation bigint NOT NULL,
@@ -877,7 +939,8 @@ CREATE VIEW org_limits WITH (security_invoker=true) AS
     sandyard_limit(p.limits, o.quota_overrides, 'included_memory_gib_hours'::text) AS included_memory_gib_hours,
     sandyard_limit(p.limits, o.quota_overrides, 'included_disk_gib_hours'::text) AS included_disk_gib_hours,
     sandyard_limit(p.limits, o.quota_overrides, 'included_storage_gib'::text) AS included_storage_gib,
-    sandyard_limit(p.limits, o.quota_overrides, 'max_public_previews'::text) AS max_public_previews
+    sandyard_limit(p.limits, o.quota_overrides, 'max_public_previews'::text) AS max_public_previews,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_webhooks'::text) AS max_webhooks
    FROM (orgs o
      JOIN plans p ON ((p.name = o.plan)));
 
@@ -993,6 +1056,12 @@ CREATE INDEX volumes_of_home ON public.volumes USING btree (home_worker_id);
 
 CREATE UNIQUE INDEX volumes_one_host ON public.volumes USING btree (org_id) WHERE (kind = 'host'::text);
 
+CREATE INDEX webhook_deliveries_blocking ON public.webhook_deliveries USING btree (webhook_id, lane) WHERE ((status = 'waiting'::text) AND (next_attempt_at IS NOT NULL));
+
+CREATE INDEX webhook_deliveries_waiting ON public.webhook_deliveries USING btree (webhook_id, place, id) WHERE (status = 'waiting'::text);
+
+CREATE INDEX webhooks_of_org ON public.webhooks USING btree (org_id, id);
+
 CREATE UNIQUE INDEX workers_credential_key ON public.workers USING btree (credential_sha256) WHERE (removed_at IS NULL);
 
 CREATE INDEX workers_draining ON public.workers USING btree (drain_deadline_at) WHERE (drain_deadline_at IS NOT NULL);
@@ -1074,6 +1143,10 @@ CREATE POLICY of_members ON users AS PERMISSIVE FOR SELECT TO public USING ((EXI
 CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON webhook_deliveries AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON webhooks AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON worker_generations AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 

@@ -7,6 +7,7 @@ import { Agent as HttpAgent, request as requestHttp, type ClientRequest, type In
 import { Agent as HttpsAgent, request as requestHttps } from 'node:https'
 import { lookup as lookUp } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
+import { callbackify } from 'node:util'
 import { errorCodeOf, hasErrorCode } from './error-code.ts'
 import type { GuardedHttpDeps } from './guarded-http.ts'
 import { openTunnel } from './proxy-tunnel.ts'
@@ -65,20 +66,17 @@ export function makeGuardedPost(deps: GuardedPostDeps): GuardedPost {
     return allowed
   }
   /** Looks a name up when a connection is made, and answers with what may be dialled. */
-  const lookupFor =
-    (url: URL): LookupFunction =>
-    (name, { all }, callback) => {
-      resolve(name)
-        .then((addresses) => allowedOf(url, addresses).map((address) => ({ address, family: isIP(address) })))
-        .then(
-          (found) => {
-            const [first] = found
-            if (all === true || first === undefined) callback(null, found)
-            else callback(null, first.address, first.family)
-          },
-          (error: unknown) => callback(error instanceof Error ? error : new Error('not found'), []),
-        )
+  const lookupFor = (url: URL): LookupFunction => {
+    const find = callbackify(async (name: string) => allowedOf(url, await resolve(name)))
+    return (name, { all }, callback) => {
+      find(name, (error: NodeJS.ErrnoException | null, addresses: readonly string[] = []) => {
+        const found = addresses.map((address) => ({ address, family: isIP(address) }))
+        const [first] = found
+        if (error !== null || all === true || first === undefined) callback(error, found)
+        else callback(null, first.address, first.family)
+      })
     }
+  }
 
   async function attempt(
     post: Post,
@@ -106,7 +104,9 @@ export function makeGuardedPost(deps: GuardedPostDeps): GuardedPost {
     const connecting = limitConnecting(outgoing, isTls, limits.connectMs)
     const { promise, resolve: onReply, reject } = Promise.withResolvers<PostReply>()
     outgoing.on('error', (error) => reject(canRepeat(outgoing, error) ? new ClosedMeanwhile() : error))
-    outgoing.on('response', (response) => readBeginning(response, limits.bodyBytes).then(onReply, reject))
+    outgoing.on('response', (response) => {
+      readBeginning(response, limits.bodyBytes).then(onReply, reject)
+    })
     outgoing.end(body)
     return await promise.finally(() => clearTimeout(connecting))
   }

@@ -175,25 +175,21 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
   async function settle(): Promise<void> {
     const batch = finished
     if (batch.length === 0) return
-    const pauses = new Map<WebhookId, PauseReason>()
-    for (const { endpoint, pause } of batch) if (pause !== null) pauses.set(endpoint.id, pause)
-    await db.transaction('system', async (tx) => {
-      await deps.fence(tx)
-      await deliveries.recordResults(
-        tx,
-        batch.map(({ result }) => result),
-      )
-      for (const [id, reason] of pauses) await pauseWebhook(deps, tx, { id, reason })
-    })
-    finished = finished.slice(batch.length)
-    for (const { endpoint, delivery, result } of batch) {
+    finished = []
+    try {
+      await storeResults(deps, batch)
+    } catch (error) {
+      finished = [...batch, ...finished]
+      throw error
+    }
+    for (const { endpoint, delivery, result, pause } of batch) {
       const hasFailed = result.status !== 'delivered'
       endpoint.queue.settle(delivery, { retryAt: result.next_attempt_at, hasFailed })
       const resultName = hasFailed ? (result.status === 'failed' ? 'failed' : 'retried') : 'delivered'
       const delayMs =
         hasFailed || delivery.event === null ? null : result.at.getTime() - delivery.event.timestamp.getTime()
       deps.observer?.onAttempt({ result: resultName, delayMs })
-      if (!pauses.has(endpoint.id)) continue
+      if (pause === null) continue
       endpoint.queue.forget()
       endpoint.target = null
     }
@@ -239,14 +235,22 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
   }
 }
 
-async function pauseWebhook(
-  deps: DeliverDeps,
-  tx: Parameters<LeaderFence>[0],
-  { id, reason }: { readonly id: WebhookId; readonly reason: PauseReason },
-): Promise<void> {
-  const paused = await webhooks.pause(tx, { id, reason, now: deps.clock.now() })
-  if (paused === null) return
-  const payload = { ...factsOf({ id, url: paused.url }), reason }
-  const by = { org_id: paused.org_id, actor: SYSTEM_ACTOR }
-  await recordEvent(deps, tx, { ...by, event_type: 'webhook_paused', payload })
+/** Stores results, and pauses the webhooks that they end. */
+async function storeResults(deps: DeliverDeps, finished: readonly Finished[]): Promise<void> {
+  const pauses = new Map<WebhookId, PauseReason>()
+  for (const { endpoint, pause } of finished) if (pause !== null) pauses.set(endpoint.id, pause)
+  await deps.db.transaction('system', async (tx) => {
+    await deps.fence(tx)
+    await deliveries.recordResults(
+      tx,
+      finished.map(({ result }) => result),
+    )
+    for (const [id, reason] of pauses) {
+      const paused = await webhooks.pause(tx, { id, reason, now: deps.clock.now() })
+      if (paused === null) continue
+      const payload = { ...factsOf({ id, url: paused.url }), reason }
+      const by = { org_id: paused.org_id, actor: SYSTEM_ACTOR }
+      await recordEvent(deps, tx, { ...by, event_type: 'webhook_paused', payload })
+    }
+  })
 }

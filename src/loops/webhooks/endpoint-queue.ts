@@ -91,25 +91,25 @@ export function makeEndpointQueue(webhook_id: WebhookId) {
       return earliest
     },
     /** The result of an attempt is stored. `retryAt` null: the delivery has ended. */
-    settle({ lane: key }: WaitingDelivery, { retryAt, hasFailed }: { retryAt: Date | null; hasFailed: boolean }): void {
+    settle(delivery: WaitingDelivery, { retryAt, hasFailed }: { retryAt: Date | null; hasFailed: boolean }): void {
       sending -= 1
       isFailing = hasFailed
-      const lane = lanes.get(key)
+      const lane = lanes.get(delivery.lane)
       if (lane === undefined) return
       lane.isSending = false
       const wasBlocked = lane.dueAtMs !== null
-      const [first, ...rest] = lane.deliveries
-      if (retryAt !== null && first !== undefined) {
+      const [, ...rest] = lane.deliveries
+      if (retryAt !== null) {
         held -= rest.length
         if (!wasBlocked) blocked += 1
-        lane.deliveries = [{ ...first, next_attempt_at: retryAt }]
+        lane.deliveries = [delivery]
         lane.dueAtMs = retryAt.getTime()
         return
       }
       held -= 1
       lane.deliveries = rest
       lane.dueAtMs = null
-      if (rest.length === 0) lanes.delete(key)
+      if (rest.length === 0) lanes.delete(delivery.lane)
       if (!wasBlocked) return
       blocked -= 1
       restart()
