@@ -102,6 +102,10 @@ const COMMANDS: Readonly<Record<string, CommandEntry>> = {
     summary: "save, list and delete an organization's credentials for image registries",
     load: async () => (await import('./commands/registry.ts')).defineRegistry,
   },
+  webhook: {
+    summary: 'create, test, pause and delete the webhooks of an organization, and show their deliveries',
+    load: async () => (await import('./commands/webhook.ts')).defineWebhook,
+  },
   usage: {
     summary: 'export the usage of an organization as CSV',
     load: async () => (await import('./commands/usage.ts')).defineUsage,

@@ -149,3 +149,35 @@ test('ssh-key host shows the host key, which the first server with SSH makes', a
   const again = await openSshHostKey(control.deps, () => ({ private: 'other', public: makeSshKey() }))
   assert.deepEqual(again, made, 'every server process gets the same key')
 })
+
+test('webhook creates, lists, pauses, rotates, and deletes, and prints each secret once', async () => {
+  const made = await printed(
+    'webhook create --org default https://hooks.example.com/path --types sandbox_failed --description builds',
+  )
+  const [, id = '', secret = ''] = /^webhook (\S+)\nsecret (whsec_\S+)\n$/.exec(made) ?? []
+  assert.match(await printed('webhook list --org default'), new RegExp(`${id}.*https://hooks.example.com/path.*active`))
+  assert.match(await printed(`webhook pause --org default ${id}`), /is paused/)
+  assert.match(await printed('webhook list --org default'), /paused \(requested\)/)
+  assert.match(
+    await printed(`webhook move --org default ${id} https://hooks.example.com/other`),
+    /is paused: https:.*other/,
+  )
+  assert.match(await printed(`webhook resume --org default ${id}`), /is active/)
+  assert.match(await printed(`webhook rotate --org default ${id}`), /^secret whsec_\S+\nthe old secret expires /)
+  assert.match(await printed(`webhook deliveries --org default ${id}`), /^ID\s/)
+  assert.match(await refused('webhook create --org default http://127.0.0.1:1/'), /url: accepted: an https/)
+  assert.match(
+    await refused('webhook create --org default https://hooks.example.com/ --types nothing'),
+    /--types has 'nothing'/,
+  )
+  assert.match(
+    await refused(`webhook deliveries --org default ${id} --status lost`),
+    /accepted: waiting, delivered, failed/,
+  )
+  assert.match(await refused(`webhook resend --org default ${id} ${id}`), /not found/)
+  assert.match(await printed(`webhook delete --org default ${id}`), /is deleted/)
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<{ row: string }>({ text: 'SELECT t::text AS row FROM events t' }),
+  )
+  assert.ok(!JSON.stringify(rows).includes(secret))
+})

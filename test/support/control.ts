@@ -36,6 +36,7 @@ export async function makeTestControl(
     readonly channelLimits?: ChannelLimits
     readonly networkDeny?: readonly string[]
     readonly webhooks?: ControlDeps['webhooks']
+    readonly sealingKey?: Buffer
   } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
@@ -60,7 +61,7 @@ export async function makeTestControl(
     random: systemRandom,
     uuids: makeUuids(clock, systemRandom),
     log,
-    seal: makeSeal(systemRandom.bytes(32), systemRandom),
+    seal: makeSeal(options.sealingKey ?? systemRandom.bytes(32), systemRandom),
     notifications,
     waitPermits: makeSemaphore(options.waitCapacity ?? 100),
     logStreamLimit: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),

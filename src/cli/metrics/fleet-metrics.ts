@@ -12,6 +12,7 @@ export type FleetNumbers = {
   readonly waiting: readonly numbers.WaitingNumbers[]
   readonly openRuns: Awaited<ReturnType<typeof numbers.countOpenRuns>>
   readonly volumes: readonly numbers.VolumeNumbers[]
+  readonly webhooks: numbers.WebhookNumbers
   /** What the run lacks that has waited the longest for capacity. */
   readonly oldestLacks: readonly MissingRequirement[]
   /** Up to this number of workers, each worker has series of its own. */
@@ -29,6 +30,7 @@ export async function readFleetNumbers(
     waiting: await numbers.countWaiting(q, now),
     openRuns: await numbers.countOpenRuns(q),
     volumes: await numbers.countVolumes(q),
+    webhooks: await numbers.countWebhooks(q),
   }
 }
 
@@ -249,6 +251,21 @@ export const FLEET_METRICS: readonly FleetMetric[] = [
     help: 'Volumes by status.',
     labelNames: ['status'],
     read: ({ volumes }) => volumes.map(({ status, count }) => ({ labels: { status }, value: count })),
+  },
+  {
+    name: 'sandyard_webhooks',
+    help: 'Webhooks by state: active or paused.',
+    labelNames: ['state'],
+    read: ({ webhooks: { active, paused } }) => [
+      { labels: { state: 'active' }, value: active },
+      { labels: { state: 'paused' }, value: paused },
+    ],
+  },
+  {
+    name: 'sandyard_webhook_deliveries_waiting',
+    help: 'Deliveries to active webhooks that wait to be sent or to be tried again.',
+    labelNames: [],
+    read: ({ webhooks: { waiting } }) => [{ labels: {}, value: waiting }],
   },
   {
     name: 'sandyard_volumes_used_bytes',

@@ -99,3 +99,18 @@ export async function countVolumes(q: Queryable): Promise<readonly VolumeNumbers
   })
   return rows
 }
+
+/** The webhooks, and the deliveries that wait to be sent or tried again. */
+export type WebhookNumbers = { readonly active: number; readonly paused: number; readonly waiting: number }
+
+/** The number of webhooks, and of what waits for those that are not paused. */
+export async function countWebhooks(q: Queryable): Promise<WebhookNumbers> {
+  const { rows } = await q.query<WebhookNumbers>({
+    name: 'fleetNumbers.countWebhooks',
+    text: `SELECT count(*) FILTER (WHERE w.paused_at IS NULL)::integer AS active, count(w.paused_at)::integer AS paused,
+             coalesce(sum((SELECT count(*) FROM webhook_deliveries d WHERE d.webhook_id = w.id AND d.status = 'waiting'))
+               FILTER (WHERE w.paused_at IS NULL), 0)::float8 AS waiting
+           FROM webhooks w`,
+  })
+  return rows[0] ?? { active: 0, paused: 0, waiting: 0 }
+}

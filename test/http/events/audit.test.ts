@@ -10,11 +10,13 @@ import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/co
 import { setPlan } from '../../../src/control/orgs/plans.ts'
 import { setQuota } from '../../../src/control/orgs/quotas.ts'
 import { recordDiskPressure } from '../../../src/control/workers/record-disk-pressure.ts'
-import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
+import { createWebhook, updateWebhook } from '../../../src/control/webhooks/webhooks.ts'
+import { OPERATOR_ACTOR, type OrgActor } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
 import { makeEnforceHardLimitsLoop } from '../../../src/loops/enforce-hard-limits.ts'
 import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.ts'
+import { makePruneWebhookDeliveriesLoop } from '../../../src/loops/prune-webhook-deliveries.ts'
 import { makeReapVolumesLoop } from '../../../src/loops/reap-volumes.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {
@@ -98,6 +100,7 @@ test('together, operations, operators, loops and workers record every event type
   await allowNetworkRange(deps, acting, 'metadata')
   await disallowNetworkRange(deps, acting, 'metadata')
   await replaceAuthority(deps, acting)
+  await leaveWebhookOf(acting)
   await suspendOrg(deps, acting, 'unpaid')
   await resumeOrg(deps, acting)
   await leaveRunsOf(acting.org_id)
@@ -155,7 +158,7 @@ test('every recorded event has its category, its actor, and exactly the facts th
 
 test('no event holds a secret, an e-mail address or the content of a file', async () => {
   const text = JSON.stringify(await allEvents())
-  for (const secret of ['hidden-password', 'hidden-content', 'msb_live_', '@example.org'])
+  for (const secret of ['hidden-password', 'hidden-content', 'hidden-path', 'msb_live_', 'whsec_', '@example.org'])
     assert.ok(!text.includes(secret), secret)
 })
 
@@ -188,6 +191,24 @@ async function typesOf(sandbox: string): Promise<ReadonlySet<EventType>> {
   return new Set(
     (await allEvents()).filter(({ payload }) => payload['sandbox_id'] === sandbox).map(({ event_type }) => event_type),
   )
+}
+
+/** Resumes a paused webhook, and drops what waited for it. */
+async function leaveWebhookOf(acting: OrgActor): Promise<void> {
+  const { deps } = world.control
+  const none = { event_types: null, category: null, sandbox_id: null, actor: null, description: '' }
+  const { webhook } = await createWebhook(deps, acting, { ...none, url: 'https://hooks.example.com/hidden-path' })
+  await updateWebhook(deps, acting, { id: webhook.id, changes: { paused: true } })
+  await updateWebhook(deps, acting, { id: webhook.id, changes: { paused: false } })
+  await deps.db.asSystem((q) =>
+    q.query({
+      text: `INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at) VALUES ($1, $1, $2, $2, 1, now())`,
+      values: [webhook.id, acting.org_id],
+    }),
+  )
+  const fence = (): Promise<void> => Promise.resolve()
+  const loop = makePruneWebhookDeliveriesLoop({ ...deps, fence, kept: { ended: 0, waiting: 0 } })
+  while ((await loop.run(new AbortController().signal)) !== null);
 }
 
 /** Inserts a run that started a second ago, which exceeds a plan without included hours. */

@@ -59,6 +59,8 @@ test('a change with If-Match gets 412 if the object has changed, and is done if 
     delete_volume: 'get_volume',
     revoke_api_key: 'get_api_key',
     remove_ssh_key: 'get_ssh_key',
+    update_webhook: 'get_webhook',
+    delete_webhook: 'get_webhook',
   }
   for (const id of keyed.filter(isMatched)) {
     const things = await createExampleObjects(world, caller)
