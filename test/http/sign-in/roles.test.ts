@@ -18,6 +18,8 @@ const BY_ADMINS: readonly OperationId[] = [
   'list_api_keys', 'create_api_key', 'get_api_key', 'revoke_api_key',
   'add_ssh_key', 'remove_ssh_key',
   'list_registry_credentials', 'save_registry_credential', 'delete_registry_credential',
+  'create_webhook', 'list_webhooks', 'get_webhook', 'update_webhook', 'delete_webhook', 'test_webhook', 'rotate_webhook_secret',
+  'list_webhook_deliveries', 'get_webhook_delivery', 'resend_webhook_delivery',
 ] // prettier-ignore
 const BY_OPERATORS: readonly OperationId[] = ['read_installation_metrics']
 /** Reads that give more than a look: a channel runs commands. */
