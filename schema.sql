@@ -842,6 +842,8 @@ CREATE TABLE webhook_progress (
   CONSTRAINT webhook_progress_only CHECK (only_row),
   CONSTRAINT webhook_progress_pkey PRIMARY KEY (only_row)
 );
+ALTER TABLE webhook_progress ENABLE ROW LEVEL SECURITY;
+ALTER TABLE webhook_progress FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE webhooks (
   id uuid NOT NULL,
@@ -1145,6 +1147,8 @@ CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is
 CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON webhook_deliveries AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON webhook_progress AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON webhooks AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
