@@ -23,6 +23,7 @@ import { benchStream } from './stream.ts'
 import { benchUsage } from './usage.ts'
 import { benchVolume } from './volume.ts'
 import { benchWaits } from './waits.ts'
+import { benchWebhooks } from './webhooks.ts'
 import { describeMachine } from './support/machine.ts'
 import { renderTable, formatVerdict, type ResultRow } from './support/report.ts'
 
@@ -44,6 +45,10 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
   streams: { about: 'events that arrive at 1,000 open streams, against one', run: benchEventStreams },
+  webhooks: {
+    about: 'events that are delivered to 50 webhooks, against bare posts to the same receiver',
+    run: benchWebhooks,
+  },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
   snapshots: {
     about: 'snapshots of running sandboxes, against tar, and forks against plain creates',

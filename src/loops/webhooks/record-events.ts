@@ -3,7 +3,11 @@ import type { WebhookId } from '../../domain/ids.ts'
 import { minUuidAt } from '../../lib/uuid.ts'
 import * as recordDeliveries from '../../store/webhooks/record-deliveries.ts'
 
-export type RecordDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'> & { readonly fence: LeaderFence }
+export type RecordDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'> & {
+  readonly fence: LeaderFence
+  /** How many events one transaction turns into deliveries, for tests. */
+  readonly partSize?: number
+}
 
 /** What a look found: which webhooks have new deliveries, whether there are webhooks at all, and whether to look again at once. */
 type Look = {
@@ -20,7 +24,7 @@ const SAVE_EVERY_MS = 30_000
 const RESTORE_SLACK_MS = 10 * 60_000
 
 /** Makes the function that turns new events into deliveries. The progress of an earlier leader is read first. */
-export function makeEventRecorder({ db, clock, log, fence }: RecordDeps): () => Promise<Look> {
+export function makeEventRecorder({ db, clock, log, fence, partSize = PART }: RecordDeps): () => Promise<Look> {
   let progress: recordDeliveries.Progress | null = null
   let savedAtMs = Number.NEGATIVE_INFINITY
 
@@ -45,10 +49,10 @@ export function makeEventRecorder({ db, clock, log, fence }: RecordDeps): () => 
     const after = from.after ?? (since === null ? null : minUuidAt(since))
     return await db.transaction('system', async (tx) => {
       await fence(tx)
-      const part = { from: done, to: windowEnd, after, since, limit: PART }
+      const part = { from: done, to: windowEnd, after, since, limit: partSize }
       const { read, last, webhooks } = await recordDeliveries.record(tx, part, clock.now())
       const next =
-        read < PART
+        read < partSize
           ? { epoch, done: windowEnd, windowEnd: null, after: null, since: null }
           : { epoch, done, windowEnd, after: last, since }
       await recordDeliveries.save(tx, next, clock.now())
