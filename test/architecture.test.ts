@@ -23,6 +23,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   channel: [],
   'channel-client': ['channel', 'contract', 'control', 'domain', 'lib'],
   preview: ['channel-client', 'contract', 'control', 'domain', 'lib'],
+  oidc: ['control', 'domain', 'lib'],
   ssh: ['channel-client', 'contract', 'control', 'domain', 'lib'],
   worker: ['channel', 'contract', 'domain', 'lib'],
 }
@@ -132,7 +133,7 @@ test(`no file of src or the dashboard is longer than ${maxLines} lines`, () => {
 })
 
 test('files and folders have lower-case names with hyphens', () => {
-  const names = /^(?:[a-z0-9]+(?:-[a-z0-9]+)*\/)+[a-z0-9]+(?:-[a-z0-9]+)*(?:\.test)?\.(?:tsx?|mjs|pl)$/
+  const names = /^(?:[a-z0-9]+(?:-[a-z0-9]+)*\/)+[a-z0-9]+(?:-[a-z0-9]+)*(?:\.test|\.d)?\.(?:tsx?|mjs|pl)$/
   const badlyNamed = [...sources, ...dashboardSources, ...tests].filter(({ path }) => !names.test(path))
   assertNone(badlyNamed.map(({ path }) => `${path}: use lower-case words with hyphens`))
 })

@@ -63,7 +63,7 @@ export function Navigation({ current }: { readonly current: Route | null }) {
           <strong>{signedIn.org.name}</strong>
         )}
         <span>
-          {signedIn.user.label}
+          <a href="/sessions">{signedIn.user.label}</a>
           <span class="faint"> · {signedIn.role}</span>
         </span>
         <label>

@@ -37,6 +37,7 @@ export const ROUTES: readonly Route[] = [
     needs: 'admin',
     load: () => import('./pages/registries.tsx'),
   },
+  { pattern: '/sessions', load: () => import('./pages/sessions.tsx') },
   { pattern: '/audit', title: 'Audit', group: 'Organization', load: () => import('./pages/audit.tsx') },
 ]
 

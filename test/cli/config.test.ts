@@ -37,6 +37,14 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ OTEL_EXPORTER_OTLP_HEADERS: 'a=b%0d%0ac:d' }, {}, /OTEL_EXPORTER_OTLP_HEADERS/],
     [{ OTEL_TRACES_SAMPLER_ARG: '2' }, {}, /a number from 0 to 1/],
     [{ SANDYARD_METRICS_KEY: 'short' }, {}, /^SANDYARD_METRICS_KEY is malformed/],
+    [{ SANDYARD_DASHBOARD: 'proxied' }, {}, /^SANDYARD_DASHBOARD is "proxied"; accepted: on, off/],
+    [
+      { SANDYARD_OIDC_ISSUER: 'http://accounts.example.org' },
+      {},
+      /an https:\/\/ URL, or an http:\/\/ URL of this machine/,
+    ],
+    [{ SANDYARD_OIDC_ISSUER: 'https://me:pw@accounts.example.org' }, {}, /SANDYARD_OIDC_ISSUER/],
+    [{ SANDYARD_OIDC_LABEL: 'x'.repeat(65) }, {}, /at most 64 characters/],
   ]
   for (const [env, flags, message] of refused)
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore

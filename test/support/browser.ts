@@ -59,9 +59,11 @@ export async function openBrowser(): Promise<TestBrowser> {
       await context.addCookies([...cookies])
       context.setDefaultTimeout(LIMIT_MS * TIMEOUT_FACTOR)
       const page = await context.newPage()
+      const { origin } = new URL(url)
       page.on('console', (message) => {
         const text = message.text()
-        if (message.type() === 'error' && !isRefusal(text, message.location().url))
+        const isOwn = page.url().startsWith(origin) // not the page of a provider
+        if (isOwn && message.type() === 'error' && !isRefusal(text, message.location().url))
           complaints.push(`${page.url()}: ${text} (${message.location().url})`)
       })
       page.on('pageerror', (error) => complaints.push(`${page.url()}: ${error.stack ?? error.message}`))

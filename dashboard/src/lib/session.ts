@@ -1,19 +1,6 @@
 import { computed, effect, signal } from '@preact/signals'
 import { csrfToken, get, post, refusedSessions } from './api.ts'
-
-type Role = 'owner' | 'admin' | 'member' | 'viewer'
-type Org = { readonly id: string; readonly name: string; readonly slug: string }
-
-/** Who is signed in, and where. */
-export type Session = {
-  readonly user: { readonly id: string; readonly label: string; readonly redacted_email: string }
-  readonly org: Org
-  readonly role: Role
-  readonly orgs: readonly (Org & { readonly role: Role })[]
-  readonly csrf_token: string
-  readonly is_operator: boolean
-  readonly expires_at: string
-}
+import type { Session } from './types.ts'
 
 /** `loading` until the server has answered; null: nobody is signed in. */
 export const session = signal<Session | null | 'loading'>('loading')

@@ -4,6 +4,7 @@ import type { EventReply } from '../../../src/contract/events/operations.ts'
 import type {
   ApiKeyReply,
   CreatedApiKeyReply,
+  InvitationReply,
   MemberReply,
   QuotaUsageReply,
   RegistryCredentialReply,
@@ -24,6 +25,12 @@ import type {
   UsageBreakdownReply,
   UsageSummaryReply,
 } from '../../../src/contract/usage/operations.ts'
+import type {
+  ListedSessionReply,
+  OidcRefusal,
+  SessionReply,
+  SignInOptionsReply,
+} from '../../../src/contract/sign-in/sign-in.ts'
 import type { VolumeFileReply } from '../../../src/contract/volumes/file-operations.ts'
 import type { VolumeReply } from '../../../src/contract/volumes/operations.ts'
 
@@ -50,6 +57,11 @@ export type UsageBreakdown = Static<typeof UsageBreakdownReply>
 export type StorageBreakdown = Static<typeof StorageBreakdownReply>
 export type Volume = Static<typeof VolumeReply>
 export type VolumeFile = Static<typeof VolumeFileReply>
+export type Session = SessionReply
+export type SignInOptions = SignInOptionsReply
+export type SignInRefusal = OidcRefusal
+export type ListedSession = ListedSessionReply
+export type Invitation = Static<typeof InvitationReply>
 export type ErrorBody = Static<typeof ErrorReply>
 export type Page<Item> = {
   readonly data: readonly Item[]

@@ -49,6 +49,7 @@ import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { makeWebhookMetrics } from '../metrics/webhook-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
+import { openProvider } from './open-provider.ts'
 import { openTracing } from './open-tracing.ts'
 import { readinessOf } from './readiness.ts'
 import { serverLimits } from './server-limits.ts'
@@ -219,7 +220,7 @@ export async function startControl(
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
     ...(door === null ? {} : { door }),
     ...(dashboard === null ? {} : { dashboard }),
-    ...(config.dashboard === 'off' ? {} : { signIn: { oidc: null } }),
+    ...(config.dashboard === 'off' ? {} : { signIn: { oidc: openProvider(config, log) } }),
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],
   })
   // On shutdown, or when a step below fails, these run in the opposite order.

@@ -1,5 +1,6 @@
 import { Type, type Static } from 'typebox'
 import { DateTime, nullable, requestObject, stringEnum, Uuid } from '../common.ts'
+import type { ProblemCode } from '../../domain/problem.ts'
 import { ROLES } from '../../domain/orgs/caller.ts'
 
 /**
@@ -33,6 +34,17 @@ export type SessionReply = Static<typeof SessionReply>
 /** The ways to sign in beside a link. */
 const SignInOptionsReply = Type.Object({ oidc: nullable(Type.Object({ label: Type.String() })) })
 export type SignInOptionsReply = Static<typeof SignInOptionsReply>
+
+/** Why signing in at the provider failed, as the page shows it: `/sign-in#error=…`. */
+export const OIDC_REFUSALS = [
+  'oidc_failed',
+  'oidc_denied',
+  'oidc_no_member',
+  'oidc_email_unverified',
+  'oidc_other_identity',
+  'oidc_unavailable',
+] as const satisfies readonly ProblemCode[]
+export type OidcRefusal = (typeof OIDC_REFUSALS)[number]
 
 const ListedSessionReply = Type.Object({
   id: Uuid,

@@ -8,6 +8,7 @@ import {
   type SignInOptionsReply,
 } from '../../contract/sign-in/sign-in.ts'
 import { getOrg } from '../../control/orgs/orgs.ts'
+import type { OidcProvider } from '../../control/sign-in/oidc.ts'
 import { signInByLink } from '../../control/sign-in/links.ts'
 import {
   endSession,
@@ -27,10 +28,11 @@ import { requireSession, senderOf, type AuthenticateDeps } from '../requests/aut
 import { isSecureRequest, type ClientAddresses } from '../requests/client-address.ts'
 import { requireSameOrigin } from '../requests/request-origin.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
+import { addOidcRoutes } from './oidc-routes.ts'
 import { endedSessionCookie, sessionCookie, sessionTokenIn } from '../requests/session-cookie.ts'
 
 /** The ways to sign in beside a link. */
-export type SignInOptions = { readonly oidc: null }
+export type SignInOptions = { readonly oidc: OidcProvider | null }
 
 export type SignInDeps = AuthenticateDeps & { readonly clients: ClientAddresses }
 
@@ -55,7 +57,11 @@ export function makeSignInRoutes(deps: SignInDeps, options: SignInOptions): Fast
 function addSignIn(app: FastifyInstance, deps: SignInDeps, { oidc }: SignInOptions): void {
   const { call, clients } = deps
   const parseLink = makeSchemaCompiler()(LinkInput, 'body')
-  app.get('/auth/options', (): SignInOptionsReply => ({ oidc }))
+  app.get('/auth/options', (): SignInOptionsReply => ({ oidc: oidc === null ? null : { label: oidc.label } }))
+  if (oidc !== null) {
+    const replace = (exchange: Exchange, session: NewSession) => replaceSession(deps, exchange, session)
+    addOidcRoutes(app, { ...deps, oidc, replaceSession: replace })
+  }
   app.post('/auth/link', {
     bodyLimit: BODY_LIMIT_BYTES,
     onRequest: async ({ raw }) => {
@@ -88,7 +94,7 @@ async function replaceSession(
   const isSecure = isSecureRequest(clients, raw)
   const earlier = sessionTokenIn(raw.headers.cookie, isSecure)
   if (earlier !== null) await call(signOut, earlier)
-  reply.header('set-cookie', sessionCookie(token, { isSecure, lastsMs }))
+  reply.header('set-cookie', sessionCookie(token, { isSecure, lastsMs })) // Fastify adds it to others that are set
 }
 
 function addSession(app: FastifyInstance, deps: SignInDeps): void {

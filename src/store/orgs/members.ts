@@ -98,6 +98,15 @@ export async function orgsOf(q: Queryable, user: UserId, limit: number): Promise
   return rows
 }
 
+/** The user with this e-mail, or null. */
+export async function findUser(q: Queryable, email: string): Promise<UserId | null> {
+  const { rows } = await q.query<{ readonly id: UserId }>({
+    text: 'SELECT id FROM users WHERE email = $1',
+    values: [email],
+  })
+  return rows[0]?.id ?? null
+}
+
 /** A page of an organization's members, newest first; `before` is the last member of the previous page. */
 export async function page(
   q: Queryable,
