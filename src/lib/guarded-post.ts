@@ -62,7 +62,7 @@ export function makeGuardedPost(deps: GuardedPostDeps): GuardedPost {
 
   const allowedOf = (url: URL, addresses: readonly string[]): readonly string[] => {
     const allowed = addresses.filter((address) => judge({ url, address }) !== null)
-    if (allowed.length === 0) throw new PostFailed(`no address of ${url.host} is allowed`)
+    if (allowed.length === 0) throw new PostFailed(`${url.host}: ${NO_ADDRESS}`)
     return allowed
   }
   /** Looks a name up when a connection is made, and answers with what may be dialled. */
@@ -163,11 +163,14 @@ async function readBeginning(response: IncomingMessage, bodyBytes: number): Prom
   return { status: response.statusCode ?? 0, body: Buffer.concat(chunks).subarray(0, bodyBytes) }
 }
 
+/** One text for closed and absent addresses, so that nobody learns from it which names exist inside. */
+const NO_ADDRESS = 'there is no address that may be reached'
+
 const REASONS: Readonly<Record<string, string>> = {
   ECONNREFUSED: 'the connection was refused',
   ECONNRESET: 'the connection was closed without a reply',
-  ENOTFOUND: 'the name has no address',
-  EAI_AGAIN: 'the name could not be looked up',
+  ENOTFOUND: NO_ADDRESS,
+  EAI_AGAIN: NO_ADDRESS,
   EHOSTUNREACH: 'the host can not be reached',
   ENETUNREACH: 'the network can not be reached',
   ETIMEDOUT: 'no connection in time',

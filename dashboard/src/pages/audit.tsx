@@ -20,6 +20,7 @@ const CATEGORIES = [
   'api_key',
   'ssh_key',
   'registry_credential',
+  'webhook',
   'volume',
   'sandbox',
   'worker',

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { EVENT_CATEGORIES } from '../../domain/events/event-types.ts'
+import { EVENT_CATEGORIES, EVENT_TYPES } from '../../domain/events/event-types.ts'
 import { DESCRIPTION_MAX_CHARS, DELIVERY_STATUSES, PAUSE_REASONS } from '../../domain/webhooks/webhook.ts'
 import {
   DateTime, int32, int64, MessageReply, nullable, pageOf, pageQuery, requestObject, stringEnum, Uuid,
@@ -13,7 +13,12 @@ const instant = (description: string) => nullable(Type.Unsafe<string>({ ...DateT
 const url = Type.String({ description: 'Where events are sent to, by POST.' })
 const description = Type.String({ description: `A note of at most ${String(DESCRIPTION_MAX_CHARS)} characters.` })
 const eventTypes = nullable(
-  Type.Array(Type.String(), { description: 'Only events of these types. Null: of any type.' }),
+  Type.Array(Type.String(), {
+    minItems: 1,
+    maxItems: Object.keys(EVENT_TYPES).length,
+    uniqueItems: true,
+    description: 'Only events of these types. Null: of any type.',
+  }),
 )
 const category = nullable(stringEnum(EVENT_CATEGORIES, { description: 'Only events of this category. Null: of any.' }))
 const sandbox = nullable(

@@ -9,6 +9,8 @@ import type { Place, WaitingDelivery, Wanted } from '../../store/webhooks/delive
 export const IN_FLIGHT_MAX = 8
 /** How many lanes may wait for another attempt. Beyond that, the endpoint is failing as a whole, and no others are tried. */
 const BLOCKED_MAX = 100
+/** After so many failures in a row, a success means that the endpoint is back, and all that waits is tried at once. */
+const OUTAGE_FAILURES = 10
 
 const START: Place = { place: Number.MIN_SAFE_INTEGER, id: asId<EventId>('00000000-0000-0000-0000-000000000000') }
 
@@ -30,7 +32,7 @@ export function makeEndpointQueue(webhook_id: WebhookId) {
   let held = 0
   let sending = 0
   let blocked = 0
-  let isFailing = false
+  let failuresInRow = 0
 
   const restart = (): void => {
     after = START
@@ -71,7 +73,7 @@ export function makeEndpointQueue(webhook_id: WebhookId) {
     },
     /** Takes the next delivery to send. Null: none now. */
     next(nowMs: number): WaitingDelivery | null {
-      if (sending >= (isFailing ? 1 : IN_FLIGHT_MAX)) return null
+      if (sending >= (failuresInRow > 0 ? 1 : IN_FLIGHT_MAX)) return null
       for (const [key, lane] of lanes) {
         const [first] = lane.deliveries
         if (first === undefined || lane.isSending || (lane.dueAtMs ?? nowMs) > nowMs) continue
@@ -93,7 +95,9 @@ export function makeEndpointQueue(webhook_id: WebhookId) {
     /** The result of an attempt is stored. `retryAt` null: the delivery has ended. */
     settle(delivery: WaitingDelivery, { retryAt, hasFailed }: { retryAt: Date | null; hasFailed: boolean }): void {
       sending -= 1
-      isFailing = hasFailed
+      const isBack = !hasFailed && failuresInRow >= OUTAGE_FAILURES
+      failuresInRow = hasFailed ? failuresInRow + 1 : 0
+      if (isBack) for (const one of lanes.values()) if (one.dueAtMs !== null) one.dueAtMs = 0
       const lane = lanes.get(delivery.lane)
       if (lane === undefined) return
       lane.isSending = false

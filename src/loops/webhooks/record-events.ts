@@ -5,7 +5,7 @@ import * as recordDeliveries from '../../store/webhooks/record-deliveries.ts'
 
 export type RecordDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'> & {
   readonly fence: LeaderFence
-  /** How many events one transaction turns into deliveries, for tests. */
+  /** The most events that one transaction turns into deliveries, for tests. */
   readonly partSize?: number
 }
 
@@ -16,8 +16,9 @@ type Look = {
   readonly hasMore: boolean
 }
 
-/** How many events one transaction turns into deliveries. */
+/** How many events one transaction turns into deliveries, and how many deliveries they may become. 100,000 rows take some 2 s. */
 const PART = 10_000
+const ROWS = 100_000
 /** How often the progress is stored if no event is found, in milliseconds. */
 const SAVE_EVERY_MS = 30_000
 /** The time between what a backup has of the progress and of events is far less. */
@@ -44,15 +45,15 @@ export function makeEventRecorder({ db, clock, log, fence, partSize = PART }: Re
   }
 
   /** Records a part of a window. Returns the progress after it, and the webhooks that got deliveries. */
-  async function recordPart(from: recordDeliveries.Progress & { readonly windowEnd: bigint }) {
+  async function recordPart(from: recordDeliveries.Progress & { readonly windowEnd: bigint }, limit: number) {
     const { epoch, done, windowEnd, since } = from
     const after = from.after ?? (since === null ? null : minUuidAt(since))
     return await db.transaction('system', async (tx) => {
       await fence(tx)
-      const part = { from: done, to: windowEnd, after, since, limit: partSize }
+      const part = { from: done, to: windowEnd, after, since, limit }
       const { read, last, webhooks } = await recordDeliveries.record(tx, part, clock.now())
       const next =
-        read < partSize
+        read < limit
           ? { epoch, done: windowEnd, windowEnd: null, after: null, since: null }
           : { epoch, done, windowEnd, after: last, since }
       await recordDeliveries.save(tx, next, clock.now())
@@ -63,14 +64,18 @@ export function makeEventRecorder({ db, clock, log, fence, partSize = PART }: Re
   return async () => {
     progress ??= await begin()
     const from = progress.done
-    const { hasWebhooks, horizon, hasEvents } = await db.asSystem((q) => recordDeliveries.look(q, from))
+    const { webhooksOfOrg, horizon, hasEvents } = await db.asSystem((q) => recordDeliveries.look(q, from))
+    const hasWebhooks = webhooksOfOrg > 0
     const isDue = clock.monotonicMs() - savedAtMs > SAVE_EVERY_MS
     if (progress.windowEnd === null && !hasEvents && !isDue) {
       progress = { ...progress, done: horizon, since: null }
       return { webhooks: [], hasWebhooks, hasMore: false }
     }
     const windowEnd = progress.windowEnd ?? horizon
-    const { next, webhooks } = await recordPart({ ...progress, windowEnd })
+    const { next, webhooks } = await recordPart(
+      { ...progress, windowEnd },
+      Math.min(partSize, Math.ceil(ROWS / Math.max(1, webhooksOfOrg))),
+    )
     progress = next
     savedAtMs = clock.monotonicMs()
     return { webhooks, hasWebhooks, hasMore: next.windowEnd !== null }

@@ -48,25 +48,24 @@ export async function read(
   return { epoch: now_epoch, horizon: BigInt(horizon), progress }
 }
 
-/** Whether there are webhooks, the end of the newest complete window, and whether it has events of organizations with webhooks. */
-export async function look(
-  q: Queryable,
-  from: bigint,
-): Promise<{ readonly hasWebhooks: boolean; readonly horizon: bigint; readonly hasEvents: boolean }> {
-  const { rows } = await q.query<{
-    readonly has_webhooks: boolean
-    readonly horizon: string
-    readonly has_events: boolean
-  }>({
+/** What a look tells: the end of the newest complete window, whether it has events for webhooks, and the most webhooks of an organization. */
+type Look = { readonly horizon: bigint; readonly hasEvents: boolean; readonly webhooksOfOrg: number }
+
+/** Looks for events from a transaction on, of the organizations that have webhooks. */
+export async function look(q: Queryable, from: bigint): Promise<Look> {
+  type Row = { readonly horizon: string; readonly has_events: boolean; readonly webhooks_of_org: number }
+  const { rows } = await q.query<Row>({
     name: 'recordDeliveries.look',
-    text: `SELECT h.xid::text AS horizon, cardinality(o.ids) > 0 AS has_webhooks, EXISTS (
+    text: `SELECT h.xid::text AS horizon, o.most AS webhooks_of_org, EXISTS (
              SELECT FROM events e WHERE e.org_id = ANY(o.ids) AND e.xact >= $1::text::xid8 AND e.xact < h.xid) AS has_events
-           FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid) h, (SELECT ARRAY(SELECT DISTINCT org_id FROM webhooks) AS ids) o`,
+           FROM (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid) h,
+             (SELECT array_agg(org_id) AS ids, coalesce(max(count), 0)::integer AS most
+              FROM (SELECT org_id, count(*) AS count FROM webhooks GROUP BY org_id) c) o`,
     values: [String(from)],
   })
   const [row] = rows
   if (row === undefined) throw new Error('the database named no horizon')
-  return { hasWebhooks: row.has_webhooks, horizon: BigInt(row.horizon), hasEvents: row.has_events }
+  return { horizon: BigInt(row.horizon), hasEvents: row.has_events, webhooksOfOrg: row.webhooks_of_org }
 }
 
 /** Stores the progress. */

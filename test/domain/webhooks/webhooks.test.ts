@@ -87,7 +87,7 @@ test('a webhook goes to public addresses by HTTPS, and elsewhere only where the 
   const bad = [
     'hooks.example', 'http://hooks.example/', 'https://user@hooks.example/', 'https://:pw@hooks.example/', 'https://a.example/#x', 'ws://a.example/',
     'https://127.0.0.1/', 'https://2130706433/', 'https://0x7f.1/', 'https://[::1]/', 'https://[::ffff:10.0.0.1]/', 'https://169.254.169.254/', 'https://8.8.4.4/',
-    `https://a.example/${'x'.repeat(2_048)}`, 'http://8.8.8.8/', '', 'javascript:alert(1)', 'file:///etc/passwd',
+    `https://a.example/${'x'.repeat(2_048)}`, 'http://8.8.8.8/', '', 'javascript:alert(1)', 'https://a.example/\n', ' https://a.example/', 'https://a.example/\u001b[31m', 'https://a.example/\u0085', 'file:///etc/passwd',
   ] // prettier-ignore
   for (const url of bad) assert.ok(!isWebhookUrl(closed, url), url)
   assert.ok(isWebhookUrl(ruleOf('127.0.0.0/8'), 'http://127.0.0.1:80/'))

@@ -221,7 +221,7 @@ test('both secrets sign after a rotation, and a name that leads inside is not co
   await world.record(randomUUID(), 'new secret')
   await waitUntil(() => names(reachable).length === 2)
   const delivery = await getDelivery(world.deps, world.caller, { webhook_id: inside.webhook.id, id })
-  assert.match(delivery.error ?? '', /^no address of localhost:\d+ is allowed$/)
+  assert.match(delivery.error ?? '', /^localhost:\d+: there is no address that may be reached$/)
   assert.equal(reachable.forged, 0)
 })
 
