@@ -14,6 +14,7 @@ import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
 import { spawnProgram } from '../support/server.ts'
 import { makeSshKey } from '../support/ssh-keys.ts'
+import { listenForWebhooks } from '../support/webhook-receiver.ts'
 
 // The `sandyard` program as an operator calls it, on a database of its own.
 
@@ -32,7 +33,12 @@ after(async () => {
 type Outcome = { readonly code: number | null; readonly out: string; readonly err: string }
 
 async function sandyard(line: string, input = ''): Promise<Outcome> {
-  const settings = { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl, SANDYARD_LOG_LEVEL: 'trace' }
+  const settings = {
+    SANDYARD_DATA_DIR: dataDir,
+    DATABASE_URL: control.databaseUrl,
+    SANDYARD_LOG_LEVEL: 'trace',
+    SANDYARD_WEBHOOKS_ALLOWED: '127.0.0.2',
+  }
   const child = spawnProgram(line.split(' '), settings)
   assert.ok(child.stdout !== null && child.stderr !== null && child.stdin !== null)
   child.stdin.end(input)
@@ -180,4 +186,19 @@ test('webhook creates, lists, pauses, rotates, and deletes, and prints each secr
     q.query<{ row: string }>({ text: 'SELECT t::text AS row FROM events t' }),
   )
   assert.ok(!JSON.stringify(rows).includes(secret))
+})
+
+test('webhook test prints the reply of the endpoint, and fails if it is no success', async () => {
+  let status = 202
+  const receiver = await listenForWebhooks(() => ({ status }), '127.0.0.2')
+  const url = `${receiver.url.replace('127.0.0.1', '127.0.0.2')}/cli`
+  const made = await printed(`webhook create --org default ${url}`)
+  const [, id = '', secret = ''] = /^webhook (\S+)\nsecret (whsec_\S+)\n$/.exec(made) ?? []
+  receiver.secrets.set('/cli', [secret])
+  assert.match(await printed(`webhook test --org default ${id}`), /^delivered: status 202 after \d+ ms\n$/)
+  status = 404
+  assert.match(await refused(`webhook test --org default ${id}`), /was not delivered: status 404/)
+  await receiver.close()
+  assert.match(await refused(`webhook test --org default ${id}`), /was not delivered: .*the connection was refused/)
+  assert.equal(receiver.forged, 0)
 })

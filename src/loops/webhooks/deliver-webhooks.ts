@@ -98,16 +98,26 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
     for (const id of found.webhooks) endpointOf(id).queue.expectMore()
   }
 
+  /** Null: the row can't be opened, which must not stop the deliveries to others. */
+  function open(row: webhooks.WebhookTarget): Endpoint['target'] {
+    try {
+      return { ...openTarget(deps, row), org_id: row.org_id }
+    } catch (error) {
+      log.error({ error, webhook: row.id }, 'the secret or the URL of a webhook is unusable, so nothing is sent to it')
+      return null
+    }
+  }
+
   async function readTargets(): Promise<void> {
     const unknown = [...endpoints.values()].filter(({ target }) => target === null).map(({ id }) => id)
     if (unknown.length === 0) return
     const found = await db.asSystem((q) => webhooks.targets(q, unknown))
     const byId = new Map(found.map((target) => [target.id, target]))
     for (const id of unknown) {
-      const target = byId.get(id)
+      const row = byId.get(id)
       const endpoint = endpointOf(id)
-      if (target !== undefined) endpoint.target = { ...openTarget(deps, target), org_id: target.org_id }
-      else if (endpoint.queue.sending === 0) endpoints.delete(id) // it is paused or deleted
+      endpoint.target = row === undefined ? null : open(row)
+      if (endpoint.target === null && endpoint.queue.sending === 0) endpoints.delete(id) // it is paused, deleted or unusable
     }
   }
 

@@ -81,7 +81,7 @@ export async function lock(tx: Queryable, org: OrgId, id: WebhookId): Promise<(W
   return rows[0] ?? null
 }
 
-/** Where these webhooks send to. Without those that are paused or gone, unless `isAnyState`. Reads all organizations. */
+/** Where these webhooks send to. Without those that are paused or deleted. Reads all organizations. */
 export async function targets(q: Queryable, ids: readonly WebhookId[]): Promise<readonly WebhookTarget[]> {
   const { rows } = await q.query<WebhookTarget>({
     name: 'webhooks.targets',

@@ -266,3 +266,14 @@ test('old deliveries and those beyond the bounds are deleted, and an event count
   )
   assert.equal(await count(), 0)
 })
+
+test('a webhook whose secret can not be opened delays no other', async (t) => {
+  const { world, receiver } = await open(t)
+  const broken = await world.add(receiver, '/broken', { event_types: ['sandbox_renamed'] })
+  await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  await world.asOwner(`UPDATE webhooks SET secret_sealed = '\\x01' WHERE id = $1`, [broken.webhook.id])
+  world.deliver()
+  for (let n = 0; n < 3; n++) await world.record(randomUUID(), String(n))
+  await waitUntil(() => names(receiver).length === 3)
+  assert.deepEqual(names(receiver, '/broken'), [])
+})
