@@ -68,7 +68,7 @@ export const ORG_OPERATIONS = {
     access: 'admin',
     summary: 'Invite a person to the organization',
     description:
-      'The person is a member at once and signs in by the link of the reply, or at the provider of OpenID Connect. The link opens this organization only. Only an owner invites owners.',
+      'The person is a member at once and signs in by the link of the reply, or at the provider of OpenID Connect. The link opens this organization only. Only a signed-in owner invites owners.',
     body: InviteMemberInput,
     reply: jsonReply(InvitationReply, 'The member and the link.'),
     problems: ['member_already_exists'],
@@ -81,7 +81,7 @@ export const ORG_OPERATIONS = {
     access: 'admin',
     summary: 'Change the role of a member',
     description:
-      'The sessions of the member go on with the new role, and what they have open ends. Only an owner makes and changes owners. The last owner stays one.',
+      'The sessions of the member go on with the new role, and what they have open ends. Only a signed-in owner makes and changes owners. The last owner stays one.',
     params: MemberIdParams,
     body: ChangeMemberInput,
     reply: jsonReply(MemberReply, 'The member.'),
@@ -94,7 +94,8 @@ export const ORG_OPERATIONS = {
     tag: 'Members',
     access: 'admin',
     summary: 'Remove a member',
-    description: 'The sessions of the member end at once. Only an owner removes owners, and never the last one.',
+    description:
+      'The sessions of the member end at once. Only a signed-in owner removes owners, and never the last one.',
     params: MemberIdParams,
     reply: jsonReply(MessageReply, 'The person is no longer a member.'),
     problems: ['member_not_found'],

@@ -171,8 +171,12 @@ export async function lockMember(tx: Queryable, { org_id }: OrgActor, which: mem
   throw new Problem('member_not_found', { message: `resource not found: ${who} is not a member of this organization` })
 }
 
-/** Throws `forbidden` if someone with a lower role would make or change an owner. */
-export function requireRightOver({ role: own = 'owner' }: MemberAdmin, role: Role): void {
+/**
+ * Throws `forbidden` if someone else than an owner or the operator would make or change an owner. A key may not, whatever its scopes: an
+ * admin may make keys, and would become an owner by one.
+ */
+export function requireRightOver({ role: ofCaller = 'owner', actor }: MemberAdmin, role: Role): void {
+  const own = actor.kind === 'api_key' ? 'admin' : ofCaller
   if (role !== 'owner' || own === 'owner') return
   throw new Problem('forbidden', {
     message: 'forbidden: only an owner makes, changes and removes owners',

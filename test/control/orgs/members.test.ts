@@ -8,7 +8,7 @@ import {
   type Member,
 } from '../../../src/control/orgs/members.ts'
 import { listEvents, type EventRow } from '../../../src/control/events/read-events.ts'
-import type { Caller, Role } from '../../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type Caller, type OrgActor, type Role } from '../../../src/domain/orgs/caller.ts'
 import { parseEmail } from '../../../src/domain/orgs/email.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -22,6 +22,9 @@ after(() => control.close())
 function add(who: Caller, email: string, role: Role = 'member', display_name: string | null = null): Promise<unknown> {
   return addMember(control.deps, who, { email, role, display_name })
 }
+
+/** The operator, acting in an organization: a key may not change owners. */
+const asOperator = ({ org_id }: Caller): OrgActor => ({ org_id, actor: OPERATOR_ACTOR })
 
 async function membersOf(who: Caller): Promise<readonly Member[]> {
   return (await listMembers(control.deps, who, { cursor: null, limit: 100 })).items
@@ -56,7 +59,7 @@ test('an e-mail address in any case is one person in all organizations, and at m
   assert.equal(inOne.user_id, inTwo.user_id)
   assert.deepEqual([inTwo.email, inTwo.display_name, inTwo.role, inOne.role], ['ada@example.org', 'Ada', 'member', 'admin']) // prettier-ignore
   await assert.rejects(add(two, 'ADA@example.org'), { code: 'member_already_exists' })
-  await removeMember(control.deps, two, { email: 'Ada@example.org' })
+  await removeMember(control.deps, asOperator(two), { email: 'Ada@example.org' })
   assert.deepEqual(await membersOf(two), [])
   assert.equal((await membersOf(one)).length, 1)
 })
@@ -79,14 +82,18 @@ test('the last owner can be neither demoted nor removed', async () => {
   const org = await addOrg(control.deps, 'owned')
   await add(org, 'boss@example.org', 'owner')
   await add(org, 'other@example.org')
-  await assert.rejects(changeMemberRole(control.deps, org, { email: 'boss@example.org', role: 'admin' }), {
+  await assert.rejects(changeMemberRole(control.deps, asOperator(org), { email: 'boss@example.org', role: 'admin' }), {
     code: 'forbidden',
   })
-  await assert.rejects(removeMember(control.deps, org, { email: 'boss@example.org' }), { code: 'forbidden' })
-  await changeMemberRole(control.deps, org, { email: 'boss@example.org', role: 'owner' })
-  await changeMemberRole(control.deps, org, { email: 'other@example.org', role: 'owner' })
-  await removeMember(control.deps, org, { email: 'boss@example.org' })
-  await assert.rejects(removeMember(control.deps, org, { email: 'other@example.org' }), { code: 'forbidden' })
+  await assert.rejects(removeMember(control.deps, asOperator(org), { email: 'boss@example.org' }), {
+    code: 'forbidden',
+  })
+  await changeMemberRole(control.deps, asOperator(org), { email: 'boss@example.org', role: 'owner' })
+  await changeMemberRole(control.deps, asOperator(org), { email: 'other@example.org', role: 'owner' })
+  await removeMember(control.deps, asOperator(org), { email: 'boss@example.org' })
+  await assert.rejects(removeMember(control.deps, asOperator(org), { email: 'other@example.org' }), {
+    code: 'forbidden',
+  })
 })
 
 test('when all owners are demoted or removed at the same time, exactly one stays', async () => {
@@ -97,8 +104,8 @@ test('when all owners are demoted or removed at the same time, exactly one stays
     const ended = await Promise.allSettled(
       emails.map((email, index) =>
         index % 2 === round % 2
-          ? changeMemberRole(control.deps, org, { email, role: 'viewer' })
-          : removeMember(control.deps, org, { email }),
+          ? changeMemberRole(control.deps, asOperator(org), { email, role: 'viewer' })
+          : removeMember(control.deps, asOperator(org), { email }),
       ),
     )
     assert.equal(ended.filter(({ status }) => status === 'rejected').length, 1)
@@ -106,7 +113,7 @@ test('when all owners are demoted or removed at the same time, exactly one stays
     assert.equal(left.filter(({ role }) => role === 'owner').length, 1, `round ${String(round)}`)
     for (const email of emails) {
       if (left.some((member) => member.email === email))
-        await changeMemberRole(control.deps, org, { email, role: 'owner' })
+        await changeMemberRole(control.deps, asOperator(org), { email, role: 'owner' })
       else await add(org, email, 'owner')
     }
   }
@@ -121,8 +128,12 @@ test('each change of members records one event with ids and no e-mail, and a rep
   const [second] = await membersOf(org)
   assert.ok(second)
   await removeMember(control.deps, org, { email: 'second@example.org' })
-  await assert.rejects(removeMember(control.deps, org, { email: 'second@example.org' }), { code: 'member_not_found' })
-  await assert.rejects(removeMember(control.deps, org, { email: 'first@example.org' }), { code: 'forbidden' })
+  await assert.rejects(removeMember(control.deps, org, { email: 'second@example.org' }), {
+    code: 'member_not_found',
+  })
+  await assert.rejects(removeMember(control.deps, asOperator(org), { email: 'first@example.org' }), {
+    code: 'forbidden',
+  })
   const events = await eventsOf(org)
   const whom = { member_id: second.id, user_id: second.user_id }
   assert.deepEqual(
@@ -141,7 +152,7 @@ test('an invalid e-mail, an invalid name and an unknown member are refused by fi
   for (const email of ['', 'x', 'a@', '@b', 'a b@c.org', 'a@b..c', 'a\n@b.org', 'ä@b.org', `${'a'.repeat(65)}@b.org`])
     await assert.rejects(add(org, email), { code: 'invalid_request' }, email)
   await assert.rejects(add(org, 'good@example.org', 'member', 'a\nb'), { code: 'invalid_request' })
-  await assert.rejects(changeMemberRole(control.deps, org, { email: 'nobody@example.org', role: 'owner' }), { code: 'member_not_found' }) // prettier-ignore
+  await assert.rejects(changeMemberRole(control.deps, asOperator(org), { email: 'nobody@example.org', role: 'owner' }), { code: 'member_not_found' }) // prettier-ignore
   assert.deepEqual(await membersOf(org), [])
   for (const email of ['owner@localhost', 'a.b+c@d-e.example.org', "o'neil@example.org"])
     assert.equal(parseEmail(email.toUpperCase()), email)

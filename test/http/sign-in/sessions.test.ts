@@ -367,6 +367,28 @@ test('an admin manages members but no owners, an owner does, and nobody removes 
   assert.equal((await admin.send('DELETE', `/v1/members/${member.id}`)).code, 'member_not_found')
 })
 
+test('no key manages owners, so an admin can not become one by making a key', async () => {
+  const { browser: admin, user_id } = await newMember('admin')
+  const { body: made } = await admin.send('POST', '/v1/api-keys', { body: { name: 'all', scopes: ['admin'] } })
+  const headers = { authorization: `Bearer ${made.key}` }
+  const { body } = await request(world.url, 'GET', '/v1/members?limit=100', { headers })
+  const [self, owner] = [
+    body.data.find((one: { user_id: string }) => one.user_id === user_id),
+    body.data.find((one: { role: string }) => one.role === 'owner'),
+  ]
+  for (const [method, path, sent] of [
+    ['PATCH', `/v1/members/${self.id}`, { role: 'owner' }],
+    ['PATCH', `/v1/members/${owner.id}`, { role: 'viewer' }],
+    ['DELETE', `/v1/members/${owner.id}`, undefined],
+    ['POST', '/v1/members', { email: 'mine@example.org', role: 'owner' }],
+  ] as const) {
+    const reply = await request(world.url, method, path, { headers, body: sent })
+    assert.deepEqual([reply.status, reply.code], [403, 'forbidden'], path)
+  }
+  const invited = { email: 'by-key@example.org', role: 'viewer' }
+  assert.equal((await request(world.url, 'POST', '/v1/members', { headers, body: invited })).status, 200)
+})
+
 test('an operator is a member of the first organization with the flag, while acting in it', async () => {
   const { deps } = world.control
   const { email, browser } = await newMember('viewer')
