@@ -43,6 +43,8 @@ const SETTLE_MS = 10
 /** How often all work is looked for, whether or not a notification came. */
 const FIND_MS = 30_000
 const RETRY_MS = 1_000
+/** How long the end waits for messages that are under way. It is less than another process waits before it leads. */
+const FINISH_MS = 3_000
 /** How many messages are under way at the same time, in all and for one organization. */
 const IN_FLIGHT_ALL = 1_024
 const IN_FLIGHT_ORG = 64
@@ -64,13 +66,14 @@ type Finished = {
   readonly pause: PauseReason | null
 }
 
-/** Delivers until the signal aborts. */
+/** Delivers until the signal aborts, and then waits a little for what is under way. */
 export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): Promise<void> {
   const { db, clock, log } = deps
   const look = makeEventRecorder(deps)
   const endpoints = new Map<WebhookId, Endpoint>()
   const inFlight = new Map<OrgId, number>()
   const sending = new Set<Promise<void>>()
+  const cut = new AbortController()
   let finished: Finished[] = []
   let [lookAtMs, findAtMs] = [0, 0]
   let sleeper = new AbortController()
@@ -143,7 +146,7 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
     const attempt =
       event === null
         ? { duration_ms: null, reply_status: null, reply_body: null, error: 'the event is no longer kept' }
-        : await sendMessage({ clock, ...deps.webhooks }, target, { id, body: renderMessage(event), signal })
+        : await sendMessage({ clock, ...deps.webhooks }, target, { id, body: renderMessage(event), signal: cut.signal })
     const at = clock.now()
     const random = deps.random.bytes(4).readUInt32BE() / 0xffff_ffff
     const judged = judgeAttempt(deps.schedule, { ...attempt, tried_since, at }, random)
@@ -169,7 +172,7 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
         inFlight.set(target.org_id, ofOrg + 1)
         const one = send(endpoint, target, delivery)
           .catch((error: unknown) => {
-            if (!signal.aborted) log.error({ error, webhook: endpoint.id }, 'a delivery of a webhook broke off')
+            if (!cut.signal.aborted) log.error({ error, webhook: endpoint.id }, 'a delivery of a webhook broke off')
           })
           .finally(() => {
             sending.delete(one)
@@ -232,7 +235,11 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
     }
   } finally {
     unsubscribe()
-    await Promise.all(sending)
+    const all = Promise.all(sending)
+    const ended = new AbortController()
+    await Promise.race([all.then(() => ended.abort(NOTIFIED)), interruptibleSleep(clock, FINISH_MS, ended.signal)])
+    cut.abort(new Error('the process delivers no longer'))
+    await all
     await settle().catch(() => undefined) // otherwise they are sent again
   }
 

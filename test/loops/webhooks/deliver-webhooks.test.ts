@@ -277,3 +277,23 @@ test('a webhook whose secret can not be opened delays no other', async (t) => {
   await waitUntil(() => names(receiver).length === 3)
   assert.deepEqual(names(receiver, '/broken'), [])
 })
+
+test('the end of a process waits for what is under way, so that nothing is sent again', async (t) => {
+  let asked = 0
+  const { world, receiver } = await open(t, async () => {
+    asked += 1
+    await systemClock.sleep(400)
+    return { status: 200 }
+  })
+  const { webhook } = await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  const end = world.deliver()
+  const sandbox = randomUUID()
+  const id = asId<EventId>(await world.record(sandbox, '0'))
+  await world.record(sandbox, '1')
+  await waitUntil(() => asked === 1)
+  await end()
+  assert.equal((await getDelivery(world.deps, world.caller, { webhook_id: webhook.id, id })).status, 'delivered')
+  world.deliver()
+  await waitUntil(() => receiver.received.length === 2)
+  assert.deepEqual(names(receiver), ['0', '1'])
+})
