@@ -1,10 +1,8 @@
 import assert from 'node:assert/strict'
-import { join } from 'node:path'
 import type { Page } from 'playwright-core'
 import type { Role } from '../../src/domain/orgs/caller.ts'
-import { runCommand } from '../../src/lib/run-command.ts'
+import { buildDashboard } from './build-dashboard.ts'
 import { openBrowser, type Size } from './browser.ts'
-import { ROOT } from './documents.ts'
 import { runProgram } from './program.ts'
 import { startServer, type RealServer } from './server.ts'
 
@@ -21,11 +19,8 @@ export type DashboardWorld = {
   close(): Promise<void>
 }
 
-const BUILD_LIMIT_MS = 120_000
-
 export async function openDashboard(env: Readonly<Record<string, string>> = {}): Promise<DashboardWorld> {
-  const build = `import('${join(ROOT, 'setup/dashboard.mjs')}').then((it) => it.ensureDashboard('${ROOT}'))`
-  await runCommand(process.execPath, ['-e', build], { timeoutMs: BUILD_LIMIT_MS })
+  await buildDashboard()
   const server = await startServer({ SANDYARD_STOP_GRACE_MS: '1000', ...env })
   const browser = await openBrowser()
   const cookies = new Map<Role, readonly Cookie[]>()
