@@ -44,7 +44,7 @@ export type Operation<
 }
 
 /**
- * The scope that the caller's API key must have. `none`: no key is needed. `operator`: a key of an operator, which sees all
+ * The scope that the caller's API key, or the role of the member, must have. `none`: no key is needed. `operator`: an operator, who sees all
  * organizations.
  */
 export type Access = Scope | 'none' | 'operator'

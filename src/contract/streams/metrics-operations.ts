@@ -168,7 +168,8 @@ export const METRICS_OPERATIONS = {
     tag: 'Metrics',
     access: 'operator',
     summary: 'What the running sandboxes of all organizations use now',
-    description: 'Needs a key of an operator, which only the `sandyard` command makes.',
+    description:
+      'Needs a key of an operator, which only the `sandyard` command makes, or the session of a member who is an operator.',
     query: CurrentMetricsQuery,
     reply: jsonReply(InstallationMetricsReply, 'The sums, and the sandboxes that use the most.'),
   }),

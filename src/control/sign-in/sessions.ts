@@ -89,12 +89,13 @@ type SessionStart = sessions.Membership & {
 
 const USER_AGENT_MAX_CHARS = 256
 
-/** Inserts a session with a secret of its own, in the caller's system transaction. */
+/** Inserts a session with a secret of its own, in the caller's system transaction. Throws `not_signed_in` if the member was just removed. */
 export async function insertSession(
   deps: Pick<BaseDeps, 'clock' | 'uuids' | 'random'>,
   tx: Queryable,
   { org_id, user_id, by, is_confined, user_agent, expires_at }: SessionStart,
 ): Promise<NewSession> {
+  if (!(await sessions.holdMembership(tx, { org_id, user_id }))) throw new Problem('not_signed_in')
   const token = formatSessionToken(deps.random.bytes(32))
   const now = deps.clock.now()
   const end = expires_at ?? new Date(now.getTime() + SESSION_MAX_MS)

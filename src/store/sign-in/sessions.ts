@@ -18,6 +18,15 @@ export type NewSession = Membership & {
   readonly expires_at: Date
 }
 
+/** Keeps a membership from being removed until the transaction ends. False if it is gone. */
+export async function holdMembership(tx: Queryable, { org_id, user_id }: Membership): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    text: 'SELECT 1 FROM members WHERE org_id = $1 AND user_id = $2 FOR KEY SHARE',
+    values: [org_id, user_id],
+  })
+  return rowCount === 1
+}
+
 /** Inserts a session, and deletes the longest unused ones of the membership beyond `max`. */
 export async function insert(tx: Queryable, session: NewSession, max: number): Promise<void> {
   const { org_id, user_id } = session

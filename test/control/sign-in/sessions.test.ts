@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { removeMember } from '../../../src/control/orgs/members.ts'
 import { createSignInLink, signInByLink } from '../../../src/control/sign-in/links.ts'
+import { signInByOidc } from '../../../src/control/sign-in/oidc.ts'
 import { authenticateSession, listSessions } from '../../../src/control/sign-in/sessions.ts'
 import { CallerEnded } from '../../../src/control/streams/watch-caller.ts'
 import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
@@ -119,6 +120,27 @@ test('what a session has open ends with it, and the reason is the session', asyn
   await waitUntil(() => Promise.resolve(watch.signal.aborted))
   assert.ok(watch.signal.reason instanceof CallerEnded)
   assert.equal(watch.signal.reason.why, 'session_ended')
+})
+
+test('a sign-in and the removal of its member at the same time leave no session, and fail in words', async () => {
+  for (let round = 0; round < 20; round += 1) {
+    people += 1
+    const [email, subject] = [`p${String(people)}@example.org`, `subject-${String(people)}`]
+    await addPerson(control.deps, control.caller.org_id, email, 'member')
+    const { token } = await createSignInLink(control.deps, acting(), email)
+    const person = { issuer: 'https://accounts.example.org', subject, email, isEmailVerified: true }
+    const results = await Promise.allSettled([
+      use(token),
+      signInByOidc(control.deps, { person, user_agent: null }),
+      removeMember(control.deps, acting(), { email }),
+    ])
+    const codes = results.flatMap((result) =>
+      result.status === 'rejected' ? [String(Object(result.reason).code)] : [],
+    )
+    for (const code of codes) assert.match(code, /^(invalid_sign_in_link|oidc_no_member|not_signed_in)$/)
+    for (const result of results)
+      if (result.status === 'fulfilled' && result.value !== undefined) assert.ok(!(await isIn(result.value.token)))
+  }
 })
 
 test('expired sessions and links are deleted', async () => {
