@@ -2,6 +2,7 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import type { Setting } from './settings/setting.ts'
 import { CONNECTION_SETTINGS } from './settings/connections.ts'
+import { JOIN_SETTINGS } from './settings/join.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { RETENTION_SETTINGS } from './settings/retention.ts'
 import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
@@ -25,6 +26,7 @@ export const SETTINGS = {
   ...SERVER_SETTINGS,
   ...SIGN_IN_SETTINGS,
   ...CONNECTION_SETTINGS,
+  ...JOIN_SETTINGS,
   ...WORKER_SETTINGS,
   ...OUTBOUND_SETTINGS,
   ...LIMIT_SETTINGS,

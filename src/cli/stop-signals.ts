@@ -16,7 +16,9 @@ export type StopSignals = {
 const DUPLICATE_SIGNAL_MS = 1_000
 
 /** How long a clean shutdown may take. A server that must also stop its sandboxes gets more time. */
-const SHUTDOWN_MOST_MS = { keep: 10_000, stop: 60_000 } as const
+function shutdownMostMs({ shutdown, drainSecs }: Pick<Config, 'shutdown' | 'drainSecs'>): number {
+  return { keep: 10_000, stop: 60_000, drain: 60_000 + drainSecs * 1_000 }[shutdown]
+}
 
 /**
  * Creates the handler for stop signals. The first one requests a clean shutdown. Another one, a second later or more,
@@ -55,13 +57,13 @@ export function makeStopSignals(deps: {
  * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once. The process also ends if its
  * clean shutdown takes too long.
  */
-export function listenForStopSignals({ shutdown }: Pick<Config, 'shutdown'>): AbortSignal {
+export function listenForStopSignals(config: Pick<Config, 'shutdown' | 'drainSecs'>): AbortSignal {
   const stop = makeStopSignals({
     clock: systemClock,
     print: printStatus,
     force: (name) => process.exit(128 + constants.signals[name]),
     afterLimit: (act) => {
-      setTimeout(act, SHUTDOWN_MOST_MS[shutdown]).unref() // must not keep the process alive itself
+      setTimeout(act, shutdownMostMs(config)).unref() // must not keep the process alive itself
     },
   })
   process.on('SIGINT', stop.handleSignal)

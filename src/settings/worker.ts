@@ -6,7 +6,6 @@ import {
   type ListenAddress,
   oneOf,
   nonEmptyText,
-  httpOrigin,
   integerBetween,
   publishRanges,
   userIdRange,
@@ -18,23 +17,6 @@ export const DRIVERS = ['microsandbox', 'oci', 'simulated'] as const
 
 /** The settings of a worker: how it joins a control plane, and how it runs sandboxes and stores their data. */
 export const WORKER_SETTINGS = {
-  join: {
-    variable: 'SANDYARD_JOIN',
-    flag: 'join',
-    fallback: null,
-    unit: 'URL',
-    meaning: 'the URL of the control plane that `sandyard worker` joins; needed at the first start only',
-    parse: httpOrigin,
-  } satisfies Setting<string>,
-  joinToken: {
-    variable: 'SANDYARD_JOIN_TOKEN',
-    flag: 'token',
-    fallback: null,
-    unit: 'text',
-    meaning: 'the join token from `sandyard worker token`; needed at the first start only',
-    isSecret: true,
-    parse: nonEmptyText,
-  } satisfies Setting<string>,
   workerName: {
     variable: 'SANDYARD_WORKER_NAME',
     flag: null,
@@ -286,13 +268,4 @@ export const WORKER_SETTINGS = {
     meaning: 'how long the log of a stopped sandbox is kept after its last entry',
     parse: integerBetween(0, 87_600),
   } satisfies Setting<number>,
-  shutdown: {
-    variable: 'SANDYARD_SHUTDOWN',
-    flag: 'shutdown',
-    fallback: 'keep',
-    unit: 'keep, stop',
-    meaning:
-      'what a clean shutdown does to running sandboxes: `keep` lets them run until the next start takes them over; `stop` stops them',
-    parse: oneOf(['keep', 'stop']),
-  } satisfies Setting<'keep' | 'stop'>,
 } as const

@@ -22,8 +22,8 @@ export type FleetWorker = {
   readonly dataDir: string
   output(): string
   pid(): number
-  /** Starts the worker again with its stored credential, and waits until it has reached its control plane. */
-  start(): Promise<void>
+  /** Starts the worker again with its stored credential, and waits until it has reached its control plane. `more`: further variables. */
+  start(more?: Readonly<Record<string, string>>): Promise<void>
   signal(name: NodeJS.Signals): void
   kill9(): Promise<void>
   /** Resolves with the exit code once the process has ended. */
@@ -38,10 +38,7 @@ export type FleetWorker = {
 /** A sandbox with processes. `init`: the start time of its first process, in clock ticks since the machine's boot. */
 export type RunningSandbox = { readonly sandbox: string; readonly run: string; readonly init: number }
 
-export type ClosableWorker = FleetWorker & {
-  start(more?: Readonly<Record<string, string>>): Promise<void>
-  close(): Promise<void>
-}
+export type ClosableWorker = FleetWorker & { close(): Promise<void> }
 
 type WorkerInput = {
   readonly name: string

@@ -1,4 +1,3 @@
-import type { AddressInfo } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
 import { Registry } from 'prom-client'
 import { createWebSocketStream, type WebSocket } from 'ws'
@@ -37,6 +36,8 @@ import { runLoops } from '../../loops/loop.ts'
 import { leadWebhooks, WEBHOOKS_LEAD } from '../../loops/webhooks/lead-webhooks.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
+import { joiningPods } from './joining-pods.ts'
+import { advertisedUrl, listenUrl, MISSING_URL_WARNING } from './server-url.ts'
 import { loadDashboard } from './load-dashboard.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeLifecycleObserver } from './lifecycle-observer.ts'
@@ -53,7 +54,7 @@ import { openProvider } from './open-provider.ts'
 import { openTracing } from './open-tracing.ts'
 import { readinessOf } from './readiness.ts'
 import { serverLimits } from './server-limits.ts'
-import { openTransport, type Transport } from './transport.ts'
+import { openTransport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
 import { openSsh } from './open-ssh.ts'
@@ -217,7 +218,10 @@ export async function startControl(
     ...limited,
     clients,
     ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
-    plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate)],
+    plugins: [
+      makeSyncRoute({ ...gate, tickets, replicas }),
+      makeJoinRoute({ ...deps, ...joiningPods(config, process.env) }, gate),
+    ],
     ...(door === null ? {} : { door }),
     ...(dashboard === null ? {} : { dashboard }),
     ...(config.dashboard === 'off' ? {} : { signIn: { oidc: openProvider(config, log) } }),
@@ -256,7 +260,7 @@ export async function startControl(
   } catch (error) {
     throw describeListenError(error, config)
   }
-  const url = urlOf(transport, config.host, server.server.address())
+  const url = listenUrl(transport, config.host, server.server.address())
   previews.listensOn(Number(new URL(url).port))
   if (transport.kind === 'tls' && server.server instanceof TlsServer)
     running.push(transport.keepReloaded(server.server, stopping.signal))
@@ -278,21 +282,4 @@ export async function startControl(
     addReadiness: (check) => checks.push(check),
     [Symbol.asyncDispose]: () => closing.disposeAsync(),
   }
-}
-
-const WILDCARDS = ['0.0.0.0', '::']
-
-/** The URL at which workers reach this process. Null when it is unknown. */
-function advertisedUrl({ advertiseUrl, host }: Config, url: string): string | null {
-  return advertiseUrl ?? (WILDCARDS.includes(host) ? null : url)
-}
-
-const MISSING_URL_WARNING =
-  'other server processes use this database, and this one listens on all addresses. Set SANDYARD_ADVERTISE_URL or ' +
-  '--advertise-url to the URL by which workers reach it; otherwise streams fail when the worker syncs with another process'
-
-function urlOf({ kind }: Transport, host: string, address: AddressInfo | string | null): string {
-  const port = typeof address === 'object' && address !== null ? address.port : 0
-  const shown = WILDCARDS.includes(host) ? '127.0.0.1' : host
-  return `${kind === 'tls' ? 'https' : 'http'}://${shown.includes(':') ? `[${shown}]` : shown}:${String(port)}`
 }

@@ -1,10 +1,11 @@
+import { readFile } from 'node:fs/promises'
 import { text } from 'node:stream/consumers'
 import { Registry } from 'prom-client'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { isLoopbackName } from '../../domain/network/loopback-name.ts'
-import { isJoinToken, pinOfJoinToken } from '../../domain/orgs/api-key.ts'
+import { isJoinToken, isServiceAccountToken, pinOfJoinToken } from '../../domain/orgs/api-key.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { openLog } from '../open-log.ts'
@@ -24,6 +25,7 @@ import {
   runWorkerAgent,
   openWorkerHost,
   stopSandboxesAndReport,
+  waitForSandboxes,
   type WorkerHost,
 } from './worker-host.ts'
 import { printStatus } from '../print-status.ts'
@@ -71,9 +73,17 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
  */
 async function readJoinToken({ config, switches }: Call): Promise<string | null> {
   process.title = 'sandyard worker'
-  if (!switches.has('token-stdin')) return config.joinToken
+  if (!switches.has('token-stdin')) return config.joinToken ?? (await readTokenFile(config.joinTokenFile))
   const token = (await text(process.stdin)).trim()
   if (token === '') throw new UsageError('standard input must contain the join token, and it was empty')
+  return token
+}
+
+async function readTokenFile(path: string | null): Promise<string | null> {
+  if (path === null) return null
+  const token = (await readFile(path, 'utf8')).trim()
+  if (token === '')
+    throw new UsageError(`${path} (SANDYARD_JOIN_TOKEN_FILE) must contain the join token, and it is empty`)
   return token
 }
 
@@ -88,9 +98,9 @@ async function resolveOrigin({ config, texts }: Call, token: string | null): Pro
     if (config.join === null) throw new UsageError('--join URL (or SANDYARD_JOIN) must name the control plane')
     if (token === null)
       throw new UsageError(
-        'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin; `sandyard worker token` creates one',
+        'a join token is needed, in SANDYARD_JOIN_TOKEN, SANDYARD_JOIN_TOKEN_FILE or by --token-stdin; `sandyard worker token` creates one',
       )
-    if (!isJoinToken(token))
+    if (!isJoinToken(token) && !isServiceAccountToken(token))
       throw new UsageError('the join token is incomplete or was changed: a token begins with syw_')
     requireEncryption(config.join, config)
     return { kind: 'new', join: { url: config.join, token, name } }
@@ -132,11 +142,16 @@ async function runUntilStopped(
     }),
     url,
   )
-  const identity = { worker_id, incarnation, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()
+  const leaving = new AbortController()
+  const identity = { worker_id, incarnation, controlPlane, leaving: leaving.signal, onSynced: printDrainChanges() }
   const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
   const stopped = waitForAbort(signal)
-    .then(() => stopSandboxesAndReport(config, host))
+    .then(async () => {
+      if (config.shutdown === 'drain') leaving.abort()
+      await waitForSandboxes(config, host)
+      await stopSandboxesAndReport(config, host)
+    })
     .finally(() => {
       ending.abort(signal.reason)
     })

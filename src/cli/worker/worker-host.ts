@@ -132,6 +132,8 @@ export type AgentIdentity = {
   readonly incarnation: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void
+  /** Aborted when the worker is to take no new sandboxes. */
+  readonly leaving?: AbortSignal
 }
 
 /**
@@ -174,14 +176,14 @@ export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folde
 }
 
 /**
- * Closes the driver, the volume storage and the logs. If SANDYARD_SHUTDOWN is `stop`, it stops the sandboxes first. Otherwise
+ * Closes the driver, the volume storage and the logs. Unless SANDYARD_SHUTDOWN is `keep`, it stops the sandboxes first. Otherwise
  * it prints how many sandboxes keep running.
  */
 export async function closeWorkerHost(
   config: Config,
   { driver, storage, logs, metrics, renewDeadline }: WorkerHost,
 ): Promise<void> {
-  if (config.shutdown === 'stop') await stopAllSandboxes(driver, config.stopGraceMs)
+  if (config.shutdown !== 'keep') await stopAllSandboxes(driver, config.stopGraceMs)
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
     const until =
@@ -201,16 +203,34 @@ const REPORT_TIMEOUT_MS = 5_000
 const REPORT_POLL_MS = 50
 
 /**
- * If SANDYARD_SHUTDOWN is `stop`, stops the sandboxes and waits until the agent has reported them. The agent must still run.
+ * Unless SANDYARD_SHUTDOWN is `keep`, stops the sandboxes and waits until the agent has reported them. The agent must still run.
  * The control plane marks a run as lost if no worker reports it.
  */
 export async function stopSandboxesAndReport(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
-  if (config.shutdown !== 'stop') return
+  if (config.shutdown === 'keep') return
   await stopAllSandboxes(driver, config.stopGraceMs)
   const deadlineMs = systemClock.monotonicMs() + REPORT_TIMEOUT_MS
   while ((await driver.list()).length > 0 && systemClock.monotonicMs() < deadlineMs)
     await systemClock.sleep(REPORT_POLL_MS)
 }
+
+/**
+ * If SANDYARD_SHUTDOWN is `drain`, waits until no sandbox runs here, at most for SANDYARD_DRAIN_SECS. The worker must take no new
+ * ones.
+ */
+export async function waitForSandboxes(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
+  if (config.shutdown !== 'drain') return
+  const deadlineMs = systemClock.monotonicMs() + config.drainSecs * 1_000
+  for (let printed = 0; systemClock.monotonicMs() < deadlineMs;) {
+    const live = (await driver.list()).filter(({ phase }) => phase !== 'ended').length
+    if (live === 0) return
+    if (live !== printed) printStatus(`draining: ${String(live)} sandboxes still run; no new ones are placed here`)
+    printed = live
+    await systemClock.sleep(DRAIN_POLL_MS)
+  }
+}
+
+const DRAIN_POLL_MS = 250
 
 async function stopAllSandboxes(driver: Driver, graceMs: number): Promise<void> {
   const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')

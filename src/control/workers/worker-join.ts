@@ -1,6 +1,6 @@
-import { hashSecret, isJoinToken } from '../../domain/orgs/api-key.ts'
+import { hashSecret, isJoinToken, isServiceAccountToken } from '../../domain/orgs/api-key.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import type { AuthenticatedWorker } from '../../domain/workers/worker-bounds.ts'
+import { UNBOUNDED, type AuthenticatedWorker } from '../../domain/workers/worker-bounds.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
@@ -81,7 +81,19 @@ export type JoinAttempt = {
 /** The worker that a machine becomes when it joins. */
 export type JoinedWorker = { readonly worker_id: WorkerId; readonly name: string }
 
-type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
+/** A Pod whose service account may join. */
+export type ReviewedPod = {
+  /** The names that it may take as a worker: its own, and that of its node. */
+  readonly names: readonly string[]
+}
+
+/** Asks Kubernetes whose token this is. Resolves with null if its service account may not join. Rejects if there is no answer. */
+export type ReviewToken = (token: string) => Promise<ReviewedPod | null>
+
+type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'> & {
+  /** Absent: no service account may join. */
+  readonly reviewToken?: ReviewToken
+}
 
 /**
  * Registers a machine as a worker, in exchange for an unused token. May be repeated with the same credential, in case
@@ -90,6 +102,8 @@ type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
  * that no worker can have.
  */
 export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<JoinedWorker> {
+  if (deps.reviewToken !== undefined && isServiceAccountToken(joining.token))
+    return await joinPod(deps, await deps.reviewToken(joining.token), joining)
   if (!isJoinToken(joining.token))
     throw tokenProblem('the join token is incomplete or was changed: a token begins with syw_')
   const answer = await deps.db.transaction('system', async (tx) => {
@@ -107,6 +121,31 @@ export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<
   return answer
 }
 
+/**
+ * Registers a Pod as a worker. Kubernetes has vouched for it, so the token may be used again: by the same machine after a lost
+ * answer, and by another Pod of the service account.
+ */
+async function joinPod(deps: JoinDeps, pod: ReviewedPod | null, joining: JoinAttempt): Promise<JoinedWorker> {
+  if (pod === null)
+    throw new Problem('invalid_join_token', {
+      message:
+        'the token is not one of the service account that may join (SANDYARD_JOIN_SERVICE_ACCOUNT), for the audience `sandyard`',
+    })
+  const name = joining.name ?? joining.fallbackName
+  if (!pod.names.includes(name))
+    throw refusalProblem({
+      code: 'invalid_request',
+      field: 'name',
+      seen: name,
+      accepted: pod.names.map((one) => `'${one}'`).join(' or '),
+    })
+  const answer = await deps.db.transaction('system', (tx) =>
+    admitWorker(deps, tx, { token: { name: null, bounds: UNBOUNDED }, joining, now: deps.clock.now() }),
+  )
+  deps.log.info({ ...answer }, 'a worker joined by the token of its service account')
+  return answer
+}
+
 /** Answers a repeated join. Only the machine that used a token may use it again. */
 async function answerRepeatedJoin(
   tx: Queryable,
@@ -120,7 +159,11 @@ async function answerRepeatedJoin(
   return { worker_id, name: worker.name }
 }
 
-type Admission = { readonly token: joinTokens.UsableToken; readonly joining: JoinAttempt; readonly now: Date }
+type Admission = {
+  readonly token: Pick<joinTokens.UsableToken, 'name' | 'bounds'>
+  readonly joining: JoinAttempt
+  readonly now: Date
+}
 
 async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now }: Admission): Promise<JoinedWorker> {
   const { credentialSha256 } = joining

@@ -71,8 +71,14 @@ export function isJoinToken(text: string): boolean {
   )
 }
 
+/** Whether a text has the form of a Kubernetes service account's token, a JSON Web Token (RFC 7519, section 3). */
+export function isServiceAccountToken(text: string): boolean {
+  return /^ey[\w-]+\.[\w-]+\.[\w-]+$/.test(text)
+}
+
 /** The pin in a complete join token: the SHA-256 of a public key, in hex. Null: the token has none. */
 export function pinOfJoinToken(token: string): string | null {
+  if (!isJoinToken(token)) return null
   const digits = token.slice(JOIN_TOKEN_PREFIX.length + SECRET_DIGITS, -CHECKSUM_DIGITS)
   if (digits === '') return null
   const value = Array.from(digits).reduce((sum, digit) => sum * 62n + BigInt(ALPHABET.indexOf(digit)), 0n)

@@ -12,6 +12,15 @@ export type WorkerBounds = {
   readonly org_ids: readonly OrgId[] | null
 }
 
+/** What bounds a worker that nobody has bounded: it may claim any size, and serves no shared storage. */
+export const UNBOUNDED: WorkerBounds = {
+  max_vcpus: null,
+  max_memory_mib: null,
+  max_disk_mib: null,
+  shared_volumes: false,
+  org_ids: null,
+}
+
 /** The worker of a credential. Its bounds never change: it gets others only if it joins as a new worker. */
 export type AuthenticatedWorker = { readonly id: WorkerId; readonly bounds: WorkerBounds | null }
 

@@ -2,7 +2,6 @@ import type { FastifyPluginAsync } from 'fastify'
 import { JoinInput } from '../../contract/workers/join-input.ts'
 import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../../contract/workers/worker-protocol.ts'
 import { joinWorker } from '../../control/workers/worker-join.ts'
-import type { BaseDeps } from '../../control/deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
@@ -11,14 +10,14 @@ import type { ClientAddresses } from '../requests/client-address.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The largest body of a join request, in bytes. */
-const JOIN_LIMIT_BYTES = 8 * 1024
+const JOIN_LIMIT_BYTES = 16 * 1024
 
 /**
  * The route on which a machine becomes a worker. It needs only a join token. An address with too many refused tokens
  * gets `rate_limited` without a lookup of its token.
  */
 export function makeJoinRoute(
-  control: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>,
+  control: Parameters<typeof joinWorker>[0],
   { clients, rates }: { readonly clients: ClientAddresses; readonly rates?: AuthenticationRateLimiter },
 ): FastifyPluginAsync {
   const parse = makeSchemaCompiler()(JoinInput, 'body')

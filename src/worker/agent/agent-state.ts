@@ -43,6 +43,8 @@ export type AgentDeps = {
    * The deadline after which the worker destroys its runs. If absent, the agent creates one that exists only in this process.
    */
   readonly renewDeadline?: RenewDeadline
+  /** Aborted when the worker is to take no new runs. It then offers no capacity. Absent: it never leaves. */
+  readonly leaving?: AbortSignal
   /** Called with the answer to each sync. From the first call on, the control plane knows which runs this worker has. */
   readonly onSynced?: (answer: SyncAnswer) => void
 }

@@ -39,6 +39,8 @@ export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void
   const signal = AbortSignal.any([stop, failed.signal])
   const agent = makeAgent(deps, await deps.driver.probe(), signal)
   const unwatch = deps.driver.watch(() => noteNews(agent.state))
+  const onLeaving = (): void => noteNews(agent.state)
+  deps.leaving?.addEventListener('abort', onLeaving)
   const serve = (request: StreamRequest): void => serveStream(agent, request)
   try {
     await Promise.all([
@@ -52,6 +54,7 @@ export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void
   } finally {
     failed.abort(new Error('the worker ends'))
     unwatch()
+    deps.leaving?.removeEventListener('abort', onLeaving)
     await agent.steps.waitUntilIdle(SHUTDOWN_WAIT_MS)
   }
 }

@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
+import { isIP } from 'node:net'
 import { WebSocket } from 'ws'
 import {
   SNAPSHOT_FILES_PATH,
@@ -11,7 +12,7 @@ import {
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import type { SnapshotId } from '../../domain/ids.ts'
-import { makePinnedTls, type PinnedTls } from './pinned-tls.ts'
+import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 
 /**
@@ -78,8 +79,8 @@ export type ControlPlaneOptions = {
   readonly url: string
   readonly credential: string
   /**
-   * The SHA-256 of the public key that servers must have, in hex. Absent: certificate authorities decide. `https` URLs
-   * then need a certificate for their name.
+   * The SHA-256 of the public key that servers must have, in hex. Absent: certificate authorities decide. A server then needs a
+   * certificate for the name in its URL, or for that in `url` if its own URL has an address.
    */
   readonly pin?: () => string | null
 }
@@ -90,6 +91,12 @@ export type ControlPlaneOptions = {
  */
 export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   const pinned = options.pin === undefined ? null : makePinnedTls(options.pin)
+  const named = makeNamedTls(new URL(options.url).hostname)
+  /** How a server is checked. Null: as `fetch` does, by the certificate authorities and the URL's own name. */
+  const tlsFor = ({ protocol, hostname }: URL): CheckedTls | null => {
+    if (protocol === 'http:' || protocol === 'ws:') return null
+    return pinned ?? (named !== null && isIP(hostname.replace(/^\[|\]$/g, '')) !== 0 ? named : null)
+  }
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
 
@@ -107,7 +114,8 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
         body: JSON.stringify(request),
         signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
       } as const
-      if (pinned !== null && target.protocol === 'https:') return await pinned.send(target, sent)
+      const tls = tlsFor(target)
+      if (tls !== null) return await tls.send(target, sent)
       return await fetch(target, { ...sent, redirect: 'error' }) // only the server at `url` may get the report
     } finally {
       clearTimeout(timer)
@@ -135,7 +143,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
       const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
       const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
       const open = async (to: string, limitMs: number): Promise<WebSocket> =>
-        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, pinned })).socket
+        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, tlsFor })).socket
       if (url === replicas.current) return open(url, DIAL_LIMIT_MS)
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
@@ -154,7 +162,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
     },
     async fetchSnapshot(snapshot, signal) {
       const url = socketUrl(replicas.current, `${SNAPSHOT_FILES_PATH}/${snapshot}`)
-      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, pinned })).socket
+      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, tlsFor })).socket
     },
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
@@ -162,7 +170,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
         authorization,
         limitMs,
         signal,
-        pinned,
+        tlsFor,
       })
       try {
         const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
@@ -193,16 +201,17 @@ type Opening = {
   readonly authorization: string
   readonly limitMs: number
   readonly signal: AbortSignal
-  readonly pinned: PinnedTls | null
+  readonly tlsFor: (url: URL) => CheckedTls | null
 }
 
 function openSocket(
   url: URL,
-  { authorization, limitMs, signal, pinned }: Opening,
+  { authorization, limitMs, signal, tlsFor }: Opening,
 ): Promise<{ readonly socket: WebSocket; readonly headers: IncomingHttpHeaders }> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted()
     let headers: IncomingHttpHeaders = {}
+    const tls = tlsFor(url)
     const socket = new WebSocket(url, {
       headers: { authorization },
       handshakeTimeout: limitMs,
@@ -210,7 +219,7 @@ function openSocket(
       // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
       // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
-      ...(pinned !== null && url.protocol === 'wss:' ? { agent: pinned.upgrades } : {}),
+      ...(tls === null ? {} : { agent: tls.upgrades }),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })

@@ -4,11 +4,8 @@ import { Readable } from 'node:stream'
 import { connect as connectTls } from 'node:tls'
 import { publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
 
-/**
- * HTTPS to a server that is known by its public key. Invariant: nothing is sent before the key has been checked. The
- * handshake proves that the server has the private key. Names, dates and certificate authorities don't matter.
- */
-export type PinnedTls = {
+/** HTTPS to servers that are checked in another way than by the name in their URL. Nothing is sent before the check. */
+export type CheckedTls = {
   /** Like `fetch`, for one request. Follows no redirect. */
   send(url: URL, request: PinnedRequest): Promise<Response>
   /** Opens the connections of WebSockets. */
@@ -28,16 +25,37 @@ export class PinMismatch extends Error {}
 
 const HANDSHAKE_LIMIT_MS = 10_000
 
-/** Accepts the server with this key only: the SHA-256 of its public key, in hex. It is read at each connection. */
-export function makePinnedTls(pin: () => string | null): PinnedTls {
+/**
+ * Accepts the server with this key only: the SHA-256 of its public key, in hex. It is read at each connection. The handshake proves
+ * that the server has the private key. Names, dates and certificate authorities don't matter.
+ */
+export function makePinnedTls(pin: () => string | null): CheckedTls {
+  return makeTls({ servernameOf: (host) => (isIP(host) === 0 ? host : ''), pin })
+}
+
+/**
+ * Accepts servers with a certificate for this name, whatever their address: the processes of one control plane have one certificate,
+ * and workers reach each of them by its address. Null for a name that is an address itself.
+ */
+export function makeNamedTls(name: string): CheckedTls | null {
+  return isIP(name.replace(/^\[|\]$/g, '')) === 0 ? makeTls({ servernameOf: () => name, pin: null }) : null
+}
+
+type Check = {
+  readonly servernameOf: (host: string) => string
+  /** The key that the server must have. Null: its certificate must be for the name, by the certificate authorities. */
+  readonly pin: (() => string | null) | null
+}
+
+function makeTls({ servernameOf, pin }: Check): CheckedTls {
   const connect: Agent['createConnection'] = ({ host, port }, done) => {
     const name = host ?? ''
     const socket = connectTls({
       host: name,
       port: Number(port ?? 443),
-      servername: isIP(name) === 0 ? name : '',
+      servername: servernameOf(name),
       ALPNProtocols: ['http/1.1'],
-      rejectUnauthorized: false, // the check below replaces that of the certificate authorities
+      rejectUnauthorized: pin === null, // the check below replaces that of the certificate authorities
     })
     const fail = (error: Error): void => {
       socket.destroy()
@@ -50,6 +68,10 @@ export function makePinnedTls(pin: () => string | null): PinnedTls {
       socket.off('error', fail)
       socket.off('timeout', onTimeout)
       socket.setTimeout(0)
+      if (pin === null) {
+        done?.(null, socket)
+        return
+      }
       const certificate = socket.getPeerX509Certificate()
       const seen = certificate === undefined ? 'none' : publicKeyFingerprint(certificate.publicKey)
       if (seen === pin()) done?.(null, socket)

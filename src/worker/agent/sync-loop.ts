@@ -73,7 +73,7 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
     worker_id: deps.worker_id,
     incarnation: deps.incarnation,
     known_desired_version: state.desiredVersion,
-    capacity: offeredCapacity(state.probe.capacity, disk),
+    capacity: deps.leaving?.aborted === true ? NO_CAPACITY : offeredCapacity(state.probe.capacity, disk),
     ...(disk === undefined ? {} : { disk }),
     driver: state.probe.report,
     observed_runs,
@@ -86,6 +86,9 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
   const sent = { content: JSON.stringify(compared), seq, nowMs: deps.clock.monotonicMs() }
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
 }
+
+/** What a worker offers that takes no new runs. */
+const NO_CAPACITY: Capacity = { vcpus: 0, memory_mib: 0, disk_mib: 0 }
 
 /** The capacity to report: a worker whose disk became short since the last probe offers no disk. */
 function offeredCapacity(capacity: Capacity, disk: WorkerDisk | undefined): Capacity {

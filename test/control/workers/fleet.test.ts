@@ -318,3 +318,26 @@ async function homesOf(id: SandboxId): Promise<readonly unknown[]> {
   )
   return found.map(({ home }) => home)
 }
+
+test('a Pod joins by the token of its service account, as often as it asks, under its own name or its node’s', async () => {
+  const token = 'eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOlsic2FuZHlhcmQiXX0.c2lnbmF0dXJl'
+  const deps = {
+    ...world.deps,
+    reviewToken: (seen: string) => Promise.resolve(seen === token ? { names: ['node-1', 'worker-x2f9z'] } : null),
+  }
+  const join = (name: string | null, credential: string, shown = token) =>
+    joinWorker(deps, { token: shown, credentialSha256: hashSecret(credential), name, fallbackName: 'worker-x2f9z' })
+  const first = await join('node-1', 'one')
+  assert.deepEqual(await join('node-1', 'one'), first)
+  assert.equal((await join(null, 'two')).name, 'worker-x2f9z')
+  await assert.rejects(join('node-1', 'three'), refusal('name_already_exists', /remove that one first/))
+  await assert.rejects(
+    join('node-2', 'four'),
+    refusal('invalid_request', /node-2.*accepted: 'node-1' or 'worker-x2f9z'/),
+  )
+  await assert.rejects(
+    join('node-1', 'five', `${token}x`),
+    refusal('invalid_join_token', /SANDYARD_JOIN_SERVICE_ACCOUNT/),
+  )
+  await assert.rejects(joinWith(token), refusal('invalid_join_token', /a token begins with syw_/))
+})
