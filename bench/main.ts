@@ -2,6 +2,7 @@ import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { benchChannels } from './channels.ts'
 import { benchCreates } from './creates.ts'
+import { benchDashboard } from './dashboard.ts'
 import { benchEgress } from './egress.ts'
 import { benchEventStreams } from './event-streams.ts'
 import { benchEvents } from './events.ts'
@@ -59,6 +60,7 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
     about: 'ways out of a sandbox: by address, by name, with intercepted TLS; against a bare socket',
     run: benchEgress,
   },
+  dashboard: { about: 'the dashboard in a browser: its size, its list, its terminal', run: benchDashboard },
   preview: { about: 'requests to a port of a sandbox, against a bare proxy', run: benchPreview },
   ssh: { about: 'a command over SSH, against sshd in a network namespace', run: benchSsh },
   memory: { about: 'the memory of the idle server', run: benchMemory },
