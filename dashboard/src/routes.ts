@@ -37,6 +37,14 @@ export const ROUTES: readonly Route[] = [
     needs: 'admin',
     load: () => import('./pages/registries.tsx'),
   },
+  {
+    pattern: '/webhooks',
+    title: 'Webhooks',
+    group: 'Organization',
+    needs: 'admin',
+    load: () => import('./pages/webhooks.tsx'),
+  },
+  { pattern: '/webhooks/:id', needs: 'admin', load: () => import('./pages/webhook.tsx') },
   { pattern: '/sessions', load: () => import('./pages/sessions.tsx') },
   { pattern: '/audit', title: 'Audit', group: 'Organization', load: () => import('./pages/audit.tsx') },
 ]

@@ -33,6 +33,13 @@ import type {
 } from '../../../src/contract/sign-in/sign-in.ts'
 import type { VolumeFileReply } from '../../../src/contract/volumes/file-operations.ts'
 import type { VolumeReply } from '../../../src/contract/volumes/operations.ts'
+import type {
+  CreatedWebhookReply,
+  RotatedSecretReply,
+  WebhookDeliveryReply,
+  WebhookReply,
+  WebhookTestReply,
+} from '../../../src/contract/webhooks/operations.ts'
 
 /** The replies of the public API, by the types of its contract. */
 
@@ -62,6 +69,11 @@ export type SignInOptions = SignInOptionsReply
 export type SignInRefusal = OidcRefusal
 export type ListedSession = ListedSessionReply
 export type Invitation = Static<typeof InvitationReply>
+export type Webhook = Static<typeof WebhookReply>
+export type CreatedWebhook = Static<typeof CreatedWebhookReply>
+export type RotatedSecret = Static<typeof RotatedSecretReply>
+export type WebhookTest = Static<typeof WebhookTestReply>
+export type WebhookDelivery = Static<typeof WebhookDeliveryReply>
 export type ErrorBody = Static<typeof ErrorReply>
 export type Page<Item> = {
   readonly data: readonly Item[]

@@ -55,7 +55,7 @@ export const WebhookReply = Type.Object(fields, {
 
 const secret = Type.String({ description: 'The secret that signs messages. It is shown only here.' })
 
-const CreatedWebhookReply = Type.Object(
+export const CreatedWebhookReply = Type.Object(
   { ...fields, secret },
   { title: 'CreatedWebhook', description: 'A webhook, and the secret that signs its messages.' },
 )
@@ -82,7 +82,7 @@ const UpdateWebhookInput = requestObject(
   { title: 'UpdateWebhookInput', description: 'What to change. Absent fields stay as they are.' },
 )
 
-const RotatedSecretReply = Type.Object(
+export const RotatedSecretReply = Type.Object(
   {
     secret,
     old_secret_expires_at: Type.Unsafe<string>({ ...DateTime, description: 'Until when the old secret signs too.' }),
@@ -97,7 +97,7 @@ const attempt = {
   error: nullable(Type.String({ description: 'Why there was no reply. Null: there was one, or no attempt yet.' })),
 }
 
-const WebhookTestReply = Type.Object(
+export const WebhookTestReply = Type.Object(
   {
     delivered: Type.Boolean({ description: 'Whether the endpoint answered with a status from 200 to 299.' }),
     ...attempt,
