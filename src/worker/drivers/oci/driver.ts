@@ -21,7 +21,7 @@ import { openCgroupMeter } from './cgroups/cgroup-meter.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
 import { describeImageFlaw, tryFuse } from './run/disk-image-abilities.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
-import { disownRuns, killOrphanedShims, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
+import { disownRuns, endOrphans, removeIfUnused, removeUnrecordedRuns } from './run/leftovers.ts'
 import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/limit-runs.ts'
 import { makeMemoryKills } from './run/memory-kills.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
@@ -64,7 +64,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   opened.defer(() => activity.close())
   const operations = makeRunOperations(context, { activity, poolFiller })
   await disownRuns(context)
-  await killOrphanedShims(context)
+  await endOrphans(context)
   await reclaimHostDevices(log)
   await limitAdoptedRuns(context)
   await thawDisks(context)

@@ -3,6 +3,7 @@ import { readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../../domain/ids.ts'
 import { unmountBelow } from '../../../mounts.ts'
+import { endOrphanedCallers } from '../../../processes/orphaned-callers.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
@@ -10,11 +11,12 @@ import { deleteFromRuntime, killCommands, killProcesses, removeCgroups, removeMo
 import { SHIM_NAME } from './shim.ts'
 
 /**
- * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be
- * starting its container. It is found by its command line, which contains the run's id. Call this function before the
+ * Ends the system calls of an earlier worker, and kills the shims of its starts that did not finish. Such a shim is in no record and may still be
+ * starting its container. A shim is found by its command line, which contains the run's id. Call this function before the
  * runs are adopted.
  */
-export async function killOrphanedShims(context: OciContext): Promise<void> {
+export async function endOrphans(context: OciContext): Promise<void> {
+  await endOrphanedCallers(context.clock)
   const started = context.records.list().filter((record) => record.started !== null)
   const known = new Set(started.map((record) => record.run_id))
   const orphans = (await listRunNames(context)).filter((run) => !known.has(run))

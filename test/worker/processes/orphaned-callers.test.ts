@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { test } from 'node:test'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
+import { endOrphanedCallers } from '../../../src/worker/processes/orphaned-callers.ts'
+import { identifyProcess } from '../../../src/worker/processes/process-identity.ts'
+import { SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+test('the process that makes system calls for a dead worker is ended, and those of living workers go on', async (t) => {
+  const living = makeCommandHelper(makeLog('silent'))
+  t.after(() => {
+    living.close()
+  })
+  await living.commands.callSystem(['fifos'])
+  // A shell stands for the worker. Its input stays open, as that of a process in the middle of a call would.
+  const script = `mkfifo /tmp/$$.in; exec 9<>/tmp/$$.in; rm /tmp/$$.in; perl "$0" serve $$ <&9 & echo $!; wait`
+  const worker = spawn('sh', ['-c', script, SYSTEM_CALLS_SCRIPT], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const pid = Number(String((await once(worker.stdout, 'data'))[0]))
+  await waitUntil(() => identifyProcess(pid) !== null, 5_000)
+  await systemClock.sleep(100) // until the shell has become Perl
+  await endOrphanedCallers(systemClock)
+  assert.notEqual(identifyProcess(pid), null, 'its worker lives')
+  process.kill(pid, 'SIGSTOP')
+  worker.kill('SIGKILL')
+  await once(worker, 'exit')
+  await endOrphanedCallers(systemClock)
+  assert.equal(identifyProcess(pid), null)
+  await living.commands.callSystem(['fifos'])
+})
