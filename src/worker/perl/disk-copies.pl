@@ -132,6 +132,7 @@ sub guard_freeze {
     my $pid = fork // die "fork: $!\n";
     return [$tell_over, $pid] if $pid != 0;
     close $tell_over;
+    $0 = 'sandyard: thaws a disk'; # a worker that starts ends what its dead predecessor left, but not this process
     POSIX::setsid();
     $SIG{$_} = 'IGNORE' for qw(TERM INT HUP);
     POSIX::close($_) for 0, 1; # otherwise the worker would take this process for the one that it asked

@@ -27,14 +27,20 @@ export async function endOrphanedCallers(clock: Pick<Clock, 'monotonicMs' | 'sle
 }
 
 function orphanOf(pid: number): readonly ProcessIdentity[] {
-  const args = commandLineOf(pid)
-  if (!args.includes(SYSTEM_CALLS_SCRIPT) || !args.includes('serve')) return []
-  const worker = args[args.indexOf('serve') + 1]
-  const parent = fieldOf(pid, 'PPid')
-  // The worker may be in a container, and there it has another id: the last of these.
-  const isOwned = parent !== undefined && fieldOf(Number(parent), 'NSpid')?.split(/\s+/).at(-1) === worker
+  const worker = workerOf(pid)
+  if (worker === null) return []
+  const parent = Number(fieldOf(pid, 'PPid') ?? 0)
+  // A caller forks for calls that need a process of their own. The worker may be in a container, and there it has another id:
+  // the last of these.
+  const isOwned = workerOf(parent) === worker || fieldOf(parent, 'NSpid')?.split(/\s+/).at(-1) === worker
   const orphan = isOwned ? null : identifyProcess(pid)
   return orphan === null ? [] : [orphan]
+}
+
+/** Returns the process id of the worker for which a process makes system calls, or null for any other process. */
+function workerOf(pid: number): string | null {
+  const args = commandLineOf(pid)
+  return args.includes(SYSTEM_CALLS_SCRIPT) && args.includes('serve') ? (args[args.indexOf('serve') + 1] ?? null) : null
 }
 
 function fieldOf(pid: number, name: 'PPid' | 'NSpid'): string | undefined {

@@ -1,9 +1,13 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
+import { runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
 import { endOrphanedCallers } from '../../../src/worker/processes/orphaned-callers.ts'
 import { identifyProcess } from '../../../src/worker/processes/process-identity.ts'
@@ -30,4 +34,34 @@ test('the process that makes system calls for a dead worker is ended, and those 
   await endOrphanedCallers(systemClock)
   assert.equal(identifyProcess(pid), null)
   await living.commands.callSystem(['fifos'])
+})
+
+test('a disk is copied while other workers start', async (t) => {
+  if (process.getuid?.() !== 0) {
+    t.skip('mounts need root')
+    return
+  }
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-orphans-'))
+  const [image, point] = [join(folder, 'disk.img'), join(folder, 'disk')]
+  const { commands, close } = makeCommandHelper(makeLog('silent'))
+  t.after(async () => {
+    close()
+    await runCommand('umount', [point], { timeoutMs: 10_000 })
+    rmSync(folder, { recursive: true })
+  })
+  mkdirSync(point)
+  writeFileSync(image, '')
+  truncateSync(image, 16 * 1024 * 1024)
+  await runCommand('mkfs.ext4', ['-q', '-F', image], { timeoutMs: 10_000 })
+  await commands.callSystem(['disk', image, point, '100000'])
+  let isOver = false
+  const starts = (async () => {
+    while (!isOver) await endOrphanedCallers(systemClock)
+  })()
+  try {
+    for (let n = 0; n < 10; n++) await commands.callSystem(['snapshot', image, point, join(folder, String(n))])
+  } finally {
+    isOver = true
+    await starts
+  }
 })
