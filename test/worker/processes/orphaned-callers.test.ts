@@ -43,9 +43,9 @@ test('a disk is copied while other workers start', async (t) => {
   }
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-orphans-'))
   const [image, point] = [join(folder, 'disk.img'), join(folder, 'disk')]
-  const { commands, close } = makeCommandHelper(makeLog('silent'))
+  const helper = makeCommandHelper(makeLog('silent'))
   t.after(async () => {
-    close()
+    helper.close()
     await runCommand('umount', [point], { timeoutMs: 10_000 })
     rmSync(folder, { recursive: true })
   })
@@ -53,13 +53,13 @@ test('a disk is copied while other workers start', async (t) => {
   writeFileSync(image, '')
   truncateSync(image, 16 * 1024 * 1024)
   await runCommand('mkfs.ext4', ['-q', '-F', image], { timeoutMs: 10_000 })
-  await commands.callSystem(['disk', image, point, '100000'])
+  await helper.commands.callSystem(['disk', image, point, '100000'])
   let isOver = false
   const starts = (async () => {
     while (!isOver) await endOrphanedCallers(systemClock)
   })()
   try {
-    for (let n = 0; n < 10; n++) await commands.callSystem(['snapshot', image, point, join(folder, String(n))])
+    for (let n = 0; n < 10; n++) await helper.commands.callSystem(['snapshot', image, point, join(folder, String(n))])
   } finally {
     isOver = true
     await starts
