@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import type { RunId } from '../../src/domain/ids.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
@@ -14,7 +14,6 @@ export function makeEmptyNetworks(prefix: string): SandboxNetworks {
     onRefused: () => undefined,
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
-      mkdirSync('/run/netns', { recursive: true })
       if (!existsSync(netnsPath)) await localHostCommands.callSystem(['network', netnsPath])
       return { netnsPath, ipv4: null, resolvers: [], published: [] }
     },

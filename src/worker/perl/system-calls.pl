@@ -10,14 +10,15 @@
 use strict;
 use warnings;
 use Errno qw(EBUSY EINVAL ENOTTY);
-use Fcntl qw(:DEFAULT :seek);
+use Fcntl qw(:DEFAULT :flock :seek);
 use POSIX ();
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
 require(__FILE__ =~ s{[^/]+$}{idmapped-mounts.pl}r);
 require(__FILE__ =~ s{[^/]+$}{disk-copies.pl}r);
 
-use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096};
+use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096, MS_REC => 16384, MS_SHARED => 1 << 20};
+use constant NETNS_FOLDER => '/run/netns';
 
 my %CALLS = (
     copy => \&copy_sparsely,
@@ -166,6 +167,7 @@ sub make_links {
 # the new namespace is eth0 with ADDRESS.
 sub make_network {
     my ($path) = @_;
+    share_netns_folder() if index($path, NETNS_FOLDER . '/') == 0;
     sysopen my $name, $path, O_RDONLY | O_CREAT | O_EXCL, 0 or die "$path: $!\n";
     sysopen my $own, '/proc/self/ns/net', O_RDONLY or die "/proc/self/ns/net: $!\n";
     call('unshare', CLONE_NEWNET());
@@ -173,6 +175,19 @@ sub make_network {
     my $why = $@;
     eval { enter_network($own); 1 } or POSIX::_exit(1); # later calls would be made in the sandbox's namespace
     die $why if !$is_made;
+}
+
+# Makes the folder of namespaces a shared mount, as `ip netns add` does. A namespace that is mounted before would be hidden below
+# that mount, and `ip netns delete` could not remove it. The lock is that of `ip`.
+sub share_netns_folder {
+    mkdir NETNS_FOLDER, 0755;
+    sysopen my $folder, NETNS_FOLDER, O_RDONLY or die NETNS_FOLDER . ": $!\n";
+    flock $folder, LOCK_EX or die NETNS_FOLDER . ": $!\n";
+    my @share = ('mount', '', NETNS_FOLDER, 'none', MS_SHARED | MS_REC, 0);
+    return if eval { call(@share); 1 };
+    die $@ if $! != EINVAL; # EINVAL: it is no mount yet
+    call('mount', NETNS_FOLDER, NETNS_FOLDER, 'none', MS_BIND | MS_REC, 0);
+    call(@share);
 }
 
 sub set_up_network {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
+import { lstatSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
@@ -52,7 +52,6 @@ test('while their processes are killed, networks are complete or refused, and ne
     t.skip('network namespaces need root')
     return
   }
-  mkdirSync('/run/netns', { recursive: true })
   const own = statSync('/proc/self/ns/net').ino
   const router = `sy-kill-${String(process.pid)}`
   const names = Array.from({ length: 40 }, (_, n) => `${router}-${String(n)}`)

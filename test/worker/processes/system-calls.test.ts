@@ -17,7 +17,7 @@ import { after, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import { CommandError, runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
-import { localHostCommands } from '../../../src/worker/processes/system-calls.ts'
+import { localHostCommands, SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
 
 const isRoot = process.getuid?.() === 0
 const helper = makeCommandHelper(makeLog('silent'))
@@ -78,7 +78,6 @@ test('after a failed network call, the helper process is back in the machine’s
     t.skip('network namespaces need root')
     return
   }
-  mkdirSync('/run/netns', { recursive: true })
   const names = ['first', 'second'].map((name) => `sy-calls-${String(process.pid)}-${name}`)
   const [first = '', second = ''] = names.map((name) => `/run/netns/${name}`)
   t.after(async () => {
@@ -98,6 +97,18 @@ test('after a failed network call, the helper process is back in the machine’s
     netns: second,
   })
   assert.equal(settings.stdout.trim(), '0')
+})
+
+test('a namespace that is made before `ip` made any can be deleted by it', async (t) => {
+  if (!isRoot) {
+    t.skip('network namespaces need root')
+    return
+  }
+  // a /run of its own, as that of a machine that has just booted
+  const script = `mount -t tmpfs none /run && perl "$0" network /run/netns/first && ip netns add second && ip netns delete first &&
+    ip netns delete second && ls -A /run/netns`
+  const { stdout } = await runCommand('unshare', ['-m', 'sh', '-c', script, SYSTEM_CALLS_SCRIPT], LIMIT)
+  assert.equal(stdout, '')
 })
 
 test('a disk that is mounted again keeps the mode that its sandbox gave its root', async (t) => {
