@@ -127,6 +127,17 @@ BEGIN
   RAISE EXCEPTION 'audit events are append-only';
 END $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_runs_added()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, 0, count(*) FILTER (WHERE is_ephemeral), count(*) FILTER (WHERE NOT is_ephemeral)
+  FROM new_rows WHERE ended_at IS NULL AND stop_requested_at IS NULL GROUP BY org_id;
+  RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_runs_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -140,6 +151,25 @@ BEGIN
       SELECT id, worker_id, stop_requested_at IS NULL, ended_at IS NULL FROM new_rows) r
     WHERE worker_id IS NOT NULL GROUP BY id, worker_id, goes_on, is_open HAVING count(*) = 1) c;
   IF of_workers IS NOT NULL THEN PERFORM sandyard_raise_generations(of_workers); END IF;
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, 0, sum(ephemeral), sum(persistent) FROM (
+    SELECT org_id, -is_ephemeral::integer AS ephemeral, is_ephemeral::integer - 1 AS persistent FROM old_rows
+    WHERE ended_at IS NULL AND stop_requested_at IS NULL
+    UNION ALL
+    SELECT org_id, is_ephemeral::integer, 1 - is_ephemeral::integer FROM new_rows
+    WHERE ended_at IS NULL AND stop_requested_at IS NULL) r
+  GROUP BY org_id HAVING sum(ephemeral) <> 0 OR sum(persistent) <> 0;
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_runs_removed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, 0, -count(*) FILTER (WHERE is_ephemeral), -count(*) FILTER (WHERE NOT is_ephemeral)
+  FROM old_rows WHERE ended_at IS NULL AND stop_requested_at IS NULL GROUP BY org_id;
   RETURN NULL;
 END $function$;
 
@@ -149,6 +179,16 @@ CREATE OR REPLACE FUNCTION public.sandyard_sandbox_renamed()
 AS $function$
 BEGIN
   PERFORM sandyard_raise_generations(ARRAY[NEW.home_worker_id]);
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_sandboxes_added()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, count(*), 0, 0 FROM new_rows WHERE visible_until IS NULL GROUP BY org_id;
   RETURN NULL;
 END $function$;
 
@@ -165,6 +205,22 @@ BEGIN
       SELECT id, home_worker_id FROM new_rows WHERE visible_until IS NOT NULL) s
     WHERE home_worker_id IS NOT NULL GROUP BY id, home_worker_id HAVING count(*) = 1) c;
   IF of_workers IS NOT NULL THEN PERFORM sandyard_raise_generations(of_workers); END IF;
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, sum(change), 0, 0 FROM (
+    SELECT org_id, -1 AS change FROM old_rows WHERE visible_until IS NULL
+    UNION ALL
+    SELECT org_id, 1 FROM new_rows WHERE visible_until IS NULL) s
+  GROUP BY org_id HAVING sum(change) <> 0;
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_sandboxes_removed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  INSERT INTO org_count_deltas (org_id, sandboxes, ephemeral_runs, persistent_runs)
+  SELECT org_id, -count(*), 0, 0 FROM old_rows WHERE visible_until IS NULL GROUP BY org_id;
   RETURN NULL;
 END $function$;
 
@@ -198,6 +254,8 @@ AS $function$
     ('member_sessions', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('members', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('org_limits', '{SELECT}'),
+    ('org_count_deltas', '{SELECT,INSERT,DELETE}'),
+    ('org_counts', '{SELECT,INSERT,UPDATE}'),
     ('orgs', '{SELECT,INSERT,UPDATE}'),
     ('plans', '{SELECT,INSERT,UPDATE}'),
     ('previews', '{SELECT,INSERT,DELETE}'),
@@ -374,6 +432,26 @@ CREATE TABLE members (
 );
 ALTER TABLE members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE members FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE org_count_deltas (
+  org_id uuid NOT NULL,
+  sandboxes integer NOT NULL,
+  ephemeral_runs integer NOT NULL,
+  persistent_runs integer NOT NULL
+);
+ALTER TABLE org_count_deltas ENABLE ROW LEVEL SECURITY;
+ALTER TABLE org_count_deltas FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE org_counts (
+  org_id uuid NOT NULL,
+  sandboxes bigint NOT NULL,
+  ephemeral_runs bigint NOT NULL,
+  persistent_runs bigint NOT NULL,
+  CONSTRAINT org_counts_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT org_counts_pkey PRIMARY KEY (org_id)
+);
+ALTER TABLE org_counts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE org_counts FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE orgs (
   id uuid NOT NULL,
@@ -972,6 +1050,8 @@ CREATE INDEX member_sessions_of_user ON public.member_sessions USING btree (user
 
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
 
+CREATE INDEX org_count_deltas_of_org ON public.org_count_deltas USING btree (org_id);
+
 CREATE INDEX previews_of_sandbox ON public.previews USING btree (sandbox_id, port);
 
 CREATE INDEX previews_public ON public.previews USING btree (org_id) WHERE (access = 'public'::text);
@@ -1088,6 +1168,10 @@ CREATE POLICY tenant ON member_sessions AS PERMISSIVE FOR ALL TO public USING (s
 
 CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY tenant ON org_count_deltas AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON org_counts AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
 CREATE POLICY tenant ON orgs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(id));
 
 CREATE POLICY readable ON plans AS PERMISSIVE FOR SELECT TO public USING (true);
@@ -1164,13 +1248,21 @@ CREATE TRIGGER orgs_raise_generations AFTER UPDATE ON public.orgs REFERENCING NE
 
 CREATE TRIGGER plans_raise_generations AFTER UPDATE ON public.plans REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_plan_limits_changed();
 
+CREATE TRIGGER runs_added AFTER INSERT ON public.runs REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_runs_added();
+
 CREATE TRIGGER runs_raise_generations AFTER UPDATE ON public.runs REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_runs_changed();
+
+CREATE TRIGGER runs_removed AFTER DELETE ON public.runs REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_runs_removed();
 
 CREATE TRIGGER sandbox_labels_added AFTER INSERT ON public.sandbox_labels REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_add_label_pairs();
 
 CREATE TRIGGER sandbox_labels_dropped AFTER DELETE ON public.sandbox_labels REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_drop_label_pairs();
 
+CREATE TRIGGER sandboxes_added AFTER INSERT ON public.sandboxes REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_added();
+
 CREATE TRIGGER sandboxes_raise_generations AFTER UPDATE ON public.sandboxes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_changed();
+
+CREATE TRIGGER sandboxes_removed AFTER DELETE ON public.sandboxes REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_removed();
 
 CREATE TRIGGER sandboxes_renamed AFTER UPDATE OF name ON public.sandboxes FOR EACH ROW WHEN (((old.name <> new.name) AND (new.home_worker_id IS NOT NULL))) EXECUTE FUNCTION sandyard_sandbox_renamed();
 

@@ -20,6 +20,8 @@ type Shape = {
   readonly what: string
   readonly ask: (filled: Filled, n: number) => Promise<unknown>
   readonly hasGoal: boolean
+  /** The most that the 95th percentile among many may be. */
+  readonly goalMs?: number
 }
 
 /**
@@ -31,7 +33,7 @@ export async function benchMillion(): Promise<readonly ResultRow[]> {
   await using many = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const [among10k, amongMillion] = [await fill(few, FEW), await fill(many, MANY)]
   const rows: ResultRow[] = []
-  for (const { what, ask, hasGoal } of SHAPES) {
+  for (const { what, ask, hasGoal, goalMs = null } of SHAPES) {
     const taken: { readonly few: number[]; readonly many: number[] } = { few: [], many: [] }
     for (let n = -WARM_UP; n < SAMPLES; n++) {
       const [ofFew, ofMany] = [await timed(() => ask(among10k, n)), await timed(() => ask(amongMillion, n))]
@@ -40,14 +42,17 @@ export async function benchMillion(): Promise<readonly ResultRow[]> {
       taken.many.push(ofMany)
     }
     const ratio = median(taken.many) / median(taken.few)
+    const p95 = quantile(taken.many, 0.95)
     rows.push({
       benchmark: 'million',
       what: `${what}, among ${MANY.toLocaleString('en-US')} sandboxes`,
-      measured: `p50 ${formatMs(median(taken.many))}, p99 ${formatMs(quantile(taken.many, 0.99))} ms`,
+      measured: `p50 ${formatMs(median(taken.many))}, p95 ${formatMs(p95)}, p99 ${formatMs(quantile(taken.many, 0.99))} ms`,
       limit: `among ${FEW.toLocaleString('en-US')} p50 ${formatMs(median(taken.few))}, p99 ${formatMs(quantile(taken.few, 0.99))} ms`,
       ratio,
-      goal: hasGoal ? `<= ${String(GOAL)}` : '',
-      isMet: hasGoal ? ratio <= GOAL : null,
+      goal: [hasGoal ? `<= ${String(GOAL)}` : '', goalMs === null ? '' : `p95 < ${String(goalMs)} ms`]
+        .filter(Boolean)
+        .join(', '),
+      isMet: hasGoal || goalMs !== null ? (!hasGoal || ratio <= GOAL) && p95 < (goalMs ?? Infinity) : null,
       samples: taken,
     })
   }
@@ -68,7 +73,7 @@ const SHAPES: readonly Shape[] = [
   { what: 'page of 20, two labels of 50 % that none has both', ask: (filled) => list(filled, { parity: 'odd', mirror: 'even' }), hasGoal: true },
   { what: 'three labels of 17 %, each two on 8 %, none has all', ask: (filled) => list(filled, { a: '1', b: '1', c: '1' }), hasGoal: false },
   { what: 'page of 20 events', ask: ({ cloud }) => get(cloud, '/v1/events?limit=20'), hasGoal: false },
-  { what: 'quotas', ask: ({ cloud }) => get(cloud, '/v1/quotas'), hasGoal: false },
+  { what: 'quotas', ask: ({ cloud }) => get(cloud, '/v1/quotas'), hasGoal: true, goalMs: 20 },
 ] // prettier-ignore
 
 async function timed(work: () => Promise<unknown>): Promise<number> {

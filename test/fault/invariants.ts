@@ -39,6 +39,7 @@ export const DATABASE_INVARIANTS: readonly Invariant[] = [
   { statement: 'a run that ended stays as it ended', findViolation: endedStaysEnded },
   { statement: 'no worker is assigned more than its capacity', findViolation: withinCapacity },
   { statement: 'no organization exceeds its limits', findViolation: withinLimits },
+  { statement: 'the counts of sandboxes and active runs are exact', findViolation: countsAreExact },
   { statement: 'nothing that was acknowledged is lost', findViolation: acknowledgedIsKept },
 ]
 
@@ -181,6 +182,16 @@ function withinLimits({ after, limits }: InvariantInput): string | null {
   )
   if (visible > limits.sandboxes) return `${String(visible)} sandboxes`
   return running.length > limits.running ? `${String(running.length)} runs that count` : null
+}
+
+function countsAreExact({ after }: InvariantInput): string | null {
+  const visible = [...after.sandboxes.values()].filter(({ visible_until }) => visible_until === null)
+  const active = [...after.runs.values()].filter((run) => run.ended_at === null && run.stop_requested_at === null)
+  const ephemeral = active.filter((run) => run.is_ephemeral).length
+  const { sandboxes, ephemeral_runs, persistent_runs } = after.counts
+  const counted = [sandboxes, ephemeral_runs, persistent_runs].join(', ')
+  const actual = [visible.length, ephemeral, active.length - ephemeral].join(', ')
+  return counted === actual ? null : `${counted} are counted, and there are ${actual}`
 }
 
 function acknowledgedIsKept({ after, acknowledged }: InvariantInput): string | null {

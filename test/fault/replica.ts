@@ -21,6 +21,7 @@ import { makePlacePendingLoop } from '../../src/loops/place-pending.ts'
 import { makeReapVolumesLoop } from '../../src/loops/reap-volumes.ts'
 import { makeFinishDeparturesLoop } from '../../src/loops/finish-departures.ts'
 import { makeRestartEndedLoop } from '../../src/loops/restart-ended.ts'
+import { makeAddUpCountsLoop } from '../../src/loops/add-up-counts.ts'
 import { makeRollUpUsageLoop } from '../../src/loops/roll-up-usage.ts'
 import type { Database } from '../../src/store/postgres/database.ts'
 import type { Gates, Incarnation } from './gates.ts'
@@ -41,7 +42,7 @@ export type Replica = {
   sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
 }
 
-export const LOOPS = ['place', 'deadlines', 'pools', 'lost', 'reap', 'retire', 'restart', 'roll_up'] as const
+export const LOOPS = ['place', 'deadlines', 'pools', 'lost', 'reap', 'retire', 'restart', 'roll_up', 'counts'] as const
 export type LoopName = (typeof LOOPS)[number]
 
 export type ReplicaWorld = {
@@ -146,5 +147,6 @@ function makeLoops(depsFor: (name: LoopName) => ControlDeps & FenceDeps): Readon
     retire: makeFinishDeparturesLoop(depsFor('retire')),
     restart: makeRestartEndedLoop(depsFor('restart')),
     roll_up: makeRollUpUsageLoop(depsFor('roll_up')),
+    counts: makeAddUpCountsLoop(depsFor('counts')),
   }
 }

@@ -40,9 +40,18 @@ export type Snapshot = {
   readonly runs: ReadonlyMap<RunId, RunRow>
   /** The number of audit events, by `<sandbox> <event type>`. */
   readonly events: ReadonlyMap<string, number>
+  /** What the counters of all organizations add up to. */
+  readonly counts: Counts
 }
 
-export const EMPTY_SNAPSHOT: Snapshot = { sandboxes: new Map(), runs: new Map(), events: new Map() }
+export type Counts = { readonly sandboxes: number; readonly ephemeral_runs: number; readonly persistent_runs: number }
+
+export const EMPTY_SNAPSHOT: Snapshot = {
+  sandboxes: new Map(),
+  runs: new Map(),
+  events: new Map(),
+  counts: { sandboxes: 0, ephemeral_runs: 0, persistent_runs: 0 },
+}
 
 type SandboxTuple = readonly [
   SandboxId,
@@ -73,6 +82,7 @@ type Row = {
   readonly sandboxes: readonly SandboxTuple[] | null
   readonly runs: readonly RunTuple[] | null
   readonly events: readonly (readonly [string, number])[] | null
+  readonly counts: Counts
 }
 
 /** Reads a snapshot with one statement. Runs that are in `earlier` keep their order, and new ones follow. */
@@ -87,7 +97,10 @@ export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<
            ORDER BY id) FROM runs) AS runs,
         (SELECT json_agg(json_build_array(e.of_type, e.many) ORDER BY e.of_type) FROM (
            SELECT sandbox_id || ' ' || event_type AS of_type, count(*) AS many FROM events
-           WHERE sandbox_id IS NOT NULL GROUP BY 1) e) AS events`,
+           WHERE sandbox_id IS NOT NULL GROUP BY 1) e) AS events,
+        (SELECT json_build_object('sandboxes', coalesce(sum(sandboxes), 0), 'ephemeral_runs', coalesce(sum(ephemeral_runs), 0),
+           'persistent_runs', coalesce(sum(persistent_runs), 0))
+         FROM (SELECT * FROM org_counts UNION ALL SELECT * FROM org_count_deltas) c) AS counts`,
   })
   const [row] = rows
   if (row === undefined) throw new Error('the snapshot statement returned no row')
@@ -102,6 +115,7 @@ export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<
     ),
     runs: inOrderOfOpening(new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])), earlier),
     events: new Map(row.events ?? []),
+    counts: row.counts,
   }
 }
 

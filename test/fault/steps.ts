@@ -50,6 +50,7 @@ const LOOP_WEIGHT: Readonly<Record<LoopName, number>> = {
   retire: 1,
   restart: 2,
   roll_up: 1,
+  counts: 1,
 }
 /** The maximum time that passes in a step: seconds, for the worker's timers, or more than a lease of half a minute. */
 const MOST_SMALL_MS = 3_000

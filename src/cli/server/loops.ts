@@ -1,6 +1,7 @@
 import type { Config } from '../../config.ts'
 import type { LeaderFence } from '../../control/deps.ts'
 import type { ControlDeps } from '../../control/make-deps.ts'
+import { makeAddUpCountsLoop } from '../../loops/add-up-counts.ts'
 import type { Loop } from '../../loops/loop.ts'
 import { makeDetectLostWorkersLoop } from '../../loops/detect-lost-workers.ts'
 import { makeEnforceDeadlinesLoop } from '../../loops/enforce-deadlines.ts'
@@ -40,6 +41,7 @@ export function loopsOf(
     makeScheduleSnapshotsLoop(deps),
     makeFinishDeparturesLoop(deps),
     makeRestartEndedLoop(deps),
+    makeAddUpCountsLoop(deps),
     makeRollUpUsageLoop(deps), // safe to run twice at once, because it locks the rows that it adds up
     makePruneStreamTicketsLoop(deps),
     makePruneIdempotencyKeysLoop(deps),

@@ -5,6 +5,7 @@ import type { SetLimits } from '../../domain/orgs/plan.ts'
 import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { monthTotals } from '../usage/usage.ts'
+import { countsOf } from './org-counts.ts'
 
 /**
  * SQL over a row of `org_limits`: whether the organization has no limits that need counting. If so, one statement
@@ -42,8 +43,8 @@ type CountedRow = Limits &
   Pick<QuotaUsageRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
 
 /**
- * An organization's limits and its use of them at `now`. `decisive` counts only what has a limit, and leaves the other
- * counts zero. `all` counts everything. Throws if the organization doesn't exist.
+ * An organization's limits and its use of them at `now`. `decisive` adds up used hours only if they have a hard limit,
+ * and leaves them zero otherwise. `all` always adds them up. Throws if the organization doesn't exist.
  */
 export async function readUsage(
   q: Queryable,
@@ -57,15 +58,11 @@ export async function readUsage(
              l.max_concurrent_persistent_running, l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
              l.max_disk_size_mib_per_sandbox, l.max_uptime_minutes_per_sandbox, l.max_total_storage_gib,
              l.max_public_previews, l.max_webhooks, l.included_vcpu_hours, l.included_memory_gib_hours, l.included_disk_gib_hours, l.included_storage_gib,
-             CASE WHEN $2 OR l.max_sandboxes IS NOT NULL THEN
-               (SELECT count(*) FROM sandboxes s WHERE s.org_id = $1 AND s.visible_until IS NULL) ELSE 0 END AS total_sandboxes,
-             r.ephemeral AS concurrent_ephemeral_running, r.persistent AS concurrent_persistent_running
-           FROM org_limits l JOIN orgs o ON o.id = l.org_id,
-             LATERAL (SELECT count(*) FILTER (WHERE is_ephemeral) AS ephemeral,
-               count(*) FILTER (WHERE NOT is_ephemeral) AS persistent
-               FROM runs WHERE org_id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL) r
+             c.sandboxes AS total_sandboxes, c.ephemeral_runs AS concurrent_ephemeral_running,
+             c.persistent_runs AS concurrent_persistent_running
+           FROM org_limits l JOIN orgs o ON o.id = l.org_id, LATERAL (${countsOf('$1')}) c
            WHERE l.org_id = $1`,
-    values: [org, isAll],
+    values: [org],
   })
   const [row] = rows
   if (row === undefined) throw new Problem('org_not_found')
