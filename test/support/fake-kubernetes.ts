@@ -1,0 +1,229 @@
+import { readFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:https'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { WebSocketServer, type WebSocket } from 'ws'
+import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
+import { makeCertificate } from './certificates.ts'
+
+/** A Pod of the fake: what its creator wrote, and a status. */
+export type FakePod = {
+  metadata: {
+    name: string
+    uid: string
+    resourceVersion: string
+    deletionTimestamp?: string
+    labels?: Record<string, string>
+  }
+  spec: Record<string, unknown>
+  status: Record<string, unknown>
+}
+
+/** What the fake's kubelet does: runs Pods, commands in them, and their logs. */
+export type FakeKubelet = {
+  /** Called once the Pod is stored. */
+  run(pod: FakePod, cluster: FakeCluster): void
+  /** Ends a Pod; the fake removes the object when this resolves. */
+  end(pod: FakePod, graceSecs: number): Promise<void>
+  exec(pod: FakePod, command: readonly string[], socket: WebSocket): void
+  log(pod: FakePod, query: URLSearchParams, reply: ServerResponse): void
+}
+
+/** The faults that a test injects. */
+export type FakeFaults = {
+  /** Statuses to answer the next requests with, before anything is done: `POST 500`, `GET 429`. */
+  readonly refuse: { method: string; status: number }[]
+  /** How many of the next creates are done, and their answers cut. */
+  loseCreates: number
+  /** While true, Pods that are deleted stay, as with a frozen kubelet. */
+  isFrozen: boolean
+}
+
+/** A small API server in this process: Pods of one namespace, with versions, watches and preconditions. */
+export type FakeCluster = {
+  readonly access: ClusterAccess
+  readonly faults: FakeFaults
+  readonly pods: ReadonlyMap<string, FakePod>
+  /** Counts the requests by method and kind of path, such as `POST pods`. */
+  readonly requests: Map<string, number>
+  /** Changes a Pod's status as the kubelet would. Does nothing to a Pod that is gone. */
+  setStatus(name: string, status: Record<string, unknown>): void
+  /** Removes a Pod without its kubelet. */
+  drop(name: string): void
+  /** Cuts all connections. With `forgets`, versions from before can no longer be watched (410). */
+  cut(options?: { readonly forgets?: boolean }): void
+  close(): Promise<void>
+}
+
+const NAMESPACE = 'sandboxes'
+const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`
+
+/** Starts the fake. `folder` gets the files of its certificate. */
+export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Promise<FakeCluster> {
+  const { caFile, certFile, keyFile } = await makeCertificate(folder)
+  const pods = new Map<string, FakePod>()
+  const requests = new Map<string, number>()
+  const faults: FakeFaults = { refuse: [], loseCreates: 0, isFrozen: false }
+  const sockets = new Set<Socket>()
+  const history: { version: number; type: string; object: FakePod }[] = []
+  const watchers = new Set<(event: { type: string; object: FakePod }) => void>()
+  let version = 100
+  let oldest = 100
+  let uids = 0
+
+  const record = (type: string, pod: FakePod): void => {
+    version += 1
+    pod.metadata.resourceVersion = String(version)
+    const event = { version, type, object: structuredClone(pod) }
+    history.push(event)
+    for (const send of watchers) send(event)
+  }
+  const remove = (pod: FakePod): void => {
+    if (pods.get(pod.metadata.name) !== pod) return
+    pods.delete(pod.metadata.name)
+    record('DELETED', pod)
+  }
+  const cluster: FakeCluster = {
+    access: {
+      server: '',
+      ca: readFileSync(caFile, 'utf8'),
+      serverName: null,
+      certificate: null,
+      readToken: () => Promise.resolve('token-of-the-test'),
+      namespace: NAMESPACE,
+    },
+    faults,
+    pods,
+    requests,
+    setStatus(name, status) {
+      const pod = pods.get(name)
+      if (pod === undefined) return
+      pod.status = { ...pod.status, ...status }
+      record('MODIFIED', pod)
+    },
+    drop(name) {
+      const pod = pods.get(name)
+      if (pod !== undefined) remove(pod)
+    },
+    cut({ forgets = false } = {}) {
+      if (forgets) oldest = version + 1
+      for (const socket of sockets) socket.destroy()
+    },
+    async close() {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
+
+  const refuse = (reply: ServerResponse, status: number, reason: string): void => {
+    answer(reply, status, { kind: 'Status', status: 'Failure', reason, message: `${reason} by the fake`, code: status })
+  }
+  const watch = (query: URLSearchParams, reply: ServerResponse): void => {
+    const from = Number(query.get('resourceVersion'))
+    reply.writeHead(200, { 'content-type': 'application/json' })
+    const send = ({ type, object }: { type: string; object: object }): void => {
+      reply.write(`${JSON.stringify({ type, object })}\n`)
+    }
+    if (from < oldest) {
+      send({ type: 'ERROR', object: { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' } })
+      reply.end()
+      return
+    }
+    for (const event of history) if (event.version > from) send(event)
+    watchers.add(send)
+    send({ type: 'BOOKMARK', object: { kind: 'Pod', metadata: { resourceVersion: String(version) } } })
+    reply.once('close', () => watchers.delete(send))
+  }
+  const create = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+    const pod = JSON.parse(await text(request)) as FakePod
+    if (pods.has(pod.metadata.name)) {
+      refuse(reply, 409, 'AlreadyExists')
+      return
+    }
+    uids += 1
+    pod.metadata.uid = `uid-${String(uids)}`
+    pod.status = { phase: 'Pending' }
+    pods.set(pod.metadata.name, pod)
+    record('ADDED', pod)
+    kubelet.run(pod, cluster)
+    if (faults.loseCreates > 0) {
+      faults.loseCreates -= 1
+      reply.destroy()
+    } else answer(reply, 201, pod)
+  }
+  const deletePod = async (name: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+    const options = JSON.parse(await text(request)) as { gracePeriodSeconds: number; preconditions?: { uid: string } }
+    const pod = pods.get(name)
+    if (pod === undefined) refuse(reply, 404, 'NotFound')
+    else if (options.preconditions?.uid !== pod.metadata.uid) refuse(reply, 409, 'Conflict')
+    else {
+      const isFirst = pod.metadata.deletionTimestamp === undefined
+      pod.metadata.deletionTimestamp = '2026-01-01T00:00:00Z'
+      record('MODIFIED', pod)
+      answer(reply, 200, pod)
+      if (options.gracePeriodSeconds === 0) remove(pod)
+      else if (isFirst && !faults.isFrozen)
+        void kubelet.end(pod, options.gracePeriodSeconds).then(() => {
+          remove(pod)
+        })
+    }
+  }
+  const serve = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+    const { pathname, searchParams } = new URL(request.url ?? '/', 'https://fake')
+    const { method = '' } = request
+    const rest = pathname === PODS ? '' : pathname.slice(PODS.length + 1)
+    const kind = rest.includes('/') ? 'log' : searchParams.has('watch') ? 'watch' : rest === '' ? 'pods' : 'pod'
+    requests.set(`${method} ${kind}`, (requests.get(`${method} ${kind}`) ?? 0) + 1)
+    const fault = faults.refuse.findIndex((one) => one.method === method)
+    if (fault !== -1) {
+      refuse(reply, faults.refuse.splice(fault, 1)[0]?.status ?? 500, 'Injected')
+      return
+    }
+    if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
+    else if (!pathname.startsWith(PODS)) answer(reply, 200, { metadata: {}, items: [] })
+    else if (kind === 'watch') watch(searchParams, reply)
+    else if (method === 'POST') await create(request, reply)
+    else if (method === 'DELETE') await deletePod(rest, request, reply)
+    else if (rest === '')
+      answer(reply, 200, { metadata: { resourceVersion: String(version) }, items: [...pods.values()] })
+    else {
+      const pod = pods.get(rest.split('/')[0] ?? '')
+      if (pod === undefined) refuse(reply, 404, 'NotFound')
+      else if (kind === 'log') kubelet.log(pod, searchParams, reply)
+      else answer(reply, 200, pod)
+    }
+  }
+
+  const server: Server = createServer(
+    { cert: readFileSync(certFile), key: readFileSync(keyFile) },
+    (request, reply) => {
+      serve(request, reply).catch(() => reply.destroy())
+    },
+  )
+  server.on('secureConnection', (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  const upgrades = new WebSocketServer({ noServer: true, handleProtocols: () => 'v5.channel.k8s.io' })
+  server.on('upgrade', (request, socket, head) => {
+    const { pathname, searchParams } = new URL(request.url ?? '/', 'https://fake')
+    const pod = pods.get(pathname.slice(PODS.length + 1).split('/')[0] ?? '')
+    requests.set('GET exec', (requests.get('GET exec') ?? 0) + 1)
+    if (pod?.status['phase'] !== 'Running') {
+      const body = JSON.stringify({ reason: 'NotFound', message: 'no such container' })
+      socket.end(`HTTP/1.1 404 Not Found\r\ncontent-length: ${String(body.length)}\r\n\r\n${body}`)
+      return
+    }
+    upgrades.handleUpgrade(request, socket, head, (accepted) => {
+      kubelet.exec(pod, searchParams.getAll('command'), accepted)
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  return Object.assign(cluster, { access: { ...cluster.access, server: `https://localhost:${String(port)}` } })
+}
+
+function answer(reply: ServerResponse, status: number, body: object): void {
+  reply.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
