@@ -16,10 +16,14 @@ const fileLimitMs = 45 * 60_000
 /** The test files that start before all others. One that started last would run alone at the end, for many minutes. */
 const longest = ['test/fault/schedules.test.ts']
 
-/** Runs test files and folders, and passes `flags` to Node's test runner. Resolves with the runner's exit code. */
-export function runTests(root, { paths, flags = [], env = {}, limitMs = fileLimitMs, atOnce = filesAtOnce }) {
+/**
+ * Runs test files and folders, and passes `flags` to Node's test runner. `through` is a command that runs the runner, such
+ * as `nsenter`. Resolves with the runner's exit code.
+ */
+export function runTests(root, options) {
+  const { paths, flags = [], env = {}, limitMs = fileLimitMs, atOnce = filesAtOnce, through = [] } = options
   const node = join(root, '.setup', 'node')
-  const options = [
+  const runner = [
     '--test',
     `--test-concurrency=${atOnce}`,
     `--test-timeout=${limitMs}`,
@@ -29,7 +33,9 @@ export function runTests(root, { paths, flags = [], env = {}, limitMs = fileLimi
   ]
   // Every test file runs in a process of its own. The cache lets these processes share compiled code.
   const cache = { NODE_COMPILE_CACHE: join(root, '.setup', 'compile-cache') }
-  return runToEnd(node, [...options, ...flags, ...paths.flatMap((path) => listFiles(root, path))], {
+  const files = paths.flatMap((path) => listFiles(root, path))
+  const [program, ...args] = [...through, node, ...runner, ...flags, ...files]
+  return runToEnd(program, args, {
     cwd: root,
     env: { ...cache, ...env },
   })
