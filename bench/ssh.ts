@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { runCommand } from '../src/lib/run-command.ts'
 import { freePort } from '../test/support/free-port.ts'
+import { benchPrograms } from './support/bench-programs.ts'
 import { startCloud } from './support/cloud.ts'
 import { formatSpreadMs, median } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
@@ -19,7 +20,7 @@ const REST_MS = 50
 const GOAL_RATIO = 1.5
 const SSHD_PORT = 2200
 
-/** `ssh host true` into a sandbox. The limit is the same to OpenSSH's `sshd`, which must be on the PATH. The samples alternate. */
+/** `ssh host true` into a sandbox. The limit is the same to OpenSSH's `sshd`, which the set-up of `npm run bench` fetches. The samples alternate. */
 export async function benchSsh(): Promise<readonly ResultRow[]> {
   const dir = await mkdtemp(join(tmpdir(), 'sandyard-bench-ssh-'))
   await chmod(dir, 0o755)
@@ -85,8 +86,10 @@ async function startSshd(dir: string, publicKey: string): Promise<{ readonly pid
   await mkdir('/run/sshd', { recursive: true, mode: 0o755 })
   const settings = { Port: SSHD_PORT, HostKey: join(dir, 'host'), AuthorizedKeysFile: join(dir, 'authorized'), StrictModes: 'no', PermitRootLogin: 'yes', UsePAM: 'no', UseDNS: 'no', PrintMotd: 'no', PidFile: 'none' } // prettier-ignore
   await writeFile(join(dir, 'sshd_config'), Object.entries(settings).map(([key, value]) => `${key} ${String(value)}\n`).join('')) // prettier-ignore
-  const script = `ip link set lo up && mount --bind ${dir}/passwd /etc/passwd && exec "$(command -v sshd)" -D -e -f ${dir}/sshd_config`
-  const child = spawn('unshare', ['-n', '-m', 'sh', '-c', script], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const script = `ip link set lo up && mount --bind ${dir}/passwd /etc/passwd && exec env \${LIBRARIES:+LD_LIBRARY_PATH="$LIBRARIES"} "$SSHD" -D -e -f ${dir}/sshd_config`
+  const programs = benchPrograms()
+  const env = { ...process.env, SSHD: programs.find('sshd'), LIBRARIES: programs.env['LD_LIBRARY_PATH'] ?? '' }
+  const child = spawn('unshare', ['-n', '-m', 'sh', '-c', script], { stdio: ['ignore', 'ignore', 'pipe'], env })
   const { pid } = child
   if (pid === undefined) throw new Error('unshare is not installed (Debian: util-linux)')
   const [said] = await once(child.stderr, 'data')

@@ -1,7 +1,8 @@
-// `npm run bench [-- NAME…]`: installs missing packages and pgbench, then runs the benchmarks. They find pgbench by the
-// path in SANDYARD_PGBENCH.
+// `npm run bench [-- NAME…]`: installs missing packages, fetches pgbench, sshd, docker and podman, then runs the
+// benchmarks. They find pgbench by the path in SANDYARD_PGBENCH, and the others in the folder SANDYARD_BENCH_PROGRAMS.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ensureBenchPrograms } from './bench-programs.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { ensurePgbench } from './pgbench.mjs'
 import { runToEnd } from './run-to-end.mjs'
@@ -13,6 +14,9 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 await runMain(async () => {
   ensureNodePackages(root)
   ensureSystemPackages()
-  const env = { SANDYARD_PGBENCH: ensurePgbench(join(root, '.setup', 'pgbench')) ?? '' }
+  const env = {
+    SANDYARD_PGBENCH: ensurePgbench(join(root, '.setup', 'pgbench')) ?? '',
+    ...ensureBenchPrograms(join(root, '.setup', 'bench-programs')),
+  }
   return await runToEnd(join(root, '.setup', 'node'), ['bench/main.ts', ...process.argv.slice(2)], { cwd: root, env })
 })

@@ -9,6 +9,7 @@ import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { readStoredResults, renderStored } from '../bench/support/stored-results.ts'
 import { refusedBodyRows, requestRows } from './support/captured-outcomes.ts'
 import { clientErrorRows } from './support/client-errors.ts'
 import { listMetrics } from './support/metrics.ts'
@@ -66,6 +67,10 @@ const channelEnds = table([
     .toSorted(([, a], [, b]) => a.code - b.code)
     .map(([why, { code, reason }]) => [String(code), reason, `\`${why}\``]),
 ])
+
+test('the table of docs/performance.md is that of the recorded results', async () => {
+  checkSection('docs/performance.md', 'results', renderStored(await readStoredResults()))
+})
 
 test('docs/settings.md lists every setting as the program reads it', () => {
   checkSection('docs/settings.md', 'settings', settings)

@@ -56,8 +56,10 @@ describe('traces', () => {
         ['start runtime', start?.spanId],
       ]),
     )
-    assert.deepEqual([...parents.keys()].toSorted(), ['POST /v1/sandboxes', 'admission', 'delivery', 'placement', 'start', 'start runtime']) // prettier-ignore
-    const order = ['admission', 'placement', 'delivery', 'start', 'start runtime'].map((name) => spans.get(name))
+    assert.deepEqual([...parents.keys()].toSorted(), ['POST /v1/sandboxes', 'admission', 'delivery', 'placement', 'report', 'start', 'start runtime']) // prettier-ignore
+    const order = ['admission', 'placement', 'delivery', 'start', 'start runtime', 'report'].map((name) =>
+      spans.get(name),
+    )
     for (const [index, span] of order.entries()) {
       assert.ok(span !== undefined && span.fromMs <= span.untilMs)
       assert.ok((order[index - 1]?.fromMs ?? 0) <= span.fromMs + 1, `${span.name} begins too early`) // times of rows are whole milliseconds

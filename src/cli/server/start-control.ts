@@ -128,7 +128,7 @@ export async function startControl(
   const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const tracing = openTracing(config, { log, instance: replica_id })
   opened.defer(() => tracing?.close())
-  const tracers = tracing === null ? [] : [makeStartTracer(tracing.tracer)]
+  const tracers = tracing === null ? [] : [makeStartTracer(tracing.tracer, systemClock)]
   const metrics = new Registry()
   const webhooks = openWebhookSender(config)
   opened.defer(() => webhooks.http.close())

@@ -71,6 +71,7 @@ export const SyncInput = requestObject({
       is_idle_expired: Type.Optional(Type.Boolean()),
       memory_kills: Type.Optional(int32()),
       start_phases: Type.Optional(Type.Array(Phase, { maxItems: MEASURED_PHASES_MAX })),
+      start_age_ms: Type.Optional(Type.Number({ minimum: 0 })),
       facts: Type.Optional(stringMap()),
     }),
   ),

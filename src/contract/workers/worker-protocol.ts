@@ -190,6 +190,11 @@ export type ObservedRun = {
    * them was answered.
    */
   readonly start_phases?: readonly MeasuredPhase[]
+  /**
+   * With `start_phases`: how long before the report the start began, in milliseconds by a clock that never jumps. It
+   * shows how long the report took.
+   */
+  readonly start_age_ms?: number
   /** Data for the sandbox's events, such as the image's digest and the isolation in use. */
   readonly facts?: Readonly<Record<string, string>>
 }

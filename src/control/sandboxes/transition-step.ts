@@ -57,7 +57,12 @@ export type TransitionRequest = {
 }
 
 /** A start that a worker measured, and the driver that did it. */
-export type MeasuredStart = { readonly driver: string; readonly phases: readonly MeasuredPhase[] }
+export type MeasuredStart = {
+  readonly driver: string
+  readonly phases: readonly MeasuredPhase[]
+  /** When the start began, by the clock of this process. Absent: the worker did not report how long ago that was. */
+  readonly beganAt?: Date
+}
 
 export type TransitionAnswer =
   | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }

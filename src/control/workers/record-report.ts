@@ -56,6 +56,7 @@ export type RecordedReport = {
  * be repeated. Rejects when `authenticate` of a remembered sender rejects.
  */
 export async function recordReport(deps: RecordReportDeps, report: BoundReport): Promise<RecordedReport | null> {
+  const receivedAt = deps.clock.now()
   const { known_generation } = report
   if (known_generation !== null) {
     const credentialSha256 = deps.sender?.credentialSha256 ?? null
@@ -78,7 +79,7 @@ export async function recordReport(deps: RecordReportDeps, report: BoundReport):
     const reported = observed.get(run.run_id)
     const move = transitionOf(run, reported)
     if (move === null) return []
-    const start = run.status === 'starting' ? measuredStart(report, reported) : {}
+    const start = run.status === 'starting' ? measuredStart(report, reported, receivedAt) : {}
     return [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move, ...start }]
   })
   await moveAll(deps, moves)
@@ -110,9 +111,15 @@ async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: B
 }
 
 /** How the start of a reported run went, if the report says so. */
-function measuredStart({ driver }: BoundReport, run: ObservedRun | undefined): Pick<TransitionRequest, 'start'> {
-  const phases = run?.start_phases ?? []
-  return phases.length === 0 ? {} : { start: { driver: driver.name, phases } }
+function measuredStart(
+  { driver }: BoundReport,
+  run: ObservedRun | undefined,
+  receivedAt: Date,
+): Pick<TransitionRequest, 'start'> {
+  const { start_phases: phases = [], start_age_ms: ageMs } = run ?? {}
+  if (phases.length === 0) return {}
+  const began = ageMs === undefined ? {} : { beganAt: new Date(receivedAt.getTime() - ageMs) }
+  return { start: { driver: driver.name, phases, ...began } }
 }
 
 type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>

@@ -27,6 +27,6 @@ export function makeStartReports(): StartReports {
 /** A run without its start phases. They are no news by themselves, so reports are compared without them. */
 export function withoutPhases(run: ObservedRun): ObservedRun {
   if (run.start_phases === undefined) return run
-  const { start_phases: _phases, ...rest } = run
+  const { start_phases: _phases, start_age_ms: _age, ...rest } = run
   return rest
 }

@@ -11,10 +11,12 @@ test('the phases of a start are reported until a report with them is answered', 
     sandbox_id: asId<SandboxId>('box'),
     phase: 'running',
     start_phases: [{ phase: 'runtime', offset_ms: 0, duration_ms: 3 }],
+    start_age_ms: 5,
   }
   const other: ObservedRun = { ...run, run_id: asId<RunId>('other') }
   for (const _ of ['sent', 'sent again without an answer'])
     assert.deepEqual(reports.withoutRecorded([run, other]), [run, other])
   reports.noteRecorded({ observed_runs: [run, withoutPhases(other)] })
   assert.deepEqual(reports.withoutRecorded([run, other]), [withoutPhases(run), other])
+  assert.deepEqual(Object.keys(withoutPhases(run)), ['run_id', 'sandbox_id', 'phase'])
 })

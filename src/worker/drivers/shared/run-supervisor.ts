@@ -1,6 +1,5 @@
 import type { DesiredRun, ObservedRun, RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../domain/ids.ts'
-import type { MeasuredPhase } from '../../../domain/sandboxes/start-phases.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
@@ -100,8 +99,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
 }: RunSupervisorInput<Run>): Promise<RunSupervisor> {
   const bootId = await readBootId()
   const mutex = makeKeyedMutex()
-  /** The phases of the starts of this process. They are measurements and no state, so nothing depends on them. */
-  const phasesOf = new Map<RunId, readonly MeasuredPhase[]>()
+  /** The measured starts of this process. They are measurements and no state, so nothing depends on them. */
+  const measuredStarts = new Map<RunId, StartStopwatch>()
   const starts = makeStartsInFlight(mutex, () => {
     watch.checkSoon()
   })
@@ -152,7 +151,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     const { run_id, sandbox_id, facts } = record
     const phase = await observePhase(record, starts.has(run_id))
     const isIdle = phase.phase === 'running' && (await operations.isIdle(record))
-    const start_phases = phasesOf.get(run_id)
+    const measured = phase.phase === 'starting' ? undefined : measuredStarts.get(run_id)
     const memory_kills = operations.memoryKillsOf?.(record) ?? 0
     return {
       run_id,
@@ -162,7 +161,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       facts,
       ...(isIdle ? { is_idle_expired: true } : {}),
       ...(memory_kills > 0 ? { memory_kills } : {}),
-      ...(start_phases === undefined || phase.phase === 'starting' ? {} : { start_phases }),
+      ...(measured === undefined ? {} : { start_phases: measured.phases(), start_age_ms: measured.ageMs() }),
     }
   }
   // Reads each record, and whether its start is in flight, at the same instant. If the start ended in between, it would
@@ -198,13 +197,16 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     try {
       await operations.start(desired, record, { signal, stopwatch })
       beginSamples(records.read(record.run_id) ?? record, { isAdopted: false })
-      const phases = stopwatch.phases()
-      phasesOf.set(record.run_id, phases)
-      writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.startPhases(phases))
+      measuredStarts.set(record.run_id, stopwatch)
+      writeSystemLine(
+        logs.writerOf(record.sandbox_id),
+        record.log_level,
+        LIFECYCLE_LINES.startPhases(stopwatch.phases()),
+      )
     } catch (error) {
       const failure = startErrorOf(error, signal)
       const { reason, message } = failure
-      phasesOf.set(record.run_id, stopwatch.phases())
+      measuredStarts.set(record.run_id, stopwatch)
       const about = logFieldsOf(record)
       // The control plane logs every failed start in one line. What the request caused needs no more than that.
       if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
@@ -250,7 +252,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     async remove(run) {
       if ((await stop(run, 0)) === null) return
       await mutex.run(run, () => records.delete(run))
-      phasesOf.delete(run)
+      measuredStarts.delete(run)
       operations.forget(run)
       watch.checkSoon()
     },

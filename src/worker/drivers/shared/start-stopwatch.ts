@@ -7,6 +7,8 @@ export type StartStopwatch = {
   measure<T>(phase: StartPhase, work: Promise<T>): Promise<T>
   /** The phases that have ended, in the order in which they began. */
   phases(): readonly MeasuredPhase[]
+  /** How long ago the start began, in milliseconds. */
+  ageMs(): number
 }
 
 /** Begins to measure a start. Of the phases that fail, the first one is said to have ended the start. */
@@ -30,6 +32,7 @@ export function makeStartStopwatch(clock: Pick<Clock, 'monotonicMs'>): StartStop
       }
     },
     phases: () => ended.toSorted((one, other) => one.offset_ms - other.offset_ms),
+    ageMs: () => toTenths(clock.monotonicMs() - beganMs),
   }
 }
 
