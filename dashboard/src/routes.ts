@@ -46,6 +46,13 @@ export const ROUTES: readonly Route[] = [
   },
   { pattern: '/webhooks/:id', needs: 'admin', load: () => import('./pages/webhook.tsx') },
   { pattern: '/sessions', load: () => import('./pages/sessions.tsx') },
+  {
+    pattern: '/installation',
+    title: 'Installation',
+    group: 'Server',
+    needs: 'operator',
+    load: () => import('./pages/installation/installation.tsx'),
+  },
   { pattern: '/audit', title: 'Audit', group: 'Organization', load: () => import('./pages/audit.tsx') },
 ]
 

@@ -2,6 +2,7 @@
 export const TAGS: Readonly<Record<string, string>> = {
   'API keys': 'The keys with which requests act on the organization.',
   Events: 'What happened in the organization, for audits.',
+  Installation: 'For operators: workers, what waits, and the organizations of the installation.',
   Members: 'The people of the organization.',
   Metrics: 'What sandboxes use: processor time, memory, disk and network.',
   Operation: 'For operators: health, metrics and this document.',

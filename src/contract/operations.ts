@@ -12,6 +12,7 @@ import { SNAPSHOT_OPERATIONS } from './snapshots/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
 import { VOLUME_OPERATIONS } from './volumes/operations.ts'
 import { WEBHOOK_OPERATIONS } from './webhooks/operations.ts'
+import { INSTALLATION_OPERATIONS } from './workers/operations.ts'
 
 /** Every operation of the API. Routes, validation, metrics and the OpenAPI document are derived from this table. */
 export const OPERATIONS = {
@@ -28,6 +29,7 @@ export const OPERATIONS = {
   ...USAGE_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...WEBHOOK_OPERATIONS,
+  ...INSTALLATION_OPERATIONS,
   ...SERVICE_OPERATIONS,
 } as const satisfies Record<string, Operation>
 

@@ -2,7 +2,7 @@ import type { BaseDeps } from '../control/deps.ts'
 import { explainWaiting, type FleetReader } from '../control/workers/explain-waiting.ts'
 import type { PlacementSettings } from '../control/workers/read-fleet.ts'
 import { describeMissing } from '../domain/workers/describe-missing.ts'
-import * as capacity from '../store/workers/capacity.ts'
+import * as waitingRuns from '../store/workers/waiting-runs.ts'
 import type { Loop } from './loop.ts'
 
 const PERIOD_MS = 60_000
@@ -15,7 +15,7 @@ export function makeLogWaitingLoop(deps: Deps): Loop {
 }
 
 async function pass(deps: Deps): Promise<null> {
-  const oldest = await deps.db.asSystem((q) => capacity.oldestWaiting(q))
+  const oldest = await deps.db.asSystem((q) => waitingRuns.oldestWaiting(q))
   const details = oldest === null ? null : await explainWaiting(deps, oldest.sandbox_id)
   if (oldest === null || details === null) return null
   const { waiting, missing } = details

@@ -131,7 +131,7 @@ test('runs that fail to stop do not block the stops of later ones', async () => 
   const system = (text: string, ...values: readonly unknown[]) => deps.db.asSystem((q) => q.query({ text, values }))
   const now = clock.now()
   const reasons = [
-    () => drainWorker(deps, 'large', now),
+    () => drainWorker(deps, 'large', 0),
     () => system('UPDATE orgs SET suspended_at = $1', now),
     () => system('UPDATE runs SET deadline_at = $1 WHERE ended_at IS NULL', now),
   ]

@@ -6,6 +6,7 @@ import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { addMember } from '../../src/control/orgs/members.ts'
 import { createApiKey } from '../../src/control/orgs/api-keys.ts'
 import { createWebhook } from '../../src/control/webhooks/webhooks.ts'
+import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { saveCredential } from '../../src/control/orgs/registry-credentials.ts'
 import { addSshKey } from '../../src/control/orgs/ssh-keys.ts'
@@ -41,6 +42,7 @@ export type ExampleObjects = {
   readonly credential_id: string
   readonly ssh_key_id: string
   readonly member_id: string
+  readonly worker: string
   readonly preview: { readonly id: string }
   readonly webhook: { readonly id: string; readonly delivery_id: string }
   readonly snapshot: { readonly id: string; readonly operation_id: string; readonly name: string }
@@ -111,6 +113,13 @@ export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   read_org_metrics: reads(),
   read_installation_metrics: reads(),
   open_agent: changes(['sandbox_channel_opened'], onRunning),
+  list_servers: reads(),
+  list_workers: reads(),
+  drain_worker: reads(({ worker }) => ({ params: { worker_name: worker }, body: { deadline_secs: 600 } })),
+  resume_worker: reads(({ worker }) => ({ params: { worker_name: worker } })),
+  list_waiting_sandboxes: reads(),
+  list_orgs: reads(),
+  list_plans: reads(),
   get_org: reads(),
   list_members: reads(),
   invite_member: changes(['member_added', 'sign_in_link_created'], ({ mark }) => ({
@@ -272,8 +281,11 @@ export async function createExampleObjects(world: WorkerWorld, caller: Caller): 
     password: 'hidden-password',
   })
   const member = { email: `member-${mark}@example.org`, display_name: null, role: 'member' } as const
+  const worker = `spare-${mark}`
+  await registerWorker(deps, { name: worker, credential: worker })
   return {
     mark,
+    worker,
     member_id: await addMember(deps, caller, member),
     idle,
     running,

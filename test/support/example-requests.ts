@@ -5,6 +5,7 @@ import { SANDBOX_ID, theSandbox } from './http-world.ts'
 const one = { id: SANDBOX_ID, name: theSandbox.name }
 const THINGS: ExampleObjects = {
   mark: '1',
+  worker: 'worker-1',
   idle: one,
   running: one,
   volume: one,

@@ -13,9 +13,11 @@ import type {
 import type { PreviewReply } from '../../../src/contract/previews/operations.ts'
 import type { SandboxReply } from '../../../src/contract/sandboxes/sandboxes.ts'
 import type { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
+import type { ReadyReply } from '../../../src/contract/service/operations.ts'
 import type { OperationReply, SnapshotReply } from '../../../src/contract/snapshots/operations.ts'
 import type {
   MetricPointReply,
+  InstallationMetricsReply,
   MetricsReply,
   OrgMetricsReply,
 } from '../../../src/contract/streams/metrics-operations.ts'
@@ -40,6 +42,14 @@ import type {
   WebhookReply,
   WebhookTestReply,
 } from '../../../src/contract/webhooks/operations.ts'
+
+import type {
+  InstallationOrgReply,
+  PlanReply,
+  ServerReply,
+  WaitingSandboxesReply,
+  WorkerReply,
+} from '../../../src/contract/workers/operations.ts'
 
 /** The replies of the public API, by the types of its contract. */
 
@@ -74,6 +84,13 @@ export type CreatedWebhook = Static<typeof CreatedWebhookReply>
 export type RotatedSecret = Static<typeof RotatedSecretReply>
 export type WebhookTest = Static<typeof WebhookTestReply>
 export type WebhookDelivery = Static<typeof WebhookDeliveryReply>
+export type InstallationMetrics = Static<typeof InstallationMetricsReply>
+export type Worker = Static<typeof WorkerReply>
+export type WaitingSandboxes = Static<typeof WaitingSandboxesReply>
+export type InstallationOrg = Static<typeof InstallationOrgReply>
+export type Server = Static<typeof ServerReply>
+export type Plan = Static<typeof PlanReply>
+export type Readiness = Static<typeof ReadyReply>
 export type ErrorBody = Static<typeof ErrorReply>
 export type Page<Item> = {
   readonly data: readonly Item[]

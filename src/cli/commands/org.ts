@@ -1,10 +1,9 @@
 import type { Command } from 'commander'
-import { changeOrgPlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
+import { changeOrgPlan, createOrg, listAllOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
 import { replaceAuthority } from '../../control/orgs/intercept-authorities.ts'
 import { allowNetworkRange, disallowNetworkRange, listNetworkRanges } from '../../control/orgs/network-ranges.ts'
-import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 import { runs, type Call } from '../command.ts'
-import { asOperator, findOrg, operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
+import { asOperator, findOrg, operatorCommand, withOperator } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 
 /** Defines `sandyard org`, which manages the organizations of an installation. */
@@ -64,7 +63,7 @@ async function create(call: Call): Promise<void> {
 
 async function list(call: Call): Promise<void> {
   await withOperator(call, async (deps) => {
-    const all = await readAll(deps)
+    const all = await Array.fromAsync(listAllOrgs(deps))
     if (call.switches.has('json')) return printJson(all)
     const rows = all.map(({ slug, name, plan, quota_overrides, suspended_at }) => [
       slug,
@@ -75,16 +74,6 @@ async function list(call: Call): Promise<void> {
     ])
     printTable(['SLUG', 'NAME', 'PLAN', 'OVERRIDES', 'SUSPENDED'], rows)
   })
-}
-
-async function readAll(deps: OperatorDeps): ReturnType<typeof listOrgs> {
-  const all: Awaited<ReturnType<typeof listOrgs>>[number][] = []
-  for (let after: string | null = null; ;) {
-    const page: typeof all = [...(await listOrgs(deps, after, PAGE_MAX))]
-    all.push(...page)
-    after = page.at(-1)?.slug ?? null
-    if (page.length < PAGE_MAX) return all
-  }
 }
 
 async function suspend(call: Call): Promise<void> {
@@ -107,7 +96,7 @@ async function show(call: Call): Promise<void> {
   const [slug = ''] = call.args
   await withOperator(call, async (deps) => {
     const { id } = await findOrg(deps.db, slug)
-    const org = (await readAll(deps)).find((one) => one.id === id)
+    const org = (await Array.fromAsync(listAllOrgs(deps))).find((one) => one.id === id)
     printJson({ ...org, network_allow: await listNetworkRanges(deps, asOperator({ id })) })
   })
 }

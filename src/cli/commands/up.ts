@@ -19,6 +19,7 @@ import { freeDatabaseBallast } from '../server/open-store.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { createFirstKey } from '../server/first-key.ts'
+import { openBrowser } from '../server/open-browser.ts'
 import { printDashboard } from '../server/print-dashboard.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
@@ -47,10 +48,11 @@ export function defineUp(up: Command): void {
     'shutdown',
     'logLevel',
   )
+  up.option('--open', 'open the dashboard in a browser, signed in as the owner who joined first')
   runs(up, runUp)
 }
 
-async function runUp({ config: given }: Call): Promise<void> {
+async function runUp({ config: given, switches }: Call): Promise<void> {
   const log = rateLimitedLog(openLog(given), systemClock)
   const stop = listenForStopSignals(given)
   await requireFreePort(given)
@@ -86,7 +88,7 @@ async function runUp({ config: given }: Call): Promise<void> {
     }
     missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
     printClientSetup(given, control, first)
-    await printDashboard(control, first)
+    await printDashboard(control, first, switches.has('open') ? (link) => openBrowser(link, given.dataDir) : null)
     await working // a permanent failure of the worker ends the program with its error
   } finally {
     failed.abort(new Error('the server ends'))

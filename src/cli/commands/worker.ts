@@ -198,8 +198,7 @@ const DRAIN_POLL_MS = 1_000
 async function drain(deps: OperatorDeps, call: Call): Promise<void> {
   const [name = ''] = call.args
   const withinMs = readDuration(call, 'deadline')
-  const deadline = withinMs === null ? null : new Date(deps.clock.now().getTime() + withinMs)
-  await drainWorker(deps, name, deadline)
+  const deadline = await drainWorker(deps, name, withinMs)
   const until = deadline === null ? 'to their end' : `until ${deadline.toISOString()}, when they are asked to stop`
   process.stdout.write(`${name} gets no new runs; its runs continue ${until}\n`)
   if (!call.switches.has('wait')) return

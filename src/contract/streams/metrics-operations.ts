@@ -94,7 +94,7 @@ export const OrgMetricsReply = Type.Object(
   { title: 'OrgMetrics', description: 'What the running sandboxes of the organization use now.' },
 )
 
-const InstallationMetricsReply = Type.Object(
+export const InstallationMetricsReply = Type.Object(
   {
     ...UseSumsProperties,
     silent_workers: Type.Array(Type.String(), { description: 'The workers that did not answer.' }),

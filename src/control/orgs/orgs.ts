@@ -4,6 +4,7 @@ import { asId, type OrgId } from '../../domain/ids.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE, slugFromName } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
+import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
@@ -13,6 +14,7 @@ import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
 import { requireEnforceableLimits } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
+import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import { orgTopic, QUOTAS_TOPIC } from '../topics.ts'
 
 /** An organization with the caller's role in it. */
@@ -87,13 +89,21 @@ export async function insertOrg(
   return org_id
 }
 
-/** A page of all organizations with their plan and state, ordered by slug, after a given slug. */
-export function listOrgs(
-  deps: Pick<BaseDeps, 'db'>,
-  after: string | null,
-  limit: number,
-): Promise<readonly plans.OrgWithPlan[]> {
-  return deps.db.asSystem((q) => plans.listOrgsWithPlans(q, after, limit))
+/** A page of all organizations with their plan and state, the oldest first. Throws `invalid_request` for a bad cursor. */
+export function listOrgs(deps: Pick<BaseDeps, 'db'>, input: PageInput): Promise<Page<plans.OrgWithPlan>> {
+  return readPage('organizations', input, (after, count) =>
+    deps.db.asSystem((q) => plans.listOrgsWithPlans(q, after, count)),
+  )
+}
+
+/** All organizations with their plan and state, the oldest first. */
+export async function* listAllOrgs(deps: Pick<BaseDeps, 'db'>): AsyncGenerator<plans.OrgWithPlan> {
+  for (let cursor: string | null = null; ;) {
+    const page: Page<plans.OrgWithPlan> = await listOrgs(deps, { cursor, limit: PAGE_MAX })
+    yield* page.items
+    cursor = page.nextCursor
+    if (cursor === null) return
+  }
 }
 
 /**

@@ -1,4 +1,4 @@
-import type { Actor } from '../../domain/orgs/caller.ts'
+import { describeActor } from '../../domain/orgs/caller.ts'
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -83,18 +83,5 @@ function fieldsOf(
     ...(org === null ? {} : { org }),
     ...(reason === null ? {} : { reason }),
     actor: describeActor(actor),
-  }
-}
-
-function describeActor(actor: Actor): string {
-  switch (actor.kind) {
-    case 'api_key':
-      return `key '${actor.name}'`
-    case 'user':
-      return `user '${actor.label}'`
-    case 'ssh_key':
-      return `SSH key ${actor.fingerprint}`
-    case 'system':
-      return actor.code
   }
 }

@@ -4,7 +4,7 @@ import { describeMissing, explainStatus, type StatusExplanation } from '../../do
 import { explainPlacement } from '../../domain/workers/explain-placement.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
-import * as capacity from '../../store/workers/capacity.ts'
+import * as waitingRuns from '../../store/workers/waiting-runs.ts'
 import type { BaseDeps } from '../deps.ts'
 import { listEvents, type EventRow } from '../events/read-events.ts'
 import { listWorkers, type FleetWorker } from './fleet.ts'
@@ -84,7 +84,7 @@ function causeOf(event: EventRow | null): CauseCode | null {
 }
 
 async function explainWait({ db, clock, settings }: ExplainDeps, id: SandboxId, fleet: readonly FleetWorker[]) {
-  const run = await db.asSystem((q) => capacity.findWaiting(q, id, WAITING_COUNTED_MAX))
+  const run = await db.asSystem((q) => waitingRuns.findWaiting(q, id, WAITING_COUNTED_MAX))
   if (run === null) return null
   const request = placementRequestOf(run.may_fetch ? awayFromHome(run) : run, settings)
   const free = await db.asSystem((q) => makeFleetReader()(q, clock.now()))

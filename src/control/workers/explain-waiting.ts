@@ -4,9 +4,11 @@ import {
   type MissingRequirement,
   type PlacementExplanation,
 } from '../../domain/workers/explain-placement.ts'
+import { describeMissing } from '../../domain/workers/describe-missing.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
-import * as capacity from '../../store/workers/capacity.ts'
+import type { PendingRun } from '../../store/workers/capacity.ts'
+import * as waitingRuns from '../../store/workers/waiting-runs.ts'
 import type { BaseDeps } from '../deps.ts'
 import {
   awayFromHome,
@@ -60,20 +62,50 @@ export async function explainWaiting(
   { db, settings, readFleet }: Pick<BaseDeps, 'db'> & { readonly settings: PlacementSettings } & FleetReader,
   sandbox: SandboxId,
 ): Promise<WaitingDetails | null> {
-  const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
+  const run = await db.asSystem((q) => waitingRuns.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
   if (run === null) return null
-  const workers = (await readFleet()).filter((worker) => mayServeOrg(worker, run.org_id))
-  const { missing, largest_free } = explainPlacement(
-    placementRequestOf(run.may_fetch ? awayFromHome(run) : run, settings),
-    workers,
-  )
-  return { position: run.position, waiting: run.waiting, missing, largest_free }
+  return { position: run.position, waiting: run.waiting, ...explainRun(run, await readFleet(), settings) }
+}
+
+function explainRun(
+  run: PendingRun,
+  fleet: readonly NamedPlacementWorker[],
+  settings: PlacementSettings,
+): PlacementExplanation {
+  const workers = fleet.filter((worker) => mayServeOrg(worker, run.org_id))
+  return explainPlacement(placementRequestOf(run.may_fetch ? awayFromHome(run) : run, settings), workers)
+}
+
+/** A sandbox of any organization that waits for a worker, as operators see it. `org`: the slug of its organization. */
+export type WaitingSandbox = Pick<waitingRuns.ListedWaitingRun, 'name' | 'slug' | 'org' | 'waits_since'> & {
+  readonly id: SandboxId
+  /** What is missing, in words. */
+  readonly reason: string
+}
+
+/**
+ * The sandboxes of all organizations that wait for a worker, at most `limit` in the order of the queue, and how many wait. The
+ * count stops at `WAITING_COUNTED_MAX` plus 1.
+ */
+export async function listWaiting(
+  { db, settings, readFleet }: Parameters<typeof explainWaiting>[0],
+  limit: number,
+): Promise<{ readonly waiting: number; readonly sandboxes: readonly WaitingSandbox[] }> {
+  const waiting = await db.asSystem((q) => waitingRuns.count(q, WAITING_COUNTED_MAX))
+  const runs = await db.asSystem((q) => waitingRuns.list(q, limit))
+  const fleet = await readFleet()
+  const sandboxes = runs.map((run) => {
+    const { sandbox_id: id, name, slug, org, waits_since } = run
+    const { missing } = explainRun(run, fleet, settings)
+    return { id, name, slug, org, waits_since, reason: describeMissing(missing) }
+  })
+  return { waiting, sandboxes }
 }
 
 /** What the run lacks that has waited the longest for capacity. Empty if none waits. */
 export async function explainOldestWaiting(
   deps: Parameters<typeof explainWaiting>[0],
 ): Promise<readonly MissingRequirement[]> {
-  const oldest = await deps.db.asSystem((q) => capacity.oldestWaiting(q))
+  const oldest = await deps.db.asSystem((q) => waitingRuns.oldestWaiting(q))
   return oldest === null ? [] : ((await explainWaiting(deps, oldest.sandbox_id))?.missing ?? [])
 }

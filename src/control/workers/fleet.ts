@@ -1,21 +1,23 @@
 /** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes. */
-import type { WorkerId } from '../../domain/ids.ts'
+import { asId, type WorkerId } from '../../domain/ids.ts'
+import { describeActor, OPERATOR_ACTOR, type Actor } from '../../domain/orgs/caller.ts'
 import { isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
+import { LOCAL_WORKER_NAME, type WorkerState } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
 import * as fleet from '../../store/workers/fleet.ts'
 import type { BaseDeps } from '../deps.ts'
+import { readPage, type Page, type PageInput } from '../requests/page.ts'
 
 type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
 
-/** A worker as operators see it. `joined`: it has not reported since it joined. `silent`: its lease is over. */
+/** A worker as operators see it. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at' | 'abilities'> & {
   /** The isolation of the sandboxes that it starts. Null: none, or it has not reported. */
   readonly isolation: IsolationLevel | null
-  readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
+  readonly state: WorkerState | 'removed'
   readonly last_report_at: Date | null
 }
 
@@ -26,12 +28,28 @@ const LIST_PAGE = 500
 export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): AsyncGenerator<FleetWorker> {
   for (let after: WorkerId | null = null; ;) {
     const last: WorkerId | null = after
-    const page: readonly fleet.ListedWorker[] = await deps.db.asSystem((q) => fleet.list(q, last, LIST_PAGE))
+    const page: readonly fleet.ListedWorker[] = await deps.db.asSystem((q) =>
+      fleet.list(q, last, LIST_PAGE, { isRemovedToo: true }),
+    )
     const now = deps.clock.now()
     for (const row of page) yield describeWorker(row, now)
     after = page.at(-1)?.id ?? null
     if (after === null || page.length < LIST_PAGE) return
   }
+}
+
+/** A page of the workers that were not removed, in the order of joining. Throws `invalid_request` for a bad cursor. */
+export async function listLiveWorkers(
+  deps: Pick<FleetDeps, 'db' | 'clock'>,
+  input: PageInput,
+): Promise<Page<FleetWorker>> {
+  const { items, nextCursor } = await readPage('workers', input, (after, count) =>
+    deps.db.asSystem((q) =>
+      fleet.list(q, after === null ? null : asId<WorkerId>(after), count, { isRemovedToo: false }),
+    ),
+  )
+  const now = deps.clock.now()
+  return { items: items.map((row) => describeWorker(row, now)), nextCursor }
 }
 
 /** The worker that currently has this name. Throws `not_found`. */
@@ -51,18 +69,26 @@ function describeWorker({ lease_expires_at, abilities, ...listed }: fleet.Listed
 }
 
 /**
- * Drains a worker, which then gets no new runs. Its runs are asked to stop at the deadline. Without a deadline, they
- * continue to their end. A repeated call sets the new deadline. Throws `not_found`.
+ * Drains a worker, which then gets no new runs. After `withinMs`, at the deadline that it returns, its runs are asked to stop. Null:
+ * they continue to their end. A repeated call sets the new deadline. Throws `not_found`.
  */
-export async function drainWorker(deps: FleetDeps, name: string, deadline_at: Date | null): Promise<void> {
-  await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since: deps.clock.now(), deadline_at }))
-  deps.log.info({ worker: name, deadline_at }, 'the worker is draining')
+export async function drainWorker(
+  deps: FleetDeps,
+  name: string,
+  withinMs: number | null,
+  by: Actor = OPERATOR_ACTOR,
+): Promise<Date | null> {
+  const since = deps.clock.now()
+  const deadline_at = withinMs === null ? null : new Date(since.getTime() + withinMs)
+  await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since, deadline_at }))
+  deps.log.info({ worker: name, deadline_at, actor: describeActor(by) }, 'the worker is draining')
+  return deadline_at
 }
 
 /** Ends the drain of a worker, which then gets runs again. May be repeated. Throws `not_found`. */
-export async function resumeWorker(deps: FleetDeps, name: string): Promise<void> {
+export async function resumeWorker(deps: FleetDeps, name: string, by: Actor = OPERATOR_ACTOR): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, null))
-  deps.log.info({ worker: name }, 'the worker is no longer draining')
+  deps.log.info({ worker: name, actor: describeActor(by) }, 'the worker is no longer draining')
 }
 
 /** The runs, sandboxes and volumes on a worker when it was removed. */

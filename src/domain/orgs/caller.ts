@@ -43,7 +43,7 @@ export type Caller = {
   /** The widest scope of the key, or that of the member's role. */
   readonly scope: Scope
   readonly actor: Actor
-  /** Whether the key or the member is of an operator, who may read what is of all organizations. */
+  /** Whether the key or the member is of an operator, who may see what is of all organizations, and drain workers. */
   readonly isOperator?: boolean
 }
 
@@ -56,6 +56,20 @@ export type Actor =
   | { readonly kind: 'api_key'; readonly api_key_id: string; readonly name: string }
   | { readonly kind: 'system'; readonly code: string; readonly label: string }
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
+
+/** An actor for the program's log. */
+export function describeActor(actor: Actor): string {
+  switch (actor.kind) {
+    case 'api_key':
+      return `key '${actor.name}'`
+    case 'user':
+      return `user '${actor.label}'`
+    case 'ssh_key':
+      return `SSH key ${actor.fingerprint}`
+    case 'system':
+      return actor.code
+  }
+}
 
 /** The user of the `sandyard` command: anyone who can read the installation's data folder. */
 export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }

@@ -12,6 +12,8 @@ export type CursorList =
   | 'previews'
   | 'webhooks'
   | 'webhook_deliveries'
+  | 'organizations'
+  | 'workers'
 
 /**
  * The version of the format. Raise it when the meaning of `after` changes, so that old cursors are refused instead of

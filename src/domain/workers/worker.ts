@@ -37,6 +37,10 @@ export type DriverReport = {
 export const WORKER_NAME_RULE =
   '1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends'
 
+/** The states of a worker that was not removed. `joined`: it has not reported since it joined. `silent`: its lease is over. */
+export const WORKER_STATES = ['joined', 'live', 'silent', 'draining'] as const
+export type WorkerState = (typeof WORKER_STATES)[number]
+
 /** The name of the worker inside `sandyard up`. A worker that joins can't have this name. */
 export const LOCAL_WORKER_NAME = 'local'
 

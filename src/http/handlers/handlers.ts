@@ -4,6 +4,7 @@ import type { CallUseCase } from '../requests/call-use-case.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 import { makeEventHandlers } from './events.ts'
 import { makeHandlerFactory, type Handler } from './handler.ts'
+import { makeInstallationHandlers } from './installation.ts'
 import { makeMetricsHandlers } from './metrics.ts'
 import { makeOrgHandlers } from './orgs.ts'
 import { makeSandboxLogHandlers } from './sandbox-logs.ts'
@@ -35,5 +36,6 @@ export function makeHandlers(call: CallUseCase, compileSchema: SchemaCompiler): 
     ...makeOrgHandlers(call, handler),
     ...makeUsageHandlers(call, handler),
     ...makeEventHandlers(call, handler),
+    ...makeInstallationHandlers(call, handler),
   }
 }

@@ -76,15 +76,15 @@ export async function savePlanSettings(
 /** An organization as `sandyard org list` shows it. */
 export type OrgWithPlan = OrgPlanSettings & { readonly id: OrgId; readonly slug: string; readonly name: string }
 
-/** Organizations with their plan settings, by slug, after a given one. */
+/** Organizations with their plan settings, the oldest first, after a given one. */
 export async function listOrgsWithPlans(
   q: Queryable,
   after: string | null,
   limit: number,
 ): Promise<readonly OrgWithPlan[]> {
   const { rows } = await q.query<OrgWithPlan>({
-    text: `SELECT id, slug, name, plan, quota_overrides, suspended_at FROM orgs WHERE slug > $1 ORDER BY slug LIMIT $2`,
-    values: [after ?? '', limit],
+    text: `SELECT id, slug, name, plan, quota_overrides, suspended_at FROM orgs WHERE id > $1 ORDER BY id LIMIT $2`,
+    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
   })
   return rows
 }

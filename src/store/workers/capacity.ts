@@ -164,7 +164,7 @@ export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: bo
 
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
 const IS_NEW = `${IS_PENDING} AND r.waits_since IS NULL`
-const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
+export const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 
 /** Which kinds of runs (new, waiting) need a worker now. */
 export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
@@ -205,7 +205,7 @@ export type PendingRun = {
   readonly ports: readonly PublishedPort[] | null
 }
 
-const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
+export const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
   s.spec ->> 'image' AS image, s.spec -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes,
   s.snapshot_id IS NOT NULL AND NOT EXISTS (SELECT FROM runs e WHERE e.sandbox_id = s.id AND e.started_at IS NOT NULL) AS may_fetch`
 
@@ -252,48 +252,4 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
     ],
   })
   return rows
-}
-
-/** A waiting run, and the number of runs that wait. */
-export type WaitingRun = PendingRun & {
-  /** The run's position in the queue, from 1. */
-  readonly position: number
-  readonly waiting: number
-}
-
-/** The sandbox that waits the longest for capacity. */
-export type OldestWaiting = {
-  readonly sandbox_id: SandboxId
-  readonly name: string
-  readonly org_id: OrgId
-  /** The organization's slug. */
-  readonly org: string
-  readonly waits_since: Date
-}
-
-/** Finds the sandbox that waits the longest for capacity, or null if none waits. */
-export async function oldestWaiting(q: Queryable): Promise<OldestWaiting | null> {
-  const { rows } = await q.query<OldestWaiting>({
-    name: 'capacity.oldestWaiting',
-    text: `SELECT r.sandbox_id, s.name, s.org_id, o.slug AS org, r.waits_since
-           FROM (SELECT * FROM runs r WHERE ${IS_WAITING} ORDER BY r.opened_at, r.id LIMIT 1) r
-             JOIN sandboxes s ON s.id = r.sandbox_id JOIN orgs o ON o.id = s.org_id`,
-  })
-  return rows[0] ?? null
-}
-
-/** The waiting run of a sandbox, or null. Counting stops at `countLimit` + 1 runs. */
-export async function findWaiting(q: Queryable, sandbox: SandboxId, countLimit: number): Promise<WaitingRun | null> {
-  const { rows } = await q.query<WaitingRun>({
-    name: 'capacity.findWaiting',
-    text: `WITH mine AS (SELECT r.id, r.opened_at FROM runs r WHERE r.sandbox_id = $1 AND ${IS_WAITING})
-           SELECT ${PENDING_RUN},
-             (SELECT count(*)::integer FROM (SELECT 1 FROM runs r WHERE ${IS_WAITING} LIMIT $2 + 1) w) AS waiting,
-             (SELECT count(*)::integer FROM (SELECT 1 FROM runs r, mine WHERE ${IS_WAITING}
-               AND (r.opened_at, r.id) <= (mine.opened_at, mine.id) LIMIT $2 + 1) w) AS position
-           FROM mine JOIN runs r ON r.id = mine.id JOIN sandboxes s ON s.id = r.sandbox_id
-             CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n`,
-    values: [sandbox, countLimit],
-  })
-  return rows[0] ?? null
 }

@@ -86,7 +86,12 @@ export type ListedWorker = {
 }
 
 /** Workers after a given one, in the order in which they joined. */
-export async function list(q: Queryable, after: WorkerId | null, limit: number): Promise<readonly ListedWorker[]> {
+export async function list(
+  q: Queryable,
+  after: WorkerId | null,
+  limit: number,
+  { isRemovedToo }: { readonly isRemovedToo: boolean },
+): Promise<readonly ListedWorker[]> {
   const { rows } = await q.query<ListedWorker>({
     text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.driver -> 'abilities' AS abilities, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
              w.draining_since, w.drain_deadline_at, w.removed_at, w.bounds, w.refused_claims, u.runs::integer AS runs,
@@ -97,8 +102,8 @@ export async function list(q: Queryable, after: WorkerId | null, limit: number):
              WHERE r.worker_id = w.id AND r.ended_at IS NULL) u
            CROSS JOIN LATERAL (SELECT ${DISK_CAPACITY}) c
            CROSS JOIN LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d
-           WHERE w.id > $1 ORDER BY w.id LIMIT $2`,
-    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
+           WHERE w.id > $1 AND (w.removed_at IS NULL OR $3) ORDER BY w.id LIMIT $2`,
+    values: [after ?? '00000000-0000-0000-0000-000000000000', limit, isRemovedToo],
   })
   return rows
 }

@@ -14,7 +14,7 @@ import { recordReport } from '../../../src/control/workers/record-report.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
-import * as capacity from '../../../src/store/workers/capacity.ts'
+import * as waitingRuns from '../../../src/store/workers/waiting-runs.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { reportOf } from '../../support/report.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
@@ -187,7 +187,7 @@ test('a waiting sandbox shows its position, what is missing and the largest free
 test('waiting runs are counted only up to the limit', async () => {
   const ids = [await create({}, 64), await create({}, 64), await create({}, 64), await create({}, 64)]
   await makePlacePendingLoop(control.deps).run(never)
-  const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => capacity.findWaiting(q, id, 2))))
+  const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => waitingRuns.findWaiting(q, id, 2))))
   assert.deepEqual(
     found.map((run) => [run?.position ?? 0, run?.waiting]).toSorted(([one = 0], [other = 0]) => one - other),
     [

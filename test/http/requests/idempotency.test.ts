@@ -31,6 +31,7 @@ import { callFakes, type UseCases } from '../../support/use-cases.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const { world, caller, key } = await openBusyWorld()
+const operatorKey = await addKey(world.control.deps, caller.org_id, { isOperator: true })
 
 const isPost = (id: OperationId): boolean => OPERATIONS[id].method === 'POST'
 const posts = operationIds.filter((id): id is KeyedOperation => isPost(id) && OPERATIONS[id].access !== 'none')
@@ -45,7 +46,7 @@ function ask(
   idempotencyKey: string,
   where: Where = {},
 ): Promise<ProblemReply> {
-  const { url = world.url, apiKey = key } = where
+  const { url = world.url, apiKey = OPERATIONS[id].access === 'operator' ? operatorKey : key } = where
   const headers = { ...asking.headers, 'idempotency-key': idempotencyKey }
   return send(url, { id, key: apiKey, asking: { ...asking, headers } })
 }

@@ -21,7 +21,9 @@ const BY_ADMINS: readonly OperationId[] = [
   'create_webhook', 'list_webhooks', 'get_webhook', 'update_webhook', 'delete_webhook', 'test_webhook', 'rotate_webhook_secret',
   'list_webhook_deliveries', 'get_webhook_delivery', 'resend_webhook_delivery',
 ] // prettier-ignore
-const BY_OPERATORS: readonly OperationId[] = ['read_installation_metrics']
+const BY_OPERATORS: readonly OperationId[] = [
+  'read_installation_metrics', 'list_servers', 'list_workers', 'drain_worker', 'resume_worker', 'list_waiting_sandboxes', 'list_orgs', 'list_plans',
+] // prettier-ignore
 /** Reads that give more than a look: a channel runs commands. */
 const READS_BY_MEMBERS: readonly OperationId[] = ['open_agent']
 

@@ -1,12 +1,11 @@
 import { Option, type Command } from 'commander'
 import { followEvents, latestEvents, type OperatorEvents } from '../../../control/events/follow-events.ts'
 import type { EventRow } from '../../../control/events/read-events.ts'
-import { listOrgs } from '../../../control/orgs/orgs.ts'
+import { listAllOrgs } from '../../../control/orgs/orgs.ts'
 import { findSandbox } from '../../../control/sandboxes/find-sandbox.ts'
 import { describeActor, describeFacts } from '../../../domain/events/describe-event.ts'
 import { EVENT_CATEGORIES } from '../../../domain/events/event-types.ts'
 import type { OrgId } from '../../../domain/ids.ts'
-import { PAGE_MAX } from '../../../domain/requests/request-bounds.ts'
 import { runs, type Call } from '../../command.ts'
 import { formatTime } from '../format.ts'
 import { addOperatorSettings, withOperator, type OperatorDeps } from '../operator.ts'
@@ -81,10 +80,6 @@ async function makePrinter(deps: OperatorDeps, call: Call, first: readonly Event
 }
 
 async function readSlugs(deps: OperatorDeps, slugs: Map<OrgId, string>): Promise<ReadonlyMap<OrgId, string>> {
-  for (let after: string | null = null; ;) {
-    const page: Awaited<ReturnType<typeof listOrgs>> = await listOrgs(deps, after, PAGE_MAX)
-    for (const { id, slug } of page) slugs.set(id, slug)
-    after = page.at(-1)?.slug ?? null
-    if (page.length < PAGE_MAX) return slugs
-  }
+  for await (const { id, slug } of listAllOrgs(deps)) slugs.set(id, slug)
+  return slugs
 }

@@ -2,7 +2,7 @@ import { createApiKey, revokeApiKey } from '../../../control/orgs/api-keys.ts'
 import type { OrgId } from '../../../domain/ids.ts'
 import { asOperator, type OperatorDeps } from '../operator.ts'
 
-/** The key to make. `isOperator`: it may read what is of all organizations. */
+/** The key to make. `isOperator`: it may do what operators do over the API. */
 type ReadKey = {
   readonly org_id: OrgId
   readonly name: string
