@@ -72,9 +72,9 @@ const BYTES_PER_GIB = 1024n ** 3n
 /** A range, and the page of its rows. Null: all rows at once. */
 export type BreakdownInput = RequestedRange & { readonly page: PageInput | null }
 
-/** The rows of a report by sandbox and day, as the JSON text of list items, with the names of their sandboxes. */
+/** The rows of a report by sandbox and day, as the JSON text of list items in pieces, with the names of their sandboxes. */
 type SandboxBreakdown = {
-  readonly items: readonly string[]
+  readonly items: readonly Buffer[]
   readonly sandboxes: readonly usage.SandboxName[]
   readonly nextCursor: string | null
 }
@@ -93,7 +93,7 @@ export async function getSandboxBreakdown(
 ): Promise<SandboxBreakdown> {
   const query = usageQueryOf(deps, org_id, requested)
   const { page } = requested
-  const items: string[] = []
+  const items: Buffer[] = []
   const ids = new Set<SandboxId>()
   let count = 0
   let after = page === null || page.cursor === null ? null : positionIn(page.cursor)
@@ -107,7 +107,7 @@ export async function getSandboxBreakdown(
     after = read.next
     count += read.count
     if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
-    if (read.count > 0) items.push(read.items)
+    if (read.count > 0) items.push(Buffer.from(read.items))
     for (const id of read.sandboxes) ids.add(id)
   } while (page === null && after !== null)
   const sandboxes = await deps.db.asOrg(org_id, (q) => usage.sandboxNames(q, org_id, [...ids]))

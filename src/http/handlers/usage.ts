@@ -7,10 +7,9 @@ import {
   getStorageBreakdown,
 } from '../../control/usage/read-usage.ts'
 import type { OrgId } from '../../domain/ids.ts'
-import { renderList, renderObject } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
-import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
+import { parseInstant, type Handler, type HandlerFactory, type JsonPieces } from './handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of usage reports. */
@@ -19,7 +18,7 @@ export function makeUsageHandlers(
   handler: HandlerFactory,
 ): Record<keyof typeof USAGE_OPERATIONS, Handler> {
   const semaphore = makeFairSemaphore(REPORT_LIMITS)
-  const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
+  const report = <Reply extends string | JsonPieces>(org: OrgId, work: () => Promise<Reply>): Promise<Reply> =>
     runFairly(semaphore, org, { work, onFull: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
@@ -30,7 +29,7 @@ export function makeUsageHandlers(
         const page = pageOf(query)
         const { items, sandboxes, nextCursor } = await call(getSandboxBreakdown, caller, { ...rangeOf(query), page })
         const end = page === null ? {} : { has_more: nextCursor !== null, next_cursor: nextCursor }
-        return renderObject(end, { rows: renderList(items), sandboxes: JSON.stringify(sandboxes) })
+        return { pieces: renderInPieces(end, items, sandboxes) }
       }),
     ),
     get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
@@ -52,6 +51,14 @@ function tooManyReports(): Problem {
     message: `too many requests: ${String(max)} reports of this organization wait already; ${how_to_change}`,
     details: { limit: 'org_reports_waiting', max, current: max, how_to_change },
   })
+}
+
+/** The JSON text of a breakdown whose rows are in pieces already. */
+function renderInPieces(end: object, items: readonly Buffer[], sandboxes: readonly object[]): readonly Buffer[] {
+  const head = JSON.stringify(end).slice(0, -1)
+  const list = items.flatMap((piece, index) => (index === 0 ? [piece] : [Buffer.from(','), piece]))
+  const tail = `],"sandboxes":${JSON.stringify(sandboxes)}}`
+  return [Buffer.from(`${head === '{' ? head : `${head},`}"rows":[`), ...list, Buffer.from(tail)]
 }
 
 /** The page of the request. Null: it asked for no pages, as clients did before there were any. */
