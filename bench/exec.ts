@@ -27,7 +27,7 @@ const GOAL_MORE_MS = 15
  * that stays open. The limit is the runtime's own exec. The samples of all three alternate.
  */
 export async function benchExec(): Promise<readonly ResultRow[]> {
-  await using cloud = await startCloud({})
+  await using cloud = await startCloud({ SANDYARD_WARM: '0' }) // the container then has the id of its run
   const { id, name } = await startSandbox(cloud, 'bench-exec')
   const [run = ''] = await readdir(join(cloud.dataDir, 'sandboxes', 'runs'))
   const { command } = await chooseRuntime(readConfig({ SANDYARD_DATA_DIR: cloud.dataDir }, {}))

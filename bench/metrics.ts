@@ -25,7 +25,7 @@ const GOAL_PERCENT = 0.2
  * the worker's own sampler on the cgroups of 100 real sandboxes, and with meters that read nothing for 1,000.
  */
 export async function benchMetrics(): Promise<readonly ResultRow[]> {
-  await using cloud = await startCloud({ SANDYARD_VCPU_OVERCOMMIT: '100' })
+  await using cloud = await startCloud({ SANDYARD_VCPU_OVERCOMMIT: '100', SANDYARD_WARM: '0' })
   for (let index = 0; index < REAL; index++) await startSandbox(cloud, `bench-metrics-${String(index)}`, 64)
   const real = await metersOf(cloud)
   const idle = Array.from({ length: SIMULATED }, (): (() => Meter) => () => IDLE_METER)

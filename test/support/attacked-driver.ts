@@ -5,7 +5,8 @@ import type { CommandResult } from '../../src/lib/run-command.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import type { OciSettings } from '../../src/worker/drivers/oci/context.ts'
 import { makeDesiredRun } from './desired-run.ts'
-import { makeOciFixture, type OciFixture } from './oci-driver.ts'
+import { makeOciFixture, testWarm, type OciFixture } from './oci-driver.ts'
+import { warmUp } from './warm-up.ts'
 
 /** A real `oci` driver with the runtime under test, whose sandboxes belong to an attacker. */
 export type AttackedDriver = AsyncDisposable & {
@@ -27,6 +28,11 @@ export async function openAttackedDriver(
 ): Promise<AttackedDriver> {
   const fixture = await makeOciFixture(undefined, undefined, undefined, parent)
   const driver = await fixture.open(overrides)
+  if (testWarm() > 0)
+    await warmUp(driver, 1).catch(async (error: unknown) => {
+      await driver.close()
+      throw error
+    })
   return {
     fixture,
     driver,

@@ -23,7 +23,7 @@ export function makeEmptyNetworks(prefix: string): SandboxNetworks {
         await runCommand('ip', ['netns', 'delete', nameOf(run)], { timeoutMs: 10_000 })
     },
     list: () => Promise.resolve([]),
-    use: () => ({ ready: 0, free: 1 }),
+    use: () => ({ ready: 0, free: 1_000 }),
     close: () => Promise.resolve(),
   }
 }

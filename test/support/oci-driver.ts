@@ -14,7 +14,6 @@ import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { PassThrough, type Duplex } from 'node:stream'
 import { asId, type RunId } from '../../src/domain/ids.ts'
-import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { hasErrorCode } from '../../src/lib/error-code.ts'
 import type { Log } from '../../src/lib/log.ts'
@@ -33,6 +32,7 @@ import { mountPointsBelow } from '../../src/worker/mounts.ts'
 import { folderHash } from './folder-hash.ts'
 import { processCapabilities } from '../../src/worker/drivers/oci/run/capabilities.ts'
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
+import { containerIdOf, type OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/run/runtime.ts'
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
@@ -50,6 +50,11 @@ const UID_RANGE = { first: 1_879_048_192, last: 2_147_352_575 }
 /** The OCI runtime under test: the one that SANDYARD_TEST_RUNTIME names, or crun. */
 export function testRuntime(): RuntimeName {
   return RUNTIME_NAMES.find((name) => name === process.env['SANDYARD_TEST_RUNTIME']) ?? 'crun'
+}
+
+/** How many warm sandboxes the drivers under test keep: as many as SANDYARD_TEST_WARM says, or none. */
+export function testWarm(): number {
+  return Number(process.env['SANDYARD_TEST_WARM'] ?? 0)
 }
 
 /** Why the `oci` driver can't run on this machine. Null if it can. */
@@ -86,7 +91,7 @@ export type OciFixture = {
   container(run: RunId): Container
   /** The cgroup in which the kernel counts a run's processor time. */
   cpuCgroupOf(run: RunId): string
-  /** The mounts, network namespaces, loop devices and cgroups of this driver's runs. */
+  /** The mounts, network namespaces, loop devices and cgroups of this driver's runs, without those of warm sandboxes. */
   leftovers(): Promise<readonly string[]>
   remove(): Promise<void>
 }
@@ -128,6 +133,15 @@ export async function makeOciFixture(
     } as ImageConfig,
   }
   const containers = new Map<RunId, Container>()
+  // the driver's own file
+  const readRecord = (run: RunId): OciRunRecord =>
+    JSON.parse(readFileSync(join(stateDir, 'runs', run, 'state.json'), 'utf8')) as OciRunRecord
+  /** The containers of no run, while a driver keeps warm sandboxes. Their folders go last. */
+  const warmIds = (): readonly string[] => {
+    const runs = join(stateDir, 'runs')
+    const names = existsSync(runs) ? readdirSync(runs) : []
+    return names.filter((name) => !existsSync(join(runs, name, 'state.json')))
+  }
   const logged: { fields: object; message: string }[] = []
   const settings: OciSettings = {
     ...DEFAULT_OCI_SETTINGS,
@@ -135,6 +149,7 @@ export async function makeOciFixture(
     uidRange: UID_RANGE,
     defaultDiskMib: 512,
     readyAhead: 1,
+    warm: testWarm(),
   }
   const folders = { images: dir, volumes: join(dir, 'volumes') }
   const fixture: OciFixture = {
@@ -175,7 +190,7 @@ export async function makeOciFixture(
         ...parts,
       }),
     async exec(run, command) {
-      const record: { spec: SandboxSpec } = JSON.parse(readFileSync(join(stateDir, 'runs', run, 'state.json'), 'utf8'))
+      const record = readRecord(run)
       const spec = join(dir, `exec-${systemRandom.bytes(4).toString('hex')}.json`)
       const profile = record.spec.security_profile
       const process_ = {
@@ -188,17 +203,17 @@ export async function makeOciFixture(
         noNewPrivileges: profile === 'restricted',
       }
       writeFileSync(spec, JSON.stringify(process_))
-      const [file = '', ...args] = [...runtime.command, 'exec', '--process', spec, run]
+      const [file = '', ...args] = [...runtime.command, 'exec', '--process', spec, containerIdOf(record)]
       return await tryCommand(file, args, { timeoutMs: 20_000 })
     },
     container(run) {
-      const container = containers.get(run)
+      const container = containers.get(run) ?? containers.get(containerIdOf(readRecord(run)))
       if (container === undefined) throw new Error('no channel was opened')
       return container
     },
     cpuCgroupOf(run) {
       const root = existsSync('/sys/fs/cgroup/cpu') ? '/sys/fs/cgroup/cpu' : '/sys/fs/cgroup'
-      return join(root, 'sandyard', folderHash(stateDir), run)
+      return join(root, 'sandyard', folderHash(stateDir), containerIdOf(readRecord(run)))
     },
     async leftovers() {
       const own = join('/run/sandyard', folderHash(stateDir))
@@ -212,7 +227,10 @@ export async function makeOciFixture(
       const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
         .split('\n')
         .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX))
-      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))]
+      const warm = warmIds()
+      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))].filter(
+        (left) => !warm.some((id) => left.includes(id)),
+      )
     },
     async remove() {
       for (const name of existsSync('/run/netns') ? await readdir('/run/netns') : []) {

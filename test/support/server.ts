@@ -64,6 +64,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
     SANDYARD_DATA_DIR: dataDir,
     SANDYARD_API_KEY: key,
     SANDYARD_READY_AHEAD: '1',
+    SANDYARD_WARM: '2',
     SANDYARD_REGISTRIES_ALLOWED: TEST_REGISTRIES,
     SANDYARD_SHUTDOWN: 'stop',
     SANDYARD_LOG_LEVEL: 'info',

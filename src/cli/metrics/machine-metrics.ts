@@ -9,11 +9,11 @@ import type { ImageResolver } from '../../worker/drivers/shared/desired-run.ts'
 import { StartError } from '../../worker/start-error.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import { freeBytesOf, sizeBytesOf } from './file-system-metrics.ts'
-import { addGauge } from './gauges.ts'
+import { addGauge, addReadCounter } from './gauges.ts'
 
 /** What the metrics of a worker's machine read. */
 export type MachineSources = {
-  readonly driver: Pick<Driver, 'list' | 'pools'>
+  readonly driver: Pick<Driver, 'list' | 'pools' | 'warmStarts'>
   readonly storage: Pick<VolumeStorage, 'root'>
   /** Reads the size of all image layers of the machine. */
   readonly readImageBytes: () => Promise<number>
@@ -51,7 +51,7 @@ export function addMachineMetrics(register: Registry, sources: MachineSources): 
     register,
     {
       name: 'sandyard_machine_pool_ready',
-      help: 'Resources that are prepared for the next starts: disks, user namespaces, networks.',
+      help: 'Resources that are prepared for the next starts: disks, user namespaces, networks, warm sandboxes.',
       labelNames: ['pool'],
     },
     () => (driver.pools?.() ?? []).map(({ name, ready }) => ({ labels: { pool: name }, value: ready })),
@@ -67,6 +67,15 @@ export function addMachineMetrics(register: Registry, sources: MachineSources): 
       (driver.pools?.() ?? []).flatMap(({ name, free }) =>
         free === null ? [] : [{ labels: { pool: name }, value: free }],
       ),
+  )
+  addReadCounter(
+    register,
+    {
+      name: 'sandyard_machine_warm_starts_total',
+      help: 'Starts by whether they used a warm sandbox: hit, miss (none was ready for it), unsuited (no warm sandbox can serve it).',
+      labelNames: ['result'],
+    },
+    () => Object.entries(driver.warmStarts?.() ?? {}).map(([result, value]) => ({ labels: { result }, value })),
   )
   const readImageBytes = limitedRead(sources.readImageBytes)
   addGauge(

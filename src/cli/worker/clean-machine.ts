@@ -33,7 +33,7 @@ async function stopSandboxesOf(name: RealDriver, { config, folder, log }: Worker
   const storage = opened.adopt(await openVolumes(config, folder, log), (one) => one.close())
   const logs = opened.adopt(await openLogs(config, log), (one) => one.close())
   const { driver } = await openDriver(
-    { ...config, driver: name, readyAhead: 0 },
+    { ...config, driver: name, readyAhead: 0, warm: 0 },
     {
       folder,
       storage,

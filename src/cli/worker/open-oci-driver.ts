@@ -108,14 +108,7 @@ export async function openOciDriver(
   opened.defer(() => {
     loopback.close()
   })
-  const guests = makeContainerGuests({
-    log,
-    launcher,
-    commands: helper.commands,
-    sessions,
-    loopback,
-    pty: loadPtyBinding(),
-  })
+  const guests = makeContainerGuests({ log, launcher, sessions, loopback, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
     key,
@@ -154,6 +147,7 @@ export async function openOciDriver(
       maxDiskMib: config.diskMaxMib,
       diskOvercommit: config.diskOvercommit,
       readyAhead: config.readyAhead,
+      warm: config.warm,
       ...limitSettings(config),
       uidShift: UID_SHIFT,
       uidRange: config.uidRange,

@@ -75,6 +75,8 @@ export interface Driver {
   watch(onChange: () => void): () => void
   /** The pools from which runs get resources. Absent: the driver has none. */
   readonly pools?: () => readonly ResourcePool[]
+  /** How many starts used a warm sandbox. Absent: the driver keeps none. */
+  readonly warmStarts?: () => WarmStarts
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>
 }
@@ -90,10 +92,16 @@ export type RunDisk = { readonly run_id: RunId; readonly takenBytes: number }
 
 /** Resources of one kind. `ready`: prepared for the next starts. `free`: how many runs may still get one, or null. */
 export type ResourcePool = {
-  readonly name: 'disks' | 'user_namespaces' | 'networks'
+  readonly name: 'disks' | 'user_namespaces' | 'networks' | 'warm_sandboxes'
   readonly ready: number
   readonly free: number | null
 }
+
+/**
+ * The starts since the driver was opened. `hit`: took a warm sandbox. `miss`: could have, but none was ready for it. `unsuited`: no
+ * warm sandbox can serve it.
+ */
+export type WarmStarts = Readonly<Record<'hit' | 'miss' | 'unsuited', number>>
 
 /** The driver's abilities on this machine, and the machine's capacity. */
 export type Probe = { readonly report: DriverReport; readonly capacity: Capacity }

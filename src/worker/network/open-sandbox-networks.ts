@@ -26,6 +26,7 @@ import {
 import { makeSandboxResolvers } from './sandbox-resolvers.ts'
 import { makeRedirectedSandboxes } from './redirected-sandboxes.ts'
 import { makeRouterRules } from './router-rules.ts'
+import { makeRunRules } from './run-rules.ts'
 import {
   cutOff,
   needsAdoption,
@@ -91,6 +92,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   await addRouteToSandboxes(names, addressPool)
   const address = slotAddresses(addressPool, UPLINK_SLOT).gateway
   const router = makeRouterRules(names)
+  const runRules = makeRunRules(router)
   const redirected = makeRedirectedSandboxes({ ...options, names, router })
   opened.defer(() => redirected.close())
   const resolvers = makeSandboxResolvers(options.hostResolvers, options.clock)
@@ -216,7 +218,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     }
     const { shown } = network
     const translation = shown === undefined ? [] : translationRules({ slot, address: sandbox, shown })
-    await router.apply([...translation, ...rules])
+    await runRules.apply(run, [...translation, ...rules])
     return { netnsPath: path, ipv4: shown ?? sandbox, resolvers: [gateway], published: network.published ?? [] }
   }
 
@@ -238,6 +240,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
 
   async function detach(run: RunId): Promise<void> {
     const record = await records.readRun(run)
+    runRules.forget(run)
     if (record === null) return
     await release(access, run, record)
     await records.removeRun(run)

@@ -25,9 +25,9 @@ my %NUMBERS = (
     mount_setattr => 442,
     pidfd_open => 434,
     (POSIX::uname())[4] eq 'aarch64'
-    ? (waitid => 95, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, pivot_root => 41, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
+    ? (waitid => 95, sethostname => 161, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, pivot_root => 41, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
         renameat2 => 276, sendmsg => 211, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
-    : (sendmsg => 46, fsync => 74, prctl => 157, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
+    : (sendmsg => 46, fsync => 74, prctl => 157, sethostname => 170, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
         unshare => 272, signalfd4 => 289, renameat2 => 316, prlimit64 => 302, setns => 308, syncfs => 306),
 );
 

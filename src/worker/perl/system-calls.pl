@@ -32,6 +32,7 @@ my %CALLS = (
     'try-idmap' => \&try_idmap,
     'try-idmapped-layers' => \&try_idmapped_layers,
     network => \&make_network,
+    hostname => \&set_hostname,
 );
 
 # Makes a call. Returns the reason if it fails, and otherwise nothing.
@@ -204,6 +205,30 @@ sub set_up_network {
     enter_network($router);
     my $outside = open_netlink();
     send_messages($outside, without_ipv6($device), add_address(index_of($outside, $device), $gateway, $prefix), set_link($device, IFF_UP()));
+}
+
+use constant CLONE_NEWUTS => 0x4000000; # linux/sched.h
+
+# hostname PID TICKS NAME: names the host that the process sees, which must have a UTS namespace of its own. TICKS is the
+# process's start time. It is read after the namespace was opened: another process with the same id has another time.
+sub set_hostname {
+    my ($pid, $ticks, $name) = @_;
+    sysopen my $own, '/proc/self/ns/uts', O_RDONLY or die "/proc/self/ns/uts: $!\n";
+    sysopen my $namespace, "/proc/$pid/ns/uts", O_RDONLY or die "/proc/$pid/ns/uts: $!\n";
+    die "process $pid has ended\n" if start_ticks($pid) ne $ticks;
+    die "process $pid has the host name of this machine\n" if (stat $own)[1] == (stat $namespace)[1];
+    call('setns', fileno $namespace, CLONE_NEWUTS);
+    my $is_set = eval { call('sethostname', $name, length $name); 1 };
+    my $why = $@;
+    eval { call('setns', fileno $own, CLONE_NEWUTS); 1 } or POSIX::_exit(1); # later calls would be made in the sandbox's namespace
+    die $why if !$is_set;
+}
+
+# The start time of a process, in clock ticks since boot: field 22 of its `stat` (proc(5)).
+sub start_ticks {
+    my ($pid) = @_;
+    open my $file, '<', "/proc/$pid/stat" or return '';
+    return ((split ' ', (<$file> // '') =~ s/^.*\) //sr)[19]) // '';
 }
 
 sub put_text {

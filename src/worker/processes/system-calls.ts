@@ -45,6 +45,11 @@ export type SystemCall =
    * `gateway`; the sandbox's end is `eth0` with `address`.
    */
   | readonly ['network', path: string, router: string, device: string, gateway: string, address: string, prefix: string]
+  /**
+   * Names the host that a process sees. `ticks` is its start time (`ProcessIdentity`). Refused if the process has ended, or sees
+   * the name of this machine.
+   */
+  | readonly ['hostname', pid: string, ticks: string, name: string]
 
 /** Runs commands on this machine, and makes system calls that Node doesn't offer. */
 export type HostCommands = CommandRunner & {

@@ -4,7 +4,7 @@ import type { ImageConfig } from '../../images/image.ts'
 
 /** A running container, with everything that an exec in it needs. */
 export type Container = {
-  /** The runtime's id of the container: the id of its run. */
+  /** The runtime's id of the container: the id of its run, or of the warm sandbox that the run took. */
   readonly id: string
   /** The runtime's command line up to its subcommand, including wrappers: `[...runtime, 'exec', …]`. */
   readonly runtime: readonly string[]
@@ -21,7 +21,7 @@ export type Container = {
   readonly rootPath: string
   /** The id of the host user that is user 0 in the container. */
   readonly uidShift: number
-  /** The run's folder, which stores FIFOs and process files. Only root may enter it. */
+  /** The folder of the container's start, which also stores FIFOs and process files. Only root may enter it. */
   readonly runDir: string
   readonly orgId: OrgId
   /**

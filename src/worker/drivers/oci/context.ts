@@ -41,6 +41,8 @@ export type OciSettings = {
   readonly maxDiskMib: number
   /** How many disks of the default size, and how many user namespaces, to keep ready for later starts. */
   readonly readyAhead: number
+  /** How many warm sandboxes to keep at most. 0: none. */
+  readonly warm: number
   /** The maximum number of processes and threads in a sandbox of any size. */
   readonly pidsLimit: number
   /** How many processes and threads a sandbox may have for each GiB of its memory, in addition to a base. */
@@ -65,6 +67,7 @@ export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift' | 'uidRange'> = 
   maxDiskMib: 65_536,
   diskOvercommit: 64,
   readyAhead: 4,
+  warm: 0,
   pidsLimit: 32_768,
   pidsPerGib: 1024,
   allPidsLimit: null,

@@ -1,23 +1,23 @@
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { asId, type RunId } from '../../../domain/ids.ts'
 import { openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
 import { makeMountDir, mountFolderOf } from '../../mounts.ts'
 import type { Driver } from '../driver.ts'
-import { newRunRecord } from '../shared/run-records.ts'
-import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
+import { openRunSupervisor } from '../shared/run-supervisor.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
+import { repeat } from '../../../lib/repeat.ts'
 import { openDiskSnapshots } from './disk/disk-snapshots.ts'
 import { openSandboxDisks } from './disk/sandbox-disks.ts'
 import { makePoolFiller, type PoolFiller } from './pool-filler.ts'
+import { makeRunOperations } from './run-operations.ts'
 import { mountDisk, rootfsPaths } from './rootfs/root-mounts.ts'
 import { mountToolbox } from './rootfs/toolbox.ts'
-import { confirmEnd } from './run/confirm-end.ts'
 import { cgroupParentOf } from './cgroups/open-cgroups.ts'
-import { openCgroupMeter } from './cgroups/cgroup-meter.ts'
 import { reclaimHostDevices } from './run/host-devices.ts'
 import { describeImageFlaw, tryFuse } from './run/disk-image-abilities.ts'
 import { makeGrowthLimits } from './run/growth-limits.ts'
@@ -26,17 +26,17 @@ import { limitAdoptedRuns, limitCommandsOf, openLimitedCgroups } from './run/lim
 import { makeMemoryKills } from './run/memory-kills.ts'
 import { makeOutputCaptures } from './run/output-captures.ts'
 import { assertMachineUsable, probeMachine } from './run/probe.ts'
-import { releaseRun, removeMounts } from './run/release.ts'
+import { removeMounts } from './run/release.ts'
 import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
-import { makeRunActivity, type RunActivity } from './run/run-activity.ts'
+import { makeRunActivity } from './run/run-activity.ts'
 import { touchWhileUsed } from './run/touch-while-used.ts'
 import { observeRun } from './run/run-phase.ts'
-import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
+import { containerIdOf, openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { reportRefusals } from '../shared/report-refusals.ts'
-import { startRun } from './run/start.ts'
 import { joinsUserNamespaces } from './run/runtime.ts'
-import { stopProcesses } from './run/stop-processes.ts'
 import { openSandboxUsers } from './users/sandbox-users.ts'
+import { warmLimit } from './warm-limit.ts'
+import { makeWarmSandboxes } from './warm/warm-sandboxes.ts'
 
 /**
  * Opens the driver that runs sandboxes with an OCI runtime. Adopts the runs that earlier workers left in `dir`. Removes
@@ -48,9 +48,11 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
   const context = await openContext(input, opened)
   const { records, disks, users, captures, logs, clock, log } = context
-  const poolFiller = makePoolFiller([disks, users], { clock, log })
+  const warm = makeWarmSandboxes(context)
+  const poolFiller = makePoolFiller([disks, users, warm], { clock, log })
   opened.defer(async () => {
     await poolFiller.close()
+    await warm.close()
     await context.growth.close()
     await context.memoryKills.close()
     await disks.drainPool()
@@ -62,7 +64,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     supervisor.checkSoon()
   })
   opened.defer(() => activity.close())
-  const operations = makeRunOperations(context, { activity, poolFiller })
+  const operations = makeRunOperations(context, { activity, poolFiller, warm })
   await disownRuns(context)
   await endOrphans(context)
   await reclaimHostDevices(log)
@@ -71,6 +73,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const supervisor = await openRunSupervisor({ ...context, operations })
   opened.defer(() => supervisor.close())
   await removeUnrecordedRuns(context)
+  if (warmLimit(context) > 0) opened.use(keepShrinking(poolFiller, input))
   poolFiller.fill()
   context.growth.start()
   reportRefusals(context, supervisor)
@@ -88,7 +91,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     listStored: () => disks.list(),
     start: (desired, signal) => supervisor.start(desired, signal),
     stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
-    setSecrets: (run, given) => input.networks.setSecrets(run, given),
+    setSecrets: (run, given) => input.networks.setSecrets(records.containerIdOf(run), given),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {
       supervisor.assertNoRunOf(sandbox)
@@ -116,68 +119,24 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       { name: 'disks', ready: disks.pooledCount, free: null },
       { name: 'user_namespaces', ready: users.pooledCount, free: null },
       { name: 'networks', ...input.networks.use() },
+      { name: 'warm_sandboxes', ready: warm.pooledCount, free: null },
     ],
+    warmStarts: () => warm.starts,
     close: () => parts.disposeAsync(),
   }
 }
 
-type RunServices = {
-  readonly activity: RunActivity
-  readonly poolFiller: PoolFiller
-}
+/** How often the warm sandboxes are compared with the starts of late while nothing starts. */
+const SHRINK_INTERVAL_MS = 60_000
 
-function makeRunOperations(context: OciContext, services: RunServices): RunOperations<OciRunRecord> {
-  const { captures, memoryKills, users, bootId } = context
-  const { activity, poolFiller } = services
-  return {
-    async newRecord(desired) {
-      const { spec } = desired
-      const hasVolumes = spec.mounts.some(({ type }) => type === 'named' || type === 'bind')
-      const { range_first, uid_shift } = await users.assign(desired.run_id, { hasVolumes })
-      return { ...newRunRecord(desired, bootId), spec, image: null, ids: { range_first, uid_shift } }
-    },
-    async start(desired, record, attempt) {
-      try {
-        await startRun(context, desired, { record, ...attempt })
-      } finally {
-        users.closeNamespaces(desired.run_id)
-        poolFiller.fillLater() // a start that failed may have taken a disk too
-      }
-    },
-    async observe(record, isBeingStarted) {
-      const phase = await confirmEnd(context, record, await observeRun(context, record, isBeingStarted))
-      if (phase.phase === 'ended') {
-        await context.networks.unpublish(record.run_id)
-        await captures.finish(record) // read the last output before the end is reported
-      }
-      return phase
-    },
-    isIdle({ run_id, spec }) {
-      const { idle_timeout_secs } = spec.lifecycle
-      if (idle_timeout_secs === null) return false
-      activity.track(run_id, idle_timeout_secs)
-      return activity.isIdle(run_id)
-    },
-    memoryKillsOf: (record) => memoryKills.reportedOf(record.run_id),
-    stopProcesses: (record, graceMs) => stopProcesses(context, record, graceMs),
-    readLastOutput: (record) => captures.finish(record),
-    release: (record) => releaseRun(context, record),
-    openMeter: ({ run_id, started }) =>
-      openCgroupMeter({
-        cgroup: join(cgroupParentOf(context.key), run_id),
-        diskFolder: rootfsPaths(context.mountDir, run_id).disk,
-        initPid: started?.init?.pid ?? null,
-      }),
-    resumeOutput(record) {
-      captures.begin({ ...record, shim: record.started?.shim ?? null })
-      memoryKills.adopt(record)
-    },
-    forget(run) {
-      captures.forget(run)
-      activity.forget(run)
-      memoryKills.forget(run)
-    },
-  }
+/** Ends warm sandboxes that nobody asks for any more. */
+function keepShrinking(poolFiller: PoolFiller, { clock, log }: Pick<OciDriverInput, 'clock' | 'log'>): AsyncDisposable {
+  const shrinking = repeat(() => poolFiller.fillLater(), {
+    pauseMs: SHRINK_INTERVAL_MS,
+    clock,
+    onFailure: (err) => log.warn({ err }, 'warm sandboxes that nobody asks for could not be ended'),
+  })
+  return { [Symbol.asyncDispose]: () => shrinking.close() }
 }
 
 async function openContext(input: OciDriverInput, opened: AsyncDisposableStack): Promise<OciContext> {
@@ -210,7 +169,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     imagesDir: folders.images,
     disks,
     diskLocks,
-    mountedAt: (run) => rootfsPaths(mountFolder, run).disk,
+    mountedAt: (run) => rootfsPaths(mountFolder, records.containerIdOf(asId<RunId>(run))).disk,
     reserve: settings.diskReserve,
     commands,
     uidShift: settings.uidShift,
@@ -265,10 +224,13 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
   }
 }
 
-/** Thaws disks that a killed worker may have left frozen in the middle of a snapshot. */
+/** Thaws disks that a killed worker may have left frozen in the middle of a snapshot. Only a disk that is ready has snapshots. */
 async function thawDisks({ records, disks, mountDir, commands }: OciContext): Promise<void> {
-  for (const { run_id, sandbox_id, is_released } of records.list())
-    if (!is_released) await commands.callSystem(['thaw', disks.pathOf(sandbox_id), rootfsPaths(mountDir, run_id).disk])
+  for (const record of records.list()) {
+    const { disk } = rootfsPaths(mountDir, containerIdOf(record))
+    if (record.is_released || !disks.isReady(record.sandbox_id)) continue
+    await commands.callSystem(['thaw', disks.pathOf(record.sandbox_id), disk])
+  }
 }
 
 /** Returns the container of a running run, or null if the run is not running. */
@@ -280,17 +242,18 @@ async function containerOf(context: OciContext, record: OciRunRecord): Promise<C
   if (observed.phase !== 'running' || started === null || started.init === null || image === null) return null
   const { name, command } = started.runtime
   const initPid = started.init.pid
+  const containerId = containerIdOf(record)
   // With gVisor or a virtual machine, the host can't enter the root of the sandbox's processes. For these runtimes, use
   // the path at which the host mounted the root.
   const hasHostRoot = name === 'crun' || name === 'runc'
   return {
-    id: run_id,
+    id: containerId,
     runtime: command,
     runtimeName: name,
     initPid,
-    rootPath: hasHostRoot ? `/proc/${String(initPid)}/root` : rootfsPaths(context.mountDir, run_id).root,
+    rootPath: hasHostRoot ? `/proc/${String(initPid)}/root` : rootfsPaths(context.mountDir, containerId).root,
     uidShift: started.uid_shift,
-    runDir: context.records.folderOf(run_id),
+    runDir: context.records.containerFolderOf(run_id),
     orgId: org_id,
     watchMemory: () => context.memoryKills.watch(run_id),
     commandCgroups: await limitCommandsOf(context, record, name),

@@ -19,14 +19,18 @@ export type OfferedShare = {
   readonly diskOvercommit: number
 }
 
-/** Measures the machine's capacity for sandboxes. The sizes of all disks together may be `diskLimitMib`. */
+/**
+ * Measures the machine's capacity for sandboxes. The sizes of all disks together may be `diskLimitMib`. `heldMib` is memory that the
+ * driver itself may take.
+ */
 export async function measureCapacity(
   { cpuOvercommit, hostReserveMib, diskReserve }: OfferedShare,
   diskLimitMib: number,
+  heldMib = 0,
 ): Promise<Capacity> {
   return {
     vcpus: availableParallelism() * cpuOvercommit,
-    memory_mib: Math.floor(memoryForSandboxes(hostReserveMib) * OFFERED_MEMORY_SHARE),
+    memory_mib: Math.max(0, Math.floor(memoryForSandboxes(hostReserveMib) * OFFERED_MEMORY_SHARE) - heldMib),
     disk_mib: (await diskReserve.isShort()) ? 0 : offeredDiskMib(diskLimitMib),
   }
 }

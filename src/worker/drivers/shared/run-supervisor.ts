@@ -212,7 +212,8 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
       else log.warn({ ...about, reason, err: failure }, 'start failed')
       try {
-        await recordEnd(record, { kind: 'start_failed', reason, message })
+        const latest = records.read(record.run_id) ?? record // the start may have changed its record
+        await recordEnd(latest, { kind: 'start_failed', reason, message })
       } catch (left) {
         // The outcome is recorded. Every later check of the runs tries again to release the remaining resources.
         log.error({ ...about, err: left }, 'cleaning up after a failed start failed')

@@ -21,9 +21,13 @@ import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts
 export type SandboxDisks = {
   /**
    * Returns the sandbox's stored disk, checked and ready to mount, or a new disk: a copy of the disk `from`, or an empty one if
-   * that is null.
+   * that is null. `spare` is the name of an empty disk of this size, which becomes the sandbox's.
    */
-  prepare(sandbox: SandboxId, sizeMib: number, from: string | null): Promise<SandboxDisk>
+  prepare(sandbox: SandboxId, sizeMib: number, from: string | null, spare?: string): Promise<SandboxDisk>
+  /** Formats an empty disk that is nobody's yet, and returns its path. The next worker deletes it if no sandbox got it. */
+  makeSpare(name: string, sizeMib: number): Promise<string>
+  /** Deletes a spare disk, which must not be mounted. Succeeds for an unknown one. */
+  deleteSpare(name: string): Promise<void>
   /** The path of a sandbox's disk, which may not exist. */
   pathOf(sandbox: SandboxId): string
   /** Marks a disk as ready and stores its image with it. From then on the disk is kept. */
@@ -130,7 +134,12 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
       if ((await holderOf(sandbox)) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
     },
     pathOf: (sandbox) => join(folderOf(sandbox), IMAGE),
-    async prepare(sandbox, sizeMib, from) {
+    async makeSpare(name, sizeMib) {
+      await format(imageOf(name), sizeMib)
+      return imageOf(name)
+    },
+    deleteSpare: (name) => rm(imageOf(name), { force: true }),
+    async prepare(sandbox, sizeMib, from, spare) {
       const path = join(folderOf(sandbox), IMAGE)
       if (isReady(sandbox)) {
         if (!(await isClean(path))) await repair(input.commands, path)
@@ -142,6 +151,10 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
       if (from !== null) {
         await input.commands.callSystem(['copy', from, path], { timeoutMs: COPY_TIMEOUT_MS })
         return { path, isNew: true, sizeMib, mountedAs: null }
+      }
+      if (spare !== undefined) {
+        await rename(imageOf(spare), path)
+        return { path, isNew: true, sizeMib, mountedAs: spare }
       }
       const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null
       if (mountedAs === null) await format(path, sizeMib)

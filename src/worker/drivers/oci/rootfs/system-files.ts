@@ -19,13 +19,23 @@ type SystemFilesInput = {
 
 /** Writes hostname, hosts, resolv.conf and the spec's scripts, and creates the targets of the driver's mounts. May be repeated. */
 export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput): Promise<void> {
+  const folders = ['/etc', SCRIPTS_FOLDER, ...(input.hasToolbox ? [TOOLS_FOLDER] : []), input.workdir]
+  await Promise.all(folders.map((folder) => createFolders(tree, folder)))
+  await Promise.all([putText(tree, INIT_PATH, { mode: 0o755, text: '' }), writeOwnFiles(tree, input)])
+}
+
+/**
+ * Writes hostname, hosts, resolv.conf and the spec's scripts. Unlike `writeSystemFiles`, it touches no target of a mount, so the
+ * container may exist: a mount ends if its target is replaced.
+ */
+export async function writeOwnFiles(
+  tree: RootTree,
+  input: Pick<SystemFilesInput, 'spec' | 'hostname' | 'network' | 'isFirstStart'>,
+): Promise<void> {
   const { spec } = input
   const patched = patchedPaths(spec.patches, input.isFirstStart)
   const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
-  const folders = ['/etc', SCRIPTS_FOLDER, ...(input.hasToolbox ? [TOOLS_FOLDER] : []), input.workdir]
-  await Promise.all(folders.map((folder) => createFolders(tree, folder)))
   await Promise.all([
-    putText(tree, INIT_PATH, { mode: 0o755, text: '' }),
     ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),
     ...Object.entries(spec.runtime.scripts).map(([name, text]) => {
       return putText(tree, posix.join(SCRIPTS_FOLDER, name), {
@@ -46,7 +56,10 @@ export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
   await putText(tree, '/tmp/.msb', { mode: 0o444, text: '' })
 }
 
-function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<string, string> {
+function identityFiles({
+  hostname,
+  network,
+}: Pick<SystemFilesInput, 'hostname' | 'network'>): ReadonlyMap<string, string> {
   const own = network.ipv4 ?? '127.0.1.1'
   return new Map([
     ['/etc/hostname', `${hostname}\n`],

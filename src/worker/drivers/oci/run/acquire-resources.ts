@@ -33,12 +33,13 @@ export type RunResources = {
 /**
  * Acquires the image, network, disk, mounts, cgroup and pipes of a run. Resources that don't need each other are
  * acquired at the same time. The first failure cancels the pull of the image. The function rejects with that failure
- * only after all other operations have ended, so that the caller's clean-up doesn't race with them.
+ * only after all other operations have ended, so that the caller's clean-up doesn't race with them. `resolved` is the image if it
+ * is already known.
  */
 export async function acquireResources(
   context: OciContext,
   desired: DesiredRun,
-  { signal, stopwatch }: StartAttempt,
+  { signal, stopwatch, resolved = null }: StartAttempt & { readonly resolved?: Image | null },
 ): Promise<RunResources> {
   const abort = new AbortController()
   const either = AbortSignal.any([signal, abort.signal])
@@ -52,14 +53,10 @@ export async function acquireResources(
   const volumes = openRunVolumes(context.volumes, desired)
   const pipes = workloadPipes(context.records.folderOf(run_id))
   const origin = once(() => findSnapshot(context, desired, either))
-  const image = acquire(
-    'image',
-    withStartFailure(
-      'image',
-      'the image could not be made ready',
-      resolveRunImage(context, desired, { origin, signal: either }),
-    ),
-  )
+  const image =
+    resolved === null
+      ? acquire('image', resolveRunImage(context, desired, { origin, signal: either }))
+      : Promise.resolve(resolved)
   const network = acquire(
     'network',
     withStartFailure(
@@ -111,14 +108,18 @@ async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise
   if (isMounted) await limitDiskOf(context, desired.run_id)
 }
 
-async function resolveRunImage(
+/** Resolves the image of a run: that of its disk, if the sandbox has one or gets a copy of one. */
+export async function resolveRunImage(
   context: OciContext,
   desired: DesiredRun,
   { origin, signal }: Pick<DiskParts, 'origin'> & { readonly signal: AbortSignal },
 ): Promise<Image> {
-  const pinned = (await context.disks.pinnedImageOf(desired.sandbox_id)) ?? (await origin())?.image ?? null
-  const log = context.logs.writerOf(desired.sandbox_id)
-  return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
+  const resolve = async (): Promise<Image> => {
+    const pinned = (await context.disks.pinnedImageOf(desired.sandbox_id)) ?? (await origin())?.image ?? null
+    const log = context.logs.writerOf(desired.sandbox_id)
+    return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
+  }
+  return await withStartFailure('image', 'the image could not be made ready', resolve())
 }
 
 type RootParts = {
@@ -168,9 +169,15 @@ async function findSnapshot(
   return { image: { ...(await fetchSnapshot(spec.snapshot_id, signal)), reference: spec.image }, disk: null }
 }
 
-type DiskParts = { readonly paths: RootfsPaths; readonly origin: () => Promise<Origin | null> }
+type DiskParts = {
+  readonly paths: RootfsPaths
+  readonly origin: () => Promise<Origin | null>
+  /** The name of an empty disk, which is mounted at `paths` already. Absent: the run gets one of its own. */
+  readonly spare?: string
+}
 
-async function prepareDisk(context: OciContext, desired: DesiredRun, parts: DiskParts): Promise<SandboxDisk> {
+/** Makes a run's disk ready and mounts it. Rejects with `StartError`. */
+export async function prepareDisk(context: OciContext, desired: DesiredRun, parts: DiskParts): Promise<SandboxDisk> {
   return await withStartFailure(
     'disk',
     "the sandbox's disk could not be made ready",
@@ -181,7 +188,7 @@ async function prepareDisk(context: OciContext, desired: DesiredRun, parts: Disk
 async function prepareLockedDisk(
   context: OciContext,
   desired: DesiredRun,
-  { paths, origin }: DiskParts,
+  { paths, origin, spare }: DiskParts,
 ): Promise<SandboxDisk> {
   const { disks, records, settings, users } = context
   const { run_id, sandbox_id } = desired
@@ -198,8 +205,9 @@ async function prepareLockedDisk(
   const from = isReady ? null : ((await origin())?.disk ?? null)
   if (from !== null && from.takenMib > (await settings.diskReserve.freeMib()))
     throw new StartError('disk', "the worker's disk has no space for a copy of the snapshot; try again later")
-  const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null)
+  const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null, spare)
   await disks.setHolder(sandbox_id, run_id)
+  if (spare !== undefined) return disk
   // A pooled disk is mounted already. Renaming its folder moves the mount with it.
   if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
   else await mountDisk(context, paths, disk.path)

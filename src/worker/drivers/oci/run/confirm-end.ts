@@ -1,7 +1,7 @@
 import type { ObservedPhase } from '../../shared/run-supervisor.ts'
 import { sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
-import type { OciRunRecord } from './run-records.ts'
+import { containerIdOf, type OciRunRecord } from './run-records.ts'
 
 /** How long an observation of a run waits for the end of processes that it killed. */
 const KILL_TIMEOUT_MS = 500
@@ -13,13 +13,13 @@ const KILL_POLL_MS = 5
  */
 export async function confirmEnd(
   { cgroups, clock, log }: Pick<OciContext, 'cgroups' | 'clock' | 'log'>,
-  record: Pick<OciRunRecord, 'run_id' | 'started' | 'is_stop_requested' | 'outcome'>,
+  record: Pick<OciRunRecord, 'run_id' | 'container_id' | 'started' | 'is_stop_requested' | 'outcome'>,
   phase: ObservedPhase,
 ): Promise<ObservedPhase> {
   if (phase.phase !== 'ended' || record.outcome !== null) return phase
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (;;) {
-    const pids = await cgroups.pids(record.run_id)
+    const pids = await cgroups.pids(containerIdOf(record))
     if (pids.length === 0) return phase
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     if (clock.monotonicMs() >= deadlineMs) {

@@ -3,7 +3,7 @@ import { unmountBelow } from '../../../mounts.ts'
 import { isServed } from '../../shared/pin-mounts.ts'
 import type { OciContext } from '../context.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
-import type { OciRunRecord } from './run-records.ts'
+import { containerIdOf, type OciRunRecord } from './run-records.ts'
 
 /** How long a server may take to write what it holds in memory to its image. */
 const END_TIMEOUT_MS = 10_000
@@ -20,17 +20,19 @@ export async function endImageServers(
     readonly cgroups: Pick<OciContext['cgroups'], 'commandPids'>
     readonly commands: CommandRunner
   },
-  { run_id, spec, started }: Pick<OciRunRecord, 'run_id' | 'spec' | 'started'>,
+  record: Pick<OciRunRecord, 'run_id' | 'container_id' | 'spec' | 'started'>,
 ): Promise<void> {
+  const { run_id, spec, started } = record
+  const container = containerIdOf(record)
   if (!spec.mounts.some(isServed)) return
   try {
-    await unmountBelow(rootfsPaths(context.mountDir, run_id).pins, context)
+    await unmountBelow(rootfsPaths(context.mountDir, container).pins, context)
   } catch (error) {
     context.log.warn({ run_id, err: error }, 'a disk image can not be unmounted; its server is killed')
     return // the caller unmounts again
   }
   const deadlineMs = context.clock.monotonicMs() + (started === null ? UNUSED_END_TIMEOUT_MS : END_TIMEOUT_MS)
-  while ((await context.cgroups.commandPids(run_id)).length > 0) {
+  while ((await context.cgroups.commandPids(container)).length > 0) {
     if (context.clock.monotonicMs() > deadlineMs) {
       if (started === null) return
       context.log.warn(

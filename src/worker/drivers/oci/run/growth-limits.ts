@@ -6,12 +6,12 @@ import type { DiskReserve } from '../../../disk-reserve.ts'
 import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
 import type { VolumeStorage } from '../../../volumes/volume-storage.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
-import type { OciRunRecords } from './run-records.ts'
+import { containerIdOf, type OciRunRecords } from './run-records.ts'
 
 /** Limits how much the disks of running sandboxes grow. */
 export type GrowthLimits = {
-  /** Limits the disk of a run that is about to start. */
-  limit(run: RunId): void
+  /** Limits the disk of a container that is about to start. */
+  limit(container: RunId): void
   /** Measures the disks of all started runs and limits them, now and each second until `close`. */
   start(): void
   close(): Promise<void>
@@ -38,23 +38,23 @@ export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, l
   let burstBytes = 0
   let repetition: Repetition | null = null
 
-  const measure = (run: RunId): readonly MeasuredDisk[] => {
-    const disk = measureDisk(rootfsPaths(mountDir, run).disk)
+  const measure = (container: RunId): readonly MeasuredDisk[] => {
+    const disk = measureDisk(rootfsPaths(mountDir, container).disk)
     return disk === null ? [] : [disk]
   }
   async function limitAll(): Promise<void> {
     const freeBytes = Math.max(0, (await reserve.freeMib()) * MIB - volumes.promisedBytes())
     const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
-    const disks = runs.flatMap(({ run_id }) => measure(run_id))
+    const disks = runs.flatMap((record) => measure(containerIdOf(record)))
     const shares = growthShares(freeBytes, disks)
     newcomersBytes = shares.equalBytes
     burstBytes = shares.burstBytes
     for (const disk of disks) limitGrowth(disk, Math.max(shares.equalBytes, burstBytes))
   }
   return {
-    limit(run_id) {
+    limit(container) {
       newcomersBytes /= 2 // one half for this disk, the other for the next ones
-      for (const disk of measure(run_id)) limitGrowth(disk, Math.max(newcomersBytes, burstBytes, FIRST_GROWTH_BYTES))
+      for (const disk of measure(container)) limitGrowth(disk, Math.max(newcomersBytes, burstBytes, FIRST_GROWTH_BYTES))
     },
     start() {
       repetition = repeat(limitAll, {

@@ -7,7 +7,8 @@ import { endOrphanedCallers } from '../../../processes/orphaned-callers.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
-import { deleteFromRuntime, killCommands, killProcesses, removeCgroups, removeMounts } from './release.ts'
+import { removeContainer } from './release.ts'
+import { containerIdOf, type OciRunRecord } from './run-records.ts'
 import { SHIM_NAME } from './shim.ts'
 
 /**
@@ -18,7 +19,7 @@ import { SHIM_NAME } from './shim.ts'
 export async function endOrphans(context: OciContext): Promise<void> {
   await endOrphanedCallers(context.clock)
   const started = context.records.list().filter((record) => record.started !== null)
-  const known = new Set(started.map((record) => record.run_id))
+  const known = new Set(started.flatMap(namesOf))
   const orphans = (await listRunNames(context)).filter((run) => !known.has(run))
   if (orphans.length === 0) return
   for (const name of await readdir('/proc')) {
@@ -35,26 +36,27 @@ export async function endOrphans(context: OciContext): Promise<void> {
 export async function disownRuns(context: OciContext): Promise<void> {
   const own = new Set(await context.cgroups.list())
   for (const record of context.records.list()) {
-    if (record.started === null || record.is_released || own.has(record.run_id)) continue
+    if (record.started === null || record.is_released || own.has(containerIdOf(record))) continue
     const started = { ...record.started, runtime: context.runtime, shim: null, init: null }
     await context.records.write({ ...record, started })
   }
 }
 
-/** Removes everything that belongs to a run without a readable record: processes, network, cgroup, mounts and files. */
+/**
+ * Removes every container that no readable record has, such as the warm sandboxes of an earlier worker: processes, network,
+ * cgroup, mounts and files.
+ */
 export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
-  const known = new Set(context.records.list().map((record) => record.run_id))
-  for (const run of await listRunNames(context)) {
-    if (known.has(run)) continue
-    await killProcesses(context, run)
-    await killCommands(context, run)
-    await deleteFromRuntime(context, context.runtime, run)
-    await Promise.all([context.networks.detach(run), removeCgroups(context, run), removeMounts(context, run)])
-    await context.records.delete(run)
-  }
+  const known = new Set(context.records.list().flatMap(namesOf))
+  for (const run of await listRunNames(context)) if (!known.has(run)) await removeContainer(context, run)
 }
 
-/** Lists every run that has a folder, a cgroup or a mount on this machine. */
+/** The names under which a run has folders, cgroups and mounts on this machine. */
+function namesOf(record: OciRunRecord): readonly RunId[] {
+  return [record.run_id, containerIdOf(record)]
+}
+
+/** Lists every run and container that has a folder, a cgroup or a mount on this machine. */
 async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise<readonly RunId[]> {
   const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
   const names = new Set([...(await records.names()), ...(await cgroups.list()), ...mounted])

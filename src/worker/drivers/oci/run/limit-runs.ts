@@ -8,6 +8,7 @@ import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import type { Cgroups } from '../cgroups/cgroups.ts'
 import { openCgroups } from '../cgroups/open-cgroups.ts'
 import { readKernelNumber } from '../cgroups/cgroup-files.ts'
+import { containerIdOf } from './run-records.ts'
 import type { RuntimeName } from './runtime.ts'
 import {
   limitsOf,
@@ -52,22 +53,19 @@ export async function openLimitedCgroups(
   return { cgroups, parentLimits }
 }
 
-type LimitedRun = { readonly run_id: RunId; readonly spec: SandboxSpec }
+type LimitedRun = { readonly run_id: RunId; readonly spec: SandboxSpec; readonly container_id?: RunId }
 
 /** Creates a run's cgroup with the limits that its spec and the settings name. May be repeated. */
-export async function limitRun(
-  { cgroups, settings, parentLimits }: OciContext,
-  { run_id, spec }: LimitedRun,
-): Promise<void> {
+export async function limitRun({ cgroups, settings, parentLimits }: OciContext, run: LimitedRun): Promise<void> {
   const policy = { most: settings.pidsLimit, perGib: settings.pidsPerGib, parent: parentLimits }
-  await cgroups.create(run_id, limitsOf(spec.resources, policy))
+  await cgroups.create(containerIdOf(run), limitsOf(run.spec.resources, policy))
 }
 
-/** Limits the rates of a run's disk, which must be mounted. Does nothing if the settings name no rates. */
-export async function limitDiskOf({ cgroups, settings, mountDir }: OciContext, run: RunId): Promise<void> {
+/** Limits the rates of a container's disk, which must be mounted. Does nothing if the settings name no rates. */
+export async function limitDiskOf({ cgroups, settings, mountDir }: OciContext, container: RunId): Promise<void> {
   if (!isThrottled(settings.diskThrottle)) return
-  const { dev } = statSync(rootfsPaths(mountDir, run).disk)
-  await cgroups.throttleDisk(run, dev, settings.diskThrottle)
+  const { dev } = statSync(rootfsPaths(mountDir, container).disk)
+  await cgroups.throttleDisk(container, dev, settings.diskThrottle)
 }
 
 /**
@@ -82,12 +80,12 @@ export async function limitCommandsOf(
     readonly cgroups: Pick<Cgroups, 'createForCommands'>
     readonly settings: Pick<OciSettings, 'sessionsPerSandbox'>
   },
-  { run_id, spec }: LimitedRun,
+  run: LimitedRun,
   runtime: RuntimeName,
 ): Promise<readonly string[]> {
   const language = runtime === 'crun' ? 'native' : 'go'
-  const limits = limitsOfCommands(spec.resources, { sessions: settings.sessionsPerSandbox, language })
-  return await cgroups.createForCommands(run_id, limits)
+  const limits = limitsOfCommands(run.spec.resources, { sessions: settings.sessionsPerSandbox, language })
+  return await cgroups.createForCommands(containerIdOf(run), limits)
 }
 
 /**
@@ -97,9 +95,10 @@ export async function limitCommandsOf(
 export async function limitAdoptedRuns(context: OciContext): Promise<void> {
   const existing = new Set(await context.cgroups.list())
   for (const record of context.records.list()) {
-    if (record.is_released || !existing.has(record.run_id)) continue
+    const container = containerIdOf(record)
+    if (record.is_released || !existing.has(container)) continue
     await limitRun(context, record)
-    if (existsSync(rootfsPaths(context.mountDir, record.run_id).disk)) await limitDiskOf(context, record.run_id)
+    if (existsSync(rootfsPaths(context.mountDir, container).disk)) await limitDiskOf(context, container)
   }
 }
 

@@ -7,7 +7,7 @@ import type { KernelLog, MemoryKill } from '../../../processes/kernel-log.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
 import type { Cgroups } from '../cgroups/cgroups.ts'
 import { describeMemoryKills } from '../cgroups/describe-memory-kills.ts'
-import type { OciRunRecord, OciRunRecords } from './run-records.ts'
+import { containerIdOf, type OciRunRecord, type OciRunRecords } from './run-records.ts'
 
 /**
  * The processes of runs that the kernel killed because memory ran out. Each kill is told in the sandbox's log and in the
@@ -34,7 +34,7 @@ export type MemoryKills = {
 type Deps = {
   readonly cgroups: Cgroups
   readonly kernelLog: KernelLog
-  readonly records: Pick<OciRunRecords, 'read' | 'list'>
+  readonly records: Pick<OciRunRecords, 'read' | 'list' | 'containerIdOf'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
   readonly log: Log
@@ -76,7 +76,8 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
     const kills = kernelLog.readMemoryKills()
     if (kills === null) return null
     if (kills.some(({ cgroup }) => cgroup === null)) lastUnknownMs = clock.monotonicMs()
-    const isOf = ({ cgroup }: MemoryKill): boolean => cgroup?.includes(`/${run}/`) === true
+    const container = records.containerIdOf(run)
+    const isOf = ({ cgroup }: MemoryKill): boolean => cgroup?.includes(`/${container}/`) === true
     const all = [...victims, ...kills]
     victims = all.filter((kill) => !isOf(kill)).slice(-KEPT_VICTIMS)
     return all.filter(isOf)
@@ -93,7 +94,7 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
     log.info(logFieldsOf(record), text)
   }
   const check = (run: RunId): number => {
-    const counter = cgroups.memoryKills(run)
+    const counter = cgroups.memoryKills(records.containerIdOf(run))
     const counted = countedOf(run)
     if (counter === null || counter <= counted.count) return counted.count
     const record = records.read(run)
@@ -117,19 +118,20 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
     },
     async endedByKill(record) {
       const { run_id } = record
+      const container = containerIdOf(record)
       check(run_id)
       const counted = countedOf(run_id)
       const isRecent = (ms: number): boolean => clock.monotonicMs() - ms < END_MS
-      if (cgroups.memoryKills(run_id) !== null) return isRecent(counted.lastMs)
+      if (cgroups.memoryKills(container) !== null) return isRecent(counted.lastMs)
       // The runtime has removed the cgroup with the counter (cgroup v1). The kernel's log remembers the kills.
       const which = takeVictims(run_id)
-      if (which === null) return await cgroups.hasReachedMemoryLimit(run_id)
+      if (which === null) return await cgroups.hasReachedMemoryLimit(container)
       if (which.length > 0) tell(record, counted.count + which.length, which)
-      return isRecent(counted.lastMs) || (isRecent(lastUnknownMs) && (await cgroups.hasReachedMemoryLimit(run_id)))
+      return isRecent(counted.lastMs) || (isRecent(lastUnknownMs) && (await cgroups.hasReachedMemoryLimit(container)))
     },
-    adopt({ run_id }) {
-      takeVictims(run_id)
-      countedOf(run_id).count = cgroups.memoryKills(run_id) ?? 0
+    adopt(record) {
+      takeVictims(record.run_id)
+      countedOf(record.run_id).count = cgroups.memoryKills(containerIdOf(record)) ?? 0
     },
     reportedOf(run) {
       const counted = runs.get(run)

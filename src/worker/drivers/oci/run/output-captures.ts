@@ -25,7 +25,7 @@ export type OutputCaptures = {
 export type CapturedRun = Pick<OciRunRecord, 'run_id' | 'sandbox_id'> & { readonly shim: ProcessIdentity | null }
 
 type OutputCapturesDeps = {
-  readonly records: Pick<OciRunRecords, 'folderOf'>
+  readonly records: Pick<OciRunRecords, 'containerFolderOf'>
   readonly bootId: string
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
@@ -52,7 +52,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
   const begin = ({ run_id, sandbox_id, shim }: CapturedRun): void => {
     if (captures.has(run_id)) return
     const writer = logs.writerOf(sandbox_id)
-    const paths = workloadPipes(records.folderOf(run_id))
+    const paths = workloadPipes(records.containerFolderOf(run_id))
     const pipes: Pipe[] = []
     captures.set(run_id, { pipes, shim, finishing: null })
     try {

@@ -5,6 +5,7 @@ import type { Probe } from '../../driver.ts'
 import { supportedBy } from '../../shared/network-abilities.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
+import { WARM_MEMORY_MIB, warmLimit } from '../warm-limit.ts'
 import { findLackingImageAbilities } from './disk-image-abilities.ts'
 import { describeUserIds } from '../users/sandbox-users.ts'
 
@@ -38,7 +39,11 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
       default_disk_mib: Math.min(settings.defaultDiskMib, settings.maxDiskMib),
       publishes: context.networks.publishes,
     },
-    capacity: await measureCapacity(settings, await context.disks.measureLimitMib()),
+    capacity: await measureCapacity(
+      settings,
+      await context.disks.measureLimitMib(),
+      warmLimit(context) * WARM_MEMORY_MIB,
+    ),
   }
 }
 

@@ -10,7 +10,7 @@ import { removePins } from '../../shared/pin-mounts.ts'
 import type { OciContext } from '../context.ts'
 import { endImageServers } from './end-image-servers.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
-import type { OciRunRecord } from './run-records.ts'
+import { containerIdOf, type OciRunRecord } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 
 const KILL_TIMEOUT_MS = 10_000
@@ -20,25 +20,31 @@ const RUNTIME_TIMEOUT_MS = 20_000
 
 /** Kills a run's processes, frees its network, cgroup and mounts, and releases its disk. Implements `RunOperations.release`. */
 export async function releaseRun(context: OciContext, record: OciRunRecord): Promise<void> {
-  const run = record.run_id
-  await killProcesses(context, run)
+  const container = containerIdOf(record)
+  await killProcesses(context, container)
   await endImageServers(context, record)
-  await killCommands(context, run)
+  await killCommands(context, container)
   // A runtime that sees its container end deletes the container's state. State is left only if the runtime died with
   // the container.
   const hasRuntimeState =
-    context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
-  if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, run)
-  await Promise.all([context.networks.detach(run), removeCgroups(context, run), releaseDisk(context, record)])
+    context.records.readExit(record.run_id) === null &&
+    existsSync(join(context.records.folderOf(container), 'config.json'))
+  if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, container)
+  await Promise.all([
+    context.networks.detach(container),
+    removeCgroups(context, container),
+    releaseDisk(context, record),
+  ])
   // Another run may get the ids only now: no process and no mount with them is left.
   if (record.ids !== undefined) context.users.free(record.ids)
 }
 
 /** Releases a run's disk. If the sandbox's first start failed, also deletes the disk, because it contains no data. */
-async function releaseDisk(context: OciContext, { run_id, sandbox_id }: OciRunRecord): Promise<void> {
+async function releaseDisk(context: OciContext, record: OciRunRecord): Promise<void> {
   const { disks, diskLocks } = context
+  const { run_id, sandbox_id } = record
   await diskLocks.run(sandbox_id, async () => {
-    await removeMounts(context, run_id)
+    await removeMounts(context, containerIdOf(record))
     await disks.releaseHolder(sandbox_id, run_id)
     if (!disks.isReady(sandbox_id) && (await disks.holderOf(sandbox_id)) === null) await disks.delete(sandbox_id)
   })
@@ -57,6 +63,22 @@ export async function removeMounts(
   for (const folder of [paths.root, paths.disk, paths.devices, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)
   }
+}
+
+/**
+ * Removes everything that belongs to a container of no run: processes, network, cgroups, mounts and files. Succeeds for an unknown
+ * container.
+ */
+export async function removeContainer(context: OciContext, container: RunId): Promise<void> {
+  await killProcesses(context, container)
+  await killCommands(context, container)
+  await deleteFromRuntime(context, context.runtime, container)
+  await Promise.all([
+    context.networks.detach(container),
+    removeCgroups(context, container),
+    removeMounts(context, container),
+  ])
+  await context.records.delete(container)
 }
 
 /**

@@ -1,4 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { Image } from '../../../images/image.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../../logs/lifecycle-lines.ts'
 import { logFieldsOf } from '../../shared/run-records.ts'
 import { assertScriptNames, requireSecrets } from '../../shared/desired-run.ts'
@@ -7,27 +8,28 @@ import type { OciContext } from '../context.ts'
 import { acquireResources } from './acquire-resources.ts'
 import { limitCommandsOf } from './limit-runs.ts'
 import { prepareRootfs } from './prepare-rootfs.ts'
-import type { OciRunRecord } from './run-records.ts'
+import type { OciRunRecord, StartedContainer } from './run-records.ts'
 import { startShim } from './shim.ts'
 
 /**
- * Starts the container of a run. Writes and returns the run's record once the container accepts commands. Implements
- * `RunOperations.start`.
+ * Starts the container of a run. Writes and returns the run's record once the container accepts commands. `resolved` is the image
+ * if it is already known.
  */
 export async function startRun(
   context: OciContext,
   desired: DesiredRun,
-  { record, signal, stopwatch }: StartAttempt & { readonly record: OciRunRecord },
+  { record, ...attempt }: StartAttempt & { readonly record: OciRunRecord; readonly resolved?: Image | null },
 ): Promise<OciRunRecord> {
+  const { signal, stopwatch } = attempt
   assertScriptNames(desired.spec)
   requireSecrets(desired)
-  const resources = await acquireResources(context, desired, { signal, stopwatch })
+  const resources = await acquireResources(context, desired, attempt)
   const { facts, ...prepared } = await stopwatch.measure('files', prepareRootfs(context, desired, resources))
   signal.throwIfAborted()
   context.growth.limit(desired.run_id) // not before: the worker's own files may take of the reserve
   const { runtime, launcher, records, clock } = context
   const { pipes, paths, image } = resources
-  const { run_id, sandbox_id } = desired
+  const { run_id } = desired
   const shim = {
     run: run_id,
     ...prepared,
@@ -41,12 +43,20 @@ export async function startRun(
     signal,
   }
   const processes = await stopwatch.measure('runtime', startShim(shim))
-  writeSystemLine(context.logs.writerOf(sandbox_id), record.log_level, LIFECYCLE_LINES.started)
-  context.captures.begin({ ...record, shim: processes.shim })
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
-  const written = { ...record, image: image.config, facts, started }
-  await records.write(written)
+  const written = await recordStart(context, { ...record, image: image.config, facts, started })
   context.log.debug({ ...logFieldsOf(desired), phases: stopwatch.phases() }, 'started')
   return written
+}
+
+/** Writes the record of a run whose container accepts commands, and begins to read its output. */
+export async function recordStart(
+  { logs, captures, records }: Pick<OciContext, 'logs' | 'captures' | 'records'>,
+  record: OciRunRecord & { readonly started: StartedContainer },
+): Promise<OciRunRecord> {
+  writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
+  captures.begin({ ...record, shim: record.started.shim })
+  await records.write(record)
+  return record
 }

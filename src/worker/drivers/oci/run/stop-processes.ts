@@ -2,7 +2,7 @@ import type { OciContext } from '../context.ts'
 import { workloadCommand } from '../../shared/desired-run.ts'
 import { isAlive, sendSignal } from '../../../processes/process-identity.ts'
 import { killProcesses } from './release.ts'
-import type { OciRunRecord, StartedContainer } from './run-records.ts'
+import { containerIdOf, type OciRunRecord, type StartedContainer } from './run-records.ts'
 
 /** SIGRTMIN+4, which asks systemd to power off (systemd(1)). An init without a handler for it is killed after the grace. */
 const HALT_SIGNAL = 38
@@ -24,7 +24,7 @@ export async function stopProcesses(context: OciContext, record: OciRunRecord, g
   if (started.runtime.name === 'crun' || started.runtime.name === 'runc')
     await stopContainer(context, record, { started, graceMs })
   else await stopByRuntime(context, record, { started, graceMs })
-  await killProcesses(context, record.run_id)
+  await killProcesses(context, containerIdOf(record))
   await waitFor(context, SHIM_TIMEOUT_MS, () => isOver(context, record, started))
 }
 
@@ -37,12 +37,12 @@ async function stopContainer(
 ): Promise<void> {
   if (record.spec.init !== null) {
     if (started.init !== null && isAlive(started.init)) sendSignal(started.init.pid, HALT_SIGNAL)
-    await waitFor(context, graceMs, async () => (await context.cgroups.pids(record.run_id)).length === 0)
+    await waitFor(context, graceMs, async () => (await context.cgroups.pids(containerIdOf(record))).length === 0)
     return
   }
   const hasNoWorkload = record.image !== null && workloadCommand(record.spec, record.image) === null
   const others = async (): Promise<readonly number[]> => {
-    const pids = await context.cgroups.pids(record.run_id)
+    const pids = await context.cgroups.pids(containerIdOf(record))
     return hasNoWorkload ? pids.filter((pid) => pid !== started.init?.pid) : pids
   }
   for (const pid of await others()) sendSignal(pid, 'SIGTERM')
@@ -59,9 +59,9 @@ async function stopByRuntime(
     const [file = '', ...args] = [...started.runtime.command, ...options]
     await context.commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
   }
-  const kill = (signal: string): Promise<void> => call('kill', '--all', record.run_id, signal)
+  const kill = (signal: string): Promise<void> => call('kill', '--all', containerIdOf(record), signal)
   if (record.spec.init === null) await kill('TERM')
-  else await call('exec', '-user', '0:0', '-cap', 'CAP_KILL', record.run_id, '/bin/sh', '-c', HALT_COMMAND)
+  else await call('exec', '-user', '0:0', '-cap', 'CAP_KILL', containerIdOf(record), '/bin/sh', '-c', HALT_COMMAND)
   await waitFor(context, graceMs, () => isOver(context, record, started))
   if (!isOver(context, record, started)) await kill('KILL')
 }

@@ -9,6 +9,8 @@ export type IdRanges = {
   allocate(): number | null
   /** Frees a range. Does nothing for a range that is not held. */
   free(first: number): void
+  /** How many ranges are free. */
+  readonly freeCount: number
 }
 
 type IdRangesInput = {
@@ -37,6 +39,9 @@ export function makeIdRanges({ range, held, startAt }: IdRangesInput): IdRanges 
     },
     free(first) {
       taken.delete(indexOf(first))
+    },
+    get freeCount() {
+      return Math.max(0, count - taken.size)
     },
   }
 }

@@ -42,6 +42,8 @@ export type SandboxUsers = {
   fillPool(): Promise<void>
   /** The number of namespaces in the pool. */
   readonly pooledCount: number
+  /** How many further runs may get a range. */
+  readonly freeCount: number
   close(): void
 }
 
@@ -179,6 +181,9 @@ export async function openSandboxUsers(input: SandboxUsersInput): Promise<Sandbo
     },
     get pooledCount() {
       return pool.size
+    },
+    get freeCount() {
+      return ranges.freeCount + pool.size
     },
     close() {
       isClosed = true

@@ -1,0 +1,86 @@
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import { withStartFailure } from '../../../start-error.ts'
+import type { Image } from '../../../images/image.ts'
+import { logFieldsOf } from '../../shared/run-records.ts'
+import { assertScriptNames } from '../../shared/desired-run.ts'
+import type { StartAttempt } from '../../shared/run-supervisor.ts'
+import type { OciContext } from '../context.ts'
+import { rootfsPaths } from '../rootfs/root-mounts.ts'
+import { writeOwnFiles } from '../rootfs/system-files.ts'
+import { prepareDisk, resolveRunImage } from '../run/acquire-resources.ts'
+import { limitRun } from '../run/limit-runs.ts'
+import type { OciRunRecord } from '../run/run-records.ts'
+import { recordStart, startRun } from '../run/start.ts'
+import { removeWarmSandbox, type WarmSandbox } from './make-warm-sandbox.ts'
+
+type WarmStart = StartAttempt & { readonly record: OciRunRecord; readonly warm: WarmSandbox }
+
+/**
+ * Starts a run in the warm sandbox that its record names. Applies what the run has of its own: its disk, limits, host name and
+ * files. If the image has changed since the warm sandbox was made, removes the warm sandbox and starts the run in a container of
+ * its own. Rejects like `startRun`.
+ */
+export async function startFromWarm(context: OciContext, desired: DesiredRun, start: WarmStart): Promise<void> {
+  const { record, warm, signal, stopwatch } = start
+  const origin = (): Promise<null> => Promise.resolve(null)
+  const image = await stopwatch.measure('image', resolveRunImage(context, desired, { origin, signal }))
+  if (isSameImage(image, warm.image)) {
+    await finishStart(context, desired, { ...start, image })
+    return
+  }
+  await removeWarmSandbox(context, warm)
+  const { range_first, uid_shift } = await context.users.assign(desired.run_id, { hasVolumes: false })
+  const { container_id: _removed, ...rest } = record
+  const plain = { ...rest, ids: { range_first, uid_shift } }
+  await context.records.write(plain)
+  await startRun(context, desired, { record: plain, signal, stopwatch, resolved: image })
+}
+
+function isSameImage(one: Image, other: Image): boolean {
+  return one.digest === other.digest && JSON.stringify(one.layers) === JSON.stringify(other.layers)
+}
+
+async function finishStart(
+  context: OciContext,
+  desired: DesiredRun,
+  { record, warm, image, signal, stopwatch }: WarmStart & { readonly image: Image },
+): Promise<void> {
+  const { spec, network_ranges } = desired
+  assertScriptNames(spec)
+  const paths = rootfsPaths(context.mountDir, warm.id)
+  const hostname = spec.runtime.hostname ?? desired.slug
+  const tree = { root: paths.root, owner: warm.ids.uid_shift, isFresh: true }
+  const limits = async (): Promise<void> => {
+    await limitRun(context, { ...desired, container_id: warm.id })
+    context.growth.limit(warm.id)
+  }
+  const files = async (): Promise<void> => {
+    const { pid, startTicks } = warm.init
+    await context.commands.callSystem(['hostname', String(pid), String(startTicks), hostname])
+    await writeOwnFiles(tree, { spec, hostname, network: await network, isFirstStart: true })
+  }
+  const network = stopwatch.measure(
+    'network',
+    withStartFailure(
+      'network',
+      "the sandbox's network could not be made",
+      context.networks.attach(warm.id, spec.network, network_ranges),
+    ),
+  )
+  const ended = await Promise.allSettled([
+    network,
+    stopwatch.measure(
+      'disk',
+      prepareDisk(context, desired, { paths, origin: () => Promise.resolve(null), spare: warm.id }),
+    ),
+    stopwatch.measure('limits', withStartFailure('host', "the sandbox's limits could not be set", limits())),
+    stopwatch.measure('files', withStartFailure('config', "the sandbox's files could not be written", files())),
+  ])
+  for (const one of ended) if (one.status === 'rejected') throw one.reason
+  signal.throwIfAborted()
+  await context.disks.markReady(desired.sandbox_id, image)
+  const { shim, init, facts } = warm
+  const started = { uid_shift: warm.ids.uid_shift, runtime: context.runtime, shim, init }
+  await recordStart(context, { ...record, image: image.config, facts, started })
+  context.log.debug({ ...logFieldsOf(desired), container_id: warm.id, phases: stopwatch.phases() }, 'started')
+}
