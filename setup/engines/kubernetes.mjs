@@ -1,15 +1,20 @@
-// A real Kubernetes of one node in a machine of its own (machine.mjs). It has no cluster DNS, no kube-proxy, no enforcer of
-// NetworkPolicy, and no way to the internet.
+// A real Kubernetes of one node in a machine of its own (machine.mjs). It has no enforcer of NetworkPolicy, and no way to the
+// internet. kubernetes-services.mjs stands in for kube-proxy and DNS.
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
 import { makeCertificates } from './kubernetes-certificates.mjs'
 import { startMachine, runInMachine, waitFor } from './machine.mjs'
 
 const subnet = '10.244.0'
 const node = `${subnet}.1`
 const bridge = 'kube0'
-const url = 'https://127.0.0.1:6443'
+/** The addresses of the Service `kubernetes`, where the API server itself listens, and of the DNS server. */
+const apiService = '10.96.0.1'
+const dns = '10.96.0.10'
+const url = `https://${apiService}`
+const services = fileURLToPath(new URL('kubernetes-services.mjs', import.meta.url))
 const partLimitMs = 120_000
 
 /**
@@ -25,8 +30,10 @@ export async function startKubernetes(programs, { images = [] } = {}) {
     const kubectl = (...args) => spawnSync('nsenter', [`--net=/proc/${machine.pid}/ns/net`, join(machine.folder, 'tools/kubectl'), ...args], { encoding: 'utf8' }) // prettier-ignore
     await waitFor(machine, 'apiserver', partLimitMs, () => kubectl('get', '--raw', '/readyz').status === 0)
     startNode(machine, folders)
+    machine.part('services', `exec ${process.execPath} ${services} ${machine.folder}/kubeconfig ${dns}`)
     const ctr = join(machine.folder, 'tools/ctr')
     await waitFor(machine, 'containerd', partLimitMs, () => spawnSync(ctr, ['version']).status === 0)
+    startKubelet(machine, folders)
     const loaded = [join(programs, 'pause.tar'), join(programs, 'box.tar'), ...images]
     for (const archive of loaded) runInMachine(machine, ctr, ['images', 'import', archive])
     await waitFor(machine, 'kubelet', partLimitMs, () => isSchedulable(kubectl('get', 'node', 'node', '-o', 'json')))
@@ -62,7 +69,7 @@ function prepare(machine, programs) {
   const at = Object.fromEntries(['conf', 'run', 'state', 'tools', 'cni'].map((name) => [name, join(folder, name)]))
   for (const path of Object.values(at)) mkdirSync(path)
   const pki = join(folder, 'pki')
-  makeCertificates(pki, { node, service: '10.96.0.1', url })
+  makeCertificates(pki, { node, service: apiService, url })
   const kubeconfig = join(folder, 'kubeconfig')
   spawnSync('cp', [join(pki, 'admin.kubeconfig'), kubeconfig])
   const wrap = (name, words) => writeFileSync(join(at.tools, name), `#!/bin/sh\nexec ${words} "$@"\n`, { mode: 0o755 })
@@ -72,7 +79,7 @@ function prepare(machine, programs) {
   writeFileSync(join(at.cni, '10-bridge.conflist'), JSON.stringify(networkConfig(at)))
   writeFileSync(join(at.conf, 'resolv.conf'), '')
   writeFileSync(join(at.conf, 'kubelet.json'), JSON.stringify(kubeletConfig(machine, at, pki)))
-  runInMachine(machine, 'sh', ['-c', `ip link add ${bridge} type bridge && ip addr add ${node}/24 dev ${bridge} && ip link set ${bridge} up`]) // prettier-ignore
+  runInMachine(machine, 'sh', ['-c', `ip link add ${bridge} type bridge && ip addr add ${node}/24 dev ${bridge} && ip link set ${bridge} up && ip addr add ${apiService}/32 dev lo`]) // prettier-ignore
   return { ...at, pki }
 }
 
@@ -80,7 +87,7 @@ function startControlPlane({ folder, part }, { state, pki }) {
   const kubernetes = `${folder}/engine/bin/kubernetes`
   part('etcd', `exec ${kubernetes} etcd --name node --data-dir ${state}/etcd --unsafe-no-fsync --log-level warn`)
   const apiserver = [
-    'kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 --secure-port 6443',
+    `kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address ${apiService} --secure-port 443`,
     `--advertise-address ${node} --endpoint-reconciler-type none --service-cluster-ip-range 10.96.0.0/16`,
     `--tls-cert-file ${pki}/apiserver.crt --tls-private-key-file ${pki}/apiserver.key --client-ca-file ${pki}/ca.crt`,
     `--service-account-issuer https://kubernetes.default.svc --service-account-key-file ${pki}/accounts.pub`,
@@ -93,7 +100,7 @@ function startControlPlane({ folder, part }, { state, pki }) {
   part('apiserver', `exec ${kubernetes} ${apiserver.join(' ')}`)
 }
 
-function startNode({ folder, part }, { conf, state, pki }) {
+function startNode({ folder, part }, { conf, pki }) {
   const kubernetes = `${folder}/engine/bin/kubernetes`
   const alone = '--leader-elect=false --secure-port 0'
   part('scheduler', `exec ${kubernetes} kube-scheduler --kubeconfig ${pki}/scheduler.kubeconfig ${alone}`)
@@ -103,11 +110,16 @@ function startNode({ folder, part }, { conf, state, pki }) {
   ]
   part('controllers', `exec ${kubernetes} ${controllers.join(' ')}`)
   part('containerd', `PATH=${folder}/engine/bin:$PATH exec containerd --config ${conf}/containerd.toml`)
-  const kubelet = `kubelet --config ${conf}/kubelet.json --kubeconfig ${pki}/kubelet.kubeconfig --root-dir ${state}/kubelet --cert-dir ${state}/kubelet/pki --hostname-override node --node-ip ${node}`
-  part(
-    'kubelet',
-    `exec unshare --mount --propagation unchanged bash -c '${keepTunables(conf)} exec ${kubernetes} ${kubelet}'`,
-  )
+}
+
+/** Starts the kubelet, which ends if containerd doesn't answer. */
+function startKubelet({ folder, part }, { conf, state, pki }) {
+  const options = [
+    `--config ${conf}/kubelet.json --kubeconfig ${pki}/kubelet.kubeconfig --root-dir ${state}/kubelet`,
+    `--cert-dir ${state}/kubelet/pki --hostname-override node --node-ip ${node}`,
+  ]
+  const command = `exec ${folder}/engine/bin/kubernetes kubelet ${options.join(' ')}`
+  part('kubelet', `exec unshare --mount --propagation unchanged bash -c '${keepTunables(conf)} ${command}'`)
 }
 
 /**
@@ -205,6 +217,8 @@ function kubeletConfig({ folder, name }, { conf, run }, pki) {
     cgroupRoot: `/${name}`,
     failSwapOn: false,
     failCgroupV1: false,
+    clusterDNS: [dns],
+    clusterDomain: 'cluster.local',
     resolvConf: `${conf}/resolv.conf`,
     podLogsDir: `${folder}/log/pods`,
     volumePluginDir: `${folder}/state/volume-plugins`,

@@ -19,7 +19,7 @@ mount -t sysfs sysfs /sys # that of this network
 mount --rbind "$folder/cgroup" /sys/fs/cgroup
 
 # Engines write to paths that no option changes. Those writes stay in the machine's folder.
-for path in etc opt run var; do
+for path in etc opt run usr var; do
   mkdir -p "$folder/overlay/$path"/{upper,work}
   mount -t overlay -o "lowerdir=/$path,upperdir=$folder/overlay/$path/upper,workdir=$folder/overlay/$path/work" overlay "/$path"
 done
