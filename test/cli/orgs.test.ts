@@ -77,7 +77,7 @@ test('org create creates an organization with owner and default volume, and prin
   assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)
   assert.match(
     await printed('org list'),
-    /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\nacme\tAcme\tstandard\t0\t-\ndefault\t/,
+    /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\ndefault\tdefault\t.*\nacme\tAcme\tstandard\t0\t-\n/,
   )
 })
 
