@@ -1058,6 +1058,8 @@ CREATE INDEX previews_public ON public.previews USING btree (org_id) WHERE (acce
 
 CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
 
+CREATE INDEX runs_across_midnight_of_sandbox ON public.runs USING btree (sandbox_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
+
 CREATE INDEX runs_active_of_org ON public.runs USING btree (org_id) WHERE (ended_at IS NULL);
 
 CREATE INDEX runs_deadline ON public.runs USING btree (deadline_at) WHERE ((ended_at IS NULL) AND (stop_requested_at IS NULL));
@@ -1073,6 +1075,8 @@ CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE 
 CREATE INDEX runs_publishing ON public.runs USING btree (worker_id) WHERE ((ended_at IS NULL) AND (ports IS NOT NULL));
 
 CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
+
+CREATE INDEX runs_rolled_up_of_sandbox ON public.runs USING btree (sandbox_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
 
 CREATE INDEX runs_stopping ON public.runs USING btree (worker_id) INCLUDE (sandbox_id, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NOT NULL) AND (stop_requested_at IS NOT NULL));
 

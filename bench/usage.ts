@@ -12,6 +12,8 @@ const RUNS = 1_000_000
 const SANDBOXES = 1_000
 const DAYS = 31
 const GOAL_MS = 100
+/** The goal for rows of a report by sandbox, read in pages, a second. */
+const PAGES_GOAL = 200_000
 const SAMPLES = 25
 
 type Range = { readonly since: Date; readonly until: Date }
@@ -32,6 +34,7 @@ export async function benchUsage(): Promise<readonly ResultRow[]> {
     await admin.query('VACUUM ANALYZE')
     const rows: ResultRow[] = [rolledUp]
     for (const report of reportsOn(org, month)) rows.push(await measure(cloud, admin, report))
+    rows.push(await measurePages(cloud, admin, { org, range: month }))
     return rows
   } finally {
     await admin.end()
@@ -43,31 +46,75 @@ function reportsOn(org: string, month: Range): readonly Report[] {
     since: new Date(month.since.getTime() + DAY_MS + 40_000_123),
     until: new Date(month.until.getTime() - DAY_MS - 30_000_456),
   }
-  const query = ({ since, until }: Range): string => `since=${since.toISOString()}&until=${until.toISOString()}`
-  const where = `org_id = '${org}' AND day >= '${month.since.toISOString()}' AND day < '${month.until.toISOString()}'`
+  const { days, where } = daysOf(org, month)
   const sums = 'sum(vcpu_ms), sum(memory_mib_ms), sum(disk_mib_ms)'
-  const days = `SELECT sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_days WHERE ${where}`
   const total = `SELECT day, ${sums} FROM usage_days WHERE ${where} GROUP BY day`
+  const bySandbox = (of: string, range: Range): readonly Report[] => [
+    {
+      what: `usage by sandbox, ${of}, first page of 1,000`,
+      path: `/v1/billing/usage/sandbox?${query(range)}&limit=1000`,
+      limit: `${days} ORDER BY day, sandbox_id LIMIT 1000`,
+      hasGoal: true,
+    },
+    {
+      what: `usage by sandbox, ${of}, all at once`,
+      path: `/v1/billing/usage/sandbox?${query(range)}`,
+      limit: days,
+      hasGoal: false,
+    },
+  ]
   return [
-    {
-      what: 'usage by sandbox, 31 days',
-      path: `/v1/billing/usage/sandbox?${query(month)}`,
-      limit: days,
-      hasGoal: true,
-    },
-    {
-      what: 'usage by sandbox, cut within days',
-      path: `/v1/billing/usage/sandbox?${query(cut)}`,
-      limit: days,
-      hasGoal: true,
-    },
+    ...bySandbox('31 days', month),
+    ...bySandbox('cut within days', cut),
     { what: 'usage, 31 days', path: `/v1/billing/usage?${query(month)}`, limit: total, hasGoal: true },
     { what: 'usage, cut within days', path: `/v1/billing/usage?${query(cut)}`, limit: total, hasGoal: true },
     { what: 'usage, this month', path: '/v1/billing/usage', limit: total, hasGoal: true },
-    { what: 'usage by sandbox, this month', path: '/v1/billing/usage/sandbox', limit: days, hasGoal: true },
     { what: 'quotas', path: '/v1/quotas', limit: total, hasGoal: true },
   ]
 }
+
+const query = ({ since, until }: Range): string => `since=${since.toISOString()}&until=${until.toISOString()}`
+
+/** The SQL that reads the rolled up days of a range, and its condition. */
+function daysOf(org: string, { since, until }: Range): { readonly days: string; readonly where: string } {
+  const where = `org_id = '${org}' AND day >= '${since.toISOString()}' AND day < '${until.toISOString()}'`
+  return { days: `SELECT sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_days WHERE ${where}`, where }
+}
+
+/** Reads all pages of a report by sandbox, one after the other. The limit reads the same rows by one bare SELECT. */
+async function measurePages(
+  cloud: Cloud,
+  admin: Client,
+  { org, range }: { readonly org: string; readonly range: Range },
+): Promise<ResultRow> {
+  let rows = 0
+  const readAll = async (): Promise<void> => {
+    rows = 0
+    for (let cursor = ''; ;) {
+      const bytes = await fetchBytes(cloud, `/v1/billing/usage/sandbox?${query(range)}&limit=10000${cursor}`)
+      const page: UsagePage = JSON.parse(bytes.toString())
+      rows += page.rows.length
+      if (page.next_cursor === null) return
+      cursor = `&cursor=${page.next_cursor}`
+    }
+  }
+  const ours = await sampleLatenciesMs(SAMPLES, readAll)
+  const { days } = daysOf(org, range)
+  const bare = await sampleLatenciesMs(SAMPLES, () => admin.query({ text: days, rowMode: 'array' }))
+  const [rate, bareRate] = [(rows / median(ours)) * 1000, (rows / median(bare)) * 1000]
+  return {
+    benchmark: 'usage',
+    what: 'usage by sandbox, 31 days, all pages of 10,000',
+    measured: `${formatRate(rate)} rows`,
+    limit: `bare SELECT of the days ${formatRate(bareRate)} rows`,
+    ratio: rate / bareRate,
+    goal: `>= ${PAGES_GOAL.toLocaleString('en-US')} /s`,
+    isMet: rate >= PAGES_GOAL,
+    samples: { ours, bare, rows },
+  }
+}
+
+type UsagePage = { readonly rows: readonly unknown[]; readonly next_cursor: string | null }
 
 async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal }: Report): Promise<ResultRow> {
   const bytes = await fetchBytes(cloud, path)

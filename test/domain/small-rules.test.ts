@@ -58,6 +58,25 @@ test('a cursor decodes in the list that encoded it, and any other text is refuse
     }),
   )
   fc.assert(fc.property(fc.string(), (text) => assert.throws(() => decodeCursor('events', text), Problem)))
+  const id = '01a20ed9-a840-71f4-80fd-2c5c9cc04c65'
+  const isRead = (after: string): boolean => {
+    const cursor = encodeCursor('usage_by_sandbox', after)
+    try {
+      return decodeCursor('usage_by_sandbox', cursor) === after
+    } catch {
+      return false
+    }
+  }
+  assert.ok(isRead(`2028-02-29 ${id}`))
+  for (const after of [
+    id,
+    `2028-02-30 ${id}`,
+    `2028-2-29 ${id}`,
+    `2028-02-29 ${id} `,
+    '2028-02-29',
+    `2028-02-29T00:00:00Z ${id}`,
+  ])
+    assert.ok(!isRead(after), after)
 })
 
 test('a guest path never leaves the root, and normalizing it again changes nothing', () => {

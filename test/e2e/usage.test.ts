@@ -62,6 +62,45 @@ describe('usage over HTTP', { skip: whyNoServer() }, () => {
     await mustCall(server, 'get_storage_breakdown')
   })
 
+  test('a report by sandbox in pages has the rows of the whole report, and a bad cursor or limit is refused', async () => {
+    const whole = await breakdown()
+    assert.ok(!('next_cursor' in whole) && !('has_more' in whole))
+    const past = { since: '2020-02-02T00:00:00Z', until: '2020-02-03T00:00:00Z', limit: '1' }
+    const { rows, has_more, next_cursor } = await mustCall(server, 'get_sandbox_breakdown', { query: past })
+    assert.deepEqual([rows, has_more, next_cursor], [[], false, null])
+    const pages: (typeof whole)[] = []
+    let next: string | undefined
+    do {
+      const page: typeof whole = await mustCall(server, 'get_sandbox_breakdown', {
+        query: next === undefined ? { limit: '1' } : { cursor: next, limit: '1' },
+      })
+      assert.ok(page.rows.length <= 1)
+      pages.push(page)
+      next = page.next_cursor ?? undefined
+    } while (next !== undefined)
+    assert.deepEqual(
+      pages.flatMap((page) => page.rows).map(({ sandbox_id, day }) => [sandbox_id, day]),
+      whole.rows.map(({ sandbox_id, day }) => [sandbox_id, day]),
+    )
+    for (const [query, field] of [
+      [{ cursor: 'none' }, 'query.cursor'],
+      [
+        {
+          cursor: Buffer.from(JSON.stringify({ v: 1, list: 'usage_by_sandbox', after: `2028-02-31 ${id}` })).toString(
+            'base64url',
+          ),
+        },
+        'query.cursor',
+      ],
+      [{ limit: '0' }, 'query.limit'],
+      [{ limit: '10001' }, 'query.limit'],
+    ] as const) {
+      const answer = await call(server, 'get_sandbox_breakdown', { query })
+      assert.equal(answer.status, 400, answer.text)
+      assert.ok(answer.text.includes(field), `${answer.text} does not name ${field}`)
+    }
+  })
+
   test('a usage query with an invalid range is refused by field, and one for a range before the first run is empty', async () => {
     const ids = ['get_usage', 'get_sandbox_breakdown', 'get_storage_breakdown'] as const
     for (const operation of ids) {

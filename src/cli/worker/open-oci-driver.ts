@@ -108,7 +108,14 @@ export async function openOciDriver(
   opened.defer(() => {
     loopback.close()
   })
-  const guests = makeContainerGuests({ log, launcher, sessions, loopback, pty: loadPtyBinding() })
+  const guests = makeContainerGuests({
+    log,
+    launcher,
+    commands: helper.commands,
+    sessions,
+    loopback,
+    pty: loadPtyBinding(),
+  })
   const driver = await makeOciDriver({
     dir: ociFolder(config),
     key,

@@ -20,6 +20,21 @@ export const UsageQuery = requestObject({
   ),
 })
 
+/** With `limit` or `cursor`, the reply is a page. Without them, it has all rows. */
+export const SandboxUsageQuery = requestObject({
+  ...UsageQuery.properties,
+  cursor: Type.Optional(
+    Type.String({ description: 'The `next_cursor` of the previous page. Pass the same `since` and `until`.' }),
+  ),
+  limit: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: 10_000,
+      description: 'The maximum number of rows in the page. Default with a cursor: 10,000. Without both: no pages.',
+    }),
+  ),
+})
+
 const UsageLineItem = Type.Object(
   {
     name: Type.String(),
@@ -80,10 +95,15 @@ const SandboxIdentity = Type.Object(
 )
 
 export const UsageBreakdownReply = Type.Object(
-  { rows: Type.Array(SandboxDailyUsage), sandboxes: Type.Array(SandboxIdentity) },
+  {
+    rows: Type.Array(SandboxDailyUsage),
+    sandboxes: Type.Array(SandboxIdentity),
+    has_more: Type.Optional(Type.Boolean({ description: 'Whether another page follows. Only in pages.' })),
+    next_cursor: Type.Optional(nullable(Type.String({ description: 'The `cursor` of the next page. Only in pages.' }))),
+  },
   {
     title: 'UsageBreakdown',
-    description: 'One row for each sandbox and day with usage, and the names of the sandboxes.',
+    description: 'One row for each sandbox and day with usage, by day, and the names of the sandboxes.',
   },
 )
 
@@ -133,8 +153,9 @@ export const USAGE_OPERATIONS = {
     path: '/v1/billing/usage/sandbox',
     tag: 'Usage',
     summary: 'Get usage by sandbox and day',
-    description: 'A range with more than 400,000 rows is refused. `sandyard usage export` has no such limit.',
-    query: UsageQuery,
+    description:
+      'With `limit` or `cursor`, the reply is a page. A page may have fewer rows than `limit`, or none, although more follow. Without them, a range with more than 400,000 rows is refused.',
+    query: SandboxUsageQuery,
     reply: jsonReply(UsageBreakdownReply, 'Usage by sandbox and day.'),
   }),
   get_storage_breakdown: defineOperation({

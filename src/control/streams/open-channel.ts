@@ -45,8 +45,10 @@ export async function openChannel(
   id: SandboxId,
   signal: AbortSignal,
 ): Promise<OpenChannel> {
-  const sandbox = await getSandbox(deps, caller, { id })
-  const run = await deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id))
+  const [sandbox, run] = await Promise.all([
+    getSandbox(deps, caller, { id }),
+    deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id)),
+  ])
   if (sandbox.status !== 'running' || run === null) throw invalidStateTransition(sandbox.status, ['running'])
   const releasePermit = deps.channelLimit.acquire(sandbox)
   const watch = deps.callerWatcher.watch(caller)

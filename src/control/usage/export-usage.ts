@@ -1,8 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { SandboxId } from '../../domain/ids.ts'
-import { splitIntoDays } from '../../domain/usage/metering.ts'
 import type { RequestedRange } from '../../domain/usage/usage-range.ts'
-import * as usage from '../../store/usage/usage.ts'
+import { sandboxDays, type DayPosition, type SandboxDay } from '../../store/usage/sandbox-days.ts'
+import { sandboxNames, type UsageQuery } from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
 import { requireKept, usageQueryOf } from './read-usage.ts'
 
@@ -13,10 +12,10 @@ const PAGE = 10_000
  * The usage of a sandbox on a day, with its latest name and slug. An amount is text: units times milliseconds, as a
  * whole number.
  */
-export type ExportedSandboxDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
+export type ExportedSandboxDay = SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
- * Exports usage by day and sandbox. Each page has rows of one day, so that the size of an export is not limited. Open
+ * Exports usage by day and sandbox. It reads a page at a time, so that the size of an export is not limited. Open
  * runs count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything, and for a range whose usage is
  * deleted before the first page.
  */
@@ -30,24 +29,22 @@ export function exportUsage(
 
 async function* pagesOf(
   { db }: Pick<BaseDeps, 'db'>,
-  { org_id, range, now }: usage.UsageQuery,
+  query: UsageQuery,
 ): AsyncGenerator<readonly ExportedSandboxDay[]> {
-  const until = range.until < now ? range.until : now
-  for (const day of splitIntoDays({ since: range.since, until })) {
-    let after: SandboxId | null = null
-    do {
-      const page: readonly ExportedSandboxDay[] = await db.asOrg(org_id, async (q) => {
-        const rows = await usage.sandboxPage(q, { org_id, range: day, now }, { limit: PAGE, after })
-        await requireKept(q, range, 'sandboxes')
-        const ids = rows.map(({ sandbox_id }) => sandbox_id)
-        const names = new Map((await usage.sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))
-        return rows.map((row) => {
-          const { name, slug } = names.get(row.sandbox_id) ?? { name: '', slug: '' }
-          return { ...row, name, slug }
-        })
+  const { org_id, range } = query
+  let after: DayPosition | null = null
+  do {
+    const page: readonly ExportedSandboxDay[] = await db.asOrg(org_id, async (q) => {
+      const { rows, next } = await sandboxDays(q, query, { limit: PAGE, after })
+      await requireKept(q, range, 'sandboxes')
+      after = next
+      const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
+      const names = new Map((await sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))
+      return rows.map((row) => {
+        const { name, slug } = names.get(row.sandbox_id) ?? { name: '', slug: '' }
+        return { ...row, name, slug }
       })
-      if (page.length > 0) yield page
-      after = page.length < PAGE ? null : (page.at(-1)?.sandbox_id ?? null)
-    } while (after !== null)
-  }
+    })
+    if (page.length > 0) yield page
+  } while (after !== null)
 }

@@ -1,5 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { OrgId } from '../../domain/ids.ts'
+import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
+import type { Problem } from '../../domain/problem.ts'
+import { decodeCursor, encodeCursor } from '../../domain/requests/cursor.ts'
 import { daysOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/metering.ts'
 import {
   amountCents, divideForDisplay, divideHalfUp, toBillingUnits, METRIC_DEFINITIONS, METRICS, projectedCents, type Metric, type Quantities,
@@ -10,8 +12,10 @@ import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as retentionHorizons from '../../store/usage/retention-horizons.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'
+import { renderSandboxDays, type DayPosition } from '../../store/usage/sandbox-days.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
+import type { PageInput } from '../requests/page.ts'
 
 /** The maximum number of rows in one breakdown. It is enough for a year of a thousand sandboxes that ran every day. */
 export const USAGE_ROWS_MAX = 400_000
@@ -65,22 +69,58 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
 }
 const BYTES_PER_GIB = 1024n ** 3n
 
+/** A range, and the page of its rows. Null: all rows at once. */
+export type BreakdownInput = RequestedRange & { readonly page: PageInput | null }
+
+/** The rows of a report by sandbox and day, as the JSON text of list items in pieces, with the names of their sandboxes. */
+type SandboxBreakdown = {
+  readonly items: readonly Buffer[]
+  readonly sandboxes: readonly usage.SandboxName[]
+  readonly nextCursor: string | null
+}
+
+/** How many rows are read at a time: some 2 MB of text. */
+export const BREAKDOWN_PAGE_MAX = 10_000
+
 /**
- * Usage by sandbox and day, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad
- * range, for one whose usage is deleted, and for one with more than `USAGE_ROWS_MAX` rows.
+ * Usage by sandbox and day, in this order, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad
+ * range or cursor, for a range whose usage is deleted, and without a page for one with more than `USAGE_ROWS_MAX` rows.
  */
 export async function getSandboxBreakdown(
   deps: UsageDeps,
   { org_id }: Pick<Caller, 'org_id'>,
-  requested: RequestedRange,
-) {
+  requested: BreakdownInput,
+): Promise<SandboxBreakdown> {
   const query = usageQueryOf(deps, org_id, requested)
-  return deps.db.asOrg(org_id, async (q) => {
-    const rows = atMost(await usage.sandboxDays(q, query, USAGE_ROWS_MAX + 1), query.range)
-    await requireKept(q, query.range, 'sandboxes')
-    const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
-    return { rows, sandboxes: await usage.sandboxNames(q, org_id, ids) }
-  })
+  const { page } = requested
+  const items: Buffer[] = []
+  const ids = new Set<SandboxId>()
+  let count = 0
+  let after = page === null || page.cursor === null ? null : positionIn(page.cursor)
+  do {
+    const limit = page?.limit ?? BREAKDOWN_PAGE_MAX
+    const read = await deps.db.asOrg(org_id, async (q) => {
+      const rendered = await renderSandboxDays(q, query, { after, limit })
+      await requireKept(q, query.range, 'sandboxes')
+      return rendered
+    })
+    after = read.next
+    count += read.count
+    if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
+    if (read.count > 0) items.push(Buffer.from(read.items))
+    for (const id of read.sandboxes) ids.add(id)
+  } while (page === null && after !== null)
+  const sandboxes = await deps.db.asOrg(org_id, (q) => usage.sandboxNames(q, org_id, [...ids]))
+  return { items, sandboxes, nextCursor: after === null ? null : encodeCursor('usage_by_sandbox', positionText(after)) }
+}
+
+function positionText({ day, sandbox_id }: DayPosition): string {
+  return `${day} ${sandbox_id}`
+}
+
+function positionIn(cursor: string): DayPosition {
+  const [day = '', id = ''] = decodeCursor('usage_by_sandbox', cursor).split(' ')
+  return { day, sandbox_id: asId<SandboxId>(id) }
 }
 
 /**
@@ -150,8 +190,12 @@ function sumOf(days: ReadonlyMap<string, Quantities>, metric: Metric, month: str
   return sum
 }
 
-function atMost<Row>(rows: readonly Row[], { since }: TimeRange): readonly Row[] {
+function atMost<Row>(rows: readonly Row[], { since }: Pick<TimeRange, 'since'>): readonly Row[] {
   if (rows.length <= USAGE_ROWS_MAX) return rows
+  throw tooManyRows({ since })
+}
+
+function tooManyRows({ since }: Pick<TimeRange, 'since'>): Problem {
   const accepted = `a range with at most ${String(USAGE_ROWS_MAX)} rows`
-  throw refusalProblem({ code: 'invalid_request', field: 'query.since', seen: since.toISOString(), accepted })
+  return refusalProblem({ code: 'invalid_request', field: 'query.since', seen: since.toISOString(), accepted })
 }

@@ -1,13 +1,15 @@
-import { setImmediate } from 'node:timers/promises'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { USAGE_OPERATIONS } from '../../contract/usage/operations.ts'
-import { getUsage, getSandboxBreakdown, getStorageBreakdown, midnightOf } from '../../control/usage/read-usage.ts'
-import { decimalSeconds } from '../../domain/usage/metering.ts'
+import {
+  BREAKDOWN_PAGE_MAX,
+  getUsage,
+  getSandboxBreakdown,
+  getStorageBreakdown,
+} from '../../control/usage/read-usage.ts'
 import type { OrgId } from '../../domain/ids.ts'
-import { renderList, renderObject } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
-import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
+import { parseInstant, type Handler, type HandlerFactory, type JsonPieces } from './handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of usage reports. */
@@ -16,7 +18,7 @@ export function makeUsageHandlers(
   handler: HandlerFactory,
 ): Record<keyof typeof USAGE_OPERATIONS, Handler> {
   const semaphore = makeFairSemaphore(REPORT_LIMITS)
-  const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
+  const report = <Reply extends string | JsonPieces>(org: OrgId, work: () => Promise<Reply>): Promise<Reply> =>
     runFairly(semaphore, org, { work, onFull: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
@@ -24,13 +26,10 @@ export function makeUsageHandlers(
     ),
     get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, ({ query }, { caller }) =>
       report(caller.org_id, async () => {
-        const { rows, sandboxes } = await call(getSandboxBreakdown, caller, rangeOf(query))
-        const texts: string[] = []
-        for (let from = 0; from < rows.length; from += ROWS_PER_TICK) {
-          for (const row of rows.slice(from, from + ROWS_PER_TICK)) texts.push(renderUsageRow(row))
-          await setImmediate()
-        }
-        return renderObject({}, { rows: renderList(texts), sandboxes: JSON.stringify(sandboxes) })
+        const page = pageOf(query)
+        const { items, sandboxes, nextCursor } = await call(getSandboxBreakdown, caller, { ...rangeOf(query), page })
+        const end = page === null ? {} : { has_more: nextCursor !== null, next_cursor: nextCursor }
+        return { pieces: renderInPieces(end, items, sandboxes) }
       }),
     ),
     get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
@@ -44,8 +43,6 @@ export function makeUsageHandlers(
  * of rows, which take about 100 MB while they are read and rendered.
  */
 const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
-/** The number of rows that are rendered, in a few milliseconds, before other requests get a turn. */
-const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {
   const max = REPORT_LIMITS.waitersPerKey
@@ -56,19 +53,18 @@ function tooManyReports(): Problem {
   })
 }
 
-type Row = Awaited<ReturnType<typeof getSandboxBreakdown>>['rows'][number]
+/** The JSON text of a breakdown whose rows are in pieces already. */
+function renderInPieces(end: object, items: readonly Buffer[], sandboxes: readonly object[]): readonly Buffer[] {
+  const head = JSON.stringify(end).slice(0, -1)
+  const list = items.flatMap((piece, index) => (index === 0 ? [piece] : [Buffer.from(','), piece]))
+  const tail = `],"sandboxes":${JSON.stringify(sandboxes)}}`
+  return [Buffer.from(`${head === '{' ? head : `${head},`}"rows":[`), ...list, Buffer.from(tail)]
+}
 
-/**
- * Renders one row of a breakdown. The amounts are exact decimals, so they are copied as text and never converted to
- * numbers.
- */
-function renderUsageRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
-  const amounts = {
-    vcpu_seconds: decimalSeconds(vcpu_ms),
-    mem_mib_seconds: decimalSeconds(memory_mib_ms),
-    disk_mib_seconds: decimalSeconds(disk_mib_ms),
-  }
-  return renderObject({ sandbox_id, day: midnightOf(day) }, amounts)
+/** The page of the request. Null: it asked for no pages, as clients did before there were any. */
+function pageOf({ cursor, limit }: { readonly cursor?: string; readonly limit?: number }) {
+  if (cursor === undefined && limit === undefined) return null
+  return { cursor: cursor ?? null, limit: limit ?? BREAKDOWN_PAGE_MAX }
 }
 
 function rangeOf(query: { readonly since?: string; readonly until?: string }) {

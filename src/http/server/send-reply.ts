@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
@@ -35,6 +36,10 @@ export function sendReply(
       .code(status)
       .headers({ ...headers, 'content-type': JSON_TYPE, 'idempotency-replayed': 'true' })
       .send(body)
+  }
+  if ('pieces' in answer) {
+    const sizeBytes = answer.pieces.reduce((sum, piece) => sum + piece.length, 0)
+    return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(Readable.from(answer.pieces))
   }
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
   const { content, sizeBytes } = answer

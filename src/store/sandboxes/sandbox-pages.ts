@@ -61,13 +61,17 @@ async function pageOfPair(
   { labels, before }: SandboxFilter,
   count: number,
 ): Promise<SandboxRows> {
-  const all = [labels.map(([key]) => key), labels.map(([, value]) => value)]
-  const rarest = await q.query<{ readonly of_both: Buffer; readonly of_one: Buffer }>({
-    ...RAREST,
-    values: [org, ...all],
-  })
+  const rarest = await q.query<{ readonly of_both: Buffer; readonly of_one: Buffer; readonly keys: readonly string[] }>(
+    {
+      ...RAREST,
+      values: [org, ...columnsOf(labels)],
+    },
+  )
   const pair = rarest.rows[0]
   if (pair === undefined) throw new Error('two labels have no pair')
+  const isOfPair = ([key]: SandboxFilter['labels'][number]): boolean => pair.keys.includes(key)
+  // Nearly all sandboxes that are checked have the labels of the pair, so these are looked up last.
+  const all = columnsOf([...labels.filter((label) => !isOfPair(label)), ...labels.filter(isOfPair)])
   const rows: Sandbox[] = []
   let from = before
   for (const stretch of STRETCHES) {
@@ -81,6 +85,10 @@ async function pageOfPair(
     if (rows.length >= count || (found.rows[0]?.walked ?? 0) < stretch) return { rows, nextBefore: null }
   }
   return { rows, nextBefore: from }
+}
+
+function columnsOf(labels: SandboxFilter['labels']): readonly (readonly string[])[] {
+  return [labels.map(([key]) => key), labels.map(([, value]) => value)]
 }
 
 type Walked = (Sandbox | { readonly id: null }) & { readonly walked: number; readonly last_walked: SandboxId | null }
@@ -125,9 +133,9 @@ const RAREST = {
          p AS MATERIALIZED (
            SELECT CASE WHEN a.key < w.key THEN sandyard_label_pair(a.key, a.value, w.key, w.value)
              ELSE sandyard_label_pair(w.key, w.value, a.key, a.value) END AS of_both,
-             sandyard_label_pair(a.key, a.value, '', '') AS of_one
+             sandyard_label_pair(a.key, a.value, '', '') AS of_one, ARRAY[a.key, w.key]::text[] AS keys
            FROM a JOIN w ON w.key <> a.key)
-         SELECT of_both, of_one FROM p ORDER BY CASE WHEN cardinality($2) > 2 THEN
+         SELECT of_both, of_one, keys FROM p ORDER BY CASE WHEN cardinality($2) > 2 THEN
            (SELECT count(*) FROM (SELECT FROM sandbox_label_pairs s
              WHERE s.org_id = $1 AND s.pair = p.of_both LIMIT ${String(COUNT_LIMIT)}) c) END LIMIT 1`,
 }

@@ -14,42 +14,8 @@ type AmountRow = { readonly vcpu_ms: string; readonly memory_mib_ms: string; rea
 /** vCPUs, MiB of memory and MiB of disk, each times milliseconds. */
 export type Amounts = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint; readonly disk_mib_ms: bigint }
 
-/** The usage of a sandbox on a UTC day (`2028-02-29`). Amounts are integers as text. */
-export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly day: string }
-
 /** The parameters of a usage query: the organization, the range, and the time until which open runs are counted. */
 export type UsageQuery = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
-
-/**
- * The usage of an organization's sandboxes on each day of a range: at most `limit` rows, in no particular order.
- * Sorting tens of thousands of rows takes longer than reading them.
- */
-export async function sandboxDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly SandboxDay[]> {
-  const { rows } = await q.query<SandboxDay>({
-    name: 'usage.sandboxDays',
-    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED} LIMIT $10`,
-    values: [...valuesOf(question), limit],
-  })
-  return rows
-}
-
-/**
- * The usage of an organization's sandboxes in a range within one day: a page after a given sandbox, in the order of the
- * sandboxes' ids.
- */
-export async function sandboxPage(
-  q: Queryable,
-  question: UsageQuery,
-  { after, limit }: { readonly after: SandboxId | null; readonly limit: number },
-): Promise<readonly SandboxDay[]> {
-  const { rows } = await q.query<SandboxDay>({
-    name: 'usage.sandboxPage',
-    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED}
-           WHERE $11::uuid IS NULL OR sandbox_id > $11 ORDER BY sandbox_id LIMIT $10`,
-    values: [...valuesOf(question), limit, after],
-  })
-  return rows
-}
 
 /** The usage of an organization on each day of a range. A day without usage has no row. */
 export async function orgDays(
@@ -58,7 +24,7 @@ export async function orgDays(
 ): Promise<readonly (Amounts & { readonly day: string })[]> {
   const { rows } = await q.query<AmountRow & { readonly day: string }>({
     name: 'usage.orgDays',
-    text: `${piecesOf('usage_org_days')}
+    text: `${PIECES}
            SELECT day, ${SUMS} FROM whole FULL JOIN rest USING (day) ORDER BY day`,
     values: valuesOf(question),
   })
@@ -106,13 +72,16 @@ export async function hardLimitedMonthTotals(
   return rows.map((row) => ({ org_id: row.org_id, ...exact(row) }))
 }
 
+/** The name of a sandbox, or its last one if it is deleted. */
+export type SandboxName = { readonly id: SandboxId; readonly name: string; readonly slug: string }
+
 /** The current names of sandboxes, and the last names of deleted ones. */
 export async function sandboxNames(
   q: Queryable,
   org: OrgId,
   ids: readonly SandboxId[],
-): Promise<readonly { readonly id: SandboxId; readonly name: string; readonly slug: string }[]> {
-  const { rows } = await q.query<{ readonly id: SandboxId; readonly name: string; readonly slug: string }>({
+): Promise<readonly SandboxName[]> {
+  const { rows } = await q.query<SandboxName>({
     name: 'usage.sandboxNames',
     text: `SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2)
            UNION ALL SELECT id, name, slug FROM pruned_sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id`,
@@ -125,12 +94,18 @@ export async function sandboxNames(
  * SQL: the runs that are not rolled up yet, cut to a range. `$1` and `$2` are the ends of the range in ms, and `$3` is
  * now.
  */
-const PENDING_RUNS = `
+export const PENDING_RUNS = `
   SELECT org_id, sandbox_id, vcpus, memory_mib, disk_mib, greatest(sandyard_ms(started_at), $1::bigint) AS from_ms,
     least(sandyard_ms(coalesce(ended_at, $3::timestamptz)), $2::bigint) AS to_ms
   FROM (SELECT * FROM runs WHERE ended_at IS NULL AND started_at IS NOT NULL
         UNION ALL
         SELECT * FROM runs WHERE ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r`
+
+/** SQL: the CTE `parts`: the parts of the first and last day that are in the range. `$7`, `$8` and `$9` are their days, starts and ends. */
+export const PARTS = `parts AS MATERIALIZED (
+      SELECT day, since, until, sandyard_ms(since) AS since_ms, sandyard_ms(until) AS until_ms,
+        (day::timestamp AT TIME ZONE 'UTC') AS day_at, ((day + 1)::timestamp AT TIME ZONE 'UTC') AS next_day_at
+      FROM unnest($7::date[], $8::timestamptz[], $9::timestamptz[]) AS p (day, since, until))`
 
 /**
  * SQL: the CTEs `whole` and `rest`. Their sum by day is the usage of a range. `whole` contains the rolled-up days that
@@ -142,54 +117,49 @@ const PENDING_RUNS = `
  * runs that lasted all day. One statement reads one snapshot, so each run is either rolled up or pending. The planner
  * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that.
  */
-function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
-  const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']
-  return `WITH parts AS MATERIALIZED (
-      SELECT day, since, until, sandyard_ms(since) AS since_ms, sandyard_ms(until) AS until_ms,
-        (day::timestamp AT TIME ZONE 'UTC') AS day_at, ((day + 1)::timestamp AT TIME ZONE 'UTC') AS next_day_at
-      FROM unnest($7::date[], $8::timestamptz[], $9::timestamptz[]) AS p (day, since, until)),
+const PIECES = `WITH ${PARTS},
     pending AS (${PENDING_RUNS} WHERE org_id = $4),
     cut AS (
-      SELECT sandbox_id, '1970-01-01'::date + d::integer AS day, vcpus, memory_mib, disk_mib,
+      SELECT '1970-01-01'::date + d::integer AS day, vcpus, memory_mib, disk_mib,
         least(to_ms, (d + 1) * 86400000) - greatest(from_ms, d * 86400000) AS ms
       FROM pending, generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms
       UNION ALL
-      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib,
-        least(sandyard_ms(ended_at), until_ms) - greatest(sandyard_ms(started_at), since_ms)
+      SELECT day, vcpus, memory_mib, disk_mib, least(sandyard_ms(ended_at), until_ms) - greatest(sandyard_ms(started_at), since_ms)
       FROM parts p, LATERAL (
-        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at, ended_at FROM runs
+        SELECT vcpus, memory_mib, disk_mib, started_at, ended_at FROM runs
         WHERE org_id = $4 AND rolled_up_at IS NOT NULL AND ended_at > p.since AND ended_at < p.next_day_at
           AND started_at < p.until AND started_at < ended_at OFFSET 0) r
       UNION ALL
-      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib, until_ms - greatest(sandyard_ms(started_at), since_ms)
+      SELECT day, vcpus, memory_mib, disk_mib, until_ms - greatest(sandyard_ms(started_at), since_ms)
       FROM parts p, LATERAL (
-        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at FROM runs
+        SELECT vcpus, memory_mib, disk_mib, started_at FROM runs
         WHERE org_id = $4 AND rolled_up_at IS NOT NULL
           AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date
           AND started_at > p.day_at AND started_at < p.until AND ended_at >= p.next_day_at OFFSET 0) r
       UNION ALL
-      SELECT ${by === '' ? 'NULL, ' : by}day, all_day_vcpus, all_day_memory_mib, all_day_disk_mib, until_ms - since_ms
+      SELECT day, all_day_vcpus, all_day_memory_mib, all_day_disk_mib, until_ms - since_ms
       FROM parts p, LATERAL (
-        SELECT ${by}all_day_vcpus, all_day_memory_mib, all_day_disk_mib FROM ${table}
+        SELECT all_day_vcpus, all_day_memory_mib, all_day_disk_mib FROM usage_org_days
         WHERE org_id = $4 AND day = p.day AND all_day_vcpus > 0 OFFSET 0) d),
     whole AS (
-      SELECT ${by}day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM ${table}
+      SELECT day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_org_days
       WHERE org_id = $4 AND day >= $5::date AND day < $6::date),
     rest AS (
-      SELECT ${by}day, sum(vcpus * ms)::${sum} AS vcpu_ms, sum(memory_mib * ms)::${sum} AS memory_mib_ms,
-        sum(disk_mib * ms)::${sum} AS disk_mib_ms
-      FROM cut GROUP BY ${by}day)`
-}
-
-const JOINED = 'whole FULL JOIN rest USING (day, sandbox_id)'
+      SELECT day, sum(vcpus * ms)::numeric AS vcpu_ms, sum(memory_mib * ms)::numeric AS memory_mib_ms,
+        sum(disk_mib * ms)::numeric AS disk_mib_ms
+      FROM cut GROUP BY day)`
 
 /** SQL: the sums of `whole` and `rest`, as text because they may exceed 2^53. */
 const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
   .map((column) => `(coalesce(whole.${column}, 0) + coalesce(rest.${column}, 0))::text AS ${column}`)
   .join(', ')
 
-function valuesOf({ org_id, range, now }: UsageQuery): readonly unknown[] {
-  const { days, parts } = splitAtMidnights(range)
+/** The parameters `$1` to `$9` of a usage query. `days` is the first day that `$5` names, and the end of the days (`$6`, exclusive). */
+export function valuesOf(
+  { org_id, range, now }: UsageQuery,
+  days: { readonly first: string; readonly end: string } = splitAtMidnights(range).days,
+): readonly unknown[] {
+  const { parts } = splitAtMidnights(range)
   return [
     range.since.getTime(),
     range.until.getTime(),

@@ -3,9 +3,22 @@ import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
-import { DAY_MS, dayOf, startOfMonth, startOfNextMonth, type TimeRange } from '../../../src/domain/usage/metering.ts'
+import {
+  DAY_MS,
+  dayOf,
+  decimalSeconds,
+  startOfMonth,
+  startOfNextMonth,
+  type TimeRange,
+} from '../../../src/domain/usage/metering.ts'
 import { makeRollUpUsageLoop } from '../../../src/loops/roll-up-usage.ts'
 import * as rollUps from '../../../src/store/usage/roll-up.ts'
+import {
+  sandboxDays,
+  renderSandboxDays,
+  type DayPosition,
+  type SandboxDay,
+} from '../../../src/store/usage/sandbox-days.ts'
 import * as usage from '../../../src/store/usage/usage.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -87,7 +100,7 @@ async function lay(
 /** The usage by sandbox and day: from `<sandbox> <day>` to `<vcpu> <memory> <disk>`. */
 type UsageByDay = ReadonlyMap<string, string>
 
-function usageByDay(rows: readonly usage.SandboxDay[]): UsageByDay {
+function usageByDay(rows: readonly SandboxDay[]): UsageByDay {
   return new Map(
     rows.map((row) => [`${row.sandbox_id} ${row.day}`, `${row.vcpu_ms} ${row.memory_mib_ms} ${row.disk_mib_ms}`]),
   )
@@ -111,13 +124,39 @@ function expectedOf(ledger: readonly LedgerRun[], { since, until }: TimeRange): 
   return new Map([...sums].map(([key, amounts]) => [key, amounts.join(' ')]))
 }
 
-function read(range: TimeRange): Promise<readonly usage.SandboxDay[]> {
+/** All rows of a range, in pages of `limit`. */
+async function read(range: TimeRange, limit = LIMIT): Promise<readonly SandboxDay[]> {
   const { deps, caller } = control
   const { org_id } = caller
-  return deps.db.asOrg(org_id, (q) => usage.sandboxDays(q, { org_id, range, now: NOW }, LIMIT))
+  const all: SandboxDay[] = []
+  let after: DayPosition | null = null
+  do {
+    const page = await deps.db.asOrg(org_id, (q) => sandboxDays(q, { org_id, range, now: NOW }, { after, limit }))
+    assert.ok(page.rows.length <= limit)
+    all.push(...page.rows)
+    after = page.next
+  } while (after !== null)
+  return all
 }
 
-function sumOf(rows: readonly usage.SandboxDay[]): readonly bigint[] {
+/** The same as JSON text. */
+async function readRendered(range: TimeRange, limit: number): Promise<readonly unknown[]> {
+  const { deps, caller } = control
+  const { org_id } = caller
+  const items: string[] = []
+  let after: DayPosition | null = null
+  do {
+    const page = await deps.db.asOrg(org_id, (q) => renderSandboxDays(q, { org_id, range, now: NOW }, { after, limit }))
+    const rows: readonly { readonly sandbox_id: SandboxId }[] = JSON.parse(`[${page.items}]`)
+    assert.equal(page.count, rows.length)
+    assert.deepEqual(page.sandboxes.toSorted(), [...new Set(rows.map(({ sandbox_id }) => sandbox_id))].toSorted())
+    if (page.count > 0) items.push(page.items)
+    after = page.next
+  } while (after !== null)
+  return JSON.parse(`[${items.join(',')}]`)
+}
+
+function sumOf(rows: readonly SandboxDay[]): readonly bigint[] {
   const columns = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms'] as const
   return columns.map((column) => rows.reduce((sum, row) => sum + BigInt(row[column]), 0n))
 }
@@ -153,7 +192,7 @@ test('the parts of a range add up to the range', async () => {
         await lay(drawn)
         const [first, ...rest] = cuts.toSorted((a, b) => a.getTime() - b.getTime())
         assert.ok(first !== undefined)
-        const pieces: usage.SandboxDay[] = []
+        const pieces: SandboxDay[] = []
         let since = first
         for (const until of rest) {
           pieces.push(...(await read({ since, until })))
@@ -163,6 +202,27 @@ test('the parts of a range add up to the range', async () => {
       },
     ),
     { numRuns: 60 },
+  )
+})
+
+test('pages of any size, and their text, have each row once, by day and sandbox', async () => {
+  await fc.assert(
+    fc.asyncProperty(ledgers, ranges, fc.integer({ min: 1, max: 9 }), async (drawn, range, limit) => {
+      await lay(drawn)
+      const rows = await read(range)
+      const keys = rows.map(({ day, sandbox_id }) => `${day} ${sandbox_id}`)
+      assert.deepEqual(keys, keys.toSorted())
+      assert.deepEqual(await read(range, limit), rows)
+      const rendered = rows.map(({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }) => ({
+        sandbox_id,
+        day: `${day}T00:00:00Z`,
+        vcpu_seconds: Number(decimalSeconds(vcpu_ms)),
+        mem_mib_seconds: Number(decimalSeconds(memory_mib_ms)),
+        disk_mib_seconds: Number(decimalSeconds(disk_mib_ms)),
+      }))
+      assert.deepEqual(await readRendered(range, limit), rendered)
+    }),
+    { numRuns: 40 },
   )
 })
 
@@ -254,7 +314,9 @@ test('another organization reads no usage', async () => {
   await lay({ rolledUp: fc.sample(runs, 10), ended: fc.sample(runs, 3), open: [] })
   const range = { since: new Date('2027-01-01T00:00:00Z'), until: NOW }
   for (const org_id of [caller.org_id, stranger.org_id]) {
-    const rows = await deps.db.asOrg(stranger.org_id, (q) => usage.sandboxDays(q, { org_id, range, now: NOW }, LIMIT))
-    assert.deepEqual(rows, [])
+    const rows = await deps.db.asOrg(stranger.org_id, (q) =>
+      sandboxDays(q, { org_id, range, now: NOW }, { after: null, limit: LIMIT }),
+    )
+    assert.deepEqual(rows, { rows: [], next: null })
   }
 })

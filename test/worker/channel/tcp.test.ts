@@ -13,6 +13,7 @@ import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
 import { startExecOnPipes } from '../../../src/worker/drivers/oci/exec/exec-cli.ts'
 import { makeLauncher } from '../../../src/worker/drivers/oci/run/launcher.ts'
 import { makeFifoPool } from '../../../src/worker/drivers/oci/exec/fifo-pool.ts'
+import { localHostCommands } from '../../../src/worker/processes/system-calls.ts'
 import { connectByProcess } from '../../../src/worker/drivers/oci/exec/tcp-stream.ts'
 import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
 import { makeLocalGuest } from '../../support/local-guest.ts'
@@ -472,7 +473,7 @@ test('a connection ends even if its reader starts late and the sandbox sends mor
   t.after(() => {
     rmSync(folder, { recursive: true })
   })
-  const fifoPool = makeFifoPool(folder, makeLog('silent'))
+  const fifoPool = makeFifoPool(folder, { commands: localHostCommands, log: makeLog('silent') })
   const launcher = makeLauncher(makeLog('silent'))
   t.after(() => {
     launcher.close()

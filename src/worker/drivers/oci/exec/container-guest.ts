@@ -7,6 +7,7 @@ import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
 import { isLoopback, type LoopbackConnections } from '../../../network/loopback-connections.ts'
+import { localHostCommands, type HostCommands } from '../../../processes/system-calls.ts'
 import { ExecFailure, type Guest, type GuestProcess, type TcpTarget } from '../../../channel/guest.ts'
 import type { SessionPermits } from '../../../channel/session-permits.ts'
 import type { Container } from '../container.ts'
@@ -35,6 +36,8 @@ export type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
+  /** Creates FIFOs. Absent: a process of its own does, for each batch. */
+  readonly commands?: Pick<HostCommands, 'callSystem'>
   /** Limits how many sessions are open at once. */
   readonly sessions: SessionPermits
   /** Opens connections to loopback addresses of containers. Absent: a process in the container makes each connection. */
@@ -66,7 +69,7 @@ const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
  * the container's bundle.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): ContainerGuest {
-  const fifoPool = makeFifoPool(container.runDir, deps.log)
+  const fifoPool = makeFifoPool(container.runDir, { commands: deps.commands ?? localHostCommands, log: deps.log })
   const pidFiles = makePidFileWaiter(fifoPool.folder)
   const isGvisor = container.runtimeName === 'runsc'
   const terminals = { ...deps, fifoPool, commandCgroups: container.commandCgroups, usesOuterTerminal: isGvisor }
@@ -80,6 +83,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return base
   }
+  // The first command needs them soon. Its own read reports a failure.
+  readBase().catch(() => undefined)
   const startCli = async (files: ExecFiles, tty: TerminalSize | null): Promise<ExecCli> => {
     try {
       if (tty !== null) return await startExecOnTerminal(terminals, execCommand(container, files), tty)

@@ -2,11 +2,11 @@ import { closeSync, constants, mkdtempSync, openSync, unlinkSync } from 'node:fs
 import { Socket } from 'node:net'
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
-import { runCommand } from '../../../../lib/run-command.ts'
+import type { HostCommands } from '../../../processes/system-calls.ts'
 
 /**
  * A pool of FIFOs for the streams of processes. Node's own pipes are UNIX sockets, which a program can't reopen: `echo x >
- * /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so `mkfifo` creates batches of them in advance.
+ * /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so a helper creates batches of them in advance.
  */
 export type FifoPool = {
   /**
@@ -26,15 +26,18 @@ type ChildPipe = {
   closeChildEnd(): void
 }
 
-/** The number of FIFOs in one batch, enough for eight processes. `mkfifo` takes 2 ms for any number of them (2026-11). */
+/** The number of FIFOs in one batch, enough for eight processes. */
 const BATCH = 24
 const LOW_WATER = 12
-const MKFIFO_TIMEOUT_MS = 10_000
+const TIMEOUT_MS = 10_000
 /** How many bytes are read ahead of the client: the capacity of four kernel pipes. */
 const READ_BUFFER_BYTES = 256 * 1024
 
 /** Creates a pool in a new folder in `parent`, and starts to fill it. */
-export function makeFifoPool(parent: string, log: Log): FifoPool {
+export function makeFifoPool(
+  parent: string,
+  { commands, log }: { readonly commands: Pick<HostCommands, 'callSystem'>; readonly log: Log },
+): FifoPool {
   const folder = mkdtempSync(join(parent, 'exec-'))
   const ready: string[] = []
   let made = 0
@@ -43,9 +46,9 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   const makeBatch = async (): Promise<void> => {
     const paths = Array.from({ length: BATCH }, (_, index) => join(folder, `fifo-${String(made + index)}`))
     made += BATCH
-    // Mode 666: a process in the container must be able to reopen its /dev/stdout after it changed its user. Other users of the
-    // host can't enter the folder.
-    await runCommand('mkfifo', ['-m', '666', ...paths], { timeoutMs: MKFIFO_TIMEOUT_MS })
+    // Any user may open them: a process in the container must be able to reopen its /dev/stdout after it changed its user.
+    // Other users of the host can't enter the folder.
+    await commands.callSystem(['fifos', ...paths], { timeoutMs: TIMEOUT_MS })
     ready.push(...paths)
   }
   const fill = (): Promise<void> => {

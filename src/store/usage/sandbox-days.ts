@@ -1,0 +1,148 @@
+/**
+ * The usage of an organization's sandboxes on each UTC day, in pages by day and sandbox. A page reads one range of the index of
+ * `usage_days`, and the runs of its own sandboxes. How long it takes therefore depends on its size, not on the report's.
+ */
+import type { SandboxId } from '../../domain/ids.ts'
+import { dayOf, DAY_MS, startOfDay } from '../../domain/usage/metering.ts'
+import type { Queryable } from '../postgres/database.ts'
+import { PARTS, PENDING_RUNS, valuesOf, type UsageQuery } from './usage.ts'
+
+/** The usage of a sandbox on a UTC day (`2028-02-29`). Amounts are integers as text, because sums exceed 2^53. */
+export type SandboxDay = {
+  readonly sandbox_id: SandboxId
+  readonly day: string
+  readonly vcpu_ms: string
+  readonly memory_mib_ms: string
+  readonly disk_mib_ms: string
+}
+
+/** A position in a report. The next page begins after it. */
+export type DayPosition = { readonly day: string; readonly sandbox_id: SandboxId }
+
+/** What a page contains: at most `limit` rows after a position. Null: from the start of the range. */
+export type PageOfDays = { readonly after: DayPosition | null; readonly limit: number }
+
+/** The end of a page. `next` is the position of the next one. Null: there is none. */
+type PageEnd = { readonly next: DayPosition | null }
+
+/** A page of rows, by day and sandbox. A page may have fewer rows than its limit, although others follow. */
+export async function sandboxDays(
+  q: Queryable,
+  question: UsageQuery,
+  page: PageOfDays,
+): Promise<PageEnd & { readonly rows: readonly SandboxDay[] }> {
+  const { rows } = await q.query<SandboxDay & { readonly is_usage: boolean }>({
+    name: 'usage.sandboxDays',
+    text: `${PAGE}
+           SELECT sandbox_id, day, vcpu_ms::text, memory_mib_ms::text, disk_mib_ms::text, is_usage FROM page ORDER BY day, sandbox_id`,
+    values: pageValuesOf(question, page),
+  })
+  const last = rows.at(-1)
+  const next = rows.length === page.limit && last !== undefined ? { day: last.day, sandbox_id: last.sandbox_id } : null
+  return { rows: rows.filter(({ is_usage }) => is_usage).map(withoutMark), next }
+}
+
+function withoutMark(row: SandboxDay & { readonly is_usage?: boolean }): SandboxDay {
+  const { is_usage: _, ...rest } = row
+  return rest
+}
+
+/**
+ * A page as JSON text: the items of a list of `SandboxDailyUsage` (openapi.json), and the sandboxes that they are about. PostgreSQL writes
+ * the text, because reading the rows and rendering them took twice as long, in the thread that serves all requests.
+ */
+export async function renderSandboxDays(
+  q: Queryable,
+  question: UsageQuery,
+  page: PageOfDays,
+): Promise<PageEnd & { readonly items: string; readonly count: number; readonly sandboxes: readonly SandboxId[] }> {
+  const { rows } = await q.query<{
+    readonly items: string | null
+    readonly count: number
+    readonly walked: number
+    readonly sandboxes: readonly SandboxId[] | null
+    readonly day: string | null
+    readonly sandbox_id: SandboxId | null
+  }>({
+    name: 'usage.renderSandboxDays',
+    text: `${PAGE}
+           SELECT p.*, last.day, last.sandbox_id, (SELECT array_agg(sandbox_id) FROM (SELECT DISTINCT sandbox_id FROM page WHERE is_usage) u) AS sandboxes
+           FROM (SELECT string_agg(${ITEM}, ',') FILTER (WHERE is_usage) AS items, count(*) FILTER (WHERE is_usage) AS count,
+                   count(*) AS walked FROM page) p
+             LEFT JOIN (SELECT day, sandbox_id FROM page ORDER BY day DESC, sandbox_id DESC LIMIT 1) last ON true`,
+    values: pageValuesOf(question, page),
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('the statement returned no row')
+  const { items, count, walked, sandboxes, day, sandbox_id } = row
+  const next = walked === page.limit && day !== null && sandbox_id !== null ? { day, sandbox_id } : null
+  return { items: items ?? '', count, sandboxes: sandboxes ?? [], next }
+}
+
+/** SQL: a row of `page` as JSON text. Multiplying by 0.001 gives the exact decimal. */
+const ITEM = `'{"sandbox_id":"' || sandbox_id || '","day":"' || day || 'T00:00:00Z","vcpu_seconds":' || vcpu_ms * 0.001
+  || ',"mem_mib_seconds":' || memory_mib_ms * 0.001 || ',"disk_mib_seconds":' || disk_mib_ms * 0.001 || '}'`
+
+/**
+ * SQL: the CTE `page`, sorted. Each day and sandbox with rolled up runs is a row of `usage_days`, also on the days that the range only has
+ * a part of. `keys` contains the next of these. `rest` contains what their sums don't: runs that are not rolled up, and the
+ * runs of partial days (`PARTS`). A row with `is_usage` false was only on the rest of its day.
+ *
+ * A part of a day is the sum of three things. The first is runs that ended on the day (index `runs_rolled_up_of_sandbox`). The
+ * second is runs that started on the day and continued past midnight (`runs_across_midnight_of_sandbox`). The third is the sums of
+ * runs that lasted all day. One statement reads one snapshot, so each run is either rolled up or pending. The planner
+ * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that.
+ */
+const PAGE = `WITH ${PARTS},
+    keys AS MATERIALIZED (
+      SELECT day, sandbox_id, vcpu_ms, memory_mib_ms, disk_mib_ms, all_day_vcpus, all_day_memory_mib, all_day_disk_mib
+      FROM usage_days WHERE org_id = $4 AND day >= $5::date AND day < $6::date AND (day, sandbox_id) > ($10::date, $11::uuid)
+      ORDER BY day, sandbox_id LIMIT $12),
+    last AS MATERIALIZED (
+      SELECT day, sandbox_id FROM keys WHERE (SELECT count(*) FROM keys) = $12 ORDER BY day DESC, sandbox_id DESC LIMIT 1),
+    part_keys AS MATERIALIZED (SELECT k.*, p.since, p.until, p.since_ms, p.until_ms, p.day_at, p.next_day_at FROM parts p JOIN keys k USING (day)),
+    pending AS (${PENDING_RUNS} WHERE org_id = $4),
+    cut AS (
+      SELECT sandbox_id, '1970-01-01'::date + d::integer AS day, vcpus, memory_mib, disk_mib,
+        least(to_ms, (d + 1) * 86400000) - greatest(from_ms, d * 86400000) AS ms
+      FROM pending, generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms
+        AND ('1970-01-01'::date + d::integer, sandbox_id) > ($10::date, $11::uuid)
+        AND ((SELECT count(*) FROM last) = 0
+          OR ('1970-01-01'::date + d::integer, sandbox_id) <= ((SELECT day FROM last), (SELECT sandbox_id FROM last)))
+      UNION ALL
+      SELECT k.sandbox_id, day, vcpus, memory_mib, disk_mib,
+        least(sandyard_ms(ended_at), until_ms) - greatest(sandyard_ms(started_at), since_ms)
+      FROM part_keys k, LATERAL (
+        SELECT vcpus, memory_mib, disk_mib, started_at, ended_at FROM runs
+        WHERE org_id = $4 AND sandbox_id = k.sandbox_id AND rolled_up_at IS NOT NULL AND ended_at > k.since AND ended_at < k.next_day_at
+          AND started_at < k.until AND started_at < ended_at OFFSET 0) r
+      UNION ALL
+      SELECT k.sandbox_id, day, vcpus, memory_mib, disk_mib, until_ms - greatest(sandyard_ms(started_at), since_ms)
+      FROM part_keys k, LATERAL (
+        SELECT vcpus, memory_mib, disk_mib, started_at FROM runs
+        WHERE org_id = $4 AND sandbox_id = k.sandbox_id AND rolled_up_at IS NOT NULL
+          AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date
+          AND started_at > k.day_at AND started_at < k.until AND ended_at >= k.next_day_at OFFSET 0) r
+      UNION ALL
+      SELECT sandbox_id, day, all_day_vcpus, all_day_memory_mib, all_day_disk_mib, until_ms - since_ms FROM part_keys WHERE all_day_vcpus > 0),
+    rest AS (
+      SELECT day, sandbox_id, sum(vcpus * ms)::bigint AS vcpu_ms, sum(memory_mib * ms)::bigint AS memory_mib_ms,
+        sum(disk_mib * ms)::bigint AS disk_mib_ms
+      FROM cut GROUP BY day, sandbox_id),
+    whole AS (
+      SELECT day, sandbox_id, is_part, CASE WHEN is_part THEN 0 ELSE vcpu_ms END AS vcpu_ms,
+        CASE WHEN is_part THEN 0 ELSE memory_mib_ms END AS memory_mib_ms, CASE WHEN is_part THEN 0 ELSE disk_mib_ms END AS disk_mib_ms
+      FROM (SELECT *, day = ANY($7::date[]) AS is_part FROM keys) k),
+    page AS MATERIALIZED (
+      SELECT day, sandbox_id, coalesce(whole.vcpu_ms, 0) + coalesce(rest.vcpu_ms, 0) AS vcpu_ms,
+        coalesce(whole.memory_mib_ms, 0) + coalesce(rest.memory_mib_ms, 0) AS memory_mib_ms,
+        coalesce(whole.disk_mib_ms, 0) + coalesce(rest.disk_mib_ms, 0) AS disk_mib_ms,
+        rest.vcpu_ms IS NOT NULL OR NOT is_part AS is_usage
+      FROM whole FULL JOIN rest USING (day, sandbox_id) ORDER BY day, sandbox_id LIMIT $12)`
+
+function pageValuesOf(question: UsageQuery, { after, limit }: PageOfDays): readonly unknown[] {
+  const { since, until } = question.range
+  const end = since < until ? new Date(startOfDay(new Date(until.getTime() - 1)).getTime() + DAY_MS) : since
+  const position = after ?? { day: '-infinity', sandbox_id: '00000000-0000-0000-0000-000000000000' }
+  return [...valuesOf(question, { first: dayOf(since), end: dayOf(end) }), position.day, position.sandbox_id, limit]
+}
