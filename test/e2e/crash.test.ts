@@ -3,12 +3,12 @@ import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, listAll, type SandboxBody } from '../support/api.ts'
-import { findContainers } from '../support/leftovers.ts'
+import { findContainers, findContainersWithoutRun } from '../support/leftovers.ts'
 import { runMsb } from '../support/msb.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readRows } from '../support/server-database.ts'
-import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { startServer, TEST_WARM, whyNoServer, type RealServer } from '../support/server.ts'
 
 // A power cut, here `kill -9` of the server and its PostgreSQL, must not lose anything that was acknowledged.
 
@@ -75,6 +75,8 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
     }
     const wantedRuns = await readRows<{ id: string }>(server, 'SELECT id FROM runs WHERE ended_at IS NULL')
     assert.deepEqual(findContainers(server.dataDir).toSorted(), wantedRuns.map(({ id }) => id).toSorted())
+    const warm = findContainersWithoutRun(server.dataDir)
+    assert.ok(warm.length <= TEST_WARM, `${String(warm.length)} containers have no run`)
     const running = settled.filter(({ status }) => status === 'running')
     assert.equal(running.length, wantedRuns.length)
     const execs = await Promise.all(running.slice(0, 4).map(({ name }) => runMsb(server, ['exec', name, '--', 'true'])))

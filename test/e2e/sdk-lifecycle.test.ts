@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { findLeftovers } from '../support/leftovers.ts'
+import { findContainers, findContainersWithoutRun } from '../support/leftovers.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
-import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { startServer, TEST_WARM, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
 // The lifecycle of a sandbox with the unmodified public SDK.
@@ -75,14 +75,16 @@ describe('the lifecycle of a sandbox with the SDK', { skip: whyNoServer() }, () 
 
   test('a removed sandbox that ran leaves nothing on the machine, and its name is free at once', async () => {
     const box = await builder('gone').create()
-    const run = (await findLeftovers(server.dataDir)).filter((line) => line.startsWith('container'))
-    assert.ok(run.length > 0, 'a running sandbox has a container')
+    const runs = findContainers(server.dataDir)
+    assert.ok(runs.length > 0, 'a running sandbox has a container')
     await sdk.Sandbox.remove('gone')
     const next = await builder('gone').create()
     assert.notEqual(next.id, box.id)
     await sdk.Sandbox.remove('gone')
-    for (let left = run; left.length > 0; await systemClock.sleep(20))
-      left = (await findLeftovers(server.dataDir)).filter((line) => run.includes(line))
+    for (let left = runs; left.length > 0; await systemClock.sleep(20))
+      left = findContainers(server.dataDir).filter((id) => runs.includes(id))
+    const warm = findContainersWithoutRun(server.dataDir)
+    assert.ok(warm.length <= TEST_WARM, `${String(warm.length)} containers have no run`)
   })
 
   test('a list can be filtered by labels, and the next page begins where the last one ended', async () => {

@@ -21,7 +21,7 @@ attack(
     const hash = folderHash(`${attacked.fixture.dir}/state`)
     const points = parseMountinfo(readFileSync('/proc/self/mountinfo', 'utf8'))
       .map(({ point }) => point)
-      .filter((point) => point.includes(hash) && point.includes(run.run_id))
+      .filter((point) => point.includes(hash) && point.includes(attacked.fixture.containerIdOf(run.run_id)))
     assert.ok(points.length >= 2, `the mounts of the run: ${points.join(' ')}`)
     const attempts = points.flatMap((point) => [
       `ls '${point}'`,

@@ -108,7 +108,12 @@ attack('owns files by an id that another sandbox has', facts, async () => {
   for (const run of runs) {
     const { code, stderr } = await attacked.inside(run, 'echo x >/tmp/mine; echo x >/tmp/alice; chown 1000 /tmp/alice')
     assert.equal(code, 0, stderr)
-    const root = join('/run/sandyard', folderHash(join(attacked.fixture.dir, 'state')), run.run_id, 'root/tmp')
+    const root = join(
+      '/run/sandyard',
+      folderHash(join(attacked.fixture.dir, 'state')),
+      attacked.fixture.containerIdOf(run.run_id),
+      'root/tmp',
+    )
     const mine = statSync(join(root, 'mine'))
     const { first, last } = attacked.fixture.settings.uidRange
     assert.ok(mine.uid >= first && mine.uid + SANDBOX_IDS - 1 <= last, `the owner is ${String(mine.uid)}`)

@@ -8,7 +8,7 @@ import { runCommand } from '../../src/lib/run-command.ts'
 import { readJson } from '../../src/lib/files.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../src/worker/drivers/oci/cgroups/open-cgroups.ts'
 import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
-import { findLeftovers } from './leftovers.ts'
+import { findLeftovers, runsByContainer } from './leftovers.ts'
 import { spawnProgram } from './server.ts'
 import { waitUntil } from './wait.ts'
 
@@ -54,6 +54,7 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
     SANDYARD_DATA_DIR: dataDir,
     SANDYARD_DRIVER: 'oci',
     SANDYARD_READY_AHEAD: '0',
+    SANDYARD_WARM: '2',
     SANDYARD_VOLUME_POOL_GIB: '1',
     SANDYARD_VCPU_OVERCOMMIT: '1',
     SANDYARD_INSECURE: 'true',
@@ -132,13 +133,15 @@ async function exitOf(child: ChildProcess): Promise<void> {
   await waitUntil(() => hasEnded(child), STOP_LIMIT_MS)
 }
 
-/** Lists the runs whose cgroups contain processes. Doesn't trust the worker's own records. */
+/** Lists the runs whose cgroups contain processes. Only the names of containers are from the worker's own records. */
 async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
   const id = join(dataDir, 'name-prefix')
   if (!existsSync(id)) return []
   const base = cgroupFolderOf(cgroupParentOf(ociKey(readFileSync(id, 'utf8'))))
-  const runs = existsSync(base) ? readdirSync(base) : []
-  const live = runs.filter((run) => [run, join(run, 'c')].some((group) => hasProcesses(join(base, group))))
+  const containers = existsSync(base) ? readdirSync(base) : []
+  const running = containers.filter((one) => [one, join(one, 'c')].some((group) => hasProcesses(join(base, group))))
+  const runs = runsByContainer(dataDir)
+  const live = running.map((container) => runs.get(container) ?? container)
   const records = live.map((run) =>
     readJson<Pick<OciRunRecord, 'sandbox_id' | 'started'>>(join(dataDir, 'sandboxes/runs', run, 'state.json')),
   )

@@ -1,5 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { hasErrorCode } from '../../src/lib/error-code.ts'
 import { tryCommand } from '../../src/lib/run-command.ts'
 import { mountFolderOf, mountPointsBelow } from '../../src/worker/mounts.ts'
 
@@ -35,9 +36,39 @@ export async function findLeftovers(dataDir: string): Promise<readonly string[]>
   ]
 }
 
-/** The containers of an installation's OCI runtime, by the ids of their runs. */
+/** The ids of the runs of an installation that have a container of its OCI runtime. */
 export function findContainers(dataDir: string): readonly string[] {
-  return namesIn(join(dataDir, 'runtime/crun'))
+  const containers = new Set(namesIn(join(dataDir, 'runtime/crun')))
+  return [...runsByContainer(dataDir)].flatMap(([container, run]) => (containers.has(container) ? [run] : []))
+}
+
+/** The containers of an installation that no run has. While its worker runs, these are its warm sandboxes. */
+export function findContainersWithoutRun(dataDir: string): readonly string[] {
+  const runs = runsByContainer(dataDir)
+  return namesIn(join(dataDir, 'runtime/crun')).filter((container) => !runs.has(container))
+}
+
+/** The ids of the recorded runs, by the ids of their containers. */
+export function runsByContainer(dataDir: string): ReadonlyMap<string, string> {
+  const folder = join(dataDir, 'sandboxes/runs')
+  return new Map(
+    namesIn(folder).flatMap((run) => {
+      const text = readOrNull(join(folder, run, 'state.json'))
+      if (text === null) return []
+      const { container_id: container = run } = JSON.parse(text) as { container_id?: string } // the driver's own file
+      return [[container, run] as const]
+    }),
+  )
+}
+
+/** Reads a file, or returns null if there is none. A run may end while it is looked at. */
+function readOrNull(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    if (hasErrorCode(error, 'ENOENT')) return null
+    throw error
+  }
 }
 
 /** The cgroups of an installation's runs, in all hierarchies of cgroup version 1 or in that of version 2. */

@@ -89,6 +89,8 @@ export type OciFixture = {
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   container(run: RunId): Container
+  /** The id of a run's container: the run's own, or that of the warm sandbox that it took. */
+  containerIdOf(run: RunId): RunId
   /** The cgroup in which the kernel counts a run's processor time. */
   cpuCgroupOf(run: RunId): string
   /** The mounts, network namespaces, loop devices and cgroups of this driver's runs, without those of warm sandboxes. */
@@ -211,6 +213,7 @@ export async function makeOciFixture(
       if (container === undefined) throw new Error('no channel was opened')
       return container
     },
+    containerIdOf: (run) => containerIdOf(readRecord(run)),
     cpuCgroupOf(run) {
       const root = existsSync('/sys/fs/cgroup/cpu') ? '/sys/fs/cgroup/cpu' : '/sys/fs/cgroup'
       return join(root, 'sandyard', folderHash(stateDir), containerIdOf(readRecord(run)))

@@ -89,6 +89,7 @@ export async function startReplicaWorld(
       SANDYARD_JOIN_TOKEN: token.stdout.trim(),
       SANDYARD_DRIVER: 'oci',
       SANDYARD_READY_AHEAD: '1',
+      SANDYARD_WARM: '2',
       SANDYARD_VOLUME_POOL_GIB: '1',
       SANDYARD_VCPU_OVERCOMMIT: '100',
       SANDYARD_DISK_OVERCOMMIT: '64',

@@ -18,6 +18,8 @@ const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
  * longer on a busy machine.
  */
 const READY_LIMIT_MS = 60_000
+/** The most warm sandboxes of a server under test. */
+export const TEST_WARM = 2
 const STOP_LIMIT_MS = 30_000
 
 /** `sandyard up` as a process with real sandboxes. Its data folder is deleted when it is closed. */
@@ -64,7 +66,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
     SANDYARD_DATA_DIR: dataDir,
     SANDYARD_API_KEY: key,
     SANDYARD_READY_AHEAD: '1',
-    SANDYARD_WARM: '2',
+    SANDYARD_WARM: String(TEST_WARM),
     SANDYARD_REGISTRIES_ALLOWED: TEST_REGISTRIES,
     SANDYARD_SHUTDOWN: 'stop',
     SANDYARD_LOG_LEVEL: 'info',

@@ -275,7 +275,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.match(echoed.join(''), /^x+$/)
     channel.destroy()
     const container = fixture.container(desired.run_id)
-    assert.equal(container.id, desired.run_id)
+    assert.equal(container.id, fixture.containerIdOf(desired.run_id))
     assert.equal(container.spec.lifecycle.idle_timeout_secs, 1)
     await stop(desired)
     await assert.rejects(driver.openChannel(desired.run_id))

@@ -114,7 +114,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     assert.equal(await says('error'), '')
     assert.equal(await says('warn'), '')
     assert.match(await says('info'), /^image .*\nstarted\nstop requested\nstopped\n$/)
-    assert.match(await says('trace'), /started\nphases of the start: .*runtime \d+ ms.*\nstop requested\n/)
+    assert.match(await says('trace'), /started\nphases of the start: .*(runtime|files) \d+ ms.*\nstop requested\n/)
   })
 
   test('says that memory ran out', async () => {
