@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { Setting } from './settings/setting.ts'
 import { CONNECTION_SETTINGS } from './settings/connections.ts'
 import { JOIN_SETTINGS } from './settings/join.ts'
+import { KUBERNETES_SETTINGS } from './settings/kubernetes.ts'
 import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { RETENTION_SETTINGS } from './settings/retention.ts'
 import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
@@ -28,6 +29,7 @@ export const SETTINGS = {
   ...CONNECTION_SETTINGS,
   ...JOIN_SETTINGS,
   ...WORKER_SETTINGS,
+  ...KUBERNETES_SETTINGS,
   ...OUTBOUND_SETTINGS,
   ...LIMIT_SETTINGS,
   ...RETENTION_SETTINGS,

@@ -32,6 +32,7 @@ export const ABILITIES = [
   'init_handoff',
   'metrics',
   'snapshots',
+  'kept_disk',
 ] as const
 export type FieldAbility = (typeof ABILITIES)[number]
 

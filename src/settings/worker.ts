@@ -13,7 +13,7 @@ import {
 } from './setting.ts'
 
 /** The drivers of this program. */
-export const DRIVERS = ['microsandbox', 'oci', 'simulated'] as const
+export const DRIVERS = ['microsandbox', 'oci', 'kubernetes', 'simulated'] as const
 
 /** The settings of a worker: how it joins a control plane, and how it runs sandboxes and stores their data. */
 export const WORKER_SETTINGS = {
@@ -38,9 +38,9 @@ export const WORKER_SETTINGS = {
     variable: 'SANDYARD_DRIVER',
     flag: 'driver',
     fallback: 'auto',
-    unit: 'auto, microsandbox, oci, simulated',
+    unit: 'auto, microsandbox, oci, kubernetes, simulated',
     meaning:
-      'the driver that runs sandboxes; `auto` picks microVMs where the machine can run them and OCI containers elsewhere; `simulated` runs nothing, for trying the API',
+      'the driver that runs sandboxes; `auto` picks microVMs where the machine can run them and OCI containers elsewhere; `kubernetes` makes each a Pod of a cluster, for `sandyard worker` alone; `simulated` runs nothing, for trying the API',
     parse: oneOf(['auto', ...DRIVERS]),
   } satisfies Setting<'auto' | (typeof DRIVERS)[number]>,
   runtime: {

@@ -111,9 +111,11 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
         socket.close()
       })
     },
+    close() {
+      for (const { child } of running.values()) kill(child, 'SIGKILL')
+    },
     log(pod: FakePod, query, reply: ServerResponse) {
       const one = running.get(pod.metadata.uid)
-      const since = query.get('sinceTime')
       reply.writeHead(200)
       const write = (text: string, index: number): void => {
         const stamp = `2026-01-01T00:00:00.${String(index).padStart(9, '0')}Z`
@@ -123,8 +125,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
       const sendNew = (): void => {
         for (; sent < (one?.output.length ?? 0); sent += 1) write(one?.output[sent] ?? '', sent)
       }
-      if (since === null) sendNew()
-      else sendNew()
+      sendNew()
       if (query.get('follow') !== 'true' || one === undefined) {
         reply.end()
         return

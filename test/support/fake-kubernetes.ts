@@ -28,6 +28,8 @@ export type FakeKubelet = {
   end(pod: FakePod, graceSecs: number): Promise<void>
   exec(pod: FakePod, command: readonly string[], socket: WebSocket): void
   log(pod: FakePod, query: URLSearchParams, reply: ServerResponse): void
+  /** Kills everything that still runs. */
+  close(): void
 }
 
 /** The faults that a test injects. */
@@ -56,6 +58,8 @@ export type FakeCluster = {
   close(): Promise<void>
 }
 
+/** The only node of the fake. */
+const NODE = { status: { allocatable: { cpu: '8', memory: '16Gi' } } }
 const NAMESPACE = 'sandboxes'
 const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`
 
@@ -111,6 +115,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       for (const socket of sockets) socket.destroy()
     },
     async close() {
+      kubelet.close()
       for (const socket of sockets) socket.destroy()
       await new Promise((resolve) => server.close(resolve))
     },
@@ -130,10 +135,14 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       reply.end()
       return
     }
-    for (const event of history) if (event.version > from) send(event)
-    watchers.add(send)
+    const matches = selectorOf(query)
+    const sendMatching = (event: { type: string; object: FakePod }): void => {
+      if (matches(event.object)) send(event)
+    }
+    for (const event of history) if (event.version > from) sendMatching(event)
+    watchers.add(sendMatching)
     send({ type: 'BOOKMARK', object: { kind: 'Pod', metadata: { resourceVersion: String(version) } } })
-    reply.once('close', () => watchers.delete(send))
+    reply.once('close', () => watchers.delete(sendMatching))
   }
   const create = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
     const pod = JSON.parse(await text(request)) as FakePod
@@ -181,12 +190,16 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       return
     }
     if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
+    else if (pathname === '/api/v1/nodes') answer(reply, 200, { metadata: {}, items: [NODE] })
     else if (!pathname.startsWith(PODS)) answer(reply, 200, { metadata: {}, items: [] })
     else if (kind === 'watch') watch(searchParams, reply)
     else if (method === 'POST') await create(request, reply)
     else if (method === 'DELETE') await deletePod(rest, request, reply)
     else if (rest === '')
-      answer(reply, 200, { metadata: { resourceVersion: String(version) }, items: [...pods.values()] })
+      answer(reply, 200, {
+        metadata: { resourceVersion: String(version) },
+        items: [...pods.values()].filter(selectorOf(searchParams)),
+      })
     else {
       const pod = pods.get(rest.split('/')[0] ?? '')
       if (pod === undefined) refuse(reply, 404, 'NotFound')
@@ -222,6 +235,12 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   return Object.assign(cluster, { access: { ...cluster.access, server: `https://localhost:${String(port)}` } })
+}
+
+/** The Pods that a label selector of the form KEY=VALUE selects. */
+function selectorOf(query: URLSearchParams): (pod: FakePod) => boolean {
+  const [key = '', value = ''] = (query.get('labelSelector') ?? '').split('=')
+  return ({ metadata: { labels = {} } }) => labels[key] === value
 }
 
 function answer(reply: ServerResponse, status: number, body: object): void {

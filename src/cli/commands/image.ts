@@ -1,6 +1,10 @@
 import { existsSync } from 'node:fs'
+import { writeFile } from 'node:fs/promises'
 import type { Command } from 'commander'
 import { systemClock } from '../../lib/clock.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { collectFiles } from '../../worker/drivers/oci/rootfs/toolbox.ts'
+import { makeHelperImage } from '../../worker/images/helper-image.ts'
 import { readImageUses, type ImageUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
 import { describeImages, sizeOf, type StoredImage } from '../../worker/images/describe-images.ts'
 import type { ImageStore } from '../../worker/images/image-store.ts'
@@ -25,6 +29,21 @@ export function defineImage(image: Command): void {
     ),
     prune,
   )
+  runs(
+    addSettings(
+      image.command('helper <file>').description('write the helper image of the driver kubernetes as an OCI archive'),
+      'logLevel',
+    ).option('--name <reference>', 'the name in the archive', 'sandyard-helper:latest'),
+    writeHelper,
+  )
+}
+
+async function writeHelper({ args, texts }: Call): Promise<void> {
+  const [file = ''] = args
+  const name = texts['name'] ?? 'sandyard-helper:latest'
+  const content = await makeHelperImage(await collectFiles(DEFAULT_OCI_SETTINGS.initBinary), name)
+  await writeFile(file, content)
+  process.stdout.write(`${file} has ${name}, ${formatBytes(content.length)}; push it to a registry of your cluster\n`)
 }
 
 function open({ config }: Call): Promise<ImageStore> {

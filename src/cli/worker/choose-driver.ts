@@ -6,6 +6,7 @@ import { hasErrorCode } from '../../lib/error-code.ts'
 import { once } from '../../lib/once.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { makeSimulatedDriver } from '../../worker/drivers/simulated.ts'
+import { openKubernetesDriver } from './open-kubernetes-driver.ts'
 import { openMicrosandboxDriver } from './open-microsandbox-driver.ts'
 import { chooseRuntime, openOciDriver } from './open-oci-driver.ts'
 import { fieldsNeedingOtherAbilities } from '../../domain/spec/required-abilities.ts'
@@ -38,7 +39,7 @@ export type DriverSurvey = {
   readonly hasSandboxes: boolean
 }
 
-export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly reason: string }
+export type DriverChoice = { readonly name: RealDriver | 'kubernetes' | 'simulated'; readonly reason: string }
 
 /** Checks every driver on this machine, in the order of preference. */
 export async function surveyDrivers(
@@ -74,6 +75,7 @@ type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> 
 const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
   microsandbox: openMicrosandboxDriver,
   oci: openOciDriver,
+  kubernetes: openKubernetesDriver,
   simulated: ({ diskMib, diskMaxMib }, { logs, metrics }) =>
     Promise.resolve(
       makeSimulatedDriver({ clock: systemClock, logs, metrics, defaultDiskMib: Math.min(diskMib, diskMaxMib) }),

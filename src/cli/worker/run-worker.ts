@@ -140,7 +140,7 @@ async function runUntilStopped(
       controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
       clock: systemClock,
     }),
-    url,
+    { url, endsSandboxes: host.renewDeadline !== null },
   )
   const ending = new AbortController()
   const leaving = new AbortController()
@@ -173,7 +173,10 @@ function printDrainChanges(): (answer: SyncAnswer) => void {
 }
 
 /** Wraps a control plane so that a line is printed when it becomes unreachable, and when it answers again. */
-function printReachability(controlPlane: ControlPlane, url: string): ControlPlane {
+function printReachability(
+  controlPlane: ControlPlane,
+  { url, endsSandboxes }: { readonly url: string; readonly endsSandboxes: boolean },
+): ControlPlane {
   let isUnreachable = false
   return {
     ...controlPlane,
@@ -186,7 +189,9 @@ function printReachability(controlPlane: ControlPlane, url: string): ControlPlan
       } catch (error) {
         if (!isUnreachable && !signal.aborted && !(error instanceof WorkerRemoved)) {
           isUnreachable = true
-          const fence = `Sandboxes here end after ${String(RENEW_DEADLINE_MS / 1000)} s without an answer`
+          const fence = endsSandboxes
+            ? `Sandboxes here end after ${String(RENEW_DEADLINE_MS / 1000)} s without an answer`
+            : 'Its sandboxes keep running'
           printStatus(`${url} can't be reached: ${describeError(error)}; retrying. ${fence}`)
         }
         throw error

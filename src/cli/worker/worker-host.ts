@@ -63,8 +63,10 @@ export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFol
  */
 export async function openWorkerHost(
   deps: WorkerHostDeps,
-  { fencesItself, metrics }: { readonly fencesItself: boolean; readonly metrics: Registry },
+  { fencesItself: mayFence, metrics }: { readonly fencesItself: boolean; readonly metrics: Registry },
 ): Promise<WorkerHost> {
+  // Pods go on without their worker, and the control plane declares none of them lost meanwhile.
+  const fencesItself = mayFence && deps.config.driver !== 'kubernetes'
   await using opened = new AsyncDisposableStack()
   const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
   printStatus(`volumes: ${storage.report.how}`)
@@ -92,7 +94,11 @@ export async function openWorkerHost(
   requireIsolation(level, deps.config)
   printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   printStatus(`isolation level: ${level ?? 'none'} (container < gvisor < microvm; docs/drivers.md)`)
-  if (driver.name !== 'simulated') printStatus(`capacity: ${describeOffer(deps.config, capacity)}`)
+  if (driver.name === 'kubernetes')
+    printStatus(
+      `capacity: ${String(capacity.vcpus)} vCPUs and ${String(capacity.memory_mib)} MiB of memory in the cluster`,
+    )
+  else if (driver.name !== 'simulated') printStatus(`capacity: ${describeOffer(deps.config, capacity)}`)
   if (report.publishes !== undefined) printStatus(`ports: ${describePublishing(report.publishes)}`)
   addMachineMetrics(metrics, {
     driver,
@@ -170,9 +176,12 @@ export function runWorkerAgent(
   )
 }
 
-/** Creates the demo image if it is missing. Does nothing for the simulated driver. May be repeated. */
+/** The drivers that take no images from this machine. */
+const IMAGELESS_DRIVERS = ['simulated', 'kubernetes']
+
+/** Creates the demo image if it is missing and the driver uses images of this machine. May be repeated. */
 export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folder'>, host: WorkerHost): Promise<void> {
-  if (host.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
+  if (!IMAGELESS_DRIVERS.includes(host.driver.name)) await ensureDemoImage(await openImages(config, log))
 }
 
 /**

@@ -60,6 +60,8 @@ export const SyncInput = requestObject({
     images: Type.Array(Type.String()),
     default_disk_mib: int32(),
     publishes: Type.Optional(Type.Array(PublishRange, { maxItems: PUBLISH_RANGES_MAX })),
+    keeps_disks: Type.Optional(Type.Boolean()),
+    runs_outlive_worker: Type.Optional(Type.Boolean()),
   }),
   observed_runs: Type.Array(
     requestObject({

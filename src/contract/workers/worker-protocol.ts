@@ -19,7 +19,7 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
  * poll, with its whole observed state. The answer contains the whole desired state of the worker, so either side may
  * repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 7
+export const WORKER_PROTOCOL_VERSION = 8
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the

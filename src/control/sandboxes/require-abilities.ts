@@ -2,7 +2,7 @@ import type { Ability } from '../../domain/abilities.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isolationAbility, type IsolationLevel } from '../../domain/isolation.ts'
-import { requiredAbilities, type RequiredAbility } from '../../domain/spec/required-abilities.ts'
+import { requiredAbilities, requiredDisk, type RequiredAbility } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
@@ -24,6 +24,9 @@ export type RequireAbilitiesDeps = WorkerAbilities & {
   readonly settings: Pick<ControlSettings, 'requireIsolation'>
 }
 
+/** The mark of a worker whose driver keeps no disks. */
+const KEEPS_NO_DISK = 'keeps_no_disk'
+
 const CACHE_MS = 1_000
 
 /** Makes a cached reader of abilities. Without the cache, every create runs one more query (profile of 2026-11). */
@@ -39,7 +42,11 @@ export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'
   return async (org, { isFresh }) => {
     const isKnown = !isFresh && clock.monotonicMs() < validUntilMs
     const all = isFresh ? await read() : isKnown ? known : await flight.join('abilities', read).result
-    return all.filter((reported) => mayServeOrg(reported, org)).map(({ abilities }) => abilities)
+    return all
+      .filter((reported) => mayServeOrg(reported, org))
+      .map(({ keeps_disks, abilities }) =>
+        keeps_disks === false ? [...abilities, KEEPS_NO_DISK] : [...abilities, 'kept_disk'],
+      )
   }
 }
 
@@ -54,10 +61,14 @@ export async function requireAbilities(
   org: OrgId,
   spec: SandboxSpec,
 ): Promise<readonly Ability[]> {
-  const needs = [...requiredAbilities(spec), ...operatorsNeeds(deps.settings.requireIsolation ?? null)]
+  const known = await deps.workerAbilities(org, { isFresh: false })
+  const needs = [
+    ...requiredAbilities(spec),
+    ...operatorsNeeds(deps.settings.requireIsolation ?? null),
+    ...(known.some((list) => list.includes(KEEPS_NO_DISK)) ? requiredDisk(spec) : []),
+  ]
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
-  if (abilities.length === 0 || someHasAll(await deps.workerAbilities(org, { isFresh: false }), abilities))
-    return abilities
+  if (abilities.length === 0 || someHasAll(known, abilities)) return abilities
   const lists = await deps.workerAbilities(org, { isFresh: true })
   if (lists.length === 0) {
     throw new Problem('unavailable', {

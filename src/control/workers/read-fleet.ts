@@ -1,3 +1,4 @@
+import { abilitiesOf } from '../../domain/workers/worker.ts'
 import { isolationAbility } from '../../domain/isolation.ts'
 import type { ControlSettings } from '../deps.ts'
 import { canonicalReference, parseImageReference } from '../../domain/spec/image-reference.ts'
@@ -28,7 +29,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
     }
     const unknown = [...hashes].filter((hash) => !profiles.has(hash))
     for (const { profile_hash, driver, storage } of await capacity.findProfiles(q, unknown)) {
-      const abilities = driver?.abilities ?? []
+      const abilities = driver === null ? [] : abilitiesOf(driver)
       const key = abilities.join(' ')
       if (!abilityLists.has(key)) abilityLists.set(key, abilities)
       profiles.set(profile_hash, {

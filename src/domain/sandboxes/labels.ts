@@ -1,5 +1,6 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
 import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
+import { DISK_LABEL, DISK_OF_RUN } from './disk-label.ts'
 import { isRestartPolicy, RESTART_LABEL, RESTART_POLICIES } from './restart.ts'
 import { isSchedule, SCHEDULE_RULE, SNAPSHOT_LABEL } from './snapshot-schedule.ts'
 import { isSshLabelValue, SSH_LABEL_VALUES, SSH_LABELS } from './ssh-labels.ts'
@@ -29,6 +30,9 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
   const schedule = labels[SNAPSHOT_LABEL]
   if (schedule !== undefined && !isSchedule(schedule))
     return refusal(`${field}.${SNAPSHOT_LABEL}`, describeSeen(schedule), SCHEDULE_RULE)
+  const disk = labels[DISK_LABEL]
+  if (disk !== undefined && disk !== DISK_OF_RUN)
+    return refusal(`${field}.${DISK_LABEL}`, describeSeen(disk), DISK_OF_RUN)
   for (const label of Object.values(SSH_LABELS)) {
     const value = labels[label]
     if (value !== undefined && !isSshLabelValue(value))

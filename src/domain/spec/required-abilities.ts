@@ -1,5 +1,6 @@
 import { ABILITIES, type Ability, type FieldAbility } from '../abilities.ts'
 import { SNAPSHOT_LABEL } from '../sandboxes/snapshot-schedule.ts'
+import { DISK_LABEL, DISK_OF_RUN } from '../sandboxes/disk-label.ts'
 import { ISOLATION_LABEL, isIsolationLevel, isolationAbility } from '../isolation.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
@@ -173,15 +174,22 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     why: 'needs a worker that is capable of snapshots of disks',
     findFields: ({ labels }) => fieldIf(`labels.${SNAPSHOT_LABEL}`, labels[SNAPSHOT_LABEL] !== undefined),
   },
+  kept_disk: {
+    fields: `\`lifecycle.ephemeral: false\` without the label \`${DISK_LABEL}: ${DISK_OF_RUN}\``,
+    why: 'needs a worker that is capable of keeping the files of a stopped sandbox',
+    findFields: ({ labels, lifecycle }) =>
+      fieldIf('lifecycle.ephemeral', !lifecycle.ephemeral && labels[DISK_LABEL] !== DISK_OF_RUN),
+  },
 }
 
 /**
- * All features of a specification that some drivers can't enforce, in the order of `ABILITIES`. The isolation that its label
+ * All features of a specification that some drivers can't enforce, in the order of `ABILITIES`, but for `requiredDisk`. The isolation that its label
  * demands comes last.
  */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []
   for (const ability of ABILITIES) {
+    if (ability === 'kept_disk') continue
     const { why, findFields } = ABILITY_RULES[ability]
     for (const field of findFields(spec)) required.push({ ability, field, why })
   }
@@ -191,6 +199,15 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
     required.push({ ability: isolationAbility(level), field: `labels.${ISOLATION_LABEL}`, why })
   }
   return required
+}
+
+/**
+ * What a specification needs whose files must outlive its runs, which most need and most workers have. It counts only where some worker
+ * keeps no disks.
+ */
+export function requiredDisk(spec: SandboxSpec): readonly RequiredAbility[] {
+  const { why, findFields } = ABILITY_RULES.kept_disk
+  return findFields(spec).map((field) => ({ ability: 'kept_disk', field, why }))
 }
 
 /** A row of the table in docs/drivers.md. */

@@ -31,6 +31,21 @@ export type DriverReport = {
   readonly default_disk_mib: number
   /** The ports of its machine that sandboxes may publish. Absent: none. */
   readonly publishes?: readonly PublishRange[]
+  /** Whether a sandbox that starts again finds its files. Absent: true. */
+  readonly keeps_disks?: boolean
+  /**
+   * Whether runs go on without the worker, because another program runs them. They are then not declared lost while the worker
+   * doesn't report. Absent: false.
+   */
+  readonly runs_outlive_worker?: boolean
+}
+
+/** A driver keeps disks unless its report says that it doesn't. */
+export function abilitiesOf({
+  abilities,
+  keeps_disks,
+}: Pick<DriverReport, 'keeps_disks'> & { readonly abilities: readonly string[] }): readonly string[] {
+  return keeps_disks === false || abilities.includes('kept_disk') ? abilities : [...abilities, 'kept_disk']
 }
 
 /** Describes a valid name of a worker. Every host name is a valid name. */

@@ -166,12 +166,16 @@ export type SilentWorker = {
   readonly report_seq: number
 }
 
-/** Workers with open runs whose lease expires before `deadline`. */
+/**
+ * Workers with open runs whose lease expires before `deadline`. Runs that go on without their worker have no lease: only an operator
+ * who removes the worker ends them.
+ */
 export async function listSilent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
   const { rows } = await q.query<SilentWorker>({
     name: 'workers.listSilent',
     text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life AS incarnation, w.report_seq
            FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
+           AND (w.removed_at IS NOT NULL OR w.driver -> 'runs_outlive_worker' IS DISTINCT FROM 'true')
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
     values: [deadline],
   })
@@ -211,6 +215,8 @@ export async function listStorageReports(q: Queryable): Promise<readonly WorkerS
 /** Abilities that at least one worker's driver has. `org_ids` are the organizations that it may serve. Null: all. */
 export type ReportedAbilities = {
   readonly abilities: readonly string[]
+  /** False: its sandboxes lose their files when they stop. */
+  readonly keeps_disks: boolean | null
   readonly org_ids: readonly OrgId[] | null
 }
 
@@ -218,7 +224,7 @@ export type ReportedAbilities = {
 export async function listAbilities(q: Queryable): Promise<readonly ReportedAbilities[]> {
   const { rows } = await q.query<ReportedAbilities>({
     name: 'workers.listAbilities',
-    text: `SELECT DISTINCT driver -> 'abilities' AS abilities, bounds -> 'org_ids' AS org_ids
+    text: `SELECT DISTINCT driver -> 'abilities' AS abilities, driver -> 'keeps_disks' AS keeps_disks, bounds -> 'org_ids' AS org_ids
            FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
   })
   return rows

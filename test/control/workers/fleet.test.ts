@@ -240,6 +240,26 @@ test('a removal is refused with what would be lost; after a forced one, sandboxe
   await removeWorker(deps, 'takes-over', 'force')
 })
 
+test('runs that outlive their worker are not lost while it is silent, and are once it was removed', async () => {
+  const { deps } = world
+  const { worker_id, id } = await runOn('beyond')
+  await world.asOwner(`UPDATE workers SET driver = driver || '{"runs_outlive_worker": true}' WHERE id = $1`, [
+    worker_id,
+  ])
+  const lost = makeDetectLostWorkersLoop(deps)
+  const passes = async (ms: number): Promise<void> => {
+    for (let passed = 0; passed < ms; passed += 2_000) {
+      clock.advance(2_000)
+      await lost.run(never)
+    }
+  }
+  await passes(3 * WORKER_LEASE_MS)
+  assert.equal(await statusOf(id), 'running')
+  await removeWorker(deps, 'beyond', 'force')
+  await passes(2 * WORKER_LEASE_MS)
+  assert.equal(await statusOf(id), 'failed')
+})
+
 test('when a worker is removed, volumes that it was deleting are gone and their names are free', async () => {
   const { deps, caller } = world
   const { worker_id, id } = await runOn('holds', ['doomed'])

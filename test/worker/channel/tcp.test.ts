@@ -14,7 +14,7 @@ import { startExecOnPipes } from '../../../src/worker/drivers/oci/exec/exec-cli.
 import { makeLauncher } from '../../../src/worker/drivers/oci/run/launcher.ts'
 import { makeFifoPool } from '../../../src/worker/drivers/oci/exec/fifo-pool.ts'
 import { localHostCommands } from '../../../src/worker/processes/system-calls.ts'
-import { connectByProcess } from '../../../src/worker/drivers/oci/exec/tcp-stream.ts'
+import { connectByProcess } from '../../../src/worker/drivers/shared/tcp-stream.ts'
 import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
 import { makeLocalGuest } from '../../support/local-guest.ts'
 import { openTcp } from '../../support/tcp-client.ts'

@@ -29,7 +29,7 @@ import type { PtyBinding } from './pty-binding.ts'
 import { describeStartFailure } from './start-failure.ts'
 import { startWithPermit } from './start-with-permit.ts'
 import { connectLoopback } from './connect-loopback.ts'
-import { connectByProcess } from './tcp-stream.ts'
+import { connectByProcess } from '../../shared/tcp-stream.ts'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 
 export type ContainerGuestDeps = {

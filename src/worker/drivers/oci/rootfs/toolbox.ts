@@ -99,9 +99,10 @@ print "object\\t$_\\n" for @DynaLoader::dl_shared_objects`
 const COMMAND_TIMEOUT_MS = 20_000
 const SCRIPTS = join(import.meta.dirname, '../../../perl/guest')
 
-type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
+export type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
 
-async function collectFiles(initBinary: string | null): Promise<readonly ToolFile[]> {
+/** Reads the files of a toolbox from this machine, with the init program if one is given. */
+export async function collectFiles(initBinary: string | null): Promise<readonly ToolFile[]> {
   // Variables such as PERL5LIB would load modules of the user who started the worker.
   const env = { PATH: process.env['PATH'], LC_ALL: 'C' }
   const { stdout } = await runCommand('perl', ['-e', LIST, ...MODULES], { timeoutMs: COMMAND_TIMEOUT_MS, env })

@@ -17,7 +17,7 @@ export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'network_max_udp_connections', 'network_dns', 'network_interface', 'network_domains', 'secrets', 'tls_interception',
   'trust_host_cas', 'published_ports', 'named_mounts', 'bind_mounts', 'bind_quota', 'raw_stat', 'disk_images', 'disk_image_formats',
-  'init_handoff', 'metrics', 'snapshots',
+  'init_handoff', 'metrics', 'snapshots', 'kept_disk',
 ] // prettier-ignore
 
 /** The programs that must be installed on the host to start a sandbox. */

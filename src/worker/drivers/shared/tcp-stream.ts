@@ -1,5 +1,5 @@
 import { Duplex, type Readable } from 'node:stream'
-import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../../channel/guest.ts'
+import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../channel/guest.ts'
 
 /**
  * Opens a TCP connection from a process in the sandbox, with the sandbox's name resolution, network and policy. `start` runs

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { PassThrough } from 'node:stream'
 import { test } from 'node:test'
-import { connectByProcess } from '../../../../src/worker/drivers/oci/exec/tcp-stream.ts'
+import { connectByProcess } from '../../../../src/worker/drivers/shared/tcp-stream.ts'
 
 test('a process that has ended before its output is read reports why it failed', async () => {
   const [stdin, stdout, stderr] = [new PassThrough(), new PassThrough(), new PassThrough()]

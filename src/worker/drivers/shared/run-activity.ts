@@ -1,5 +1,5 @@
-import type { RunId } from '../../../../domain/ids.ts'
-import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
+import type { RunId } from '../../../domain/ids.ts'
+import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 
 /**
  * The time of each run's last use. It is kept in memory, so idle times start again when the worker restarts. The run's

@@ -1,0 +1,79 @@
+import { join } from 'node:path'
+import { duplexPair } from 'node:stream'
+import type { Config } from '../../config.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { descriptorLimit } from '../../lib/descriptor-limit.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
+import { serveChannel } from '../../worker/channel/serve-channel.ts'
+import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
+import type { Driver } from '../../worker/drivers/driver.ts'
+import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
+import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
+import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
+import { VERSION } from '../version.ts'
+import type { DriverDeps } from './worker-storage.ts'
+
+/** The folder of the driver's records. The worker's identity is beside it, so both live equally long. */
+function kubernetesFolder(config: Pick<Config, 'dataDir'>): string {
+  return join(config.dataDir, 'kubernetes')
+}
+
+/** Opens the driver for Pods. Rejects with words if a setting is missing or the cluster can't be used. */
+export async function openKubernetesDriver(
+  config: Config,
+  { logs, metrics, log, deadlineFile }: DriverDeps,
+): Promise<Driver> {
+  const { kubernetesHelperImage: helperImage, kubernetesNetwork } = config
+  if (deadlineFile !== null)
+    throw new Error('the driver kubernetes runs its sandboxes without a deadline of this worker')
+  if (helperImage === null)
+    throw new Error(
+      'SANDYARD_KUBERNETES_HELPER_IMAGE must name the helper image in a registry of the cluster; `sandyard image helper FILE` writes it',
+    )
+  if (kubernetesNetwork !== 'cluster')
+    throw new Error(
+      'this driver enforces no network policy of its own, not even the default one: apply the NetworkPolicies of packaging/kubernetes, ' +
+        'make sure that the cluster enforces them, and set SANDYARD_KUBERNETES_NETWORK=cluster',
+    )
+  const access = await readClusterAccess({
+    kubeconfig: config.kubeconfig,
+    env: { host: process.env['KUBERNETES_SERVICE_HOST'], port: process.env['KUBERNETES_SERVICE_PORT'] },
+  })
+  await using opened = new AsyncDisposableStack()
+  const client = makeApiClient(access)
+  opened.defer(() => {
+    client.close()
+  })
+  const wanted = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
+  const driver = await makeKubernetesDriver({
+    dir: kubernetesFolder(config),
+    client,
+    namespace: config.kubernetesNamespace ?? access.namespace,
+    helperImage,
+    sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
+    logs,
+    metrics,
+    openGuestChannel: (guest, use, capture) => {
+      const [near, far] = duplexPair()
+      serveChannel(far, guest, {
+        clock: systemClock,
+        log,
+        limits: DEFAULT_CHANNEL_LIMITS,
+        agentVersion: `sandyard ${VERSION}`,
+        onActivity: use.touch,
+        onProcess: use.hold,
+        capture,
+      }).catch((error: unknown) => {
+        log.error({ error }, 'a command channel ended with an unexpected error')
+      })
+      return near
+    },
+    random: systemRandom,
+    clock: systemClock,
+    log,
+  })
+  opened.defer(() => driver.close())
+  const parts = opened.move()
+  return { ...driver, close: () => parts.disposeAsync() }
+}

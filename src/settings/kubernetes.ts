@@ -1,0 +1,40 @@
+import { nonEmptyText, oneOf, type Setting } from './setting.ts'
+
+/** The settings of the driver `kubernetes`. */
+export const KUBERNETES_SETTINGS = {
+  kubeconfig: {
+    variable: 'SANDYARD_KUBECONFIG',
+    flag: null,
+    fallback: null,
+    unit: 'file',
+    meaning:
+      'a kubeconfig in JSON, for `--driver kubernetes` outside of the cluster (default: the service account of its Pod)',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesNamespace: {
+    variable: 'SANDYARD_KUBERNETES_NAMESPACE',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning: 'the namespace of the sandboxes of `--driver kubernetes` (default: that of the kubeconfig or of the Pod)',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesHelperImage: {
+    variable: 'SANDYARD_KUBERNETES_HELPER_IMAGE',
+    flag: null,
+    fallback: null,
+    unit: 'image',
+    meaning:
+      'where the cluster pulls the helper image that `sandyard image helper` writes; `--driver kubernetes` needs it',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesNetwork: {
+    variable: 'SANDYARD_KUBERNETES_NETWORK',
+    flag: null,
+    fallback: 'refuse',
+    unit: 'refuse, cluster',
+    meaning:
+      'who decides what the sandboxes of `--driver kubernetes` reach: with `cluster`, only the NetworkPolicies of the cluster do; with `refuse`, that driver does not start',
+    parse: oneOf(['refuse', 'cluster']),
+  } satisfies Setting<'refuse' | 'cluster'>,
+} as const

@@ -1,0 +1,213 @@
+import type { Duplex } from 'node:stream'
+import { ExecFailure, type GuestProcess } from '../../channel/guest.ts'
+import { makeLinkedProcess, type LinkedProcess } from './linked-process.ts'
+
+/** A process to start by `guest/agent.pl`. */
+export type AgentStart = {
+  readonly command: readonly string[]
+  /** `KEY=VALUE` items that override the sandbox's. */
+  readonly env: readonly string[]
+  /** Whether the process gets no variable of the sandbox. */
+  readonly hasOwnEnv: boolean
+  readonly cwd: string | null
+  readonly user: string | null
+  readonly tty: { readonly rows: number; readonly cols: number } | null
+}
+
+/** A connection to the agent in a sandbox, which carries any number of processes. */
+export type AgentLink = {
+  /** Starts a process. Rejects with `ExecFailure`, also when the connection is lost meanwhile. */
+  start(request: AgentStart): Promise<GuestProcess>
+  /** Whether the connection is lost or closed. All processes of it are then killed by the agent. */
+  readonly isClosed: boolean
+  /** Resolves when the connection is closed. */
+  readonly closed: Promise<void>
+  close(): void
+}
+
+/** The agent ends after 90 s without a message. */
+const PING_MS = 20_000
+const HEADER_BYTES = 9
+/** The agent sends at most 64 KiB of output in a message. */
+const MESSAGE_MAX_BYTES = 128 * 1024
+const HELLO_LIMIT_MS = 20_000
+
+type Waiting = {
+  readonly hasTty: boolean
+  readonly resolve: (process: GuestProcess) => void
+  readonly reject: (error: Error) => void
+}
+
+/**
+ * Speaks with a fresh `guest/agent.pl` over its standard streams; the script documents the messages. Rejects if it doesn't say that it
+ * is ready. The sandbox may have replaced the agent: a message that breaks the protocol closes the connection.
+ */
+export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
+  const processes = new Map<number, LinkedProcess>()
+  const starting = new Map<number, Waiting>()
+  const ready = Promise.withResolvers<void>()
+  const closed = Promise.withResolvers<void>()
+  let isClosed = false
+  let last = 0
+  let received: Buffer = Buffer.alloc(0)
+
+  const send = (type: string, number: number, fields: Buffer = Buffer.alloc(0)): void => {
+    if (isClosed) return
+    const header = Buffer.alloc(HEADER_BYTES)
+    header.writeUInt32BE(HEADER_BYTES - 4 + fields.length, 0)
+    header.write(type, 4, 'latin1')
+    header.writeUInt32BE(number, 5)
+    stream.write(Buffer.concat([header, fields]))
+  }
+  const close = (why: string): void => {
+    if (isClosed) return
+    isClosed = true
+    clearInterval(pinging)
+    stream.destroy()
+    ready.reject(new Error(why))
+    for (const { reject } of starting.values()) reject(new ExecFailure('other', why))
+    for (const process of processes.values()) process.lose()
+    starting.clear()
+    processes.clear()
+    closed.resolve()
+  }
+  const started = (number: number, fields: Buffer): boolean => {
+    const waiting = starting.get(number)
+    if (waiting === undefined || fields.length !== 4) return false
+    starting.delete(number)
+    const process = makeLinkedProcess({
+      pid: fields.readUInt32BE(0),
+      hasTty: waiting.hasTty,
+      send: (type, content) => {
+        send(type, number, content)
+      },
+      onOver: () => {
+        processes.delete(number)
+      },
+    })
+    processes.set(number, process)
+    waiting.resolve(process.guestProcess)
+    return true
+  }
+  const failed = (number: number, fields: Buffer): boolean => {
+    const waiting = starting.get(number)
+    if (waiting === undefined || fields.length < 5) return false
+    starting.delete(number)
+    waiting.reject(startFailureOf(fields))
+    return true
+  }
+  /** Handles one message. False if it breaks the protocol. */
+  const receive = (type: string, number: number, fields: Buffer): boolean => {
+    if (type === 'H') {
+      ready.resolve()
+      return true
+    }
+    if (type === 'S') return started(number, fields)
+    if (type === 'F') return failed(number, fields)
+    return processes.get(number)?.receive(type, fields) ?? true
+  }
+  const onData = (piece: Buffer): void => {
+    received = received.length === 0 ? piece : Buffer.concat([received, piece])
+    let at = 0
+    while (received.length - at >= HEADER_BYTES) {
+      const length = received.readUInt32BE(at)
+      const end = at + 4 + length
+      const isBroken = length < HEADER_BYTES - 4 || length > MESSAGE_MAX_BYTES
+      if (!isBroken && received.length < end) break
+      const type = received.toString('latin1', at + 4, at + 5)
+      if (isBroken || !receive(type, received.readUInt32BE(at + 5), received.subarray(at + HEADER_BYTES, end))) {
+        close('the helper process in the sandbox broke its protocol')
+        return
+      }
+      at = end
+    }
+    received = Buffer.from(received.subarray(at)) // a copy, because it may be part of a large buffer
+  }
+  const pinging = setInterval(() => {
+    send('P', 0)
+  }, PING_MS)
+  pinging.unref()
+  const onEnd = (): void => {
+    close('the connection to the sandbox was lost')
+  }
+  stream.on('data', onData).on('end', onEnd).on('close', onEnd).on('error', onEnd)
+
+  const limit = setTimeout(() => {
+    close('the helper process in the sandbox did not answer')
+  }, HELLO_LIMIT_MS)
+  try {
+    await ready.promise
+  } finally {
+    clearTimeout(limit)
+  }
+  return {
+    start(request) {
+      return new Promise((resolve, reject) => {
+        if (isClosed) {
+          reject(new ExecFailure('other', 'the connection to the sandbox was lost'))
+          return
+        }
+        last = (last + 1) % 0x1_0000_0000
+        starting.set(last, { hasTty: request.tty !== null, resolve, reject })
+        send('S', last, encodeStart(request))
+      })
+    },
+    get isClosed() {
+      return isClosed
+    },
+    closed: closed.promise,
+    close: () => {
+      close('the connection to the sandbox was closed')
+    },
+  }
+}
+
+const [TERMINAL, OWN_ENV] = [1, 2]
+
+function encodeStart({ command, env, hasOwnEnv, cwd, user, tty }: AgentStart): Buffer {
+  const head = Buffer.alloc(5)
+  head.writeUInt8((tty === null ? 0 : TERMINAL) | (hasOwnEnv ? OWN_ENV : 0), 0)
+  head.writeUInt16BE(tty?.rows ?? 0, 1)
+  head.writeUInt16BE(tty?.cols ?? 0, 3)
+  const texts = [cwd ?? '', user ?? '', String(env.length), ...env, ...command]
+  return Buffer.concat([head, ...texts.flatMap(encodeText)])
+}
+
+function encodeText(text: string): readonly Buffer[] {
+  const bytes = Buffer.from(text)
+  const length = Buffer.alloc(4)
+  length.writeUInt32BE(bytes.length, 0)
+  return [length, bytes]
+}
+
+/** Linux's numbers of errors that say why a program can't be executed (errno(3)). */
+const EXEC_ERRORS: Readonly<Record<number, { readonly kind: ExecFailure['kind']; readonly name: string }>> = {
+  1: { kind: 'permission_denied', name: 'EPERM' },
+  2: { kind: 'not_found', name: 'ENOENT' },
+  7: { kind: 'bad_args', name: 'E2BIG' },
+  8: { kind: 'not_executable', name: 'ENOEXEC' },
+  11: { kind: 'resource_limit', name: 'EAGAIN' },
+  12: { kind: 'out_of_memory', name: 'ENOMEM' },
+  13: { kind: 'permission_denied', name: 'EACCES' },
+  20: { kind: 'not_found', name: 'ENOTDIR' },
+  22: { kind: 'other', name: 'EINVAL' },
+  24: { kind: 'resource_limit', name: 'EMFILE' },
+}
+const STAGES: Readonly<Record<string, { readonly kind: ExecFailure['kind'] | null; readonly stage: string }>> = {
+  c: { kind: 'bad_cwd', stage: 'chdir' },
+  u: { kind: 'user_setup_failed', stage: 'setuid' },
+  p: { kind: 'pty_setup_failed', stage: 'pty' },
+  e: { kind: null, stage: 'exec' },
+}
+
+function startFailureOf(fields: Buffer): ExecFailure {
+  const { kind = null, stage } = STAGES[fields.toString('latin1', 0, 1)] ?? {}
+  const errno = fields.readUInt32BE(1)
+  const known = EXEC_ERRORS[errno]
+  const detail = {
+    errno,
+    ...(known === undefined ? {} : { errnoName: known.name }),
+    ...(stage === undefined ? {} : { stage }),
+  }
+  return new ExecFailure(kind ?? known?.kind ?? 'other', fields.toString('utf8', 5), detail)
+}

@@ -1,0 +1,54 @@
+import type { Duplex } from 'node:stream'
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { Random } from '../../../lib/random.ts'
+import type { Guest } from '../../channel/guest.ts'
+import type { SessionPermits } from '../../channel/session-permits.ts'
+import type { ApiClient } from '../../kubernetes/api-client.ts'
+import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
+import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
+import type { RunUsage } from '../shared/run-activity.ts'
+import type { RunRecord, RunRecords } from '../shared/run-records.ts'
+import type { AgentLinks } from './agent-links.ts'
+import type { PodLogs } from './pod-logs.ts'
+import type { PodSettings } from './pod-spec.ts'
+import type { Pods } from './pods.ts'
+
+/** The record of a run of this driver. */
+export type PodRunRecord = RunRecord<StartedPod> & {
+  readonly idle_timeout_secs: number | null
+  readonly has_workload: boolean
+}
+
+/** The part of a record that is set once the sandbox accepted commands. */
+export type StartedPod = { readonly pod_uid: string }
+
+export type KubernetesDriverInput = {
+  /** The driver's folder: records, which outlive the worker's process. */
+  readonly dir: string
+  readonly client: ApiClient
+  readonly namespace: string
+  readonly helperImage: string
+  readonly sessions: SessionPermits
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
+  readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
+  /** Serves the agent protocol to one client of a guest. */
+  readonly openGuestChannel: (guest: Guest, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
+  readonly random: Random
+  readonly clock: Clock
+  readonly log: Log
+  /** The folder of the toolbox in sandboxes. Default: `TOOLS_FOLDER`. */
+  readonly tools?: string
+  /** How long a Pod may take to accept commands. Default: `START_LIMIT_MS`. */
+  readonly startLimitMs?: number
+}
+
+/** What the parts of the driver share. */
+export type PodContext = KubernetesDriverInput & {
+  readonly settings: PodSettings
+  readonly records: RunRecords<PodRunRecord>
+  readonly pods: Pods
+  readonly links: AgentLinks
+  readonly podLogs: PodLogs
+  readonly isolation: string
+}

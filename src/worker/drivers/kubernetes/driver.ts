@@ -1,0 +1,188 @@
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
+import { readFileOrNull } from '../../../lib/files.ts'
+import { readBootId } from '../../processes/process-identity.ts'
+import type { Driver } from '../driver.ts'
+import { makeRunActivity, type RunActivity } from '../shared/run-activity.ts'
+import { newRunRecord, openRunRecords } from '../shared/run-records.ts'
+import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
+import { makeAgentLinks } from './agent-links.ts'
+import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
+import { LABELS, podNameOf, type Pod } from './pod.ts'
+import { makePodGuest } from './pod-guest.ts'
+import { makePodLogs } from './pod-logs.ts'
+import { derivePodPhase } from './pod-phase.ts'
+import { openPods } from './pods.ts'
+import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
+import { startPod } from './start.ts'
+
+/** How long a close waits for Pods to be deleted. */
+const CLOSE_MS = 5_000
+
+/**
+ * Opens the driver that runs each sandbox as a Pod. Adopts the runs whose records are in `dir`, and deletes Pods of this folder that
+ * have no record: their starts were undone. Rejects with words if the cluster can't be used.
+ */
+export async function makeKubernetesDriver(input: KubernetesDriverInput): Promise<Driver> {
+  const { dir, client, namespace, clock, log, logs } = input
+  await using opened = new AsyncDisposableStack()
+  const owner = await readOwner(input)
+  const facts = await readClusterFacts(client, namespace)
+  const records = await openRunRecords<PodRunRecord>(dir, 'ends')
+  const bootId = await readBootId()
+  const stored = join(dir, 'sandboxes')
+  await mkdir(stored, { recursive: true, mode: 0o700 })
+  let onPodChange = (_pod: Pod): void => undefined
+  const closing = new AbortController()
+  const { signal } = closing
+  const pods = openPods({ client, namespace, owner, onChange: (pod) => onPodChange(pod), signal, clock, log })
+  opened.defer(() => pods.close())
+  await pods.ready
+  const links = makeAgentLinks({ client, namespace })
+  opened.defer(() => links.close())
+  const podLogs = makePodLogs({
+    ...input,
+    folderOf: (run) => records.folderOf(run),
+    isRunning: (run) => pods.get(podNameOf(run))?.status?.phase === 'Running',
+  })
+  opened.defer(() => podLogs.close())
+  const isolation = describeIsolation(namespace, facts)
+  const settings = { owner, helperImage: input.helperImage, hasOwnUsers: facts.hasOwnUsers }
+  const context: PodContext = { ...input, settings, records, pods, links, podLogs, isolation }
+
+  const activity = makeRunActivity(clock, () => supervisor.checkSoon())
+  opened.defer(() => activity.close())
+  const abortWaits = (): void => closing.abort(new Error('the driver is closed'))
+  opened.defer(abortWaits)
+  const operations = makeRunOperations(context, { activity, bootId, stored })
+  const supervisor = await openRunSupervisor({ ...context, operations })
+  opened.defer(() => supervisor.close())
+  // Starts in flight are undone, but a node that doesn't answer delays the close no longer than this.
+  opened.defer(() => void setTimeout(abortWaits, CLOSE_MS).unref())
+  const deleting = new Set<string>()
+  /** Deletes a Pod without a record. The create of a start that was undone may have come through late. */
+  const deleteOrphan = async (pod: Pod): Promise<void> => {
+    const { [LABELS.run]: run = '', [LABELS.owner]: of } = pod.metadata.labels ?? {}
+    if (of !== owner) return
+    const record = records.read(asId<RunId>(run))
+    if (deleting.has(pod.metadata.uid) || (record !== null && !record.is_released)) return
+    deleting.add(pod.metadata.uid)
+    try {
+      await pods.delete(pod.metadata.name, pod.metadata.uid, 0)
+      pods.forget(pod.metadata.name)
+    } catch (error) {
+      if (!closing.signal.aborted)
+        log.warn({ err: error, pod: pod.metadata.name }, 'a Pod without a run could not be deleted')
+    } finally {
+      deleting.delete(pod.metadata.uid)
+    }
+  }
+  onPodChange = (pod) => {
+    supervisor.checkSoon()
+    if (pods.get(pod.metadata.name) !== undefined && pod.metadata.deletionTimestamp === undefined)
+      void deleteOrphan(pod)
+  }
+  for (const pod of pods.all()) void deleteOrphan(pod)
+
+  const parts = opened.move()
+  return {
+    name: 'kubernetes',
+    probe: async () => reportOf(await readClusterFacts(client, namespace), isolation),
+    list: () => supervisor.list(),
+    listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
+    start: (desired, signal) => supervisor.start(desired, signal),
+    stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
+    remove: (run) => supervisor.remove(run),
+    async discard(sandbox) {
+      supervisor.assertNoRunOf(sandbox)
+      await rm(join(stored, sandbox), { force: true })
+    },
+    measureDisks: () => Promise.resolve([]),
+    openChannel(run) {
+      const record = records.read(run)
+      const phase = record === null ? null : phaseOf(context, record, false).phase
+      if (record === null || phase !== 'running') return Promise.reject(new Error(`run ${run} is not running`))
+      const guest = makePodGuest({
+        sandbox: record.sandbox_id,
+        org: record.org_id,
+        sessions: input.sessions,
+        link: () => links.of(run, closing.signal),
+        ...(input.tools === undefined ? {} : { tools: input.tools }),
+      })
+      const use = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
+      return Promise.resolve(input.openGuestChannel(guest, use, logs.writerOf(record.sandbox_id)))
+    },
+    watch: (onChange) => supervisor.watch(onChange),
+    close: () => parts.disposeAsync(),
+  }
+}
+
+function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBeingStarted: boolean) {
+  const name = podNameOf(record.run_id)
+  return derivePodPhase(record, { isBeingStarted, pod: pods.get(name), last: pods.lastOf(name) })
+}
+
+type OperationDeps = {
+  readonly activity: RunActivity
+  readonly bootId: string
+  /** The folder with a file for each sandbox whose log is here. */
+  readonly stored: string
+}
+
+function makeRunOperations(
+  context: PodContext,
+  { activity, bootId, stored }: OperationDeps,
+): RunOperations<PodRunRecord> {
+  const { pods, links, podLogs } = context
+  return {
+    newRecord({ spec, ...desired }) {
+      const { idle_timeout_secs } = spec.lifecycle
+      return Promise.resolve({
+        ...newRunRecord({ ...desired, spec }, bootId),
+        sample_interval_ms: null, // the API server has no samples of its Pods
+        idle_timeout_secs,
+        has_workload: spec.runtime.cmd !== null,
+      })
+    },
+    async start(desired, record, attempt) {
+      await startPod(context, desired, { record, ...attempt })
+      await writeFile(join(stored, desired.sandbox_id), '', { mode: 0o600 })
+    },
+    observe: (record, isBeingStarted) => Promise.resolve(phaseOf(context, record, isBeingStarted)),
+    isIdle({ run_id, idle_timeout_secs }) {
+      if (idle_timeout_secs === null) return false
+      activity.track(run_id, idle_timeout_secs)
+      return activity.isIdle(run_id)
+    },
+    async stopProcesses({ run_id, started }, graceMs) {
+      await pods.delete(podNameOf(run_id), started?.pod_uid ?? null, graceMs)
+    },
+    readLastOutput: ({ run_id }) => podLogs.finish(run_id),
+    async release({ run_id, started }) {
+      links.drop(run_id)
+      await pods.delete(podNameOf(run_id), started?.pod_uid ?? null, 0)
+      pods.forget(podNameOf(run_id))
+    },
+    openMeter({ run_id }) {
+      throw new Error(`run ${run_id}: Pods are not sampled`)
+    },
+    resumeOutput(record) {
+      if (record.has_workload) podLogs.begin(record)
+    },
+    forget(run) {
+      activity.forget(run)
+    },
+  }
+}
+
+/** Reads the id of the data folder, which marks its Pods, or makes it at the first start. */
+async function readOwner({ dir, random }: KubernetesDriverInput): Promise<string> {
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const path = join(dir, 'owner')
+  const known = await readFileOrNull(path)
+  if (known !== null && known !== '') return known
+  const made = random.bytes(16).toString('hex')
+  await writeFile(path, made, { mode: 0o600, flush: true })
+  return made
+}

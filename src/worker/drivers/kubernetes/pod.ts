@@ -1,0 +1,57 @@
+import type { ApiObject } from '../../kubernetes/object-watch.ts'
+
+/** The parts of a Pod that the driver reads. */
+export type Pod = ApiObject & {
+  readonly metadata: ApiObject['metadata'] & {
+    readonly labels?: Readonly<Record<string, string>>
+    readonly deletionTimestamp?: string
+  }
+  readonly spec?: { readonly nodeName?: string }
+  readonly status?: {
+    readonly phase?: 'Pending' | 'Running' | 'Succeeded' | 'Failed' | 'Unknown'
+    readonly reason?: string
+    readonly message?: string
+    readonly conditions?: readonly PodCondition[]
+    readonly containerStatuses?: readonly ContainerStatus[]
+    readonly initContainerStatuses?: readonly ContainerStatus[]
+  }
+}
+type PodCondition = {
+  readonly type: string
+  readonly status: string
+  readonly reason?: string
+  readonly message?: string
+}
+export type ContainerStatus = {
+  readonly name: string
+  readonly imageID?: string
+  readonly state?: {
+    readonly waiting?: { readonly reason?: string; readonly message?: string }
+    readonly running?: object
+    readonly terminated?: Terminated
+  }
+}
+/** How the kubelet says that a container ended. */
+export type Terminated = { readonly exitCode: number; readonly reason?: string; readonly message?: string }
+
+/** The container of a Pod in which the sandbox runs. */
+export const SANDBOX_CONTAINER = 'sandbox'
+
+/** All labels of the driver have this prefix. Labels of users are not put on Pods. */
+const PREFIX = 'sandyard.dev/'
+export const LABELS = { owner: `${PREFIX}owner`, run: `${PREFIX}run`, sandbox: `${PREFIX}sandbox` } as const
+
+/** The name of a run's Pod. The API server refuses a second Pod of the name, so no run is started twice. */
+export function podNameOf(run: string): string {
+  return `sandyard-${run}`
+}
+
+/** The state of the container with the sandbox. */
+export function sandboxStatus({ status }: Pod): ContainerStatus | undefined {
+  return status?.containerStatuses?.find(({ name }) => name === SANDBOX_CONTAINER)
+}
+
+/** Whether the kubelet said that the Pod is over: none of its containers runs, or will again. */
+export function isOver({ status }: Pod): boolean {
+  return status?.phase === 'Succeeded' || status?.phase === 'Failed'
+}

@@ -1,0 +1,106 @@
+import type { Ability } from '../../../domain/abilities.ts'
+import { isolationAbilities } from '../../../domain/isolation.ts'
+import { isApiError } from '../../kubernetes/api-error.ts'
+import type { ApiClient } from '../../kubernetes/api-client.ts'
+import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
+import type { Probe } from '../driver.ts'
+
+/** What a Pod enforces. Everything else is refused by name. */
+export const KUBERNETES_ABILITIES: readonly Ability[] = ['hostname', 'scripts', 'security_restricted']
+
+type Node = {
+  readonly spec?: { readonly unschedulable?: boolean }
+  readonly status?: {
+    readonly allocatable?: Readonly<Record<string, string>>
+    readonly runtimeHandlers?: readonly {
+      readonly name?: string
+      readonly features?: { readonly userNamespaces?: boolean | null } | null
+    }[]
+  }
+}
+type Quota = { readonly status?: { readonly hard?: Readonly<Record<string, string>> } }
+type List<Item> = { readonly items: readonly Item[] }
+
+/** What the driver asks the cluster about itself. */
+export type ClusterFacts = {
+  readonly capacity: Capacity
+  /** Whether every node can give Pods users of their own. */
+  readonly hasOwnUsers: boolean
+}
+
+/**
+ * Reads how much the namespace's quotas allow or, without quotas, how much the nodes have. Rejects in words if the worker may read neither.
+ */
+export async function readClusterFacts(client: Pick<ApiClient, 'request'>, namespace: string): Promise<ClusterFacts> {
+  const [quotas, nodes] = await Promise.all([
+    listIfAllowed<Quota>(client, `/api/v1/namespaces/${namespace}/resourcequotas`),
+    listIfAllowed<Node>(client, '/api/v1/nodes'),
+  ])
+  const usable = nodes?.filter(({ spec }) => spec?.unschedulable !== true) ?? []
+  const hasOwnUsers =
+    usable.length > 0 &&
+    usable.every(({ status }) =>
+      status?.runtimeHandlers?.some(({ name = '', features }) => name === '' && features?.userNamespaces === true),
+    )
+  const ofQuotas = (resource: string): number[] =>
+    (quotas ?? []).flatMap(({ status }) =>
+      [`limits.${resource}`, `requests.${resource}`, resource].flatMap(
+        (name) => parseQuantity(status?.hard?.[name]) ?? [],
+      ),
+    )
+  const ofNodes = (resource: string): number =>
+    usable.reduce((sum, { status }) => sum + (parseQuantity(status?.allocatable?.[resource]) ?? 0), 0)
+  const most = (resource: string): number =>
+    Math.min(...ofQuotas(resource), ...(nodes === null ? [] : [ofNodes(resource)]))
+  const capacity = {
+    vcpus: Math.floor(most('cpu')),
+    memory_mib: Math.floor(most('memory') / 1024 ** 2),
+    disk_mib: null,
+  }
+  if (!Number.isFinite(capacity.vcpus) || !Number.isFinite(capacity.memory_mib))
+    throw new Error(
+      `the capacity is unknown: give namespace ${namespace} a ResourceQuota with limits.cpu and limits.memory, or let the worker list nodes`,
+    )
+  return { capacity, hasOwnUsers }
+}
+
+/** Reports the abilities of Pods and the capacity of the cluster. */
+export function reportOf({ capacity }: ClusterFacts, isolation: string): Probe {
+  return {
+    report: {
+      name: 'kubernetes',
+      isolation,
+      abilities: [...KUBERNETES_ABILITIES, ...isolationAbilities('container')],
+      images: [],
+      default_disk_mib: 1,
+      keeps_disks: false,
+      runs_outlive_worker: true,
+    },
+    capacity,
+  }
+}
+
+export function describeIsolation(namespace: string, { hasOwnUsers }: Pick<ClusterFacts, 'hasOwnUsers'>): string {
+  const users = hasOwnUsers ? 'user namespaces, ' : ''
+  return `Pods in namespace ${namespace}: containers without root and capabilities, ${users}seccomp; their network is the one of the cluster`
+}
+
+async function listIfAllowed<Item>(client: Pick<ApiClient, 'request'>, path: string): Promise<readonly Item[] | null> {
+  try {
+    return (await client.request<List<Item>>('GET', path)).items
+  } catch (error) {
+    if (isApiError(error, 401, 403)) return null
+    throw error
+  }
+}
+
+const UNITS: Readonly<Record<string, number>> = {
+  '': 1, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50,
+} // prettier-ignore
+
+/** Parses a quantity of Kubernetes, such as `500m`, `2` or `16Gi`. Null for another text. */
+export function parseQuantity(text: string | undefined): number | null {
+  const [, number = '', unit = ''] = /^(\d+(?:\.\d+)?)([a-zA-Z]*)$/.exec(text ?? '') ?? []
+  const factor = UNITS[unit]
+  return number === '' || factor === undefined ? null : Number(number) * factor
+}

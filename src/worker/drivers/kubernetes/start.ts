@@ -1,0 +1,146 @@
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import { ISOLATION_LEVEL_FACT, type IsolationLevel } from '../../../domain/isolation.ts'
+import { isApiError } from '../../kubernetes/api-error.ts'
+import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
+import { StartError } from '../../start-error.ts'
+import type { StartAttempt } from '../shared/run-supervisor.ts'
+import type { PodContext, PodRunRecord } from './context.ts'
+import { makePod } from './pod-spec.ts'
+import { isOver, podNameOf, sandboxStatus, type ContainerStatus, type Pod } from './pod.ts'
+
+/** How long a Pod may take until its sandbox accepts commands: a node must be found, and perhaps made, and images pulled. */
+const START_LIMIT_MS = 600_000
+/** How long to wait between two attempts to reach the sandbox, while the kubelet starts its containers. */
+const ATTEMPT_MS = 100
+
+/** Starts the Pod of a run and writes the run's record. Implements `RunOperations.start`. */
+export async function startPod(
+  context: PodContext,
+  desired: DesiredRun,
+  { record, signal, stopwatch }: StartAttempt & { readonly record: PodRunRecord },
+): Promise<void> {
+  const { records, podLogs, logs } = context
+  const limit = AbortSignal.timeout(context.startLimitMs ?? START_LIMIT_MS)
+  const either = AbortSignal.any([signal, limit])
+  const name = podNameOf(desired.run_id)
+  const pod = makePod(desired, context.settings)
+  try {
+    const { metadata } = await stopwatch.measure('runtime', createPod(context, name, pod, either))
+    const running = await stopwatch.measure('workload', waitUntilReached(context, desired, metadata.uid, either))
+    const facts = {
+      ...(running === undefined ? {} : factsOf(running)),
+      isolation: context.isolation,
+      [ISOLATION_LEVEL_FACT]: 'container' satisfies IsolationLevel,
+      pod: name,
+    }
+    const started: PodRunRecord = { ...record, facts, started: { pod_uid: metadata.uid } }
+    await records.write(started)
+    if (record.has_workload) podLogs.begin(started)
+    writeSystemLine(logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
+  } catch (error) {
+    if (!limit.aborted || signal.aborted) throw error
+    throw new StartError('host', `the Pod did not start in time: ${describeWaiting(context.pods.get(name))}`, error)
+  }
+}
+
+async function createPod({ pods }: PodContext, name: string, pod: object, signal: AbortSignal): Promise<Pod> {
+  try {
+    return await pods.create(name, pod, signal)
+  } catch (error) {
+    // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
+    if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)
+    if (isApiError(error, 400, 422))
+      throw new StartError('config', `the cluster refuses the Pod: ${error.message}`, error)
+    throw error
+  }
+}
+
+/**
+ * Waits until the agent in the sandbox answers. The kubelet reports a container up to a second after it runs, so this tries to reach it
+ * as soon as the Pod has a node. Resolves also if the workload has ended by then.
+ */
+async function waitUntilReached(
+  { pods, links, clock }: PodContext,
+  { run_id, spec }: DesiredRun,
+  uid: string,
+  signal: AbortSignal,
+): Promise<Pod | undefined> {
+  const name = podNameOf(run_id)
+  for (;;) {
+    signal.throwIfAborted()
+    const pod = pods.get(name)
+    if (pod?.metadata.uid !== uid || pod.metadata.deletionTimestamp !== undefined)
+      throw new StartError('host', 'the Pod was deleted while it started')
+    throwIfFailed(pod, spec.image)
+    if (isOver(pod)) return pod
+    if (hasNode(pod)) {
+      const link = await links.of(run_id, signal).catch(() => null)
+      if (link !== null) return pods.get(name) // the digest of the image may not be reported yet
+      await clock.sleep(ATTEMPT_MS, signal)
+    } else await pods.changeOf(name, signal)
+  }
+}
+
+/** Whether the sandbox's container may run already: the Pod has a node. */
+function hasNode({ spec, status }: Pod): boolean {
+  return spec?.nodeName !== undefined || status?.phase === 'Running'
+}
+
+/** The reasons of the kubelet for a container that will not run. Others, such as `ContainerCreating`, pass. */
+const IMAGE_REASONS = ['ErrImagePull', 'ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName', 'ImageInspectError']
+const CONFIG_REASONS = ['CreateContainerConfigError', 'CreateContainerError', 'RunContainerError']
+/** How the kubelet says that a container's first program could not be executed. */
+const START_REASONS = ['StartError', 'ContainerCannotRun']
+
+/** Throws `StartError` if the kubelet said that the Pod can't start. */
+function throwIfFailed(pod: Pod, image: string): void {
+  const { initContainerStatuses = [], containerStatuses = [] } = pod.status ?? {}
+  const [fill] = initContainerStatuses
+  const filled = fill?.state?.terminated
+  if (filled !== undefined && filled.exitCode !== 0)
+    throw new StartError(
+      'host',
+      `the toolbox could not be put into the Pod: ${filled.message ?? filled.reason ?? 'unknown'}`,
+    )
+  const waiting = fill?.state?.waiting
+  if (waiting?.reason !== undefined && IMAGE_REASONS.includes(waiting.reason))
+    throw new StartError(
+      'host',
+      `the cluster can't pull the helper image (SANDYARD_KUBERNETES_HELPER_IMAGE): ${waiting.message ?? waiting.reason}`,
+    )
+  const sandbox = containerStatuses.find(({ name }) => name === 'sandbox')
+  throwIfContainerFailed(sandbox, image)
+  if (pod.status?.phase === 'Failed' && sandbox?.state?.terminated === undefined)
+    throw new StartError(
+      'host',
+      `the cluster ended the Pod: ${pod.status.reason ?? ''} ${pod.status.message ?? ''}`.trim(),
+    )
+}
+
+function throwIfContainerFailed(status: ContainerStatus | undefined, image: string): void {
+  const { waiting, terminated } = status?.state ?? {}
+  const { reason = '', message = '' } = waiting ?? {}
+  if (IMAGE_REASONS.includes(reason)) {
+    const local = image.startsWith('localhost/')
+      ? '. Images that were loaded into Sandyard are not served to the cluster: push the image to a registry that its nodes reach, and use that name'
+      : ''
+    throw new StartError('image', `the cluster can't pull ${image}: ${reason} ${message}${local}`)
+  }
+  if (CONFIG_REASONS.includes(reason))
+    throw new StartError('config', `the container can't be made: ${message || reason}`)
+  if (terminated?.reason !== undefined && START_REASONS.includes(terminated.reason))
+    throw new StartError('config', `the workload can't be started: ${terminated.message ?? terminated.reason}`)
+}
+
+function factsOf(pod: Pod): Readonly<Record<string, string>> {
+  const digest = /sha256:[0-9a-f]{64}$/.exec(sandboxStatus(pod)?.imageID ?? '')?.[0]
+  const node = pod.spec?.nodeName
+  return { ...(digest === undefined ? {} : { image_digest: digest }), ...(node === undefined ? {} : { node }) }
+}
+
+/** Says what a Pod waits for, as the scheduler and the kubelet reported it. */
+function describeWaiting(pod: Pod | undefined): string {
+  const scheduled = pod?.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
+  const waiting = pod === undefined ? undefined : sandboxStatus(pod)?.state?.waiting
+  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? 'the cluster does not say why'
+}

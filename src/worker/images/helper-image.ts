@@ -1,0 +1,80 @@
+import { createHash } from 'node:crypto'
+import { buffer } from 'node:stream/consumers'
+import { pack } from 'tar-stream'
+import { hostArchitecture } from './manifest.ts'
+
+/** A file of the helper image. `name` is relative to the folder with the toolbox. */
+type HelperFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
+
+/** The folder of the toolbox in the image. */
+const FOLDER = 'toolbox'
+
+/**
+ * Makes the archive of an image that has only a toolbox, as an OCI image layout in a tar archive. The same files always make the same
+ * image. `name` is the name that tools give it when they load the archive.
+ */
+export async function makeHelperImage(files: readonly HelperFile[], name: string): Promise<Buffer> {
+  const sorted = files.toSorted((a, b) => (a.name < b.name ? -1 : 1))
+  const layer = await makeTar(sorted.map(({ name: path, ...file }) => ({ ...file, name: `${FOLDER}/${path}` })))
+  const config = json({
+    architecture: hostArchitecture(),
+    os: 'linux',
+    config: {},
+    rootfs: { type: 'layers', diff_ids: [digestOf(layer)] },
+  })
+  const manifest = json({
+    schemaVersion: 2,
+    mediaType: 'application/vnd.oci.image.manifest.v1+json',
+    config: { mediaType: 'application/vnd.oci.image.config.v1+json', digest: digestOf(config), size: config.length },
+    layers: [{ mediaType: 'application/vnd.oci.image.layer.v1.tar', digest: digestOf(layer), size: layer.length }],
+  })
+  const index = json({
+    schemaVersion: 2,
+    manifests: [
+      {
+        mediaType: 'application/vnd.oci.image.manifest.v1+json',
+        digest: digestOf(manifest),
+        size: manifest.length,
+        annotations: { 'io.containerd.image.name': name, 'org.opencontainers.image.ref.name': name },
+      },
+    ],
+  })
+  return await makeTar([
+    { name: 'oci-layout', content: json({ imageLayoutVersion: '1.0.0' }), mode: 0o644 },
+    { name: 'index.json', content: index, mode: 0o644 },
+    ...[config, manifest, layer].map((content) => ({
+      name: `blobs/sha256/${digestOf(content).slice('sha256:'.length)}`,
+      content,
+      mode: 0o644,
+    })),
+  ])
+}
+
+async function makeTar(files: readonly HelperFile[]): Promise<Buffer> {
+  const tar = pack()
+  const folders = new Set<string>()
+  for (const { name, content, mode } of files) {
+    for (const folder of foldersAbove(name)) {
+      if (!folders.has(folder)) tar.entry({ name: folder, type: 'directory', mode: 0o755, mtime: EPOCH })
+      folders.add(folder)
+    }
+    tar.entry({ name, mode, mtime: EPOCH }, content)
+  }
+  tar.finalize()
+  return await buffer(tar)
+}
+
+const EPOCH = new Date(0)
+
+function foldersAbove(name: string): readonly string[] {
+  const parts = name.split('/').slice(0, -1)
+  return parts.map((_, index) => parts.slice(0, index + 1).join('/'))
+}
+
+function json(document: object): Buffer {
+  return Buffer.from(JSON.stringify(document))
+}
+
+function digestOf(content: Buffer): string {
+  return `sha256:${createHash('sha256').update(content).digest('hex')}`
+}

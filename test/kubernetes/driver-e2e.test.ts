@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { mustCall, type SandboxBody } from '../support/api.ts'
+import { whyNoKubernetes } from '../support/kubernetes.ts'
+import { runMsb, startMsbInTerminal } from '../support/msb.ts'
+import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// The program with its driver for Pods, and the unmodified public client.
+
+const skip = whyNoKubernetes()
+const LIMIT = { skip, timeout: 240_000 }
+const IMAGE = 'localhost/box:1'
+let namespace: RealNamespace
+let server: RealServer
+
+before(async () => {
+  if (skip !== false) return
+  namespace = await makeRealNamespace('program')
+  server = await startServer({
+    SANDYARD_DRIVER: 'kubernetes',
+    SANDYARD_KUBECONFIG: process.env['KUBECONFIG'] ?? '',
+    SANDYARD_KUBERNETES_NAMESPACE: 'program',
+    SANDYARD_KUBERNETES_HELPER_IMAGE: HELPER_IMAGE,
+    SANDYARD_KUBERNETES_NETWORK: 'cluster',
+  })
+})
+after(async () => {
+  if (skip !== false) return
+  await server.close()
+  await namespace.remove()
+})
+
+test('the public client creates, uses, stops, starts and removes a sandbox', LIMIT, async () => {
+  const msb = async (...args: readonly string[]): Promise<string> => {
+    const { code, stdout, stderr } = await runMsb(server, args)
+    assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
+    return stdout
+  }
+  await msb('create', '--name', 'box', '--label', 'sandyard.disk=run', '--memory', '64M', IMAGE)
+  assert.match(await msb('exec', 'box', '--', 'id'), /uid=1000/)
+  const terminal = startMsbInTerminal(server, ['exec', '-t', 'box', '--', 'sh', '-c', 'tty; stty size'])
+  await terminal.shown(/\/dev\/pts\/0\s+24 80/)
+  assert.equal(await terminal.ended(), 0)
+  const file = join(namespace.folder, 'file')
+  await writeFile(file, 'from here')
+  await msb('cp', file, 'box:/tmp/file')
+  assert.equal(await msb('exec', 'box', '--', 'cat', '/tmp/file'), 'from here')
+  const following = startMsbInTerminal(server, ['logs', '-f', 'box'])
+  await following.shown(/uid=1000/)
+  await msb('stop', 'box')
+  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+  await msb('start', 'box')
+  assert.equal(await msb('exec', 'box', '--', 'sh', '-c', 'ls /tmp | wc -l'), '0\n')
+  await msb('rm', '--force', 'box')
+  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+})
+
+test('a sandbox goes on while the program is away, and is used again afterwards', LIMIT, async () => {
+  const labels = { 'sandyard.disk': 'run' }
+  const resources = { memory_mib: 64 }
+  const body = { name: 'lasting', image: IMAGE, labels, resources }
+  const query = { start: 'true', wait_for: 'running' }
+  const { id }: SandboxBody = await mustCall(server, 'create_sandbox', { query, body })
+  const podsBefore = await namespace.pods()
+  await server.kill9()
+  await server.start()
+  const { stdout } = await runMsb(server, ['exec', 'lasting', '--', 'echo', 'still here'])
+  assert.equal(stdout, 'still here\n')
+  assert.deepEqual(await namespace.pods(), podsBefore)
+  await mustCall(server, 'stop_sandbox', { params: { sandbox_id: id } })
+  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+  await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
+})
+
+test('what a Pod can not have is refused by name', LIMIT, async () => {
+  const refused = async (body: object, field: string): Promise<void> => {
+    await assert.rejects(mustCall(server, 'create_sandbox', { body: { name: 'no', image: IMAGE, ...body } }), (error) =>
+      String(error).includes(field),
+    )
+  }
+  const labels = { 'sandyard.disk': 'run' }
+  await refused({}, 'lifecycle.ephemeral')
+  await refused({ labels, network: { enabled: false } }, 'network.enabled')
+  await refused({ labels, resources: { disk_size_mib: 64 } }, 'resources.disk_size_mib')
+})

@@ -1,0 +1,119 @@
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { duplexPair } from 'node:stream'
+import type { RunId } from '../../src/domain/ids.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { DEFAULT_CHANNEL_LIMITS } from '../../src/worker/channel/channel.ts'
+import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
+import type { Guest } from '../../src/worker/channel/guest.ts'
+import { makeSessionPermits } from '../../src/worker/channel/session-permits.ts'
+import type { Driver } from '../../src/worker/drivers/driver.ts'
+import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
+import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
+import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
+import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
+import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import { makeFakeKubelet } from './fake-kubelet.ts'
+import { startFakeCluster, type FakeCluster } from './fake-kubernetes.ts'
+
+type DriverOptions = {
+  readonly dir: string
+  readonly access: ClusterAccess
+  readonly helperImage: string
+  readonly logs?: Pick<SandboxLogs, 'writerOf'>
+  readonly tools?: string
+  readonly startLimitMs?: number
+}
+
+/** The driver, and the guests behind its channels. */
+export type TestDriver = Driver & { guestOf(run: RunId): Promise<Guest> }
+
+/** Opens the driver over a cluster. Each call is a process of the worker. */
+export async function openKubernetesDriver({
+  access,
+  logs = makeNoLogs(),
+  ...options
+}: DriverOptions): Promise<TestDriver> {
+  let latest: Guest | null = null
+  const client = makeApiClient(access)
+  const log = makeLog('silent')
+  const driver = await makeKubernetesDriver({
+    ...options,
+    client,
+    namespace: access.namespace,
+    sessions: makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 }),
+    logs,
+    metrics: { begin: () => undefined, end: () => undefined },
+    openGuestChannel: (guest, use, capture) => {
+      latest = guest
+      const [near, far] = duplexPair()
+      void serveChannel(far, guest, {
+        clock: systemClock,
+        log,
+        limits: DEFAULT_CHANNEL_LIMITS,
+        agentVersion: 'test',
+        onActivity: use.touch,
+        onProcess: use.hold,
+        capture,
+      })
+      return near
+    },
+    random: systemRandom,
+    clock: systemClock,
+    log,
+  })
+  return {
+    ...driver,
+    async guestOf(run) {
+      const channel = await driver.openChannel(run)
+      channel.destroy()
+      if (latest === null) throw new Error('no channel was opened')
+      return latest
+    },
+    async close() {
+      await driver.close()
+      client.close()
+    },
+  }
+}
+
+/** A cluster in this process with a folder for the records of a worker. */
+export type FakeKubernetes = {
+  readonly folder: string
+  readonly cluster: FakeCluster
+  open(options?: Partial<DriverOptions>): Promise<TestDriver>
+  remove(): Promise<void>
+}
+
+/** Makes a fake cluster that runs Pods as processes of this machine. */
+export async function makeFakeKubernetes(): Promise<FakeKubernetes> {
+  const folder = await mkdtemp(join(tmpdir(), 'sandyard-kube-'))
+  const [certificates, tools, dir] = ['certificates', 'tools', 'driver'].map((name) => join(folder, name)) as [
+    string,
+    string,
+    string,
+  ]
+  await mkdir(certificates)
+  const toolbox = await makeToolbox(tools, await collectFiles(DEFAULT_OCI_SETTINGS.initBinary))
+  const cluster = await startFakeCluster(certificates, makeFakeKubelet(toolbox))
+  return {
+    folder,
+    cluster,
+    open: (options) =>
+      openKubernetesDriver({
+        dir,
+        access: cluster.access,
+        helperImage: 'localhost/sandyard-helper:1',
+        tools: toolbox,
+        ...options,
+      }),
+    async remove() {
+      await cluster.close()
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}

@@ -1,0 +1,11 @@
+import { makeFakeKubernetes } from '../../support/kubernetes-driver.ts'
+import { describeKubernetesConformance } from './kubernetes-conformance.ts'
+
+describeKubernetesConformance({
+  name: 'kubernetes',
+  whyNot: null,
+  make: async () => {
+    const { cluster, ...fake } = await makeFakeKubernetes()
+    return { ...fake, pods: () => Promise.resolve([...cluster.pods.keys()]) }
+  },
+})

@@ -1,0 +1,228 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Duplex } from 'node:stream'
+import { buffer, text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
+import { asId, type OrgId, type SandboxId } from '../../../../src/domain/ids.ts'
+import { ExecFailure, type Guest, type GuestExec } from '../../../../src/worker/channel/guest.ts'
+import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
+import { openAgentLink, type AgentLink } from '../../../../src/worker/drivers/kubernetes/agent-link.ts'
+import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/pod-guest.ts'
+import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { waitUntil } from '../../../support/wait.ts'
+
+// The agent runs as a process of this machine, over pipes. In a Pod it runs over one command of the API.
+
+const PLAIN: GuestExec = { cmd: 'true', args: [], env: [], cwd: '/', user: null, tty: null, rlimits: [] }
+let folder = ''
+let tools = ''
+let link: AgentLink
+let guest: Guest
+
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'sandyard-agent-'))
+  tools = await makeToolbox(folder)
+  link = await openAgentLink(startAgent().stream)
+  guest = guestOf(link)
+})
+after(async () => {
+  link.close()
+  await rm(folder, { recursive: true })
+})
+
+function startAgent(): { readonly stream: Duplex; readonly ended: Promise<unknown> } {
+  const [program = '', ...args] = toolCommand('agent.pl', [process.arch], tools)
+  const child = spawn(program, args, {
+    stdio: ['pipe', 'pipe', 'inherit'],
+    env: { PATH: process.env['PATH'], KUBERNETES_PORT: 'tcp://10.0.0.1:443', FROM_IMAGE: 'yes' },
+  })
+  return { stream: Duplex.from({ writable: child.stdin, readable: child.stdout }), ended: once(child, 'exit') }
+}
+
+function guestOf(one: AgentLink): Guest {
+  const sessions = makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 })
+  const ids = { sandbox: asId<SandboxId>('box'), org: asId<OrgId>('org') }
+  return makePodGuest({ ...ids, sessions, link: () => Promise.resolve(one), tools })
+}
+
+async function run(script: string, more: Partial<GuestExec> = {}): Promise<{ out: string; err: string; code: number }> {
+  const process = await guest.exec({ ...PLAIN, cmd: 'sh', args: ['-c', script], ...more })
+  process.stdin.end()
+  const [out, err, code] = await Promise.all([
+    text(process.stdout),
+    process.stderr === null ? '' : text(process.stderr),
+    process.exited,
+  ])
+  return { out, err, code }
+}
+
+test('a command has its output, error output and exit code', async () => {
+  assert.deepEqual(await run('echo a; echo b >&2; exit 7'), { out: 'a\n', err: 'b\n', code: 7 })
+  assert.equal((await run('kill -9 $$')).code, -1)
+})
+
+test('a command sees the variables of the container without those of Kubernetes, and its own', async () => {
+  const { out } = await run('echo "$FROM_IMAGE $MORE ${KUBERNETES_PORT-none} $PATH"', { env: ['MORE=a=b'] })
+  assert.match(out, /^yes a=b none \/\.msb\/scripts:/)
+})
+
+test('a command starts in its folder', async () => {
+  assert.equal((await run('pwd', { cwd: folder })).out, `${folder}\n`)
+})
+
+test('what can not be started is refused with its reason', async () => {
+  const refused = async (more: Partial<GuestExec>, kind: ExecFailure['kind']): Promise<void> => {
+    await assert.rejects(
+      guest.exec({ ...PLAIN, ...more }),
+      (error) => error instanceof ExecFailure && error.kind === kind,
+    )
+  }
+  await writeFile(join(folder, 'plain'), 'no program', { mode: 0o600 })
+  await refused({ cmd: '/no/such/program' }, 'not_found')
+  await refused({ cmd: 'no-such-program' }, 'not_found')
+  await refused({ cmd: join(folder, 'plain') }, 'permission_denied')
+  await refused({ cwd: '/no/such/folder' }, 'bad_cwd')
+  await refused({ user: 'no-such-user' }, 'user_setup_failed')
+  await refused({ user: '4321' }, 'user_setup_failed')
+  await refused({ rlimits: [{ resource: 'nofile', soft: 1, hard: 1 }] }, 'resource_limit')
+})
+
+test('a user that is the own one is accepted', async () => {
+  assert.equal((await run('true', { user: String(process.getuid?.() ?? 0) })).code, 0)
+})
+
+test('input reaches the command, and its end ends it', async () => {
+  const cat = await guest.exec({ ...PLAIN, cmd: 'cat' })
+  cat.stdin.write('one\n')
+  cat.stdin.end('two\n')
+  assert.equal(await text(cat.stdout), 'one\ntwo\n')
+  assert.equal(await cat.exited, 0)
+})
+
+test('a signal reaches the whole group', async () => {
+  const process = await guest.exec({ ...PLAIN, cmd: 'sh', args: ['-c', 'sleep 1000 & sleep 1000'] })
+  process.signal(15)
+  assert.equal(await process.exited, -1)
+  assert.equal(await text(process.stdout), '')
+})
+
+test('a terminal has its size, follows changes of it, and echoes', async () => {
+  const process = await guest.exec({
+    ...PLAIN,
+    cmd: 'sh',
+    args: ['-c', 'stty size; read x; stty size; echo "got $x"; tty'],
+    tty: { rows: 30, cols: 100 },
+  })
+  let seen = ''
+  process.stdout.on('data', (data: Buffer) => {
+    seen += data.toString('utf8')
+  })
+  await waitUntil(() => seen.includes('30 100'))
+  process.resize(40, 120)
+  process.stdin.write('hello\n')
+  assert.equal(await process.exited, 0)
+  await waitUntil(() => /hello\r\n40 120\r\ngot hello\r\n\/dev\/pts/.test(seen))
+  assert.equal(process.stderr, null)
+})
+
+test('a reader that stops stops the command, and other commands go on', async () => {
+  const process = await guest.exec({ ...PLAIN, cmd: 'sh', args: ['-c', 'head -c 20000000 /dev/zero; echo done >&2'] })
+  let isDone = false
+  process.stderr?.on('data', () => {
+    isDone = true
+  })
+  for (let n = 0; n < 20; n += 1) assert.equal((await run('echo fine')).out, 'fine\n')
+  assert.equal(isDone, false)
+  assert.equal((await buffer(process.stdout)).length, 20_000_000)
+  assert.equal(await process.exited, 0)
+})
+
+test('a command that does not read stops the writer', async () => {
+  const process = await guest.exec({ ...PLAIN, cmd: 'sleep', args: ['1000'] })
+  let taken = 0
+  const piece = Buffer.alloc(65_536)
+  const write = (): void => {
+    process.stdin.write(piece, () => {
+      taken += piece.length
+      write()
+    })
+  }
+  write()
+  process.stdin.on('error', () => undefined)
+  await waitUntil(() => taken > 500_000)
+  assert.equal((await run('echo fine')).out, 'fine\n')
+  assert.ok(taken < 4_000_000)
+  process.signal(9)
+  await process.exited
+})
+
+test('20 MB go in and out unchanged', async () => {
+  const bytes = Buffer.alloc(20_000_000, 'abcdefg')
+  const cat = await guest.exec({ ...PLAIN, cmd: 'cat' })
+  cat.stdin.end(bytes)
+  assert.ok((await buffer(cat.stdout)).equals(bytes))
+})
+
+test('files are served', async () => {
+  const files = await guest.openFiles()
+  const path = join(folder, 'written')
+  const options = {
+    read: false,
+    write: true,
+    append: false,
+    create: true,
+    truncate: true,
+    createNew: false,
+    mode: null,
+  }
+  await files.openFile(1, path, { ...options, user: null })
+  await files.write(1, 0, Buffer.from('content'))
+  await files.closeSlot(1)
+  assert.equal(await readFile(path, 'utf8'), 'content')
+  await files.close()
+})
+
+test('a connection is made from the sandbox', async () => {
+  const server = createServer((socket) => socket.pipe(socket)).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  const stream = await guest.connect({ host: '127.0.0.1', port }, new AbortController().signal)
+  stream.end('over there')
+  assert.equal(await text(stream), 'over there')
+  server.close()
+  await assert.rejects(guest.connect({ host: '127.0.0.1', port }, new AbortController().signal), /refused/)
+})
+
+test('the agent kills everything that it started when its connection ends', async () => {
+  const agent = startAgent()
+  const own = await openAgentLink(agent.stream)
+  const process = await guestOf(own).exec({ ...PLAIN, cmd: 'sh', args: ['-c', 'sleep 1000 & echo $!; wait'] })
+  const [line] = (await once(process.stdout, 'data')) as [Buffer]
+  own.close()
+  assert.equal(await process.exited, -1)
+  await agent.ended
+  const pid = Number(line.toString('utf8'))
+  await waitUntil(async () => (await run(`kill -0 ${String(pid)} 2>/dev/null || echo gone`)).out === 'gone\n')
+  await assert.rejects(own.start({ command: ['true'], env: [], hasOwnEnv: false, cwd: null, user: null, tty: null }))
+})
+
+test('an agent that breaks its protocol is disconnected', async () => {
+  const stream = new Duplex({
+    read: () => undefined,
+    write: (_data, _encoding, done) => {
+      done()
+    },
+  })
+  const opening = openAgentLink(stream)
+  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const broken = await opening
+  stream.push(Buffer.from([255, 255, 255, 255, 72, 0, 0, 0, 0]))
+  await broken.closed
+  assert.equal(broken.isClosed, true)
+})
