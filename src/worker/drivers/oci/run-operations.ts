@@ -40,8 +40,10 @@ export function makeRunOperations(context: OciContext, services: RunServices): R
     async start(desired, record, attempt) {
       const taken = warm.takenFor(desired.run_id)
       try {
-        if (taken === null) await startRun(context, desired, { record, ...attempt })
-        else await startFromWarm(context, desired, { record, warm: taken, ...attempt })
+        await warm.during(async () => {
+          if (taken === null) await startRun(context, desired, { record, ...attempt })
+          else await startFromWarm(context, desired, { record, warm: taken, ...attempt })
+        })
       } finally {
         users.closeNamespaces(desired.run_id)
         poolFiller.fillLater() // a start that failed may have taken a disk too

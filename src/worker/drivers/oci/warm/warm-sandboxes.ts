@@ -17,8 +17,10 @@ export type WarmSandboxes = {
   take(desired: DesiredRun): WarmSandbox | null
   /** Returns the one that was taken for a run, once. */
   takenFor(run: RunId): WarmSandbox | null
-  /** Removes those that are no longer worth having, and makes missing ones. */
+  /** Removes those that are no longer worth having, and makes missing ones unless starts are under way. */
   fillPool(): Promise<void>
+  /** Makes no warm sandbox during a start: it would take processor time from a burst of them. */
+  during(start: () => Promise<void>): Promise<void>
   /** Removes those that no run has taken, and so frees what they hold. */
   removeAll(): Promise<void>
   readonly pooledCount: number
@@ -29,6 +31,8 @@ export type WarmSandboxes = {
 
 /** How long a sandbox that was taken stays without a record of its run, whose write failed. */
 const UNRECORDED_MS = 60_000
+/** How long a start counts as under way. One that fetches an image takes longer, but little processor time. */
+const UNDER_WAY_MS = 5_000
 /** So many networks and user ids stay free for plain starts. */
 const FREE_FOR_PLAIN = 64
 
@@ -40,6 +44,7 @@ export function makeWarmSandboxes(context: OciContext): WarmSandboxes {
   const starts = { hit: 0, miss: 0, unsuited: 0 }
   const closing = new AbortController()
   const taken = new Map<RunId, { readonly warm: WarmSandbox; readonly atMs: number }>()
+  const startedAtMs = new Map<symbol, number>()
   let ready: WarmSandbox[] = []
 
   const remove = async (removed: readonly WarmSandbox[]): Promise<void> => {
@@ -65,6 +70,7 @@ export function makeWarmSandboxes(context: OciContext): WarmSandboxes {
       return false
     }
   }
+  const isStarting = (): boolean => [...startedAtMs.values()].some((atMs) => clock.monotonicMs() - atMs < UNDER_WAY_MS)
   const hasSpace = async (): Promise<boolean> =>
     !closing.signal.aborted &&
     users.freeCount > FREE_FOR_PLAIN &&
@@ -101,7 +107,16 @@ export function makeWarmSandboxes(context: OciContext): WarmSandboxes {
       await remove(ready.filter((warm) => !kept.includes(warm)))
       for (const { shape, count } of wanted)
         while (ready.filter((one) => one.shape.key === shape.key).length < count)
-          if (!(await hasSpace()) || !(await make(shape))) break
+          if (isStarting() || !(await hasSpace()) || !(await make(shape))) break
+    },
+    async during(start) {
+      const one = Symbol('start')
+      startedAtMs.set(one, clock.monotonicMs())
+      try {
+        await start()
+      } finally {
+        startedAtMs.delete(one)
+      }
     },
     removeAll: () => remove(ready),
     get pooledCount() {
