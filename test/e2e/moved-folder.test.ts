@@ -120,10 +120,14 @@ describe('a data folder that moves', { skip: whyNoServer() }, () => {
     assert.equal(refused.code, 1, refused.output)
     assert.ok(refused.output.includes(copy) && refused.output.includes(dataDir), refused.output)
     assert.match(refused.output, /name-prefix/)
-    const inContainer = spawnSync('unshare', ['--mount', 'sh', '-c', IN_CONTAINER, process.execPath, PROGRAM], {
-      env: { ...process.env, ...settings, POINT: `/run/sandyard/${readFileSync(join(copy, 'name-prefix'), 'utf8')}` },
-      encoding: 'utf8',
-    })
+    const inContainer = spawnSync(
+      'unshare',
+      ['--mount', '--propagation', 'slave', 'sh', '-c', IN_CONTAINER, process.execPath, PROGRAM],
+      {
+        env: { ...process.env, ...settings, POINT: `/run/sandyard/${readFileSync(join(copy, 'name-prefix'), 'utf8')}` },
+        encoding: 'utf8',
+      },
+    )
     assert.match(inContainer.stderr, /another container/, 'cgroups show that the original runs, also without its mount')
     assert.equal(await inside('cat /mark'), 'disk\nstill', 'the original runs on')
     rmSync(join(copy, 'name-prefix'))

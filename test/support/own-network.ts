@@ -48,7 +48,8 @@ function isInNamespaces(file: string, { limitMs, flags, init }: OwnNamespaces): 
   // A new network namespace may inherit `ip_forward` from the machine. Tests that need forwarding switch it on.
   const forwardsNot = 'echo 0 > /proc/sys/net/ipv4/ip_forward'
   const prepare = `mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && ${forwardsNot} && exec "$@"`
-  const unshare = ['--net', '--mount', '--propagation', 'private', ...flags, 'sh', '-c', prepare, 'sh', ...init]
+  // With `private`, a disk that another test unmounts would stay mounted here, and its loop device attached.
+  const unshare = ['--net', '--mount', '--propagation', 'slave', ...flags, 'sh', '-c', prepare, 'sh', ...init]
   const { status, error } = spawnSync('unshare', [...unshare, process.execPath, ...process.execArgv, file], {
     stdio: 'inherit',
     env: { ...process.env, [MARK]: '1' },
@@ -63,7 +64,11 @@ function isInNamespaces(file: string, { limitMs, flags, init }: OwnNamespaces): 
 function whatLacks(): string | null {
   if (process.getuid?.() !== 0) return 'needs root: it makes network namespaces'
   const trial = 'ip link set lo up && nft list ruleset && command -v nsenter'
-  const { status, error, stderr } = spawnSync('unshare', ['--net', '--mount', 'sh', '-c', trial], { encoding: 'utf8' })
+  const { status, error, stderr } = spawnSync(
+    'unshare',
+    ['--net', '--mount', '--propagation', 'slave', 'sh', '-c', trial],
+    { encoding: 'utf8' },
+  )
   if (error !== undefined) return `needs unshare: ${error.message}`
   return status === 0 ? null : `needs network namespaces, iproute2, nftables and nsenter: ${stderr.trim()}`
 }

@@ -107,7 +107,11 @@ test('a namespace that is made before `ip` made any can be deleted by it', async
   // a /run of its own, as that of a machine that has just booted
   const script = `mount -t tmpfs none /run && perl "$0" network /run/netns/first && ip netns add second && ip netns delete first &&
     ip netns delete second && ls -A /run/netns`
-  const { stdout } = await runCommand('unshare', ['-m', 'sh', '-c', script, SYSTEM_CALLS_SCRIPT], LIMIT)
+  const { stdout } = await runCommand(
+    'unshare',
+    ['-m', '--propagation', 'slave', 'sh', '-c', script, SYSTEM_CALLS_SCRIPT],
+    LIMIT,
+  )
   assert.equal(stdout, '')
 })
 
