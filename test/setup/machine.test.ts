@@ -9,7 +9,7 @@ import { ROOT } from '../support/documents.ts'
 import { isRunning, sendSignal } from '../support/process-tree.ts'
 import { waitUntil } from '../support/wait.ts'
 
-// The machines in which `npm run test:kubernetes` starts its engine.
+// The machines in which `npm run test:kubernetes` and `npm run test:nomad` start engines.
 
 const owners: ChildProcess[] = []
 const skip = process.platform !== 'linux' || process.getuid?.() !== 0 ? 'only root makes namespaces' : false
