@@ -132,6 +132,7 @@ function removeMachine(folder) {
   detachLoops(folder)
   const name = basename(folder)
   for (const hierarchy of ['', ...readdirSync('/sys/fs/cgroup')]) removeCgroup(join('/sys/fs/cgroup', hierarchy, name))
+  removeCgroup('/sys/fs/cgroup/freezer/nomad') // of Nomad's driver raw_exec on cgroups of version 1; stays while it is used
   rmSync(folder, { recursive: true, force: true, maxRetries: 5 })
 }
 
@@ -146,7 +147,7 @@ function detachLoops(folder) {
   }
 }
 
-/** Removes a cgroup whose processes have ended, with those below it. */
+/** Removes a cgroup with those below it, except those that have processes. */
 function removeCgroup(path) {
   let below
   try {
@@ -155,7 +156,11 @@ function removeCgroup(path) {
     return // it is not there
   }
   for (const entry of below) if (entry.isDirectory()) removeCgroup(join(path, entry.name))
-  rmdirSync(path)
+  try {
+    rmdirSync(path)
+  } catch (error) {
+    if (error.code !== 'EBUSY') throw error // another machine uses it
+  }
 }
 
 function readOr(file, otherwise) {
