@@ -39,7 +39,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       assert.match(await msb(['run', DEMO_IMAGE, '--', 'id'], env), /^uid=0/)
       await msb(['run', '-d', '--name', 'walk', DEMO_IMAGE, '--', 'sh', '-c', 'exec sleep 600'], env)
       assert.equal(await msb(['exec', 'walk', '--', 'echo', 'here'], env), 'here\n')
-      await msb(['run', '-d', '--name', 'talk', DEMO_IMAGE, '--', 'sh', '-c', 'echo logged; sleep 2'], env)
+      await msb(['run', '-d', '--name', 'talk', DEMO_IMAGE, '--', 'sh', '-c', 'echo logged; exec sleep 600'], env)
       assert.match(await msb(['logs', '-f', 'talk'], env), /logged/)
       await msb(['stop', 'walk'], env)
       await msb(['rm', '--force', 'walk', 'talk'], env)
@@ -55,6 +55,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
     const load = await underUpgradeLoad(chart, { prefix: 'first', steady: 'steady' }, () =>
       chart.upgrade('server.podAnnotations.upgrade=now'),
     )
+    await waitUntil(async () => (await chart.pods('server')).length === 2, LIMIT_MS) // those before have ended
     report(t, load)
     assert.deepEqual(load.failedCreates, [])
     assert.deepEqual(load.failedExecs, [])
@@ -116,7 +117,8 @@ function uids(pods: readonly Pod[]): readonly string[] {
   return pods.map(({ metadata }) => metadata.uid).toSorted()
 }
 
-function report(t: TestContext, { created, failedCreates, execs, failedExecs, slowestCreateMs }: UpgradeLoad): void {
-  const counts = `${String(created.length)} creates (${String(failedCreates.length)} failed, the slowest in ${slowestCreateMs.toFixed(0)} ms)`
+function report(t: TestContext, load: UpgradeLoad): void {
+  const { created, failedCreates, unanswered, execs, failedExecs, slowestCreateMs } = load
+  const counts = `${String(created.length)} creates (${String(failedCreates.length)} failed, ${String(unanswered)} unanswered, the slowest in ${slowestCreateMs.toFixed(0)} ms)`
   t.diagnostic(`during the upgrade: ${counts}, ${String(execs)} commands (${String(failedExecs.length)} failed)`)
 }

@@ -57,7 +57,7 @@ suite('the jobs of Nomad', { skip, timeout: 25 * 60_000 }, () => {
     assert.match(await msb('run', DEMO_IMAGE, '--', 'id'), /^uid=0/)
     await msb('run', '-d', '--name', 'walk', DEMO_IMAGE, '--', 'sh', '-c', 'exec sleep 600')
     assert.equal(await msb('exec', 'walk', '--', 'echo', 'here'), 'here\n')
-    await msb('run', '-d', '--name', 'talk', DEMO_IMAGE, '--', 'sh', '-c', 'echo logged; sleep 2')
+    await msb('run', '-d', '--name', 'talk', DEMO_IMAGE, '--', 'sh', '-c', 'echo logged; exec sleep 600')
     assert.match(await msb('logs', '-f', 'talk'), /logged/)
     await msb('stop', 'walk')
     await msb('rm', '--force', 'walk', 'talk')

@@ -21,7 +21,7 @@ export type InstalledChart = {
   readonly key: string
   /** For the public client. */
   readonly clientEnv: Readonly<Record<string, string>>
-  /** Runs `helm upgrade` with these values besides those of the installation, and waits until all Pods are ready. */
+  /** Runs `helm upgrade` with these values besides those of the installation and of earlier upgrades, and waits until all Pods are ready. */
   upgrade(...sets: readonly string[]): Promise<void>
   kubectl(...args: readonly string[]): Promise<string>
   /** The Pods of a component as objects of Kubernetes. */
@@ -82,12 +82,16 @@ export async function installChart(machine: string): Promise<InstalledChart> {
   const authorityFile = join(values, '../ca.pem')
   await writeFile(authorityFile, authority)
   await mkdir(home)
+  const changed: string[] = []
   const undone = undo.move()
   return {
     url,
     key,
     clientEnv: { MSB_BACKEND: 'cloud', MSB_API_URL: url, MSB_API_KEY: key, HOME: home, SSL_CERT_FILE: authorityFile },
-    upgrade: (...sets) => helm('upgrade', ...sets.flatMap((one) => ['--set', one])),
+    upgrade: (...sets) => {
+      changed.push(...sets)
+      return helm('upgrade', ...changed.flatMap((one) => ['--set', one]))
+    },
     kubectl: own,
     async pods(component) {
       const text = await own('get', 'pods', '-l', `app.kubernetes.io/component=${component}`, '-o', 'json')

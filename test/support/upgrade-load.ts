@@ -9,8 +9,10 @@ type Target = { readonly url: string; readonly key: string; readonly clientEnv: 
 export type UpgradeLoad = {
   /** The ids of the sandboxes whose creation was acknowledged. */
   readonly created: readonly string[]
-  /** Creates that got an error or no answer. */
+  /** The errors that answered creates. */
   readonly failedCreates: readonly string[]
+  /** Creates whose connection ended before the answer, as one may that a stopping server closes. Clients repeat them. */
+  readonly unanswered: number
   readonly execs: number
   readonly failedExecs: readonly string[]
   readonly slowestCreateMs: number
@@ -30,7 +32,7 @@ export async function underUpgradeLoad(
   { prefix, steady }: { readonly prefix: string; readonly steady: string | null },
   during: () => Promise<void>,
 ): Promise<UpgradeLoad> {
-  const seen = { created: [] as string[], failedCreates: [] as string[], execs: 0, failedExecs: [] as string[], slowestCreateMs: 0 } // prettier-ignore
+  const seen = { created: [] as string[], failedCreates: [] as string[], unanswered: 0, execs: 0, failedExecs: [] as string[], slowestCreateMs: 0 } // prettier-ignore
   let isOver = false
   const creating = (async () => {
     for (let index = 0; !isOver; index += 1) {
@@ -63,7 +65,8 @@ export async function underUpgradeLoad(
       if (!answer.isRefusal) return answer.body.id
       seen.failedCreates.push(answer.text)
     } catch (error) {
-      seen.failedCreates.push(String(error instanceof Error ? (error.cause ?? error) : error))
+      if (!(error instanceof TypeError)) throw error // that is how fetch reports a connection
+      seen.unanswered += 1
     }
     return null
   }
