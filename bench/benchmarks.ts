@@ -40,6 +40,8 @@ type Benchmark = {
   readonly about: string
   /** How long it takes on 2 cores with nothing else running, in seconds. A limited run leaves out what does not fit. */
   readonly usualSeconds: number
+  /** The same with the fewer samples of `quick`. Absent: it has no fewer samples. */
+  readonly quickSeconds?: number
   readonly run: (run: BenchmarkRun) => Promise<readonly ResultRow[]>
 }
 
@@ -50,90 +52,92 @@ export type Plan = { readonly names: readonly string[]; readonly limitSeconds: n
 export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   phases: {
     about: 'where the time goes from a create to the end of its first command',
-    usualSeconds: 35,
+    usualSeconds: 40,
+    quickSeconds: 22,
     run: ({ isQuick, onPicture }) => benchPhases(onPicture, isQuick),
   },
   first: {
     about: 'create to first command by the public client, alone and 20 at once',
-    usualSeconds: 80,
+    usualSeconds: 90,
+    quickSeconds: 45,
     run: ({ isQuick }) => benchFirstCommand(isQuick),
   },
-  start: { about: 'create until running, against a script of the same steps', usualSeconds: 50, run: benchStart },
-  starts: { about: 'real sandboxes started per second, against the runtime alone', usualSeconds: 40, run: benchStarts },
-  compare: { about: 'create, exec and starts a second, beside docker and podman', usualSeconds: 60, run: benchCompare },
-  exec: { about: "a command in a sandbox, against the runtime's own exec", usualSeconds: 25, run: benchExec },
+  start: { about: 'create until running, against a script of the same steps', usualSeconds: 55, run: benchStart },
+  starts: { about: 'real sandboxes started per second, against the runtime alone', usualSeconds: 50, run: benchStarts },
+  compare: { about: 'create, exec and starts a second, beside docker and podman', usualSeconds: 90, run: benchCompare },
+  exec: { about: "a command in a sandbox, against the runtime's own exec", usualSeconds: 30, run: benchExec },
   creates: {
     about: 'durable creates per second, against pgbench committing the same rows',
-    usualSeconds: 40,
+    usualSeconds: 60,
     run: benchCreates,
   },
   lifecycles: {
     about: 'create, running, stop, delete: complete sandbox lifecycles per second',
-    usualSeconds: 40,
+    usualSeconds: 45,
     run: benchLifecycles,
   },
   get: { about: 'GET by id, against bare node:http with the same bytes', usualSeconds: 40, run: benchGet },
-  list: { about: 'a page by label among 100,000 sandboxes', usualSeconds: 40, run: benchList },
-  memory: { about: 'the memory of the idle server', usualSeconds: 40, run: benchMemory },
-  channels: { about: '200 channels at once, and the memory of an idle one', usualSeconds: 40, run: benchChannels },
+  list: { about: 'a page by label among 100,000 sandboxes', usualSeconds: 60, run: benchList },
+  memory: { about: 'the memory of the idle server', usualSeconds: 20, run: benchMemory },
+  channels: { about: '200 channels at once, and the memory of an idle one', usualSeconds: 30, run: benchChannels },
   stream: {
     about: 'output and files through the command channel, against a bare WebSocket echo',
-    usualSeconds: 40,
+    usualSeconds: 60,
     run: benchStream,
   },
-  volume: { about: 'a file into a volume and out of it, against a plain copy', usualSeconds: 40, run: benchVolume },
-  preview: { about: 'requests to a port of a sandbox, against a bare proxy', usualSeconds: 40, run: benchPreview },
+  volume: { about: 'a file into a volume and out of it, against a plain copy', usualSeconds: 60, run: benchVolume },
+  preview: { about: 'requests to a port of a sandbox, against a bare proxy', usualSeconds: 60, run: benchPreview },
   ssh: { about: 'a command over SSH, against sshd in a network namespace', usualSeconds: 40, run: benchSsh },
   egress: {
     about: 'ways out of a sandbox: by address, by name, with intercepted TLS; against a bare socket',
-    usualSeconds: 40,
+    usualSeconds: 90,
     run: benchEgress,
   },
   events: {
     about: 'a page of events among a million, against one event by its id',
-    usualSeconds: 40,
+    usualSeconds: 90,
     run: benchEvents,
   },
-  streams: { about: 'events that arrive at 1,000 open streams, against one', usualSeconds: 40, run: benchEventStreams },
+  streams: { about: 'events that arrive at 1,000 open streams, against one', usualSeconds: 50, run: benchEventStreams },
   webhooks: {
     about: 'events that are delivered to 50 webhooks, against bare posts to the same receiver',
-    usualSeconds: 40,
+    usualSeconds: 60,
     run: benchWebhooks,
   },
   waits: {
     about: '10,000 requests that wait at once, and how soon they are answered',
-    usualSeconds: 40,
+    usualSeconds: 90,
     run: benchWaits,
   },
   hostile: {
     about: 'what one organization meets while another client does its worst, against a quiet moment',
-    usualSeconds: 40,
+    usualSeconds: 120,
     run: benchHostile,
   },
   usage: {
     about: 'usage reports on a million runs, against bare queries for the same rows',
-    usualSeconds: 40,
+    usualSeconds: 150,
     run: benchUsage,
   },
   snapshots: {
     about: 'snapshots of running sandboxes, against tar, and forks against plain creates',
-    usualSeconds: 40,
+    usualSeconds: 150,
     run: benchSnapshots,
   },
   fleet: {
     about: '10,000 workers and 100,000 runs: placement, and the load while nothing changes',
-    usualSeconds: 40,
+    usualSeconds: 180,
     run: benchFleet,
   },
-  metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 40, run: benchMetrics },
+  metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 120, run: benchMetrics },
   dashboard: {
     about: 'the dashboard in a browser: its size, its list, its terminal',
-    usualSeconds: 40,
+    usualSeconds: 60,
     run: benchDashboard,
   },
   million: {
     about: 'get, create and pages among a million sandboxes, against 10,000',
-    usualSeconds: 40,
+    usualSeconds: 240,
     run: benchMillion,
   },
 }

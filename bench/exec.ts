@@ -4,11 +4,12 @@ import { chooseRuntime } from '../src/cli/worker/open-oci-driver.ts'
 import { readConfig } from '../src/config.ts'
 import { runCommand } from '../src/lib/run-command.ts'
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'
-import { startCloud, type Cloud } from './support/cloud.ts'
+import { startCloud } from './support/cloud.ts'
 import { median, formatNumber, formatSpreadMs } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
 import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
+import { loadClient } from './support/sdk.ts'
 
 const WARMUPS = 5
 const SAMPLES = 50
@@ -33,7 +34,8 @@ export async function benchExec(): Promise<readonly ResultRow[]> {
   const { command } = await chooseRuntime(readConfig({ SANDYARD_DATA_DIR: cloud.dataDir }, {}))
   const [file = '', ...args] = [...command, 'exec', run, '/bin/true']
   const channel = await openAgentChannel(cloud, id)
-  const box = await getByPublicClient(cloud, name)
+  const { Sandbox } = await loadClient(cloud)
+  const box = await (await Sandbox.get(name)).connect()
   const ways = {
     client: () => box.exec('true'),
     channel: () => runProgram(channel, 'true'),
@@ -61,14 +63,6 @@ export async function benchExec(): Promise<readonly ResultRow[]> {
     isMet: median(took[way]) <= goalMs,
     samples: took,
   }))
-}
-
-async function getByPublicClient(cloud: Cloud, name: string): Promise<{ exec(cmd: string): Promise<unknown> }> {
-  process.env['MSB_BACKEND'] = 'cloud'
-  process.env['MSB_API_URL'] = `http://${cloud.host}:${String(cloud.port)}`
-  process.env['MSB_API_KEY'] = (cloud.headers['authorization'] ?? '').replace('Bearer ', '')
-  const { Sandbox } = await import('microsandbox')
-  return await (await Sandbox.get(name)).connect()
 }
 
 async function timeOf(work: () => Promise<unknown>): Promise<number> {

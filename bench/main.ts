@@ -1,5 +1,5 @@
 import { writeFile } from 'node:fs/promises'
-import { loadavg } from 'node:os'
+import { cpus, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { BENCHMARKS, FULL, QUICK, type Plan } from './benchmarks.ts'
@@ -36,7 +36,8 @@ if (values.help === true || values.list === true || unknown.length > 0) {
   without names: as many as fit into ${String(FULL.limitSeconds / 60)} minutes, the most important first
   quick: a few in ${String(QUICK.limitSeconds / 60)} minutes, with fewer samples
   --json FILE writes the samples, --picture FILE the picture of the phases of a create
-  --record keeps the results in bench/results.json, docs/performance.md and docs/img/phases.svg
+  --record keeps the results in bench/results.json, docs/performance.md and docs/img/phases.svg;
+    beside other work, it keeps a quiet run's instead
 `)
   for (const [name, { about }] of Object.entries(BENCHMARKS)) process.stdout.write(`  ${name.padEnd(10)} ${about}\n`)
   process.exitCode = unknown.length > 0 ? 2 : 0
@@ -54,7 +55,8 @@ async function runAll({ names, limitSeconds }: Plan): Promise<void> {
   for (const name of names) {
     const benchmark = BENCHMARKS[name]
     if (benchmark === undefined) continue
-    if ((performance.now() - fromMs) / 1000 + benchmark.usualSeconds > limitSeconds) {
+    const usualSeconds = isQuick ? (benchmark.quickSeconds ?? benchmark.usualSeconds) : benchmark.usualSeconds
+    if ((performance.now() - fromMs) / 1000 + usualSeconds > limitSeconds) {
       leftOut.push(name)
       continue
     }
@@ -65,7 +67,7 @@ async function runAll({ names, limitSeconds }: Plan): Promise<void> {
       const found = await benchmark.run({ isQuick, onPicture: keepPicture })
       for (const row of found) process.stdout.write(`  ${lineOf(row)}\n`)
       rows.push(...found)
-      stored = mergeResults(stored, found, { ...info, load })
+      stored = mergeResults(stored, found, { ...info, load, cores: cpus().length })
     } catch (error) {
       process.stdout.write(`  FAILED: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`)
       process.exitCode = 1

@@ -6,7 +6,7 @@ import { ociUnavailableReason } from './support/oci.ts'
 import { pause } from './support/pause.ts'
 import { drawTimeline } from './support/phase-picture.ts'
 import type { ResultRow } from './support/report.ts'
-import { deleteByName, loadClient, useUrl } from './support/sdk.ts'
+import { deleteByName, loadClient } from './support/sdk.ts'
 import { PHASES, timelineOf, worstGap, type ClientTimes, type Timeline } from './support/start-timeline.ts'
 import { nowMs, startTap } from './support/tap.ts'
 
@@ -33,8 +33,7 @@ export async function benchPhases(onPicture: OnPicture, isQuick: boolean): Promi
   await using cloud = await startCloud({ OTEL_EXPORTER_OTLP_ENDPOINT: collector.url })
   await waitForDemoImage(cloud)
   await using tap = await startTap(cloud.host, cloud.port)
-  const { Sandbox } = await loadClient(cloud)
-  useUrl(tap.url)
+  const { Sandbox } = await loadClient(cloud, tap.url)
   const samples = isQuick ? QUICK_SAMPLES : SAMPLES
   const seen: { readonly id: string; readonly times: ClientTimes }[] = []
   for (let sample = -WARMUPS; sample < samples; sample++) {

@@ -3,17 +3,12 @@ import type { Cloud } from './cloud.ts'
 
 type Sdk = typeof microsandbox
 
-/** Loads the public client, which reads its settings from the variables of this process. */
-export async function loadClient(cloud: Cloud): Promise<Sdk> {
-  process.env['MSB_BACKEND'] = 'cloud'
-  process.env['MSB_API_KEY'] = (cloud.headers['authorization'] ?? '').replace('Bearer ', '')
-  useUrl(`http://${cloud.host}:${String(cloud.port)}`)
-  return await import('microsandbox')
-}
-
-/** Makes the public client send its next requests to this URL. */
-export function useUrl(url: string): void {
-  process.env['MSB_API_URL'] = url
+/** Loads the public client. From then on it sends its requests to `url`, by default to the cloud itself. */
+export async function loadClient(cloud: Cloud, url = `http://${cloud.host}:${String(cloud.port)}`): Promise<Sdk> {
+  const sdk = await import('microsandbox')
+  // Not by the variables of this process: the client reads them once, and each benchmark has a cloud of its own.
+  sdk.setDefaultBackend({ kind: 'cloud', url, apiKey: (cloud.headers['authorization'] ?? '').replace('Bearer ', '') })
+  return sdk
 }
 
 /** Deletes a sandbox by its name. Resolves with its id. */

@@ -9,6 +9,11 @@ const PAGE = join(ROOT, 'docs/performance.md')
 /** The spread is that of this many latest runs of a row. */
 const RUNS = 5
 
+/** Whether other work kept the cores busy before a run. */
+function wasBusy({ load }: Pick<RunInfo, 'load'>, cores: number): boolean {
+  return load !== null && load > cores
+}
+
 /** Where and when rows were measured. `load` is the machine’s load average before, or null if it was not recorded. */
 export type RunInfo = { readonly at: string; readonly machine: string; readonly load: number | null }
 
@@ -25,13 +30,21 @@ export async function readStoredResults(): Promise<readonly StoredRow[]> {
 
 /**
  * Adds the rows of a run. A row replaces the earlier one of the same benchmark and text and keeps its figures. Rows that
- * were not measured stay, with their date. With a benchmark’s new rows, its rows that it no longer has go.
+ * were not measured stay, with their date. With a benchmark’s new rows, its rows that it no longer has go. Rows that were
+ * measured beside other work never replace those of a machine with nothing else to do.
  */
 export function mergeResults(
   stored: readonly StoredRow[],
   rows: readonly ResultRow[],
-  info: RunInfo,
+  { cores, ...info }: RunInfo & { readonly cores: number },
 ): readonly StoredRow[] {
+  const quiet = new Set(stored.filter((row) => !wasBusy(row, cores)).map(({ benchmark }) => benchmark))
+  if (wasBusy(info, cores))
+    return rows.some(({ benchmark }) => quiet.has(benchmark)) ? stored : merge(stored, rows, info)
+  return merge(stored, rows, info)
+}
+
+function merge(stored: readonly StoredRow[], rows: readonly ResultRow[], info: RunInfo): readonly StoredRow[] {
   const measured = new Set(rows.map(({ benchmark }) => benchmark))
   const fresh = rows.map((row): StoredRow => {
     const { samples: _samples, value: _value, ...rest } = row

@@ -5,7 +5,7 @@ import { timelineOf, worstGap } from '../../bench/support/start-timeline.ts'
 import { formatSpread, mergeResults, renderStored, type StoredRow } from '../../bench/support/stored-results.ts'
 import type { ReceivedSpan } from '../support/otlp-receiver.ts'
 
-const HERE = { at: '2026-11-24', machine: 'two cores', load: 0.5 }
+const HERE = { at: '2026-11-24', machine: 'two cores', load: 0.5, cores: 2 }
 
 function row(benchmark: string, what: string, ratio: number): ResultRow {
   return { benchmark, what, measured: '1 ms', limit: '2 ms', ratio, goal: '<= 1.0', isMet: ratio <= 1 }
@@ -33,6 +33,15 @@ test('the spread is that of the latest five runs on the same machine', () => {
   assert.equal(formatSpread(stored[0]?.figures ?? []), '1.00 to 5.00 (5 runs)')
   stored = mergeResults(stored, [row('get', 'by id', 7)], { ...HERE, machine: 'another' })
   assert.equal(formatSpread(stored[0]?.figures ?? []), '')
+})
+
+test('a run beside other work never replaces the result of a quiet machine', () => {
+  const quiet = mergeResults([], [row('get', 'by id', 0.5)], HERE)
+  const busy = { ...HERE, load: 9 }
+  assert.deepEqual(mergeResults(quiet, [row('get', 'by id', 2)], busy), quiet)
+  assert.equal(mergeResults(quiet, [row('first', 'alone', 2)], busy).length, 2)
+  const replaced = mergeResults(mergeResults([], [row('get', 'by id', 2)], busy), [row('get', 'by id', 0.5)], HERE)
+  assert.equal(replaced[0]?.load, 0.5)
 })
 
 test('the phases of a create cover its time, and the worst gap is the longest time that none covers', () => {

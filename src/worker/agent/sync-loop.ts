@@ -47,14 +47,15 @@ export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
 }
 
 /**
- * Observes the runs and volumes and sends a report of them. Resolves once they are observed, so that reports are numbered in
- * the order of their observations.
+ * Observes the runs and volumes and sends a report of them, unless the latest report says the same and has no answer yet.
+ * Resolves once they are observed, so that reports are numbered in the order of their observations.
  */
 async function beginSync(agent: Agent, serve: Serve): Promise<void> {
   const { state, signal } = agent
   state.hasNews = false
   try {
     const request = await makeReport(agent)
+    if (request === null) return
     const overtaken = new AbortController()
     state.inFlight.set(request.seq, overtaken)
     void exchange(agent, { request, serve }, AbortSignal.any([signal, overtaken.signal])) // it never rejects
@@ -63,7 +64,12 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
   }
 }
 
-async function makeReport(agent: Agent): Promise<SyncRequest> {
+/**
+ * Resolves with null if the latest report has the same content and is in flight. The control plane then learns nothing from
+ * another one. A start causes such a report, because the driver notices the run that the start's end has just reported: it
+ * was recorded while the control plane recorded that the run is running, and locked the worker's row.
+ */
+async function makeReport(agent: Agent): Promise<SyncRequest | null> {
   const { deps, diskGuard, state, volumes } = agent
   const disk = diskGuard.reported()
   const observed_runs = state.startReports.withoutRecorded(await observeRuns(agent))
@@ -81,9 +87,10 @@ async function makeReport(agent: Agent): Promise<SyncRequest> {
     dialled_tickets: [...state.dialledTickets],
     ...(await volumes.report()),
   }
+  const compared = JSON.stringify({ ...content, observed_runs: observed_runs.map(withoutPhases) })
+  if (compared === state.reportMemory.content && state.inFlight.has(state.seq)) return null
   const seq = ++state.seq
-  const compared = { ...content, observed_runs: observed_runs.map(withoutPhases) }
-  const sent = { content: JSON.stringify(compared), seq, nowMs: deps.clock.monotonicMs() }
+  const sent = { content: compared, seq, nowMs: deps.clock.monotonicMs() }
   return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
 }
 

@@ -16,6 +16,7 @@ import type { SandboxId } from '../../../src/domain/ids.ts'
 import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { ControlPlane } from '../../../src/worker/agent/control-plane.ts'
+import { withoutPhases } from '../../../src/worker/agent/start-reports.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { behaviourByImage } from '../../../src/worker/drivers/simulated-behaviour.ts'
 import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
@@ -279,23 +280,11 @@ test('an answer that arrives after the answer to a later report changes nothing'
     },
   }
   const driver = openDriver()
-  let news: () => void = () => undefined
-  live(
-    {
-      ...driver,
-      watch(onChange) {
-        news = onChange
-        return driver.watch(onChange)
-      },
-    },
-    { controlPlane },
-  )
+  live(driver, { controlPlane })
   await waitUntil(() => late !== null)
+  await driver.start(makeDesiredRun(), never) // while one sync is unanswered, the worker sends another one only for a change
   const { id } = await world.create()
-  await waitUntil(() => {
-    news() // while one sync is unanswered, the worker sends another one only for a change
-    return heldOf(id).includes('running')
-  })
+  await waitUntil(() => heldOf(id).includes('running'))
   resolve()
   await runAnother()
   assert.deepEqual(heldOf(id), ['running'])
@@ -452,6 +441,46 @@ test('a channel uses a connection on which the worker stood by, without a ticket
     assert.equal(await text(createWebSocketStream(socket)), 'hello')
     close()
   }
+})
+
+test('a report is not sent again while it has no answer', async () => {
+  const driver = openDriver()
+  const real = world.connect()
+  const inFlight: string[] = []
+  let repeated = 0
+  let notify = (): void => undefined
+  live(
+    {
+      ...driver,
+      watch(onChange) {
+        notify = onChange
+        return driver.watch(onChange)
+      },
+    },
+    {
+      controlPlane: {
+        ...real,
+        async sync(request, signal, onRecorded) {
+          const { seq: _seq, known_generation: _generation, ...rest } = request
+          const content = JSON.stringify({ ...rest, observed_runs: rest.observed_runs.map(withoutPhases) })
+          if (inFlight.at(-1) === content) repeated += 1
+          inFlight.push(content)
+          try {
+            return await real.sync(request, signal, onRecorded)
+          } finally {
+            inFlight.splice(inFlight.indexOf(content), 1)
+          }
+        },
+      },
+    },
+  )
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  for (let news = 0; news < 5; news++) {
+    notify()
+    await runAnother()
+  }
+  assert.equal(repeated, 0)
 })
 
 test('a worker is refused without its credential, with the id of another worker, and with another protocol version', async () => {
