@@ -64,7 +64,11 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   },
   start: { about: 'create until running, against a script of the same steps', usualSeconds: 55, run: benchStart },
   starts: { about: 'real sandboxes started per second, against the runtime alone', usualSeconds: 50, run: benchStarts },
-  compare: { about: 'create, exec and starts a second, beside docker and podman', usualSeconds: 90, run: benchCompare },
+  compare: {
+    about: 'create, exec and starts a second, beside docker and podman',
+    usualSeconds: 120,
+    run: benchCompare,
+  },
   exec: { about: "a command in a sandbox, against the runtime's own exec", usualSeconds: 30, run: benchExec },
   creates: {
     about: 'durable creates per second, against pgbench committing the same rows',

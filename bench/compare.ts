@@ -19,9 +19,9 @@ import type { ResultRow } from './support/report.ts'
 import { deleteByName, loadClient } from './support/sdk.ts'
 
 const WARMUPS = 2
-const SAMPLES = 15
+const SAMPLES = 12
 const ROUNDS = 3
-const STARTS = 24
+const STARTS = 16
 const AT_ONCE = 8
 const REST_MS = 50
 const SETTLE_MS = 400
