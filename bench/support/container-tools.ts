@@ -29,7 +29,12 @@ const [base = '', rootfs = ''] = process.argv.slice(2)
 const IMAGE = 'localhost/bench:latest'
 const RUN_OPTIONS = ['--cpus', '1', '--memory', '512m', IMAGE, 'sleep', '1000']
 
-type Tool = { readonly command: readonly string[]; readonly env: NodeJS.ProcessEnv }
+type Tool = {
+  readonly command: readonly string[]
+  readonly env: NodeJS.ProcessEnv
+  /** The command that kills and removes containers at once. */
+  readonly remove: readonly string[]
+}
 
 let closeDocker = (): Promise<void> => Promise.resolve()
 const tools = new Map<ToolName, Tool>()
@@ -70,7 +75,7 @@ async function perform(request: ToolRequest): Promise<ToolAnswer> {
   }
   await Promise.all(Array.from({ length: request.atOnce }, one))
   const ms = performance.now() - fromMs
-  await call(tool, ['rm', '-f', ...names])
+  await call(tool, [...tool.remove, ...names])
   return { ms, execMs: 0 }
 }
 
@@ -84,7 +89,7 @@ async function first(tool: Tool, restMs: number): Promise<ToolAnswer> {
   const execFromMs = performance.now()
   await call(tool, ['exec', name, 'true'])
   const execMs = performance.now() - execFromMs
-  await call(tool, ['rm', '-f', name])
+  await call(tool, [...tool.remove, name])
   return { ms, execMs }
 }
 
@@ -110,7 +115,7 @@ async function openDocker(): Promise<Tool> {
     await ended
     clearTimeout(late)
   }
-  const tool = { command: [programs.find('docker'), '-H', socket], env }
+  const tool = { command: [programs.find('docker'), '-H', socket], env, remove: ['rm', '-f'] }
   const deadlineMs = performance.now() + READY_LIMIT_MS
   while (performance.now() < deadlineMs && daemon.exitCode === null) {
     try {
@@ -150,5 +155,6 @@ async function openPodman(): Promise<Tool> {
     join(base, 'podman-tmp'),
   ]
   const env = { ...process.env, ...programs.env, HOME: home, CONTAINERS_CONF: settings }
-  return { command: [file, ...storage, '--storage-driver', 'overlay'], env }
+  // Without -t 0 it waits 10 s for an end by SIGTERM.
+  return { command: [file, ...storage, '--storage-driver', 'overlay'], env, remove: ['rm', '-f', '-t', '0'] }
 }
