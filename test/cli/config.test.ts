@@ -21,7 +21,7 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_PORT: '0x10' }, {}, /SANDYARD_PORT/],
     [{ SANDYARD_SSH_PORT: 'no' }, {}, /^SANDYARD_SSH_PORT is "no"; accepted: off, or a whole number from 0 to 65535$/],
     [{ SANDYARD_LOG_LEVEL: 'loud' }, {}, /trace, debug, info/],
-    [{ SANDYARD_DRIVER: 'docker' }, {}, /auto, microsandbox, oci, simulated/],
+    [{ SANDYARD_DRIVER: 'docker' }, {}, /auto, microsandbox, oci, kubernetes, simulated/],
     [{ SANDYARD_API_KEY: 'short' }, {}, /at least 8 characters/],
     [{ SANDYARD_NETWORK_DENY: 'worker,lan' }, {}, /none, or up to 64 of these with commas between: worker, database/],
     [{ SANDYARD_SECRET_KEY: 'c2hvcnQ=' }, {}, /32 bytes/],

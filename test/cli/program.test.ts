@@ -100,5 +100,5 @@ test('completion for zsh is a script that zsh accepts', { skip: hasZsh ? false :
 test('completion for zsh proposes the flags of every command', async () => {
   const script = await completionScript('zsh')
   assert.match(script, /'sandyard org create'\) compadd -- .*--owner/)
-  assert.match(script, /'sandyard up --driver'\) compadd -- auto microsandbox oci simulated; return/)
+  assert.match(script, /'sandyard up --driver'\) compadd -- auto microsandbox oci kubernetes simulated; return/)
 })
