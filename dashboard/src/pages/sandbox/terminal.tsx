@@ -1,7 +1,7 @@
 import { FitAddon } from '@xterm/addon-fit'
 import { Terminal } from '@xterm/xterm'
 import '@xterm/xterm/css/xterm.css'
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { openAgent } from '../../lib/agent.ts'
 import { startShell } from '../../lib/agent-exec.ts'
 import { withStyleSheets } from '../../lib/style-sheets.ts'
@@ -66,7 +66,8 @@ function OneTerminal({ sandboxId, name, isShown }: OneProps) {
   const box = useRef<HTMLDivElement>(null)
   const [end, setEnd] = useState<string | null>(null)
   const [round, setRound] = useState(0)
-  useEffect(() => {
+  // Before the next paint, so that nobody types into a terminal whose shell has ended.
+  useLayoutEffect(() => {
     const element = box.current
     if (element === null) return
     const terminal = new Terminal({
@@ -84,30 +85,31 @@ function OneTerminal({ sandboxId, name, isShown }: OneProps) {
     const resizing = new ResizeObserver(() => {
       if (element.clientWidth > 0) fit.fit()
     })
-    agent.ready.then(
-      () => {
-        fit.fit()
-        const { rows, cols } = terminal
-        const shell = startShell(
-          agent,
-          { rows, cols },
-          {
-            onOutput: (data) => terminal.write(data),
-            onEnd: (why) => {
-              setEnd(why)
-              agent.close()
-            },
+    const connected = agent.ready.then(() => {
+      fit.fit()
+      const { rows, cols } = terminal
+      const shell = startShell(
+        agent,
+        { rows, cols },
+        {
+          onOutput: (data) => terminal.write(data),
+          onEnd: (why) => {
+            setEnd(why)
+            agent.close()
           },
-        )
-        const encoder = new TextEncoder()
-        terminal.onData((text) => shell.write(encoder.encode(text)))
-        terminal.onBinary((text) => shell.write(Uint8Array.from(text, (letter) => letter.charCodeAt(0))))
-        terminal.onResize((size) => shell.resize(size.rows, size.cols))
-        resizing.observe(element)
-        terminal.focus()
-      },
-      (error: unknown) => setEnd(error instanceof Error ? error.message : String(error)),
-    )
+        },
+      )
+      terminal.onResize((size) => shell.resize(size.rows, size.cols))
+      resizing.observe(element)
+      return shell
+    })
+    connected.catch((error: unknown) => setEnd(error instanceof Error ? error.message : String(error)))
+    // What is typed before the shell has started reaches it afterwards.
+    const send = (data: Uint8Array): void => void connected.then((shell) => shell.write(data)).catch(() => undefined)
+    const encoder = new TextEncoder()
+    terminal.onData((text) => send(encoder.encode(text)))
+    terminal.onBinary((text) => send(Uint8Array.from(text, (letter) => letter.charCodeAt(0))))
+    terminal.focus()
     return () => {
       resizing.disconnect()
       agent.close()
