@@ -10,6 +10,7 @@ import { benchFirstCommand } from './first-command.ts'
 import { benchFleet } from './fleet.ts'
 import { benchGet } from './get.ts'
 import { benchHostile } from './hostile.ts'
+import { benchKubernetes } from './kubernetes.ts'
 import { benchLifecycles } from './lifecycles.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
@@ -134,6 +135,12 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
     run: benchFleet,
   },
   metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 120, run: benchMetrics },
+  kubernetes: {
+    about: 'sandboxes as Pods of a real cluster, against Pods made by its API',
+    usualSeconds: 150,
+    quickSeconds: 90,
+    run: ({ isQuick }) => benchKubernetes(isQuick),
+  },
   dashboard: {
     about: 'the dashboard in a browser: its size, its list, its terminal',
     usualSeconds: 60,

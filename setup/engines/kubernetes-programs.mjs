@@ -7,12 +7,21 @@ import { ensureDebianFiles, ensurePrograms, findGo, go } from './engine-programs
 import { makeImageArchive } from './image-archive.mjs'
 
 const versions = { kubernetes: '1.34.4', containerd: '2.2.9', runc: '1.4.3' }
+/** The folder of these programs, for `engineFolder`. */
+export const programsName = `kubernetes-${versions.kubernetes}`
 const debianPackages = ['containernetworking-plugins', 'catatonit', 'busybox-static']
+
+/** Why this machine can't run a Kubernetes, or undefined. */
+export function whyNoKubernetes() {
+  if (process.platform !== 'linux' || process.arch !== 'x64') return 'Kubernetes is built for x64 Linux only'
+  if (process.getuid?.() !== 0) return 'only root can run a kubelet'
+  return undefined
+}
 
 /** Makes the programs, the plugins of networks and two images in a folder, and returns it. */
 export function ensureKubernetesPrograms(root) {
   const folder = ensurePrograms(root, {
-    name: `kubernetes-${versions.kubernetes}`,
+    name: programsName,
     archive: 'kubernetes',
     takes: '8 to 20 minutes',
     build: (making) => {

@@ -1,7 +1,7 @@
 // A real Kubernetes of one node in a machine of its own (machine.mjs). It has no enforcer of NetworkPolicy, and no way to the
 // internet. kubernetes-services.mjs stands in for kube-proxy and DNS.
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { makeCertificates } from './kubernetes-certificates.mjs'
@@ -43,6 +43,15 @@ export async function startKubernetes(programs, { images = [] } = {}) {
   } catch (error) {
     await machine.close()
     throw error
+  }
+}
+
+/** The variables of programs that use the cluster of a machine: `kubectl` and `ctr` are on their path. */
+export function environmentOf(folder) {
+  return {
+    KUBECONFIG: join(folder, 'kubeconfig'),
+    PATH: [join(folder, 'tools'), process.env.PATH].join(delimiter),
+    SANDYARD_TEST_KUBERNETES: folder,
   }
 }
 

@@ -14,7 +14,7 @@ import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
+import { makeApiClient, type ApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makeFakeKubelet } from './fake-kubelet.ts'
@@ -27,6 +27,8 @@ type DriverOptions = {
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly tools?: string
   readonly startLimitMs?: number
+  /** The client of the API. Default: a plain one. The driver's close closes it. */
+  readonly client?: ApiClient
 }
 
 /** The driver, and the guests behind its channels. */
@@ -36,10 +38,10 @@ export type TestDriver = Driver & { guestOf(run: RunId): Promise<Guest> }
 export async function openKubernetesDriver({
   access,
   logs = makeNoLogs(),
+  client = makeApiClient(access),
   ...options
 }: DriverOptions): Promise<TestDriver> {
   let latest: Guest | null = null
-  const client = makeApiClient(access)
   const log = makeLog('silent')
   const driver = await makeKubernetesDriver({
     ...options,

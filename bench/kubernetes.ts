@@ -1,0 +1,97 @@
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import type { HeldSandboxes } from './support/held-sandboxes.ts'
+import type { ClusterSamples } from './support/kubernetes-world.ts'
+import { formatNumber, formatSpreadMs, median } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
+
+const CLUSTER = fileURLToPath(new URL('../setup/engines/with-kubernetes.mjs', import.meta.url))
+const WORLD = fileURLToPath(new URL('support/kubernetes-world.ts', import.meta.url))
+const HELD = fileURLToPath(new URL('support/held-sandboxes.ts', import.meta.url))
+const LIMIT_MS = 600_000
+const GOALS = { plain: 1.2 } as const
+
+/**
+ * Sandboxes of the driver `kubernetes` on a real cluster of one node, against Pods that the API makes directly. The memory of held
+ * sandboxes is measured with the tests' fake of the API, because one node can't hold a thousand Pods.
+ */
+export async function benchKubernetes(isQuick: boolean): Promise<readonly ResultRow[]> {
+  const held = runAsJson<HeldSandboxes>(process.execPath, ['--expose-gc', HELD])
+  const samples = runAsJson<ClusterSamples>(process.execPath, [
+    CLUSTER,
+    process.execPath,
+    WORLD,
+    isQuick ? 'quick' : 'full',
+  ])
+  return await Promise.resolve([
+    ...clusterRows(samples),
+    {
+      benchmark: 'kubernetes',
+      what: `memory of the worker for each of ${String(held.count)} sandboxes held`,
+      measured: `${formatNumber(held.kibEach)} KiB, with a stream to each`,
+      limit: '',
+      ratio: null,
+      value: held.kibEach,
+      goal: '',
+      isMet: null,
+      samples: held,
+    },
+  ])
+}
+
+function clusterRows({
+  barePodMs,
+  sandboxMs,
+  burst,
+  barePodsPerSec,
+  sandboxesPerSec,
+  requests,
+}: ClusterSamples): readonly ResultRow[] {
+  const ratio = median(sandboxMs) / median(barePodMs)
+  const total = Object.values(requests).reduce((sum, count) => sum + count, 0)
+  const each = Object.entries(requests).map(([kind, count]) => `${kind} ${formatNumber(count)}`)
+  return [
+    {
+      benchmark: 'kubernetes',
+      what: 'create to the end of the first command, median',
+      measured: formatSpreadMs(sandboxMs),
+      limit: `bare Pod ${formatSpreadMs(barePodMs)}`,
+      ratio,
+      goal: `<= ${String(GOALS.plain)}`,
+      isMet: ratio <= GOALS.plain,
+      samples: { sandboxMs, barePodMs },
+    },
+    {
+      benchmark: 'kubernetes',
+      what: `starts a second up to the first command, ${String(burst)} at once`,
+      measured: `${formatNumber(median(sandboxesPerSec))} /s`,
+      limit: `bare Pods ${formatNumber(median(barePodsPerSec))} /s`,
+      ratio: median(sandboxesPerSec) / median(barePodsPerSec),
+      goal: '',
+      isMet: null,
+      samples: { sandboxesPerSec, barePodsPerSec },
+    },
+    {
+      benchmark: 'kubernetes',
+      what: 'API requests for each life of a sandbox: create, a command, delete',
+      measured: `${formatNumber(total)} (${each.join(', ')})`,
+      limit: '',
+      ratio: null,
+      value: total,
+      goal: '',
+      isMet: null,
+      samples: requests,
+    },
+  ]
+}
+
+/** Runs a program that prints JSON. Throws with its reason if it has no result; it has then said why on standard error. */
+function runAsJson<Result>(program: string, args: readonly string[]): Result {
+  const { stdout, status } = spawnSync(program, args, {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+    timeout: LIMIT_MS,
+  })
+  if (status !== 0) throw new Error(`NOT MEASURED: ${args.join(' ')} ended with ${String(status)}; it says why above`)
+  return JSON.parse(stdout) as Result // the program's own format
+}
