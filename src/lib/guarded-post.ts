@@ -30,7 +30,12 @@ export type Post = {
 }
 
 /** A reply, with the beginning of its body. */
-export type PostReply = { readonly status: number; readonly body: Buffer }
+export type PostReply = {
+  readonly status: number
+  readonly body: Buffer
+  /** The header `Retry-After` as it was sent. Null: there was none. */
+  readonly retryAfter: string | null
+}
 
 /** A post without a reply. The message says why, and has no address that the name of the host leads to. */
 export class PostFailed extends Error {}
@@ -160,7 +165,11 @@ async function readBeginning(response: IncomingMessage, bodyBytes: number): Prom
     size += chunk.length
     if (size > DRAIN_BYTES) break // leaving the loop closes the connection
   }
-  return { status: response.statusCode ?? 0, body: Buffer.concat(chunks).subarray(0, bodyBytes) }
+  return {
+    status: response.statusCode ?? 0,
+    body: Buffer.concat(chunks).subarray(0, bodyBytes),
+    retryAfter: response.headers['retry-after'] ?? null,
+  }
 }
 
 /** One text for closed and absent addresses, so that nobody learns from it which names exist inside. */

@@ -1,4 +1,5 @@
 import type { OutboundRule } from '../../domain/network/outbound-rule.ts'
+import { retryAfterMs } from '../../domain/webhooks/retry-schedule.ts'
 import { signMessage } from '../../domain/webhooks/message.ts'
 import { webhookSealContext, type Attempt } from '../../domain/webhooks/webhook.ts'
 import { PostFailed, type GuardedPost } from '../../lib/guarded-post.ts'
@@ -24,22 +25,31 @@ export function openTarget({ seal, clock }: Pick<BaseDeps, 'seal' | 'clock'>, ta
   return { url: new URL(target.url), secrets: sealed.map((one) => seal.open(one, context)) }
 }
 
+/** An attempt, and the pause before the next one that the reply requests, in milliseconds. Null: it requests none. */
+type SentMessage = { readonly attempt: Attempt; readonly retry_after_ms: number | null }
+
 /** Sends a message once. Resolves with the reply or with the reason why there is none; rejects with the signal's reason. */
 export async function sendMessage(
   { clock, http }: Pick<BaseDeps, 'clock'> & Pick<WebhookSender, 'http'>,
   { url, secrets }: OpenTarget,
   { id, body, signal }: { readonly id: string; readonly body: string; readonly signal: AbortSignal },
-): Promise<Attempt> {
+): Promise<SentMessage> {
   const startedMs = clock.monotonicMs()
   const headers = { 'content-type': 'application/json', ...signMessage({ id, body, at: clock.now() }, secrets) }
   const duration = (): number => Math.round(clock.monotonicMs() - startedMs)
   try {
     const reply = await http.send({ url, headers, body, signal })
-    const { status: reply_status } = reply
-    return { duration_ms: duration(), reply_status, reply_body: asText(reply.body), error: null }
+    const attempt = {
+      duration_ms: duration(),
+      reply_status: reply.status,
+      reply_body: asText(reply.body),
+      error: null,
+    }
+    return { attempt, retry_after_ms: retryAfterMs(reply.retryAfter, clock.now()) }
   } catch (error) {
     if (!(error instanceof PostFailed)) throw error
-    return { duration_ms: duration(), reply_status: null, reply_body: null, error: error.message }
+    const attempt = { duration_ms: duration(), reply_status: null, reply_body: null, error: error.message }
+    return { attempt, retry_after_ms: null }
   }
 }
 

@@ -21,6 +21,6 @@ export async function testWebhook(
   const body = JSON.stringify({ type: TEST_MESSAGE_TYPE, timestamp: deps.clock.now(), data })
   const target = openTarget(deps, found)
   const message = { id: deps.uuids.next(), body, signal }
-  const attempt = await sendMessage({ clock: deps.clock, http: deps.webhooks.http }, target, message)
+  const { attempt } = await sendMessage({ clock: deps.clock, http: deps.webhooks.http }, target, message)
   return { delivered: isDelivered(attempt), ...attempt }
 }

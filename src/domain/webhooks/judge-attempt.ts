@@ -17,14 +17,20 @@ const GONE = 410
  */
 export function judgeAttempt(
   schedule: RetrySchedule,
-  attempt: { readonly reply_status: number | null; readonly tried_since: Date; readonly at: Date },
+  attempt: {
+    readonly reply_status: number | null
+    readonly retry_after_ms: number | null
+    readonly tried_since: Date
+    readonly at: Date
+  },
   random: number,
 ): Verdict {
-  const { reply_status, tried_since, at } = attempt
+  const { reply_status, retry_after_ms, tried_since, at } = attempt
   if (reply_status !== null && reply_status >= 200 && reply_status <= 299)
     return { status: 'delivered', next_attempt_at: null, pause: null }
   if (reply_status === GONE) return { status: 'waiting', next_attempt_at: null, pause: 'gone' }
-  const delayMs = retryDelayMs(schedule, at.getTime() - tried_since.getTime(), random)
+  const triedMs = at.getTime() - tried_since.getTime()
+  const delayMs = retryDelayMs(schedule, { triedMs, requestedMs: retry_after_ms }, random)
   if (delayMs === null) return { status: 'failed', next_attempt_at: null, pause: 'failing' }
   return { status: 'waiting', next_attempt_at: new Date(at.getTime() + delayMs), pause: null }
 }

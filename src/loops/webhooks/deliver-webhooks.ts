@@ -13,7 +13,7 @@ import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import { judgeAttempt } from '../../domain/webhooks/judge-attempt.ts'
 import { renderMessage } from '../../domain/webhooks/message.ts'
 import type { RetrySchedule } from '../../domain/webhooks/retry-schedule.ts'
-import type { PauseReason } from '../../domain/webhooks/webhook.ts'
+import type { Attempt, PauseReason } from '../../domain/webhooks/webhook.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import * as deliveries from '../../store/webhooks/deliveries.ts'
 import * as webhooks from '../../store/webhooks/webhooks.ts'
@@ -51,6 +51,14 @@ const IN_FLIGHT_ORG = 64
 /** How many deliveries are held in memory, in all and of one webhook. */
 const HELD_ALL = 20_000
 const HELD_EACH = 128
+
+/** The attempt to deliver an event that was deleted since. */
+const EVENT_IS_GONE: Attempt = {
+  duration_ms: null,
+  reply_status: null,
+  reply_body: null,
+  error: 'the event is no longer kept',
+}
 
 type Endpoint = {
   readonly id: WebhookId
@@ -143,13 +151,13 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
   async function send(endpoint: Endpoint, target: OpenTarget, delivery: deliveries.WaitingDelivery): Promise<void> {
     const { webhook_id, id, event } = delivery
     const tried_since = delivery.tried_since ?? clock.now()
-    const attempt =
+    const { attempt, retry_after_ms } =
       event === null
-        ? { duration_ms: null, reply_status: null, reply_body: null, error: 'the event is no longer kept' }
+        ? { attempt: EVENT_IS_GONE, retry_after_ms: null }
         : await sendMessage({ clock, ...deps.webhooks }, target, { id, body: renderMessage(event), signal: cut.signal })
     const at = clock.now()
     const random = deps.random.bytes(4).readUInt32BE() / 0xffff_ffff
-    const judged = judgeAttempt(deps.schedule, { ...attempt, tried_since, at }, random)
+    const judged = judgeAttempt(deps.schedule, { ...attempt, retry_after_ms, tried_since, at }, random)
     const verdict = event === null ? ({ status: 'failed', next_attempt_at: null, pause: null } as const) : judged
     const { status, next_attempt_at, pause } = verdict
     const result = { ...attempt, webhook_id, id, status, tried_since, at, next_attempt_at }

@@ -5,7 +5,7 @@ import { Webhook } from 'standardwebhooks'
 import { judgeWebhook, parseNamedDestination } from '../../../src/domain/network/outbound-rule.ts'
 import { judgeAttempt } from '../../../src/domain/webhooks/judge-attempt.ts'
 import { formatWebhookSecret, signMessage } from '../../../src/domain/webhooks/message.ts'
-import { RETRY_SCHEDULE, retryDelayMs } from '../../../src/domain/webhooks/retry-schedule.ts'
+import { RETRY_SCHEDULE, retryAfterMs, retryDelayMs } from '../../../src/domain/webhooks/retry-schedule.ts'
 import { isWebhookUrl } from '../../../src/domain/webhooks/webhook-url.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
@@ -34,7 +34,7 @@ test('a failed delivery is tried for three days, each pause about twice as long 
       let triedMs = 0
       let attempts = 1
       for (const random of randoms) {
-        const delayMs = retryDelayMs(RETRY_SCHEDULE, triedMs, random)
+        const delayMs = retryDelayMs(RETRY_SCHEDULE, { triedMs, requestedMs: null }, random)
         if (delayMs === null) break
         assert.ok(delayMs >= 4_000 && delayMs <= 4.8 * HOUR_MS)
         if (triedMs > 5_000 && triedMs < 4 * HOUR_MS) assert.ok(delayMs >= triedMs * 0.79 && delayMs <= triedMs * 1.21)
@@ -50,7 +50,11 @@ test('a failed delivery is tried for three days, each pause about twice as long 
 test('only a 2xx delivers; 410 pauses at once, and the end of three days fails and pauses', () => {
   const tried_since = new Date('2026-11-24T00:00:00Z')
   const judge = (reply_status: number | null, afterMs: number) =>
-    judgeAttempt(RETRY_SCHEDULE, { reply_status, tried_since, at: new Date(tried_since.getTime() + afterMs) }, 0.5)
+    judgeAttempt(
+      RETRY_SCHEDULE,
+      { reply_status, retry_after_ms: null, tried_since, at: new Date(tried_since.getTime() + afterMs) },
+      0.5,
+    )
   for (const status of [200, 202, 299]) assert.equal(judge(status, 80 * HOUR_MS).status, 'delivered')
   for (const status of [null, 100, 199, 301, 307, 400, 404, 429, 500, 503]) {
     const verdict = judge(status, 0)
@@ -58,6 +62,18 @@ test('only a 2xx delivers; 410 pauses at once, and the end of three days fails a
     assert.deepEqual(judge(status, 71 * HOUR_MS), { status: 'failed', next_attempt_at: null, pause: 'failing' })
   }
   assert.deepEqual(judge(410, 0), { status: 'waiting', next_attempt_at: null, pause: 'gone' })
+})
+
+test('Retry-After delays the next attempt by at least that time, up to four hours, and shortens nothing', () => {
+  const now = new Date('2026-11-24T00:00:00Z')
+  const delayAfter = (header: string | null, triedMs = 0) =>
+    retryDelayMs(RETRY_SCHEDULE, { triedMs, requestedMs: retryAfterMs(header, now) }, 0)
+  assert.equal(delayAfter('120'), 120_000)
+  assert.equal(delayAfter('Tue, 24 Nov 2026 00:02:00 GMT'), 120_000)
+  assert.equal(delayAfter('999999'), 4 * HOUR_MS)
+  assert.equal(delayAfter('120', 71.99 * HOUR_MS), null)
+  for (const header of [null, '', '0', '-5', '1.5e9', 'soon', 'Mon, 23 Nov 2026 00:00:00 GMT'])
+    assert.equal(delayAfter(header), delayAfter(null), String(header))
 })
 
 test('a webhook goes to public addresses by HTTPS, and elsewhere only where the operator named it', () => {

@@ -169,6 +169,19 @@ test('sending a delivery again that waits for its next attempt sends it at once'
   assert.deepEqual(names(receiver), ['0', '1'])
 })
 
+test('an endpoint that says Retry-After gets no attempt before that', async (t) => {
+  const { world, receiver } = await open(t, () => ({ status: 429, headers: { 'retry-after': '60' } }))
+  const { webhook } = await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  world.deliver({ schedule: { firstMs: 10, lastMs: 600_000, totalMs: 6_000_000 } })
+  const id = asId<EventId>(await world.record(randomUUID(), '0'))
+  const delivery = () => getDelivery(world.deps, world.caller, { webhook_id: webhook.id, id })
+  await waitUntil(() => receiver.received.length > 0)
+  await waitUntil(async () => (await delivery()).attempts > 0)
+  const { last_attempt_at, next_attempt_at, attempts } = await delivery()
+  assert.equal(attempts, 1)
+  assert.equal(Number(next_attempt_at) - Number(last_attempt_at), 60_000)
+})
+
 test('redirects are not followed, a closed connection is tried again, and of a long reply only the head is kept', async (t) => {
   const second = await listenForWebhooks()
   t.after(() => second.close())
