@@ -1,4 +1,3 @@
-import { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
@@ -7,6 +6,8 @@ import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handl
 import { invalidRequest } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
+import { lingerAfterRefusal } from '../connections/linger-after-refusal.ts'
+import { streamBuffers } from './stream-buffers.ts'
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
 /** A request for an operation, and the object to which its reply is sent. */
@@ -39,7 +40,7 @@ export function sendReply(
   }
   if ('pieces' in answer) {
     const sizeBytes = answer.pieces.reduce((sum, piece) => sum + piece.length, 0)
-    return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(Readable.from(answer.pieces))
+    return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(streamBuffers(answer.pieces))
   }
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
   const { content, sizeBytes } = answer
@@ -130,6 +131,7 @@ export function replyWithError(
   // A client that disconnects in the middle of its body must not cause a log entry.
   const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
   const { status, headers, body } = renderError(deps, problem, { request_id: id, method, route: routeOptions.url })
+  lingerAfterRefusal(raw, reply)
   return reply.code(status).headers(headers).send(body)
 }
 

@@ -6,6 +6,7 @@ import { Problem } from '../../domain/problem.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
 import { refusalOfMetrics } from '../requests/metrics-access.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
+import { streamBuffers } from './stream-buffers.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry
@@ -35,7 +36,12 @@ export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): 
     requireMetricsAccess(request, deps.metricsKey ?? null)
     return reply.type(deps.metrics.contentType).send(await scrapes.join('metrics', () => deps.metrics.metrics()).result)
   })
-  app.get(OPERATIONS.get_document.path, (_request, reply) => reply.type(JSON_TYPE).send(document))
+  app.get(OPERATIONS.get_document.path, (_request, reply) =>
+    reply
+      .type(JSON_TYPE)
+      .header('content-length', document.length)
+      .send(streamBuffers([document])),
+  )
 }
 
 /** Throws `invalid_api_key` unless the request may read the metrics. */

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import type { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { test, type TestContext } from 'node:test'
 import { gzipSync } from 'node:zlib'
@@ -21,7 +22,7 @@ async function listen(t: TestContext, settings: Partial<ServerSettings> = {}, us
     const reply = await fetch(`${url}/v1/sandboxes/${SANDBOX_ID}`, { headers: asCaller })
     return reply.status === 200 && Object(await reply.json()).id === SANDBOX_ID
   }
-  return { url, port: Number(new URL(url).port), isServing }
+  return { app, url, port: Number(new URL(url).port), isServing }
 }
 
 const AUTH = `host: x\r\nauthorization: Bearer ${KEY}\r\n`
@@ -195,7 +196,65 @@ test('pipelined requests are served one after the other, in order, and too many 
   few.socket.destroy()
   const many = openConnection(port)
   many.socket.write(Array.from({ length: 100 }, (_, n) => get(n)).join(''))
+  const { stackTraceLimit } = Error
   await waitUntil(() => many.isClosed())
+  assert.deepEqual([Error.stackTraceLimit, stackTraceLimit > 0], [stackTraceLimit, true])
+})
+
+test('of a large body whose request is refused, only a part is read, and its connection is closed once the client could read the refusal', async (t) => {
+  const { app, port, isServing } = await listen(t)
+  const refused: readonly (readonly [what: string, head: string, status: number])[] = [
+    ['no valid key', JSON_HEAD.replace(KEY, 'none'), 401],
+    ['too large', JSON_HEAD, 413],
+    ['no route', JSON_HEAD.replace('/v1/sandboxes', '/v1/nothing'), 404],
+  ]
+  const served: Socket[] = []
+  app.server.on('connection', (socket: Socket) => served.push(socket))
+  const ask = async ([what, head, status]: (typeof refused)[number]): Promise<void> => {
+    const { socket, received, isClosed } = openConnection(port)
+    socket.allowHalfOpen = true // it goes on sending although the server has ended its side
+    socket.write(`${head}content-length: 1000000000\r\n\r\n`)
+    const reply = await waitUntil(() => firstReply(received()) ?? undefined)
+    assert.equal(reply.status, status, what)
+    assert.match(reply.head, /^connection: close$/im, what)
+    const piece = Buffer.alloc(64 * 1024, ' ')
+    await waitUntil(() => {
+      if (socket.writable && socket.writableLength < 4 * piece.length) socket.write(piece)
+      return isClosed()
+    })
+  }
+  await Promise.all(refused.map(ask))
+  const readBytes = served.map(({ bytesRead }) => bytesRead)
+  assert.ok(Math.max(...readBytes) < 1024 * 1024, `${readBytes.join(', ')} bytes were read`)
+  assert.ok(await isServing())
+})
+
+test('a connection is used further after a refused request whose body is small', async (t) => {
+  const { port } = await listen(t)
+  const { socket, received } = openConnection(port)
+  socket.write(`${JSON_HEAD.replace(KEY, 'none')}content-length: 2\r\n\r\n`)
+  await waitUntil(() => received().startsWith('HTTP/1.1 401 '))
+  socket.write(`{}${GET}\r\n`)
+  await waitUntil(() => received().includes('HTTP/1.1 200 '))
+  socket.destroy()
+})
+
+test('of a large reply that nobody reads, little more than what the connection takes is in memory', async (t) => {
+  const { app, port, isServing } = await listen(t)
+  const served = once(app.server, 'connection')
+  const { socket } = openConnection(port)
+  socket.pause()
+  socket.write('GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(16)) // more than the kernel takes
+  const [connection] = await served
+  let lastBytes = 0
+  await waitUntil(() => {
+    const isStalled = connection.writableLength > 0 && connection.bytesWritten === lastBytes
+    lastBytes = connection.bytesWritten
+    return isStalled
+  })
+  assert.ok(connection.writableLength < 256 * 1024, `${String(connection.writableLength)} bytes wait`)
+  assert.ok(await isServing())
+  socket.destroy()
 })
 
 test('connections are limited for each address and in total, and an address at its limit does not affect others', async (t) => {

@@ -1,0 +1,22 @@
+import { Readable } from 'node:stream'
+import { setImmediate } from 'node:timers/promises'
+
+/** How many bytes are written at once. The kernel copies them in some 0.05 ms (2026-11). */
+const PIECE_BYTES = 64 * 1024
+
+/**
+ * A stream of buffers in small pieces, with other requests served in between. It stops as soon as the client doesn't read. A large
+ * reply that is sent at once is copied to the kernel as far as that has space, which holds up all other requests meanwhile.
+ */
+export function streamBuffers(buffers: readonly Buffer[]): Readable {
+  return Readable.from(piecesOf(buffers), { objectMode: false, highWaterMark: PIECE_BYTES })
+}
+
+async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {
+  for (const buffer of buffers) {
+    for (let at = 0; at < buffer.length; at += PIECE_BYTES) {
+      await setImmediate()
+      yield buffer.subarray(at, at + PIECE_BYTES)
+    }
+  }
+}
