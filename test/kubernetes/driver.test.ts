@@ -4,7 +4,11 @@ import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import type { RunOutcome } from '../../src/contract/workers/worker-protocol.ts'
 import type { RunId } from '../../src/domain/ids.ts'
+import type { UsePoint } from '../../src/domain/sandboxes/use-points.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
 import type { GuestExec } from '../../src/worker/channel/guest.ts'
+import { openSandboxMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
@@ -132,6 +136,30 @@ test('commands, terminals and files go over one stream', LIMIT, async () => {
   assert.equal(await text(connected), 'over there\n')
   listener.signal(9)
   await driver.remove(desired.run_id)
+})
+
+test('what a sandbox uses is read from its kubelet', LIMIT, async () => {
+  const metrics = await openSandboxMetrics({
+    dir: join(namespace.folder, 'metrics'),
+    retentionMs: 3_600_000,
+    clock: systemClock,
+    log: makeLog('silent'),
+  })
+  const measured = await open('measured', { metrics, usagePollMs: 500 })
+  const desired = makeDesiredRun({ ...POD_SPEC, runtime: { ...runtime, metrics_sample_interval_ms: 1_000 } })
+  await measured.start(desired, NEVER)
+  const guest = await measured.guestOf(desired.run_id)
+  const busy = await guest.exec({ ...PLAIN, cmd: 'sh', args: ['-c', 'while :; do :; done'] })
+  const used = (): UsePoint | undefined => metrics.latest(null)[0]?.point
+  const isBusy = (): boolean => {
+    const point = used()
+    return point !== undefined && point.cpuMs > 100 && point.memoryBytes > 0 && point.diskBytes !== null
+  }
+  await waitUntil(isBusy, 45_000)
+  busy.signal(9)
+  await measured.remove(desired.run_id)
+  await measured.close()
+  await metrics.close()
 })
 
 test('the output of a workload is in its log once, through a restart of the worker', LIMIT, async () => {

@@ -64,6 +64,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
           })
         })
         running.set(uid, { child, ended, output })
+        pod.spec['nodeName'] = 'node'
         const state = { running: { startedAt: '2026-01-01T00:00:00Z' } }
         cluster.setStatus(name, { phase: 'Running', containerStatuses: [{ name: 'sandbox', state }] })
       }, START_MS)

@@ -47,6 +47,8 @@ export type FakeCluster = {
   readonly access: ClusterAccess
   readonly faults: FakeFaults
   readonly pods: ReadonlyMap<string, FakePod>
+  /** What GET of a path answers, instead of what the fake has there. A number is the status of a refusal. */
+  readonly answers: Map<string, object | number>
   /** Counts the requests by method and kind of path, such as `POST pods`. */
   readonly requests: Map<string, number>
   /** Changes a Pod's status as the kubelet would. Does nothing to a Pod that is gone. */
@@ -68,6 +70,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const { caFile, certFile, keyFile } = await makeCertificate(folder)
   const pods = new Map<string, FakePod>()
   const requests = new Map<string, number>()
+  const answers = new Map<string, object | number>()
   const faults: FakeFaults = { refuse: [], loseCreates: 0, isFrozen: false }
   const sockets = new Set<Socket>()
   const history: { version: number; type: string; object: FakePod }[] = []
@@ -99,6 +102,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     },
     faults,
     pods,
+    answers,
     requests,
     setStatus(name, status) {
       const pod = pods.get(name)
@@ -189,7 +193,10 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       refuse(reply, faults.refuse.splice(fault, 1)[0]?.status ?? 500, 'Injected')
       return
     }
-    if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
+    const given = method === 'GET' ? answers.get(pathname) : undefined
+    if (typeof given === 'number') refuse(reply, given, 'Injected')
+    else if (given !== undefined) answer(reply, 200, given)
+    else if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
     else if (pathname === '/api/v1/nodes') answer(reply, 200, { metadata: {}, items: [NODE] })
     else if (!pathname.startsWith(PODS)) answer(reply, 200, { metadata: {}, items: [] })
     else if (kind === 'watch') watch(searchParams, reply)

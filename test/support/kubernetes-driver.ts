@@ -17,6 +17,7 @@ import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { makeApiClient, type ApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
+import type { SandboxMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
 import { makeFakeKubelet } from './fake-kubelet.ts'
 import { startFakeCluster, type FakeCluster } from './fake-kubernetes.ts'
 
@@ -27,6 +28,8 @@ type DriverOptions = {
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly tools?: string
   readonly startLimitMs?: number
+  readonly usagePollMs?: number
+  readonly metrics?: Pick<SandboxMetrics, 'begin' | 'end'>
   /** The client of the API. Default: a plain one. The driver's close closes it. */
   readonly client?: ApiClient
 }
@@ -39,6 +42,7 @@ export async function openKubernetesDriver({
   access,
   logs = makeNoLogs(),
   client = makeApiClient(access),
+  metrics = { begin: () => undefined, end: () => undefined },
   ...options
 }: DriverOptions): Promise<TestDriver> {
   let latest: Guest | null = null
@@ -49,7 +53,7 @@ export async function openKubernetesDriver({
     namespace: access.namespace,
     sessions: makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 }),
     logs,
-    metrics: { begin: () => undefined, end: () => undefined },
+    metrics,
     openGuestChannel: (guest, use, capture) => {
       latest = guest
       const [near, far] = duplexPair()

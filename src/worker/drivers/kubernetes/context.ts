@@ -12,6 +12,7 @@ import type { RunRecord, RunRecords } from '../shared/run-records.ts'
 import type { AgentLinks } from './agent-links.ts'
 import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './pod-spec.ts'
+import type { PodUsage } from './pod-usage.ts'
 import type { Pods } from './pods.ts'
 
 /** The record of a run of this driver. */
@@ -41,6 +42,8 @@ export type KubernetesDriverInput = {
   readonly tools?: string
   /** How long a Pod may take to accept commands. Default: `START_LIMIT_MS`. */
   readonly startLimitMs?: number
+  /** The pause between two looks at what Pods use. Default: the one of `makePodUsage`. */
+  readonly usagePollMs?: number
 }
 
 /** What the parts of the driver share. */
@@ -50,5 +53,6 @@ export type PodContext = KubernetesDriverInput & {
   readonly pods: Pods
   readonly links: AgentLinks
   readonly podLogs: PodLogs
+  readonly usage: PodUsage
   readonly isolation: string
 }

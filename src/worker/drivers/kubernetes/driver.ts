@@ -13,6 +13,7 @@ import { LABELS, podNameOf, type Pod } from './pod.ts'
 import { makePodGuest } from './pod-guest.ts'
 import { makePodLogs } from './pod-logs.ts'
 import { derivePodPhase } from './pod-phase.ts'
+import { makePodUsage } from './pod-usage.ts'
 import { openPods } from './pods.ts'
 import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
 import { startPod } from './start.ts'
@@ -47,9 +48,15 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     isRunning: (run) => pods.get(podNameOf(run))?.status?.phase === 'Running',
   })
   opened.defer(() => podLogs.close())
+  const usage = makePodUsage({
+    ...input,
+    podOf: (name) => pods.get(name),
+    ...(input.usagePollMs === undefined ? {} : { pollMs: input.usagePollMs }),
+  })
+  opened.defer(() => usage.close())
   const isolation = describeIsolation(namespace, facts)
   const settings = { owner, helperImage: input.helperImage, hasOwnUsers: facts.hasOwnUsers }
-  const context: PodContext = { ...input, settings, records, pods, links, podLogs, isolation }
+  const context: PodContext = { ...input, settings, records, pods, links, podLogs, usage, isolation }
 
   const activity = makeRunActivity(clock, () => supervisor.checkSoon())
   opened.defer(() => activity.close())
@@ -134,13 +141,12 @@ function makeRunOperations(
   context: PodContext,
   { activity, bootId, stored }: OperationDeps,
 ): RunOperations<PodRunRecord> {
-  const { pods, links, podLogs } = context
+  const { pods, links, podLogs, usage } = context
   return {
     newRecord({ spec, ...desired }) {
       const { idle_timeout_secs } = spec.lifecycle
       return Promise.resolve({
         ...newRunRecord({ ...desired, spec }, bootId),
-        sample_interval_ms: null, // the API server has no samples of its Pods
         idle_timeout_secs,
         has_workload: spec.runtime.cmd !== null,
       })
@@ -164,9 +170,7 @@ function makeRunOperations(
       await pods.delete(podNameOf(run_id), started?.pod_uid ?? null, 0)
       pods.forget(podNameOf(run_id))
     },
-    openMeter({ run_id }) {
-      throw new Error(`run ${run_id}: Pods are not sampled`)
-    },
+    openMeter: ({ run_id }) => usage.openMeter(podNameOf(run_id)),
     resumeOutput(record) {
       if (record.has_workload) podLogs.begin(record)
     },

@@ -3,6 +3,7 @@ import type { ApiObject } from '../../kubernetes/object-watch.ts'
 /** The parts of a Pod that the driver reads. */
 export type Pod = ApiObject & {
   readonly metadata: ApiObject['metadata'] & {
+    readonly namespace?: string
     readonly labels?: Readonly<Record<string, string>>
     readonly deletionTimestamp?: string
   }
