@@ -19,6 +19,15 @@ export const KUBERNETES_SETTINGS = {
     meaning: 'the namespace of the sandboxes of `--driver kubernetes` (default: that of the kubeconfig or of the Pod)',
     parse: nonEmptyText,
   } satisfies Setting<string>,
+  kubernetesNamespaces: {
+    variable: 'SANDYARD_KUBERNETES_NAMESPACES',
+    flag: null,
+    fallback: 'auto',
+    unit: 'auto, organization, shared',
+    meaning:
+      'whether `--driver kubernetes` makes a namespace for each organization, named after SANDYARD_KUBERNETES_NAMESPACE; `auto`: if it has the rights',
+    parse: oneOf(['auto', 'organization', 'shared']),
+  } satisfies Setting<'auto' | 'organization' | 'shared'>,
   kubernetesHelperImage: {
     variable: 'SANDYARD_KUBERNETES_HELPER_IMAGE',
     flag: null,

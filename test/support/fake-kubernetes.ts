@@ -11,6 +11,7 @@ import { makeCertificate } from './certificates.ts'
 export type FakePod = {
   metadata: {
     name: string
+    namespace: string
     uid: string
     resourceVersion: string
     deletionTimestamp?: string
@@ -19,6 +20,9 @@ export type FakePod = {
   spec: Record<string, unknown>
   status: Record<string, unknown>
 }
+
+/** An object that the fake only stores. */
+export type FakeObject = { metadata: { name: string; labels?: Record<string, string> }; [field: string]: unknown }
 
 /** What the fake's kubelet does: runs Pods, commands in them, and their logs. */
 export type FakeKubelet = {
@@ -38,17 +42,24 @@ export type FakeFaults = {
   readonly refuse: { method: string; status: number }[]
   /** How many of the next creates are done, and their answers cut. */
   loseCreates: number
+  /** The resources that the worker has no right to, in the cluster. */
+  readonly denied: Set<string>
   /** While true, Pods that are deleted stay, as with a frozen kubelet. */
   isFrozen: boolean
 }
 
-/** A small API server in this process: Pods of one namespace, with versions, watches and preconditions. */
+/**
+ * A small API server in this process: Pods with versions, watches and preconditions, and other objects, which it only stores. Namespaces that
+ * nobody created don't exist, except `sandboxes`.
+ */
 export type FakeCluster = {
   readonly access: ClusterAccess
   readonly faults: FakeFaults
   readonly pods: ReadonlyMap<string, FakePod>
   /** What GET of a path answers, instead of what the fake has there. A number is the status of a refusal. */
   readonly answers: Map<string, object | number>
+  /** All other objects by their paths. */
+  readonly objects: Map<string, FakeObject>
   /** Counts the requests by method and kind of path, such as `POST pods`. */
   readonly requests: Map<string, number>
   /** Changes a Pod's status as the kubelet would. Does nothing to a Pod that is gone. */
@@ -63,15 +74,17 @@ export type FakeCluster = {
 /** The only node of the fake. */
 const NODE = { status: { allocatable: { cpu: '8', memory: '16Gi' } } }
 const NAMESPACE = 'sandboxes'
-const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`
+/** The paths of Pods: of all, of a namespace, of one, and of what one has. */
+const PODS = /^\/api\/v1(?:\/namespaces\/([^/]+))?\/pods(?:\/([^/]+)(?:\/(\w+))?)?$/
 
 /** Starts the fake. `folder` gets the files of its certificate. */
 export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Promise<FakeCluster> {
   const { caFile, certFile, keyFile } = await makeCertificate(folder)
   const pods = new Map<string, FakePod>()
+  const objects = new Map<string, FakeObject>()
   const requests = new Map<string, number>()
   const answers = new Map<string, object | number>()
-  const faults: FakeFaults = { refuse: [], loseCreates: 0, isFrozen: false }
+  const faults: FakeFaults = { refuse: [], loseCreates: 0, denied: new Set(), isFrozen: false }
   const sockets = new Set<Socket>()
   const history: { version: number; type: string; object: FakePod }[] = []
   const watchers = new Set<(event: { type: string; object: FakePod }) => void>()
@@ -103,6 +116,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     faults,
     pods,
     answers,
+    objects,
     requests,
     setStatus(name, status) {
       const pod = pods.get(name)
@@ -128,7 +142,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const refuse = (reply: ServerResponse, status: number, reason: string): void => {
     answer(reply, status, { kind: 'Status', status: 'Failure', reason, message: `${reason} by the fake`, code: status })
   }
-  const watch = (query: URLSearchParams, reply: ServerResponse): void => {
+  const watch = (namespace: string | undefined, query: URLSearchParams, reply: ServerResponse): void => {
     const from = Number(query.get('resourceVersion'))
     reply.writeHead(200, { 'content-type': 'application/json' })
     const send = ({ type, object }: { type: string; object: object }): void => {
@@ -139,7 +153,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       reply.end()
       return
     }
-    const matches = selectorOf(query)
+    const matches = selectorOf(query, namespace)
     const sendMatching = (event: { type: string; object: FakePod }): void => {
       if (matches(event.object)) send(event)
     }
@@ -148,8 +162,13 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     send({ type: 'BOOKMARK', object: { kind: 'Pod', metadata: { resourceVersion: String(version) } } })
     reply.once('close', () => watchers.delete(sendMatching))
   }
-  const create = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+  const create = async (namespace: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
     const pod = JSON.parse(await text(request)) as FakePod
+    if (namespace !== NAMESPACE && !objects.has(`/api/v1/namespaces/${namespace}`)) {
+      refuse(reply, 404, 'NotFound')
+      return
+    }
+    pod.metadata.namespace = namespace
     if (pods.has(pod.metadata.name)) {
       refuse(reply, 409, 'AlreadyExists')
       return
@@ -182,11 +201,36 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
         })
     }
   }
+  /** Creates, applies, reads or deletes an object that is no Pod. Lists are empty. */
+  const store = async (path: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+    const body = await text(request)
+    const given = body === '' ? null : (JSON.parse(body) as FakeObject)
+    if (path.endsWith('/selfsubjectaccessreviews')) {
+      const { spec } = given as unknown as { spec: { resourceAttributes: { resource: string } } }
+      answer(reply, 201, { status: { allowed: !faults.denied.has(spec.resourceAttributes.resource) } })
+      return
+    }
+    if (path.endsWith('/selfsubjectreviews')) {
+      answer(reply, 201, { status: { userInfo: { username: 'the-worker' } } })
+      return
+    }
+    const { method } = request
+    const at = method === 'POST' ? `${path}/${given?.metadata.name ?? ''}` : path
+    const known = objects.get(at)
+    if (method === 'GET') answer(reply, 200, known ?? { metadata: {}, items: [] })
+    else if (method === 'POST' && known !== undefined) refuse(reply, 409, 'AlreadyExists')
+    else if (method === 'DELETE') answer(reply, objects.delete(at) ? 200 : 404, {})
+    else if (given !== null) {
+      objects.set(at, given)
+      answer(reply, 201, given)
+    }
+  }
   const serve = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
     const { pathname, searchParams } = new URL(request.url ?? '/', 'https://fake')
     const { method = '' } = request
-    const rest = pathname === PODS ? '' : pathname.slice(PODS.length + 1)
-    const kind = rest.includes('/') ? 'log' : searchParams.has('watch') ? 'watch' : rest === '' ? 'pods' : 'pod'
+    const [isOfPods, namespace, name, part] = PODS.exec(pathname) ?? []
+    const of = searchParams.has('watch') ? 'watch' : name === undefined ? 'pods' : (part ?? 'pod')
+    const kind = isOfPods === undefined ? 'object' : of
     requests.set(`${method} ${kind}`, (requests.get(`${method} ${kind}`) ?? 0) + 1)
     const fault = faults.refuse.findIndex((one) => one.method === method)
     if (fault !== -1) {
@@ -198,18 +242,18 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     else if (given !== undefined) answer(reply, 200, given)
     else if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
     else if (pathname === '/api/v1/nodes') answer(reply, 200, { metadata: {}, items: [NODE] })
-    else if (!pathname.startsWith(PODS)) answer(reply, 200, { metadata: {}, items: [] })
-    else if (kind === 'watch') watch(searchParams, reply)
-    else if (method === 'POST') await create(request, reply)
-    else if (method === 'DELETE') await deletePod(rest, request, reply)
-    else if (rest === '')
+    else if (kind === 'object') await store(pathname, request, reply)
+    else if (kind === 'watch') watch(namespace, searchParams, reply)
+    else if (method === 'POST') await create(namespace ?? '', request, reply)
+    else if (method === 'DELETE') await deletePod(name ?? '', request, reply)
+    else if (name === undefined)
       answer(reply, 200, {
         metadata: { resourceVersion: String(version) },
-        items: [...pods.values()].filter(selectorOf(searchParams)),
+        items: [...pods.values()].filter(selectorOf(searchParams, namespace)),
       })
     else {
-      const pod = pods.get(rest.split('/')[0] ?? '')
-      if (pod === undefined) refuse(reply, 404, 'NotFound')
+      const pod = pods.get(name)
+      if (pod === undefined || pod.metadata.namespace !== namespace) refuse(reply, 404, 'NotFound')
       else if (kind === 'log') kubelet.log(pod, searchParams, reply)
       else answer(reply, 200, pod)
     }
@@ -228,7 +272,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const upgrades = new WebSocketServer({ noServer: true, handleProtocols: () => 'v5.channel.k8s.io' })
   server.on('upgrade', (request, socket, head) => {
     const { pathname, searchParams } = new URL(request.url ?? '/', 'https://fake')
-    const pod = pods.get(pathname.slice(PODS.length + 1).split('/')[0] ?? '')
+    const pod = pods.get(PODS.exec(pathname)?.[2] ?? '')
     requests.set('GET exec', (requests.get('GET exec') ?? 0) + 1)
     if (pod?.status['phase'] !== 'Running') {
       const body = JSON.stringify({ reason: 'NotFound', message: 'no such container' })
@@ -244,10 +288,11 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   return Object.assign(cluster, { access: { ...cluster.access, server: `https://localhost:${String(port)}` } })
 }
 
-/** The Pods that a label selector of the form KEY=VALUE selects. */
-function selectorOf(query: URLSearchParams): (pod: FakePod) => boolean {
+/** The Pods of a namespace, or of all, that a label selector of the form KEY=VALUE selects. */
+function selectorOf(query: URLSearchParams, namespace: string | undefined): (pod: FakePod) => boolean {
   const [key = '', value = ''] = (query.get('labelSelector') ?? '').split('=')
-  return ({ metadata: { labels = {} } }) => labels[key] === value
+  return ({ metadata }) =>
+    metadata.labels?.[key] === value && (namespace === undefined || metadata.namespace === namespace)
 }
 
 function answer(reply: ServerResponse, status: number, body: object): void {

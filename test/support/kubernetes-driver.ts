@@ -12,6 +12,7 @@ import type { Guest } from '../../src/worker/channel/guest.ts'
 import { makeSessionPermits } from '../../src/worker/channel/session-permits.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
+import type { NamespaceMode } from '../../src/worker/drivers/kubernetes/namespaces.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { makeApiClient, type ApiClient } from '../../src/worker/kubernetes/api-client.ts'
@@ -25,6 +26,7 @@ type DriverOptions = {
   readonly dir: string
   readonly access: ClusterAccess
   readonly helperImage: string
+  readonly namespaceMode?: NamespaceMode | 'auto'
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly tools?: string
   readonly startLimitMs?: number
@@ -48,6 +50,7 @@ export async function openKubernetesDriver({
   let latest: Guest | null = null
   const log = makeLog('silent')
   const driver = await makeKubernetesDriver({
+    namespaceMode: 'shared',
     ...options,
     client,
     namespace: access.namespace,

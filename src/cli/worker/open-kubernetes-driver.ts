@@ -50,6 +50,7 @@ export async function openKubernetesDriver(
     dir: kubernetesFolder(config),
     client,
     namespace: config.kubernetesNamespace ?? access.namespace,
+    namespaceMode: config.kubernetesNamespaces,
     helperImage,
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,

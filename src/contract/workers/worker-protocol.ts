@@ -201,6 +201,14 @@ export type ObservedRun = {
 export const RUN_PHASES = ['starting', 'running', 'stopping', 'ended'] as const
 export type RunPhase = (typeof RUN_PHASES)[number]
 
+/** What the plan of an organization allows, everywhere together. Null: unlimited. */
+export type OrgLimits = {
+  /** How many sandboxes may run at once. */
+  readonly max_running: number | null
+  readonly max_vcpus_per_sandbox: number | null
+  readonly max_memory_mib_per_sandbox: number | null
+}
+
 /** A run that this worker must run. */
 export type DesiredRun = {
   readonly run_id: RunId
@@ -224,6 +232,8 @@ export type DesiredRun = {
    * maximum.
    */
   readonly default_disk_max_mib: number | null
+  /** What the organization may run. Present for a run that must start, from a control plane that knows. */
+  readonly org_limits?: OrgLimits
   /** The operator's decision about networks: judged before the spec's policy. The worker adds what it knows itself. */
   readonly network_ranges: OperatorRanges
   /** The credential for the image's registry. Null: none. It is never logged. */

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import type {
   DesiredRun,
+  OrgLimits,
   RunVolume,
   StreamTicket,
   SyncAnswer,
@@ -127,6 +128,7 @@ async function desiredRunOf(
     grace_ms: deps.settings.stopGraceMs,
     spec: run.spec,
     default_disk_max_mib: run.default_disk_max_mib,
+    ...(run.status === 'starting' ? { org_limits: orgLimitsOf(run) } : {}),
     network_ranges: { deny: deps.settings.networkDeny(), allow: run.network_allow },
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
@@ -134,6 +136,14 @@ async function desiredRunOf(
     ...(interception === null ? { secrets: null } : secrets), // values without interception would never be judged
     ...(interception === undefined ? {} : { interception }),
   }
+}
+
+function orgLimitsOf({
+  max_running,
+  max_vcpus_per_sandbox,
+  max_memory_mib_per_sandbox,
+}: runs.RunAssignment): OrgLimits {
+  return { max_running, max_vcpus_per_sandbox, max_memory_mib_per_sandbox }
 }
 
 /**

@@ -73,6 +73,10 @@ export type RunAssignment = {
   /** The secrets that the run keeps. Null: it has those of its sandbox. */
   readonly run_secrets_sealed: Buffer | null
   readonly default_disk_max_mib: number | null
+  /** How many sandboxes of the organization may run at once. Null: unlimited. */
+  readonly max_running: number | null
+  readonly max_vcpus_per_sandbox: number | null
+  readonly max_memory_mib_per_sandbox: number | null
   /** The ranges of addresses that the operator opened for the organization. */
   readonly network_allow: readonly string[]
 }
@@ -83,7 +87,9 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
     name: 'runs.assignmentsOf',
     text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed, s.secrets_sealed,
              s.tls_key_sealed, r.opened_at, s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
-             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow
+             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
+             l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
+             l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,

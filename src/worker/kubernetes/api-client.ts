@@ -20,7 +20,8 @@ export type ApiClient = {
   close(): void
 }
 
-type Method = 'GET' | 'POST' | 'DELETE'
+/** `PATCH` is a server-side apply: it creates the object, or changes the fields that the caller owns. */
+type Method = 'GET' | 'POST' | 'PATCH' | 'DELETE'
 type Sent = Omit<RequestOptions, 'headers'> & { readonly headers?: Readonly<Record<string, string | number>> }
 type RequestLimits = { readonly signal?: AbortSignal; readonly timeoutMs?: number }
 
@@ -28,6 +29,8 @@ type RequestLimits = { readonly signal?: AbortSignal; readonly timeoutMs?: numbe
 const REQUEST_MS = 30_000
 /** How long the answer to a stream may take to begin. */
 const STREAM_BEGIN_MS = 30_000
+/** JSON is a form of YAML, too. */
+const CONTENT_TYPES: Partial<Readonly<Record<Method, string>>> = { PATCH: 'application/apply-patch+yaml' }
 const CONNECTIONS = 32
 /** The largest answer of a request: a list of 5,000 Pods has about 40 MiB. */
 const ANSWER_LIMIT_BYTES = 256 * 1024 * 1024
@@ -76,7 +79,10 @@ export function makeApiClient(access: ClusterAccess): ApiClient {
       const headers =
         content === undefined
           ? {}
-          : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(content) }
+          : {
+              'content-type': CONTENT_TYPES[method] ?? 'application/json',
+              'content-length': Buffer.byteLength(content),
+            }
       const either = signal === undefined ? timeout : AbortSignal.any([signal, timeout])
       const reply = await send(path, { method, headers, agent, signal: either }, content)
       const answer = await limitedText(reply)

@@ -10,6 +10,7 @@ import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import type { RunUsage } from '../shared/run-activity.ts'
 import type { RunRecord, RunRecords } from '../shared/run-records.ts'
 import type { AgentLinks } from './agent-links.ts'
+import type { NamespaceMode, SandboxNamespaces } from './namespaces.ts'
 import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './pod-spec.ts'
 import type { PodUsage } from './pod-usage.ts'
@@ -17,6 +18,8 @@ import type { Pods } from './pods.ts'
 
 /** The record of a run of this driver. */
 export type PodRunRecord = RunRecord<StartedPod> & {
+  /** The namespace of its Pod. */
+  readonly namespace: string
   readonly idle_timeout_secs: number | null
   readonly has_workload: boolean
 }
@@ -28,7 +31,10 @@ export type KubernetesDriverInput = {
   /** The driver's folder: records, which outlive the worker's process. */
   readonly dir: string
   readonly client: ApiClient
+  /** The namespace of all Pods, or the one whose name begins those of organizations. */
   readonly namespace: string
+  /** Who shares a namespace. `auto`: nobody, if the worker has the rights to make namespaces. */
+  readonly namespaceMode: NamespaceMode | 'auto'
   readonly helperImage: string
   readonly sessions: SessionPermits
   readonly logs: Pick<SandboxLogs, 'writerOf'>
@@ -50,6 +56,7 @@ export type KubernetesDriverInput = {
 export type PodContext = KubernetesDriverInput & {
   readonly settings: PodSettings
   readonly records: RunRecords<PodRunRecord>
+  readonly namespaces: SandboxNamespaces
   readonly pods: Pods
   readonly links: AgentLinks
   readonly podLogs: PodLogs

@@ -10,6 +10,7 @@ import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.
 import { makeAgentLinks } from './agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
+import { openNamespaces, type SandboxNamespaces } from './namespaces.ts'
 import { makePodGuest } from './pod-guest.ts'
 import { makePodLogs } from './pod-logs.ts'
 import { derivePodPhase } from './pod-phase.ts'
@@ -30,17 +31,37 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   await using opened = new AsyncDisposableStack()
   const owner = await readOwner(input)
   const facts = await readClusterFacts(client, namespace)
+  const namespaces = await openNamespaces({
+    client,
+    base: namespace,
+    wanted: input.namespaceMode,
+    capacity: facts.capacity,
+    clock,
+    log,
+  })
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
+  // Records of an earlier version have no namespace.
+  for (const record of records.list())
+    if (!Object.hasOwn(record, 'namespace')) await records.write({ ...record, namespace })
+  requireNamespaces(records.list(), namespaces, namespace)
   const bootId = await readBootId()
   const stored = join(dir, 'sandboxes')
   await mkdir(stored, { recursive: true, mode: 0o700 })
   let onPodChange = (_pod: Pod): void => undefined
   const closing = new AbortController()
   const { signal } = closing
-  const pods = openPods({ client, namespace, owner, onChange: (pod) => onPodChange(pod), signal, clock, log })
+  const pods = openPods({
+    client,
+    path: namespaces.podsPath,
+    owner,
+    onChange: (pod) => onPodChange(pod),
+    signal,
+    clock,
+    log,
+  })
   opened.defer(() => pods.close())
   await pods.ready
-  const links = makeAgentLinks({ client, namespace })
+  const links = makeAgentLinks(client)
   opened.defer(() => links.close())
   const podLogs = makePodLogs({
     ...input,
@@ -54,9 +75,9 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     ...(input.usagePollMs === undefined ? {} : { pollMs: input.usagePollMs }),
   })
   opened.defer(() => usage.close())
-  const isolation = describeIsolation(namespace, facts)
+  const isolation = describeIsolation(namespaces.description, facts)
   const settings = { owner, helperImage: input.helperImage, hasOwnUsers: facts.hasOwnUsers }
-  const context: PodContext = { ...input, settings, records, pods, links, podLogs, usage, isolation }
+  const context: PodContext = { ...input, settings, records, namespaces, pods, links, podLogs, usage, isolation }
 
   const activity = makeRunActivity(clock, () => supervisor.checkSoon())
   opened.defer(() => activity.close())
@@ -76,7 +97,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     if (deleting.has(pod.metadata.uid) || (record !== null && !record.is_released)) return
     deleting.add(pod.metadata.uid)
     try {
-      await pods.delete(pod.metadata.name, pod.metadata.uid, 0)
+      await pods.delete(pod.metadata, pod.metadata.uid, 0)
       pods.forget(pod.metadata.name)
     } catch (error) {
       if (!closing.signal.aborted)
@@ -114,7 +135,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
         sandbox: record.sandbox_id,
         org: record.org_id,
         sessions: input.sessions,
-        link: () => links.of(run, closing.signal),
+        link: () => links.of(record, closing.signal),
         ...(input.tools === undefined ? {} : { tools: input.tools }),
       })
       const use = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
@@ -141,12 +162,13 @@ function makeRunOperations(
   context: PodContext,
   { activity, bootId, stored }: OperationDeps,
 ): RunOperations<PodRunRecord> {
-  const { pods, links, podLogs, usage } = context
+  const { pods, namespaces, links, podLogs, usage } = context
   return {
     newRecord({ spec, ...desired }) {
       const { idle_timeout_secs } = spec.lifecycle
       return Promise.resolve({
         ...newRunRecord({ ...desired, spec }, bootId),
+        namespace: namespaces.nameOf(desired.org_id),
         idle_timeout_secs,
         has_workload: spec.runtime.cmd !== null,
       })
@@ -161,14 +183,15 @@ function makeRunOperations(
       activity.track(run_id, idle_timeout_secs)
       return activity.isIdle(run_id)
     },
-    async stopProcesses({ run_id, started }, graceMs) {
-      await pods.delete(podNameOf(run_id), started?.pod_uid ?? null, graceMs)
+    async stopProcesses({ run_id, namespace, started }, graceMs) {
+      await pods.delete({ namespace, name: podNameOf(run_id) }, started?.pod_uid ?? null, graceMs)
     },
     readLastOutput: ({ run_id }) => podLogs.finish(run_id),
-    async release({ run_id, started }) {
+    async release({ run_id, namespace, started }) {
+      const name = podNameOf(run_id)
       links.drop(run_id)
-      await pods.delete(podNameOf(run_id), started?.pod_uid ?? null, 0)
-      pods.forget(podNameOf(run_id))
+      await pods.delete({ namespace, name }, started?.pod_uid ?? null, 0)
+      pods.forget(name)
     },
     openMeter: ({ run_id }) => usage.openMeter(podNameOf(run_id)),
     resumeOutput(record) {
@@ -178,6 +201,15 @@ function makeRunOperations(
       activity.forget(run)
     },
   }
+}
+
+/** Throws if the worker can't see the Pods of its records. They would be taken as gone. */
+function requireNamespaces(records: readonly PodRunRecord[], { mode }: SandboxNamespaces, base: string): void {
+  const other = records.find(({ namespace }) => namespace !== base)?.namespace
+  if (mode === 'shared' && other !== undefined)
+    throw new Error(
+      `this worker has sandboxes in other namespaces than ${base}, such as ${other}, and may no longer use those: grant it the rights of packaging/kubernetes again`,
+    )
 }
 
 /** Reads the id of the data folder, which marks its Pods, or makes it at the first start. */

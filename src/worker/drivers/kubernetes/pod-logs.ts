@@ -12,7 +12,7 @@ import { podNameOf, SANDBOX_CONTAINER } from './pod.ts'
 /** Copies the output of workloads into the logs of their sandboxes. The kubelet's own log is gone with its Pod. */
 export type PodLogs = {
   /** Begins to follow a run's output, after what an earlier process has copied. Does nothing if it is followed already. */
-  begin(record: Pick<PodRunRecord, 'run_id' | 'sandbox_id'>): void
+  begin(record: Pick<PodRunRecord, 'run_id' | 'sandbox_id' | 'namespace'>): void
   /** Waits for the end of the output, at most for some seconds, and stops following it. */
   finish(run: RunId): Promise<void>
   close(): Promise<void>
@@ -20,7 +20,6 @@ export type PodLogs = {
 
 type PodLogsInput = {
   readonly client: Pick<ApiClient, 'open'>
-  readonly namespace: string
   /** The folder of a run, for the position. */
   readonly folderOf: (run: RunId) => string
   /** Whether the run's Pod still runs, so that more output may come. */
@@ -45,11 +44,11 @@ const PIECE_BYTES = 64 * 1024
 export function makePodLogs(input: PodLogsInput): PodLogs {
   const followers = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   return {
-    begin({ run_id, sandbox_id }) {
+    begin({ run_id, sandbox_id, namespace }) {
       if (followers.has(run_id)) return
       const abort = new AbortController()
       const stream = input.logs.writerOf(sandbox_id).stream('output')
-      followers.set(run_id, { done: follow(input, { run: run_id, stream, signal: abort.signal }), abort })
+      followers.set(run_id, { done: follow(input, { run: run_id, namespace, stream, signal: abort.signal }), abort })
     },
     async finish(run) {
       const follower = followers.get(run)
@@ -69,11 +68,16 @@ export function makePodLogs(input: PodLogsInput): PodLogs {
   }
 }
 
-type Followed = { readonly run: RunId; readonly stream: LogStream; readonly signal: AbortSignal }
+type Followed = {
+  readonly run: RunId
+  readonly namespace: string
+  readonly stream: LogStream
+  readonly signal: AbortSignal
+}
 
 /** Follows one output to its end. Never rejects. */
-async function follow(input: PodLogsInput, { run, stream, signal }: Followed): Promise<void> {
-  const { client, namespace, folderOf, clock, log } = input
+async function follow(input: PodLogsInput, { run, namespace, stream, signal }: Followed): Promise<void> {
+  const { client, folderOf, clock, log } = input
   const file = join(folderOf(run), 'output.json')
   let position = await readJson<Position>(file)
   let stored = position

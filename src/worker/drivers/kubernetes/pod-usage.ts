@@ -15,7 +15,6 @@ export type PodUsage = {
 
 type PodUsageInput = {
   readonly client: Pick<ApiClient, 'request'>
-  readonly namespace: string
   readonly podOf: (name: string) => Pod | undefined
   readonly clock: Clock
   readonly log: Log
@@ -32,8 +31,8 @@ const LOOKS_WITHOUT_SOURCE = 30
 type Measured = PodUse & { readonly cpuNs: number }
 
 /** Makes the usage. Nothing is asked before the first meter is opened. */
-export function makePodUsage({ client, namespace, podOf, clock, log, pollMs = POLL_MS }: PodUsageInput): PodUsage {
-  const sources = usageSources(client, namespace)
+export function makePodUsage({ client, podOf, clock, log, pollMs = POLL_MS }: PodUsageInput): PodUsage {
+  const sources = usageSources(client)
   const measured = new Map<string, Measured>()
   const open = new Map<string, number>()
   let source: UsageSource | null = null

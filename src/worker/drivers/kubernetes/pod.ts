@@ -3,7 +3,7 @@ import type { ApiObject } from '../../kubernetes/object-watch.ts'
 /** The parts of a Pod that the driver reads. */
 export type Pod = ApiObject & {
   readonly metadata: ApiObject['metadata'] & {
-    readonly namespace?: string
+    readonly namespace: string
     readonly labels?: Readonly<Record<string, string>>
     readonly deletionTimestamp?: string
   }
@@ -40,7 +40,15 @@ export const SANDBOX_CONTAINER = 'sandbox'
 
 /** All labels of the driver have this prefix. Labels of users are not put on Pods. */
 const PREFIX = 'sandyard.dev/'
-export const LABELS = { owner: `${PREFIX}owner`, run: `${PREFIX}run`, sandbox: `${PREFIX}sandbox` } as const
+export const LABELS = {
+  owner: `${PREFIX}owner`,
+  run: `${PREFIX}run`,
+  org: `${PREFIX}organization`,
+  sandbox: `${PREFIX}sandbox`,
+} as const
+
+/** A Pod by its names. */
+export type PodName = { readonly namespace: string; readonly name: string }
 
 /** The name of a run's Pod. The API server refuses a second Pod of the name, so no run is started twice. */
 export function podNameOf(run: string): string {

@@ -1,9 +1,10 @@
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
+import { isApiError } from '../../kubernetes/api-error.ts'
+import { persistRequest } from '../../kubernetes/persist-request.ts'
 import { watchObjects } from '../../kubernetes/object-watch.ts'
-import { LABELS, type Pod } from './pod.ts'
+import { LABELS, type Pod, type PodName } from './pod.ts'
 
 /** The Pods of this worker: those with its owner label. */
 export type Pods = {
@@ -17,13 +18,13 @@ export type Pods = {
    * Creates a Pod. If a Pod of this worker has the name already, returns that one: the answer to an earlier request was lost. Repeats
    * the request while the API server can't be reached, until the signal aborts.
    */
-  create(name: string, pod: object, signal: AbortSignal): Promise<Pod>
+  create(target: PodName, pod: object, signal: AbortSignal): Promise<Pod>
   /**
    * Deletes a Pod with a grace of at least a second, and resolves once the API server has it no longer: the kubelet has then ended all
    * its processes. Waits for that as long as it takes. Resolves for a Pod that is gone. `uid` null: whatever Pod of this worker
    * has the name.
    */
-  delete(name: string, uid: string | null, graceMs: number): Promise<void>
+  delete(target: PodName, uid: string | null, graceMs: number): Promise<void>
   /** Resolves at the next change of a Pod. Rejects with the signal's reason. */
   changeOf(name: string, signal: AbortSignal): Promise<void>
   /** Forgets the last state of a deleted Pod. */
@@ -33,7 +34,8 @@ export type Pods = {
 
 type PodsInput = {
   readonly client: ApiClient
-  readonly namespace: string
+  /** The path of the Pods to watch: those of a namespace, or of all. */
+  readonly path: string
   readonly owner: string
   readonly onChange: (pod: Pod) => void
   /** Ends all waits, also those for deletions. */
@@ -42,13 +44,11 @@ type PodsInput = {
   readonly log: Log
 }
 
-const RETRY_MS = 500
 /** How often a deletion is looked after, should the watch miss its end. */
 const CHECK_MS = 5_000
 
 /** Begins to watch the Pods of this worker. */
-export function openPods({ client, namespace, owner, onChange, signal: closed, clock, log }: PodsInput): Pods {
-  const path = `/api/v1/namespaces/${namespace}/pods`
+export function openPods({ client, path, owner, onChange, signal: closed, clock, log }: PodsInput): Pods {
   const lastStates = new Map<string, Pod>()
   const waiting = new Map<string, Set<() => void>>()
   const watch = watchObjects<Pod>({
@@ -88,22 +88,13 @@ export function openPods({ client, namespace, owner, onChange, signal: closed, c
       either.addEventListener('abort', onAbort, { once: true })
       if (either.aborted) onAbort()
     })
-  /** Repeats a request while the API server has trouble of its own. */
-  const persist = async <Answer>(ask: () => Promise<Answer>, signal: AbortSignal): Promise<Answer> => {
-    for (;;) {
-      try {
-        return await ask()
-      } catch (error) {
-        const isTheirs = error instanceof ApiError && error.status < 500 && error.status !== 429
-        if (isTheirs || signal.aborted) throw error
-        log.warn({ err: error }, 'a request to the API server failed; trying again')
-        await clock.sleep(RETRY_MS, signal)
-      }
-    }
-  }
-  const find = async (name: string, signal: AbortSignal): Promise<Pod | null> => {
+  const find = async (pod: PodName, signal: AbortSignal): Promise<Pod | null> => {
     try {
-      return await persist(() => client.request<Pod>('GET', `${path}/${name}`, undefined, { signal }), signal)
+      return await persistRequest(() => client.request<Pod>('GET', pathOf(pod), undefined, { signal }), {
+        signal,
+        clock,
+        log,
+      })
     } catch (error) {
       if (isApiError(error, 404)) return null
       throw error
@@ -116,36 +107,38 @@ export function openPods({ client, namespace, owner, onChange, signal: closed, c
     get: (name) => watch.get(name),
     lastOf: (name) => lastStates.get(name),
     all: () => watch.all(),
-    async create(name, pod, signal) {
-      const made = await persist(async () => {
+    async create({ namespace, name }, pod, signal) {
+      const ask = async (): Promise<Pod> => {
         try {
-          return await client.request<Pod>('POST', path, pod, { signal })
+          return await client.request<Pod>('POST', podsPath(namespace), pod, { signal })
         } catch (error) {
-          const found = isApiError(error, 409) ? await find(name, signal) : null
+          const found = isApiError(error, 409) ? await find({ namespace, name }, signal) : null
           if (found === null || !isOwn(found) || found.metadata.deletionTimestamp !== undefined) throw error
           return found
         }
-      }, signal)
+      }
+      const made = await persistRequest(ask, { signal, clock, log })
       watch.note(made)
       return made
     },
-    async delete(name, uid, graceMs) {
+    async delete(pod, uid, graceMs) {
+      const { name } = pod
       if (uid !== null && lastStates.get(name)?.metadata.uid === uid) return
       const signal = closed
-      const found = uid === null ? await find(name, signal) : null
+      const found = uid === null ? await find(pod, signal) : null
       const known = uid ?? (found !== null && isOwn(found) ? found.metadata.uid : null)
       if (known === null) return
       // Without grace, the object would go at once, while its processes go on.
       const gracePeriodSeconds = Math.max(1, Math.ceil(graceMs / 1000))
       const options = { gracePeriodSeconds, preconditions: { uid: known } }
       try {
-        await persist(() => client.request('DELETE', `${path}/${name}`, options, { signal }), signal)
+        await persistRequest(() => client.request('DELETE', pathOf(pod), options, { signal }), { signal, clock, log })
       } catch (error) {
         if (!isApiError(error, 404, 409)) throw error // 409: the name has another Pod by now
       }
       for (;;) {
         const seen = watch.get(name)
-        if (seen?.metadata.uid !== known && (await find(name, signal))?.metadata.uid !== known) return
+        if (seen?.metadata.uid !== known && (await find(pod, signal))?.metadata.uid !== known) return
         const soon = new AbortController()
         await Promise.race([
           changeOf(name, AbortSignal.any([signal, soon.signal])).catch(() => undefined),
@@ -153,7 +146,7 @@ export function openPods({ client, namespace, owner, onChange, signal: closed, c
         ])
         soon.abort()
         signal.throwIfAborted()
-        if (watch.get(name)?.metadata.uid === known && (await find(name, signal))?.metadata.uid !== known) return
+        if (watch.get(name)?.metadata.uid === known && (await find(pod, signal))?.metadata.uid !== known) return
       }
     },
     changeOf,
@@ -162,4 +155,12 @@ export function openPods({ client, namespace, owner, onChange, signal: closed, c
     },
     close: () => watch.close(),
   }
+}
+
+function podsPath(namespace: string): string {
+  return `/api/v1/namespaces/${namespace}/pods`
+}
+
+function pathOf({ namespace, name }: PodName): string {
+  return `${podsPath(namespace)}/${name}`
 }

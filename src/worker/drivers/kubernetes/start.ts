@@ -6,7 +6,7 @@ import { StartError } from '../../start-error.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
 import type { PodContext, PodRunRecord } from './context.ts'
 import { makePod } from './pod-spec.ts'
-import { isOver, podNameOf, sandboxStatus, type ContainerStatus, type Pod } from './pod.ts'
+import { isOver, podNameOf, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
 
 /** How long a Pod may take until its sandbox accepts commands: a node must be found, and perhaps made, and images pulled. */
 const START_LIMIT_MS = 600_000
@@ -22,16 +22,23 @@ export async function startPod(
   const { records, podLogs, logs } = context
   const limit = AbortSignal.timeout(context.startLimitMs ?? START_LIMIT_MS)
   const either = AbortSignal.any([signal, limit])
-  const name = podNameOf(desired.run_id)
+  const target = { namespace: record.namespace, name: podNameOf(desired.run_id) }
   const pod = makePod(desired, context.settings)
   try {
-    const { metadata } = await stopwatch.measure('runtime', createPod(context, name, pod, either))
-    const running = await stopwatch.measure('workload', waitUntilReached(context, desired, metadata.uid, either))
+    const { metadata } = await stopwatch.measure(
+      'runtime',
+      createPod(context, desired, { target, pod, signal: either }),
+    )
+    const running = await stopwatch.measure(
+      'workload',
+      waitUntilReached(context, record, { uid: metadata.uid, image: desired.spec.image, signal: either }),
+    )
     const facts = {
       ...(running === undefined ? {} : factsOf(running)),
       isolation: context.isolation,
       [ISOLATION_LEVEL_FACT]: 'container' satisfies IsolationLevel,
-      pod: name,
+      pod: target.name,
+      namespace: target.namespace,
     }
     const started: PodRunRecord = { ...record, facts, started: { pod_uid: metadata.uid } }
     await records.write(started)
@@ -39,14 +46,29 @@ export async function startPod(
     writeSystemLine(logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   } catch (error) {
     if (!limit.aborted || signal.aborted) throw error
-    throw new StartError('host', `the Pod did not start in time: ${describeWaiting(context.pods.get(name))}`, error)
+    throw new StartError(
+      'host',
+      `the Pod did not start in time: ${describeWaiting(context.pods.get(target.name))}`,
+      error,
+    )
   }
 }
 
-async function createPod({ pods }: PodContext, name: string, pod: object, signal: AbortSignal): Promise<Pod> {
+type Creation = { readonly target: PodName; readonly pod: object; readonly signal: AbortSignal }
+
+async function createPod(
+  { pods, namespaces }: PodContext,
+  desired: DesiredRun,
+  { target, pod, signal }: Creation,
+): Promise<Pod> {
+  await namespaces.prepare(desired, signal)
   try {
-    return await pods.create(name, pod, signal)
+    return await pods.create(target, pod, signal)
   } catch (error) {
+    if (isApiError(error, 404)) {
+      namespaces.forget(desired.org_id)
+      throw new StartError('host', `the namespace ${target.namespace} is gone`, error)
+    }
     // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
     if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)
     if (isApiError(error, 400, 422))
@@ -61,20 +83,19 @@ async function createPod({ pods }: PodContext, name: string, pod: object, signal
  */
 async function waitUntilReached(
   { pods, links, clock }: PodContext,
-  { run_id, spec }: DesiredRun,
-  uid: string,
-  signal: AbortSignal,
+  run: PodRunRecord,
+  { uid, image, signal }: { readonly uid: string; readonly image: string; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const name = podNameOf(run_id)
+  const name = podNameOf(run.run_id)
   for (;;) {
     signal.throwIfAborted()
     const pod = pods.get(name)
     if (pod?.metadata.uid !== uid || pod.metadata.deletionTimestamp !== undefined)
       throw new StartError('host', 'the Pod was deleted while it started')
-    throwIfFailed(pod, spec.image)
+    throwIfFailed(pod, image)
     if (isOver(pod)) return pod
     if (hasNode(pod)) {
-      const link = await links.of(run_id, signal).catch(() => null)
+      const link = await links.of(run, signal).catch(() => null)
       if (link !== null) return pods.get(name) // the digest of the image may not be reported yet
       await clock.sleep(ATTEMPT_MS, signal)
     } else await pods.changeOf(name, signal)

@@ -33,7 +33,7 @@ const AT_ONCE = 8
 const LIMIT_MS = 10_000
 
 /** All sources, the one that knows most first. */
-export function usageSources(client: Client, namespace: string): readonly UsageSource[] {
+export function usageSources(client: Client): readonly UsageSource[] {
   return [
     {
       name: 'summary of the kubelet',
@@ -49,7 +49,7 @@ export function usageSources(client: Client, namespace: string): readonly UsageS
       read: (pods) =>
         readEach(
           pods,
-          ({ metadata }) => metadata.namespace ?? namespace,
+          ({ metadata }) => metadata.namespace,
           async (one) => {
             const path = `/apis/metrics.k8s.io/v1beta1/namespaces/${one}/pods`
             const list = await client.request<PodMetricsList>('GET', path, undefined, { timeoutMs: LIMIT_MS })

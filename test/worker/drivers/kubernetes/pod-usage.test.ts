@@ -107,11 +107,13 @@ test('a worker without any of these rights says so once, and has no samples', as
   const client = makeApiClient(fake.cluster.access)
   const warnings: unknown[] = []
   const warn: Log['warn'] = (about: unknown) => void warnings.push(about)
-  const pod: Pod = { metadata: { name: 'a', uid: '1', resourceVersion: '1' }, spec: { nodeName: 'node' } }
+  const pod: Pod = {
+    metadata: { namespace: 'sandboxes', name: 'a', uid: '1', resourceVersion: '1' },
+    spec: { nodeName: 'node' },
+  }
   fake.cluster.answers.set(SUMMARY, 403).set(METRICS, 404)
   const usage = makePodUsage({
     client,
-    namespace: 'sandboxes',
     podOf: () => pod,
     clock: systemClock,
     log: Object.assign(makeLog('silent'), { warn }),

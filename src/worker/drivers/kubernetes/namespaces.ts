@@ -1,0 +1,171 @@
+import type { Capacity, DesiredRun, OrgLimits } from '../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../domain/ids.ts'
+import type { Clock } from '../../../lib/clock.ts'
+import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
+import type { Log } from '../../../lib/log.ts'
+import { findMissingRights, readOwnUser, type Right } from '../../kubernetes/access-review.ts'
+import type { ApiClient } from '../../kubernetes/api-client.ts'
+import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
+import { persistRequest } from '../../kubernetes/persist-request.ts'
+import { StartError } from '../../start-error.ts'
+import {
+  makeBounds,
+  makeNamespace,
+  makeRoleBinding,
+  orgNamespaceName,
+  SANDBOXES_ROLE,
+  type NamespacedObject,
+} from './org-namespace.ts'
+import { LABELS } from './pod.ts'
+
+/** Who shares a namespace: all organizations of the worker (`shared`), or nobody (`organization`). */
+export type NamespaceMode = 'shared' | 'organization'
+
+/** The namespaces of the worker's Pods. */
+export type SandboxNamespaces = {
+  readonly mode: NamespaceMode
+  /** The path of all Pods that the worker may have. */
+  readonly podsPath: string
+  /** The namespaces in words. */
+  readonly description: string
+  nameOf(org: OrgId): string
+  /**
+   * Makes the organization's namespace with its bounds, or changes the bounds to its plan. Does nothing in a shared namespace. Rejects with
+   * `StartError` if the cluster has another namespace of the name, or refuses.
+   */
+  prepare(run: Pick<DesiredRun, 'org_id' | 'org_limits'>, signal: AbortSignal): Promise<void>
+  /** Makes the next `prepare` look at the cluster again, because the namespace is gone. */
+  forget(org: OrgId): void
+}
+
+type NamespacesInput = {
+  readonly client: Pick<ApiClient, 'request'>
+  /** The namespace that is shared, or whose name begins those of organizations. */
+  readonly base: string
+  /** `auto`: a namespace for each organization if the worker has the rights. */
+  readonly wanted: NamespaceMode | 'auto'
+  readonly capacity: Capacity
+  readonly clock: Clock
+  readonly log: Log
+}
+
+/** What a worker needs to make namespaces. The rights in each of them come with its RoleBinding. */
+const RIGHTS: readonly Right[] = [
+  { verb: 'create', group: '', resource: 'namespaces' },
+  { verb: 'get', group: '', resource: 'namespaces' },
+  { verb: 'create', group: 'rbac.authorization.k8s.io', resource: 'rolebindings' },
+  { verb: 'bind', group: 'rbac.authorization.k8s.io', resource: 'clusterroles', name: SANDBOXES_ROLE },
+  { verb: 'list', group: '', resource: 'pods' },
+  { verb: 'watch', group: '', resource: 'pods' },
+]
+const UNLIMITED: OrgLimits = { max_running: null, max_vcpus_per_sandbox: null, max_memory_mib_per_sandbox: null }
+/** The worker owns the fields that it writes, whoever wrote them before. */
+const APPLY = 'fieldManager=sandyard&force=true'
+/** How long a new RoleBinding may take until the API server observes it. */
+const BINDING_LIMIT_MS = 15_000
+const BINDING_RETRY_MS = 100
+
+/**
+ * Finds out whether the worker may make namespaces, and returns how it names and makes them. Rejects in words if `wanted` asks for
+ * rights that the worker lacks.
+ */
+export async function openNamespaces(input: NamespacesInput): Promise<SandboxNamespaces> {
+  const { client, base, wanted, log } = input
+  const missing = wanted === 'shared' ? RIGHTS : await findMissingRights(client, RIGHTS)
+  const lacks = missing.map(({ verb, resource }) => `${verb} ${resource}`).join(', ')
+  if (wanted === 'organization' && missing.length > 0)
+    throw new Error(
+      `SANDYARD_KUBERNETES_NAMESPACES=organization needs rights that the worker lacks in the cluster: ${lacks}`,
+    )
+  if (missing.length > 0) {
+    log.info({ namespace: base, missing: lacks }, 'all organizations share one namespace')
+    return {
+      mode: 'shared',
+      podsPath: `/api/v1/namespaces/${base}/pods`,
+      description: `namespace ${base}`,
+      nameOf: () => base,
+      prepare: () => Promise.resolve(),
+      forget: () => undefined,
+    }
+  }
+  log.info({ prefix: base }, 'each organization gets a namespace of its own')
+  return openOrgNamespaces(input, await readOwnUser(client))
+}
+
+function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInput, user: string): SandboxNamespaces {
+  /** The bounds that this process has applied last, as JSON. */
+  const applied = new Map<OrgId, string>()
+  const mutex = makeKeyedMutex()
+  const nameOf = (org: OrgId): string => orgNamespaceName(base, org)
+  nameOf('' as OrgId) // the base's length is checked now, and not at the first start
+
+  /** Creates an object unless it is there. Resolves with whether it was. */
+  const create = async (collection: string, object: object, signal: AbortSignal): Promise<'created' | 'exists'> => {
+    try {
+      await persistRequest(() => client.request('POST', collection, object, { signal }), { signal, clock, log })
+      return 'created'
+    } catch (error) {
+      if (isApiError(error, 409)) return 'exists'
+      throw error
+    }
+  }
+  const requireOwn = async (name: string, org: OrgId, signal: AbortSignal): Promise<void> => {
+    const { metadata } = await persistRequest(
+      () => client.request<Namespace>('GET', `/api/v1/namespaces/${name}`, undefined, { signal }),
+      { signal, clock, log },
+    )
+    if (metadata.labels?.[LABELS.org] !== org)
+      throw new StartError('host', `the cluster has a namespace ${name} that is not of this organization`)
+    if (metadata.labels['pod-security.kubernetes.io/enforce'] !== 'restricted')
+      throw new StartError('host', `the namespace ${name} does not enforce restricted Pod security`)
+    if (metadata.deletionTimestamp !== undefined) throw new StartError('host', `the namespace ${name} is being deleted`)
+  }
+  const apply = async (namespace: string, { collection, object }: NamespacedObject, signal: AbortSignal) => {
+    const path = `${collection.replace('{namespace}', namespace)}/${object.metadata.name}?${APPLY}`
+    const startedMs = clock.monotonicMs()
+    for (;;) {
+      try {
+        const patch = (): Promise<unknown> => client.request('PATCH', path, object, { signal })
+        await persistRequest(patch, { signal, clock, log })
+        return
+      } catch (error) {
+        if (!isApiError(error, 403) || clock.monotonicMs() - startedMs > BINDING_LIMIT_MS) throw error
+        await clock.sleep(BINDING_RETRY_MS, signal)
+      }
+    }
+  }
+  const make = async (org: OrgId, bounds: readonly NamespacedObject[], signal: AbortSignal): Promise<void> => {
+    const name = nameOf(org)
+    await create('/api/v1/namespaces', makeNamespace(name, org), signal)
+    await requireOwn(name, org, signal)
+    const binding = makeRoleBinding(user)
+    await create(binding.collection.replace('{namespace}', name), binding.object, signal)
+    for (const object of bounds) await apply(name, object, signal)
+  }
+
+  return {
+    mode: 'organization',
+    podsPath: '/api/v1/pods',
+    description: `a namespace for each organization (${base}-…)`,
+    nameOf,
+    async prepare({ org_id, org_limits }, signal) {
+      const bounds = makeBounds(org_limits ?? UNLIMITED, capacity)
+      const content = JSON.stringify(bounds)
+      await mutex.run(org_id, async () => {
+        if (applied.get(org_id) === content) return
+        try {
+          await make(org_id, bounds, signal)
+        } catch (error) {
+          if (!(error instanceof ApiError)) throw error
+          throw new StartError('host', `the namespace of the organization can't be made: ${error.message}`, error)
+        }
+        applied.set(org_id, content)
+      })
+    },
+    forget: (org) => void applied.delete(org),
+  }
+}
+
+type Namespace = {
+  readonly metadata: { readonly labels?: Readonly<Record<string, string>>; readonly deletionTimestamp?: string }
+}

@@ -1,0 +1,121 @@
+import { createHash } from 'node:crypto'
+import type { Capacity, OrgLimits } from '../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../domain/ids.ts'
+import { LABELS } from './pod.ts'
+
+/** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
+export const SANDBOXES_ROLE = 'sandyard-sandboxes'
+
+/** An object of a namespace, and the path of the collection that it is in. */
+export type NamespacedObject = {
+  readonly collection: string
+  readonly object: { readonly metadata: { readonly name: string }; readonly [field: string]: unknown }
+}
+
+const RBAC = 'rbac.authorization.k8s.io'
+const NAME_MAX = 63
+/** The longest id of an organization, with the hyphen before it. */
+const ORG_PART = 37
+
+/** The name of an organization's namespace. Throws if the base leaves no space for an organization's id. */
+export function orgNamespaceName(base: string, org: string): string {
+  if (base.length > NAME_MAX - ORG_PART)
+    throw new Error(
+      `the namespace ${base} has more than ${String(NAME_MAX - ORG_PART)} characters, so organizations can't have namespaces named after it`,
+    )
+  return `${base}-${org}`
+}
+
+/** The namespace itself. It admits only Pods of the Pod Security Standard `restricted`. */
+export function makeNamespace(name: string, org: OrgId): object {
+  const labels = { [LABELS.org]: org, 'pod-security.kubernetes.io/enforce': 'restricted' }
+  return { apiVersion: 'v1', kind: 'Namespace', metadata: { name, labels } }
+}
+
+/** The binding that gives the worker its rights in the namespace. Each user of the API has one of its own. */
+export function makeRoleBinding(user: string): NamespacedObject {
+  const digest = createHash('sha256').update(user).digest('hex').slice(0, 16)
+  return {
+    collection: `/apis/${RBAC}/v1/namespaces/{namespace}/rolebindings`,
+    object: {
+      apiVersion: `${RBAC}/v1`,
+      kind: 'RoleBinding',
+      metadata: { name: `sandyard-${digest}` },
+      roleRef: { apiGroup: RBAC, kind: 'ClusterRole', name: SANDBOXES_ROLE },
+      subjects: [{ apiGroup: RBAC, kind: 'User', name: user }],
+    },
+  }
+}
+
+/**
+ * What bounds an organization: a quota and limits from its plan, no token in its Pods, and a network of names and public addresses alone.
+ * An unlimited value of the plan becomes the capacity of the worker.
+ */
+export function makeBounds(limits: OrgLimits, capacity: Capacity): readonly NamespacedObject[] {
+  const name = 'sandyard'
+  const vcpus = Math.min(limits.max_vcpus_per_sandbox ?? Infinity, capacity.vcpus)
+  const memoryMib = Math.max(FILL_MIB, Math.min(limits.max_memory_mib_per_sandbox ?? Infinity, capacity.memory_mib))
+  const running = limits.max_running
+  const most = (each: number, all: number): number => (running === null ? all : Math.min(running * each, all))
+  const hard = {
+    'limits.cpu': String(most(vcpus, capacity.vcpus)),
+    'limits.memory': `${String(most(memoryMib, capacity.memory_mib))}Mi`,
+    ...(running === null ? {} : { pods: String(running) }),
+  }
+  const largest = { cpu: String(vcpus), memory: `${String(memoryMib)}Mi` }
+  const core = (resource: string, object: NamespacedObject['object']): NamespacedObject => ({
+    collection: `/api/v1/namespaces/{namespace}/${resource}`,
+    object: { apiVersion: 'v1', ...object },
+  })
+  return [
+    core('serviceaccounts', {
+      kind: 'ServiceAccount',
+      metadata: { name: 'default' },
+      automountServiceAccountToken: false,
+    }),
+    core('resourcequotas', { kind: 'ResourceQuota', metadata: { name }, spec: { hard } }),
+    core('limitranges', {
+      kind: 'LimitRange',
+      metadata: { name },
+      spec: { limits: [{ type: 'Container', max: largest, default: largest }] },
+    }),
+    {
+      collection: '/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies',
+      object: { apiVersion: 'networking.k8s.io/v1', kind: 'NetworkPolicy', metadata: { name }, spec: NETWORK },
+    },
+  ]
+}
+
+/** The memory limit of the init container, which the smallest sandbox also needs. */
+const FILL_MIB = 64
+const DNS = { 'kubernetes.io/metadata.name': 'kube-system' }
+/** Names and public IPv4 addresses, nothing inbound: the policy of `packaging/kubernetes/driver.yaml`. */
+const NETWORK = {
+  podSelector: {},
+  policyTypes: ['Ingress', 'Egress'],
+  egress: [
+    {
+      to: [{ namespaceSelector: { matchLabels: DNS }, podSelector: { matchLabels: { 'k8s-app': 'kube-dns' } } }],
+      ports: ['UDP', 'TCP'].map((protocol) => ({ protocol, port: 53 })),
+    },
+    {
+      to: [
+        {
+          ipBlock: {
+            cidr: '0.0.0.0/0',
+            except: [
+              '0.0.0.0/8',
+              '10.0.0.0/8',
+              '100.64.0.0/10',
+              '127.0.0.0/8',
+              '169.254.0.0/16',
+              '172.16.0.0/12',
+              '192.168.0.0/16',
+              '224.0.0.0/3',
+            ],
+          },
+        },
+      ],
+    },
+  ],
+}

@@ -1,0 +1,95 @@
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import { asId, type OrgId } from '../../src/domain/ids.ts'
+import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
+import { isApiError } from '../../src/worker/kubernetes/api-error.ts'
+import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
+import { makeDesiredRun } from '../support/desired-run.ts'
+import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
+import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
+import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
+
+// A worker with the rights of packaging/kubernetes/driver.yaml alone.
+
+const skip = whyNoKubernetes()
+const LIMIT = { skip, timeout: 90_000 }
+const NEVER = new AbortController().signal
+const MANIFESTS = join(import.meta.dirname, '../../packaging/kubernetes/driver.yaml')
+let namespace: RealNamespace
+let access: ClusterAccess
+let driver: TestDriver
+
+before(async () => {
+  if (skip !== false) return
+  await kubectl('apply', '-f', MANIFESTS)
+  namespace = await makeRealNamespace('sandboxes')
+  const token = (await kubectl('create', 'token', '-n', 'sandboxes', 'sandyard-driver')).trim()
+  access = { ...namespace.access, certificate: null, readToken: () => Promise.resolve(token) }
+  driver = await openKubernetesDriver({
+    dir: join(namespace.folder, 'driver'),
+    access,
+    helperImage: HELPER_IMAGE,
+    namespaceMode: 'organization',
+  })
+})
+after(async () => {
+  if (skip !== false) return
+  for (const { run_id } of await driver.list()) await driver.remove(run_id)
+  await driver.close()
+  await namespace.remove()
+  await kubectl('delete', 'namespace', '--ignore-not-found', '--wait=false', 'sandboxes-one', 'sandboxes-two')
+})
+
+test(
+  'the rights of driver.yaml suffice for a namespace of each organization, which the cluster bounds',
+  LIMIT,
+  async () => {
+    const org_limits = { max_running: 1, max_vcpus_per_sandbox: 1, max_memory_mib_per_sandbox: 64 }
+    const ofOrg = (org: string) => ({ ...makeDesiredRun(POD_SPEC), org_id: asId<OrgId>(org), org_limits })
+    const [one, more, two] = [ofOrg('one'), ofOrg('one'), ofOrg('two')]
+    await driver.start(one, NEVER)
+    await assert.rejects(driver.start(more, NEVER), /exceeded quota/)
+    await driver.start(two, NEVER)
+    for (const { org_id, run_id } of [one, two])
+      assert.match(
+        await kubectl('get', 'pods', '-n', `sandboxes-${org_id}`, '-o', 'name'),
+        new RegExp(`^pod/sandyard-${run_id}\n$`),
+      )
+    const guest = await driver.guestOf(two.run_id)
+    const plain = { env: [], cwd: null, user: null, tty: null, rlimits: [] }
+    assert.equal(await text((await guest.exec({ cmd: 'echo', args: ['fine'], ...plain })).stdout), 'fine\n')
+    await driver.remove(two.run_id) // the node has two cores
+    await driver.start({ ...ofOrg('one'), org_limits: { ...org_limits, max_running: 2 } }, NEVER)
+    const privileged = '--overrides={"spec":{"hostNetwork":true}}'
+    await assert.rejects(kubectl('run', 'bad', '-n', 'sandboxes-one', '--image=x', privileged), /PodSecurity/)
+  },
+)
+
+test('a worker with these rights makes nothing in other namespaces, and reads no logs there', LIMIT, async () => {
+  const client = makeApiClient(access)
+  const refused = async (...request: Parameters<typeof client.request>): Promise<void> => {
+    await assert.rejects(client.request(...request), (error) => isApiError(error, 403, 422))
+  }
+  const metadata = { name: 'mine' }
+  await refused('POST', '/api/v1/namespaces', { metadata })
+  await refused('POST', '/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings', {
+    metadata,
+    roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'ClusterRole', name: 'sandyard-sandboxes' },
+    subjects: [{ apiGroup: 'rbac.authorization.k8s.io', kind: 'User', name: 'mine' }],
+  })
+  await refused('POST', '/apis/rbac.authorization.k8s.io/v1/namespaces/sandboxes-one/rolebindings', {
+    metadata,
+    roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'ClusterRole', name: 'cluster-admin' },
+    subjects: [{ apiGroup: 'rbac.authorization.k8s.io', kind: 'User', name: 'mine' }],
+  })
+  await refused('POST', '/api/v1/namespaces/kube-system/pods', {
+    metadata,
+    spec: { containers: [{ name: 'a', image: 'a' }] },
+  })
+  await refused('GET', '/api/v1/namespaces/kube-system/pods/any/log')
+  await refused('GET', '/api/v1/secrets')
+  client.close()
+})
