@@ -3,6 +3,7 @@ import { after, before, test } from 'node:test'
 import type { SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
+import { setLimits } from '../../support/quota-world.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
 
@@ -150,6 +151,21 @@ test('a change for the worker answers its held sync, or the next sync if no sync
   assert.equal((await world.statusOf(sandbox.id)).status, 'stopped')
   held.end()
   await assert.rejects(held.answer)
+})
+
+test('a run that must start comes with what the plan of its organization allows', async () => {
+  const { deps, caller } = world.control
+  await setLimits(deps, caller, {
+    max_concurrent_ephemeral_running: 2,
+    max_concurrent_persistent_running: 3,
+    max_memory_mib_per_sandbox: 2048,
+  })
+  const held = await settle()
+  const sandbox = await world.create()
+  const told = await held.answer
+  const run = told.desired_runs?.find(({ sandbox_id }) => sandbox_id === sandbox.id)
+  assert.deepEqual(run?.org_limits, { max_running: 5, max_vcpus_per_sandbox: null, max_memory_mib_per_sandbox: 2048 })
+  learn(told)
 })
 
 test('an unchanged report of a removed worker is refused, and so is one with another credential', async () => {
