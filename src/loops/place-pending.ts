@@ -37,17 +37,23 @@ export function makePlacePendingLoop(deps: PlaceDeps): Loop {
 }
 
 async function pass(deps: PlaceDeps, snapshot: FleetSnapshot, signal: AbortSignal): Promise<number | null> {
-  const { has_new, has_waiting } = await deps.db.asSystem((q) => capacity.pendingKinds(q))
-  if (!has_new && !has_waiting) return null
+  const [newRuns, has_waiting] = await deps.db.asSystem((q) =>
+    Promise.all([capacity.pending(q, { after: null, limit: PAGE, waitingUpTo: null }), capacity.hasWaiting(q)]),
+  )
+  if (newRuns.length === 0 && !has_waiting) return null
   const isFresh = await snapshot.refresh()
-  const waitingUpTo = isFresh ? snapshot.capacityIndex.largestFree : null
-  for (let after: capacity.PendingRun | null = null; ;) {
-    const page = { after, limit: PAGE, waitingUpTo }
-    const pending: readonly capacity.PendingRun[] = await deps.db.asSystem((q) => capacity.pending(q, page))
+  const waitingUpTo = isFresh && has_waiting ? snapshot.capacityIndex.largestFree : null
+  let pending = waitingUpTo === null ? newRuns : await nextPage(deps, { after: null, limit: PAGE, waitingUpTo })
+  for (;;) {
     await moveAll(deps, decisionsOn(pending, snapshot), { signal })
-    after = pending.at(-1) ?? null
+    const after = pending.at(-1) ?? null
     if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? snapshot.restMs() : null
+    pending = await nextPage(deps, { after, limit: PAGE, waitingUpTo })
   }
+}
+
+function nextPage({ db }: PlaceDeps, page: capacity.PendingPage): Promise<readonly capacity.PendingRun[]> {
+  return db.asSystem((q) => capacity.pending(q, page))
 }
 
 function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSnapshot): readonly TransitionRequest[] {

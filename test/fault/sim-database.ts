@@ -7,7 +7,7 @@ import { Socket } from 'node:net'
 import { Client } from 'pg'
 import type { OrgId } from '../../src/domain/ids.ts'
 import { columnTypes } from '../../src/store/postgres/column-types.ts'
-import type { QueryResult, Database, Queryable, Statement } from '../../src/store/postgres/database.ts'
+import type { QueryResult, Database, Queryable, Statement, Transaction } from '../../src/store/postgres/database.ts'
 import { DatabaseUnavailable } from '../../src/store/postgres/database-errors.ts'
 import type { Ending, Gates, Incarnation } from './gates.ts'
 import type { SeededChoices } from './seeded-choices.ts'
@@ -22,7 +22,7 @@ export type SimStore = {
   /**
    * Runs `work` as a transaction that sees the rows of one organization, or all rows. Rolls it back if `work` rejects.
    */
-  transaction<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
+  transaction<T>(scope: OrgId | 'system', work: (tx: Transaction) => Promise<T>): Promise<T>
   /** Runs one statement outside a transaction. It must not fail, because that would abort the whole schedule. */
   statement<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<R>>
   /** Commits what was written since `begin`. Every later schedule starts with it. */
@@ -82,8 +82,11 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
       const begun = command(begin.join('; '))
       scope = setting
       hasSavepoint = true
+      const sent: Promise<unknown>[] = []
+      const send = (statement: Statement): void => void sent.push(queryable.query(statement))
       try {
-        const [, result] = await Promise.all([begun, work(queryable)])
+        const [, result] = await Promise.all([begun, work({ ...queryable, send })])
+        await Promise.all(sent)
         return result
       } catch (error) {
         await command('ROLLBACK TO SAVEPOINT step')
@@ -115,7 +118,7 @@ export function withLostTransactions(store: SimStore, seeded: SeededChoices): Si
   class Lost extends Error {}
   return {
     ...store,
-    async transaction<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T> {
+    async transaction<T>(scope: OrgId | 'system', work: (tx: Transaction) => Promise<T>): Promise<T> {
       if (!seeded.chance(1)) return store.transaction(scope, work)
       const done: T[] = []
       try {

@@ -37,6 +37,7 @@ export async function findRegistryAuth(
     const password = deps.seal.open(assignment.registry_sealed, inlinePasswordSealContext(assignment.sandbox_id))
     return { username: registry.username, password }
   }
+  if (!assignment.has_credentials) return null
   const host = registryHostOf(assignment.spec.image, deps.settings.defaultRegistry)
   const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
   // Uses a connection of the system, not of the organization. The same sync answer contains runs of other

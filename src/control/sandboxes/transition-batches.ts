@@ -4,7 +4,7 @@ import type { BaseDeps, FenceDeps } from '../deps.ts'
 import {
   moveAlone,
   moveTogether,
-  type TransactionGuard,
+  type TransactionGuards,
   type TransitionResult,
   type TransitionAnswers,
   type TransitionDeps,
@@ -74,14 +74,19 @@ export async function moveEach(
 ): Promise<readonly TransitionResult[]> {
   const results = new Map<TransitionRequest, TransitionResult>()
   let isInGuard = false
-  const guard = async (tx: Queryable): Promise<void> => {
-    isInGuard = true
-    await deps.fence?.(tx)
-    await recheck?.(tx)
-    isInGuard = false
+  const guarded = (guard: Recheck | undefined): Recheck => {
+    return async (tx) => {
+      isInGuard = true
+      await guard?.(tx)
+      isInGuard = false
+    }
+  }
+  const guards: TransactionGuards = {
+    fence: guarded(deps.fence),
+    ...(recheck === undefined ? {} : { first: guarded(recheck) }),
   }
   const failsBatch = makeBatchFailureCheck()
-  const batch: BatchDeps = { ...deps, guard, failsAll: (error) => isInGuard || failsBatch(error) }
+  const batch: BatchDeps = { ...deps, guards, failsAll: (error) => isInGuard || failsBatch(error) }
   for (let left = requests; left.length > 0;) {
     const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
     const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))
@@ -96,7 +101,7 @@ export async function moveEach(
 }
 
 type BatchDeps = TransitionDeps & {
-  readonly guard: TransactionGuard
+  readonly guards: TransactionGuards
   /** Whether an error fails the whole batch, and not only its own item. */
   readonly failsAll: (error: unknown) => boolean
 }
@@ -108,7 +113,7 @@ type BatchDeps = TransitionDeps & {
 async function tryTogether(batch: BatchDeps, requests: readonly TransitionRequest[]): Promise<TransitionAnswers> {
   if (requests.length === 1) return new Map()
   try {
-    return await moveTogether(batch, requests, batch.guard)
+    return await moveTogether(batch, requests, batch.guards)
   } catch (error) {
     if (batch.failsAll(error)) throw error
     return new Map() // each request then runs alone, which finds the failing one
@@ -117,7 +122,7 @@ async function tryTogether(batch: BatchDeps, requests: readonly TransitionReques
 
 async function tryAlone(batch: BatchDeps, request: TransitionRequest): Promise<TransitionResult> {
   try {
-    return { answer: await moveAlone(batch, request, batch.guard) }
+    return { answer: await moveAlone(batch, request, batch.guards) }
   } catch (error) {
     if (batch.failsAll(error)) throw error
     return { error }

@@ -2,21 +2,32 @@
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
-import { staleAnswer, type TransitionAnswer, type TransitionStep } from './transition-step.ts'
+import { staleAnswer, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts'
 
 /** Steps that are refused, each with its answer. */
 export type RefusedSteps = ReadonlyMap<TransitionStep, TransitionAnswer>
 
 /**
- * Reserves capacity for placements on the chosen workers, and refuses those that don't fit. The placement loop decides
- * from a snapshot of the fleet, which may be out of date. Only this transaction knows whether a worker still has the
- * capacity.
+ * Locks the workers that placements name, and reads what is free there. Null if the requests place nothing. The placement
+ * loop decides from a snapshot of the fleet, which may be out of date. Only this transaction knows whether a worker still has
+ * the capacity.
  */
-export async function reserveCapacity(
+export async function lockChosenWorkers(
   tx: Queryable,
-  steps: readonly TransitionStep[],
+  requests: readonly TransitionRequest[],
   now: Date,
-): Promise<RefusedSteps> {
+): Promise<capacity.FreeCapacity | null> {
+  const chosen = requests.flatMap(({ event, worker }) => (event === 'placed' && worker !== undefined ? [worker] : []))
+  if (chosen.length === 0) return null
+  return capacity.lockFree(
+    tx,
+    chosen.map(({ id, ports }) => ({ worker_id: id, ...(ports === undefined ? {} : { ports }) })),
+    now,
+  )
+}
+
+/** Reserves capacity for placements on the chosen workers, and refuses those that don't fit. */
+export function reserveCapacity(free: capacity.FreeCapacity | null, steps: readonly TransitionStep[]): RefusedSteps {
   const reservations = steps.flatMap((step) => {
     const { request, row } = step
     if (request.event !== 'placed' || request.worker === undefined) return []
@@ -25,8 +36,7 @@ export async function reserveCapacity(
     const disk_mib = home_worker_id === worker_id ? 0 : disk_size_mib
     return [{ step, worker_id, vcpus, memory_mib, disk_mib, ...(ports === undefined ? {} : { ports }) }]
   })
-  if (reservations.length === 0) return new Map()
-  const fits = await capacity.reserve(tx, reservations, now)
+  const fits = free?.reserve(reservations) ?? []
   return new Map(
     reservations.flatMap(({ step }, index) => (fits[index] === true ? [] : [[step, staleAnswer(step.row)]])),
   )

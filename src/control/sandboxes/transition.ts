@@ -7,7 +7,7 @@
  */
 import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
 import { splitByQuota } from '../../domain/orgs/quota.ts'
-import type { Queryable } from '../../store/postgres/database.ts'
+import type { Queryable, Transaction } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import { hostPortsOf } from '../../domain/workers/publishing.ts'
@@ -17,7 +17,13 @@ import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import type { Precondition } from './if-match.ts'
-import { assignVolumes, locksVolumes, reserveCapacity, type RefusedSteps } from './transition-reservations.ts'
+import {
+  assignVolumes,
+  lockChosenWorkers,
+  locksVolumes,
+  reserveCapacity,
+  type RefusedSteps,
+} from './transition-reservations.ts'
 import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
 
 /**
@@ -49,8 +55,11 @@ export type TransitionQueue = {
   readonly moveQueued: (request: TransitionRequest) => Promise<TransitionResult>
 }
 
-/** Called first in a transaction. If it rejects, the transaction is rolled back, and the call rejects. */
-export type TransactionGuard = (tx: Queryable) => Promise<void>
+/** Checks something in a transaction. If it rejects, the transaction is rolled back, and the call rejects. */
+type TransactionGuard = (tx: Queryable) => Promise<void>
+
+/** `first` must resolve before the transaction does anything else, and `fence` before it writes. */
+export type TransactionGuards = { readonly first?: TransactionGuard; readonly fence?: TransactionGuard }
 
 /** The result of one transition of a batch: its answer, or the error that affected it alone. */
 export type TransitionResult = { readonly answer: TransitionAnswer } | { readonly error: unknown }
@@ -64,7 +73,7 @@ export async function moveSandbox(
   request: TransitionRequest,
   precondition: Precondition | null = null,
 ): Promise<TransitionAnswer> {
-  if (precondition !== null) return moveAlone(deps, request, precondition)
+  if (precondition !== null) return moveAlone(deps, request, { first: precondition })
   const result = await deps.moveQueued(request)
   if ('error' in result) throw result.error
   return result.answer
@@ -74,9 +83,9 @@ export async function moveSandbox(
 export async function moveAlone(
   deps: TransitionDeps,
   request: TransitionRequest,
-  guard: TransactionGuard,
+  guards: TransactionGuards,
 ): Promise<TransitionAnswer> {
-  const answer = (await moveTogether(deps, [request], guard)).get(request)
+  const answer = (await moveTogether(deps, [request], guards)).get(request)
   if (answer === undefined) throw new Error('a transition got no answer')
   return answer
 }
@@ -85,17 +94,17 @@ export async function moveAlone(
 export async function moveTogether(
   deps: TransitionDeps,
   requests: readonly TransitionRequest[],
-  guard: TransactionGuard,
+  { first, fence }: TransactionGuards,
 ): Promise<TransitionAnswers> {
   return inTransitionScope(deps, async (scope) => {
-    await guard(scope.tx)
-    return moveInTransaction(deps, scope, requests)
+    await first?.(scope.tx)
+    return moveInTransaction(deps, scope, requests, fence?.(scope.tx))
   })
 }
 
 /** A transaction, with the topics to publish and the transitions and audit events to report after its commit. */
 export type TransactionScope = {
-  readonly tx: Queryable
+  readonly tx: Transaction
   readonly topics: string[]
   readonly steps: TransitionStep[]
   readonly events: NewEvent[]
@@ -122,20 +131,25 @@ export type TransitionAnswers = ReadonlyMap<TransitionRequest, TransitionAnswer>
 /**
  * Moves sandboxes within a transaction that may make other changes too. At most one request may name each sandbox. The
  * caller publishes `scope.topics` after the commit. If there are several requests, those that must lock volumes are
- * left out and get no answer, because their locks would be out of order.
+ * left out and get no answer, because their locks would be out of order. Nothing is written before `fenced` resolves.
  */
 export async function moveInTransaction(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   scope: TransactionScope,
   requests: readonly TransitionRequest[],
+  fenced?: Promise<void>,
 ): Promise<TransitionAnswers> {
   const { tx, topics } = scope
   const now = deps.clock.now()
   const answers = new Map<TransitionRequest, TransitionAnswer>()
-  const rows = await sandboxStates.lock(
-    tx,
-    requests.map(({ sandbox_id }) => sandbox_id),
-  )
+  const [rows, free] = await Promise.all([
+    sandboxStates.lock(
+      tx,
+      requests.map(({ sandbox_id }) => sandbox_id),
+    ),
+    lockChosenWorkers(tx, requests, now),
+    fenced,
+  ])
   const rowOf = new Map(rows.map((row) => [row.id, row]))
   let steps: readonly TransitionStep[] = requests.flatMap((request) => {
     const step = resolveStep(deps, { request, row: rowOf.get(request.sandbox_id), now })
@@ -144,13 +158,15 @@ export async function moveInTransaction(
     return []
   })
   if (requests.length > 1) steps = steps.filter((step) => !locksVolumes(step))
-  for (const reserve of [reserveCapacity, assignVolumes, openRuns]) {
-    const refused = await reserve(tx, steps, now)
+  const refuse = (refused: RefusedSteps): void => {
     for (const [{ request }, answer] of refused) answers.set(request, answer)
     steps = steps.filter((step) => !refused.has(step))
   }
+  refuse(reserveCapacity(free, steps))
+  refuse(await assignVolumes(tx, steps))
+  refuse(await openRuns(tx, steps, now))
   const writes = steps.map((step) => writesOf(deps, step))
-  if (writes.length > 0) await sandboxStates.writeTransitions(tx, writes)
+  if (writes.length > 0) sandboxStates.writeTransitions(tx, writes)
   for (const { request, row } of steps) {
     const ports = hostPortsOf(request.facts)
     if (request.event === 'worker_running' && ports !== null) await sandboxes.showPorts(tx, row.id, ports)

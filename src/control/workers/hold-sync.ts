@@ -45,10 +45,10 @@ export async function holdSync(deps: HoldSyncDeps, report: BoundReport, signal: 
     ...topics.map((topic) => deps.notifications.subscribe(topic, noteChange)),
     deps.notifications.subscribe(ticketTopic(worker), noteTicket),
   ]
-  const readAnswer = (): Promise<AnswerBody> => {
+  const readAnswer = (expectsRuns: boolean): Promise<AnswerBody> => {
     isNotified = false
     hasTicket = false
-    return makeAnswer(deps, report)
+    return makeAnswer(deps, report, { expectsRuns })
   }
   try {
     const recorded = await recordReport(deps, report)
@@ -57,7 +57,7 @@ export async function holdSync(deps: HoldSyncDeps, report: BoundReport, signal: 
     if (recorded === null) return { ...emptyAnswer(deps.tickets, worker, report), generation: null }
     // The first answer is made from what the recording read, if possible. `isNotified` then stays as it is, because the
     // answer may lack a change that happened during the recording.
-    let answer = answerFromReport(deps.tickets, report, recorded) ?? (await readAnswer())
+    let answer = answerFromReport(deps.tickets, report, recorded) ?? (await readAnswer(false))
     for (;;) {
       const restMs = endMs - deps.clock.monotonicMs()
       if (hasNews(answer, report) || restMs <= 0 || signal.aborted) return completed(answer, report, recorded)
@@ -66,7 +66,8 @@ export async function holdSync(deps: HoldSyncDeps, report: BoundReport, signal: 
         await interruptibleSleep(deps.clock, restMs, sleeper.signal)
         if (signal.aborted) return completed(answer, report, recorded)
       }
-      if (isNotified) answer = await readAnswer()
+      if (isNotified)
+        answer = await readAnswer(true) // most notifications of a worker are about its runs
       else {
         hasTicket = false
         answer = { ...answer, streams: deps.tickets.openTickets(worker) }

@@ -43,9 +43,8 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   }
 
   return async (q, now) => {
-    const found = await capacity.listFree(q, now)
+    const [found, taken] = await Promise.all([capacity.listFree(q, now), takenPorts(q, null)])
     await loadProfiles(q, new Set(found.map(({ profile_hash }) => profile_hash)))
-    const taken = await takenPorts(q, null)
     // A worker whose profile changed between the two reads is left out. The next read returns it.
     return found.flatMap((worker) => {
       const profile = profiles.get(worker.profile_hash)

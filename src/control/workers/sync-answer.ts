@@ -10,7 +10,7 @@ import type {
 } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { resolveSecrets } from '../../domain/spec/secrets.ts'
-import { isUnavailable } from '../../store/postgres/database.ts'
+import { isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { ControlSettings } from '../deps.ts'
@@ -63,28 +63,38 @@ export function answerFromReport(tickets: Tickets, report: SyncRequest, recorded
   return emptyAnswer(tickets, report.worker_id, report)
 }
 
-/** The answer from the current state of the database. It leaves out the parts whose version the worker knows. */
-export async function makeAnswer(deps: AnswerDeps, report: SyncRequest): Promise<AnswerBody> {
+/**
+ * The answer from the current state of the database. It leaves out the parts whose version the worker knows. With
+ * `expectsRuns`, it reads the runs in full at once, which saves a round trip if they have changed.
+ */
+export async function makeAnswer(
+  deps: AnswerDeps,
+  report: SyncRequest,
+  { expectsRuns = false }: { readonly expectsRuns?: boolean } = {},
+): Promise<AnswerBody> {
   const { worker_id, stored_sandboxes, known_desired_version } = report
-  const [[open, discard_sandboxes], volumes] = await Promise.all([
-    deps.db.asSystem(async (q) => {
-      const deleted = stored_sandboxes.length === 0 ? [] : await sandboxes.findDeleted(q, stored_sandboxes)
-      return [await runs.ofWorker(q, worker_id), deleted] as const
-    }),
-    deps.db.asSystem((q) => answerVolumes(q, worker_id, report)),
-  ])
+  const [discard_sandboxes, volumes, read] = await deps.db.asSystem((q) =>
+    Promise.all([
+      stored_sandboxes.length === 0 ? [] : sandboxes.findDeleted(q, stored_sandboxes),
+      answerVolumes(q, worker_id, report),
+      expectsRuns ? readAssignments(q, worker_id) : runs.ofWorker(q, worker_id),
+    ]),
+  )
   const rest = { discard_sandboxes, streams: deps.tickets.openTickets(worker_id), ...volumes }
-  const desired_version = desiredVersionOf(open)
+  const desired_version = desiredVersionOf('mounted' in read ? read.assignments : read)
   if (desired_version === known_desired_version) return { desired_version, desired_runs: null, ...rest }
-  const [assignments, mounted] = await deps.db.asSystem(async (q) => {
-    const found = await runs.assignmentsOf(q, worker_id)
-    return [found, await volumesOfRuns(q, worker_id, found)]
-  })
+  const { assignments, mounted } =
+    'mounted' in read ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id))
   const lookups: CredentialLookups = new Map()
   const desired_runs = await Promise.all(
     assignments.map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
   )
   return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of the sent runs
+}
+
+async function readAssignments(q: Queryable, worker: WorkerId) {
+  const assignments = await runs.assignmentsOf(q, worker)
+  return { assignments, mounted: await volumesOfRuns(q, worker, assignments) }
 }
 
 /** Whether an answer contains anything that is new to the worker: runs, volumes, sandboxes to discard, or tickets. */

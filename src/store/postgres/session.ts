@@ -5,14 +5,35 @@ import type { ConnectionPool } from './connection-pool.ts'
 import { DatabaseUnavailable, endsConnection, isServerAnswer, isStalePlan } from './database-errors.ts'
 
 /** One SQL statement. With a `name`, the connection prepares the statement. A name must always have the same text. */
-export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
+export type Statement = {
+  readonly name?: string
+  readonly text: string
+  readonly values?: readonly unknown[]
+  /**
+   * Whether it only reads or locks rows. At the start of a transaction, it is sent together with `BEGIN`. A statement that
+   * writes waits until the server has confirmed `BEGIN`, because it would commit by itself without it.
+   */
+  readonly isRead?: true
+}
 
 /** The rows of a statement, and the number of rows that it returned or changed. */
 export type QueryResult<Row> = { readonly rows: readonly Row[]; readonly rowCount: number }
 
-/** Runs statements. It works only until the function that received it ends. */
+/**
+ * Runs statements, in the order of the calls. Several calls of the same moment share a round trip. It works only until the
+ * function that received it ends.
+ */
 export interface Queryable {
   query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
+}
+
+/** A `Queryable` whose statements commit together. */
+export interface Transaction extends Queryable {
+  /**
+   * Sends a statement whose result nobody needs, so that it shares a round trip with the next statement or with the commit. If
+   * it fails, the transaction is rolled back and rejects with its error.
+   */
+  send(statement: Statement): void
 }
 
 /** Options that apply to every connection of the pools. */
@@ -47,14 +68,24 @@ export async function withSession<T>(
   const { pool, scope } = options
   const connection = await pool.acquire()
   let isActive = true
+  let inFlight = 0
+  let limit: NodeJS.Timeout | undefined
 
-  async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
-    if (!isActive) throw new Error('a statement was sent after its connection was released')
-    const limit = setTimer(() => {
+  /** Starts the time limit of the oldest statement without an answer. Those behind it have not begun. */
+  function restartLimit(name: string | undefined): void {
+    clearTimer(limit)
+    if (inFlight === 0) return
+    limit = setTimer(() => {
       options.log.warn({ statement: name ?? null }, 'a database connection does not answer and is cut')
       connection.cut()
       pool.recordSilence()
     }, options.statementTimeoutMs + SILENCE_GRACE_MS)
+  }
+
+  async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
+    if (!isActive) throw new Error('a statement was sent after its connection was released')
+    inFlight += 1
+    if (inFlight === 1) restartLimit(name)
     try {
       const statement = { ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] }
       const result = await connection.client.query<Row>(statement)
@@ -67,7 +98,8 @@ export async function withSession<T>(
         throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
       throw error
     } finally {
-      clearTimer(limit)
+      inFlight -= 1
+      restartLimit(name)
     }
   }
 

@@ -77,6 +77,8 @@ export type RunAssignment = {
   readonly max_running: number | null
   readonly max_vcpus_per_sandbox: number | null
   readonly max_memory_mib_per_sandbox: number | null
+  /** Whether the organization stores any credential of a registry. */
+  readonly has_credentials: boolean
   /** The ranges of addresses that the operator opened for the organization. */
   readonly network_allow: readonly string[]
 }
@@ -89,7 +91,8 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
              s.tls_key_sealed, r.opened_at, s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
              l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
-             l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox
+             l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
+             EXISTS (SELECT FROM registry_credentials c WHERE c.org_id = r.org_id) AS has_credentials
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
              JOIN orgs o ON o.id = r.org_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,

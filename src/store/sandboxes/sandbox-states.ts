@@ -8,7 +8,7 @@ import type { RunId, SandboxId } from '../../domain/ids.ts'
 import { RESTART_LABEL } from '../../domain/sandboxes/restart.ts'
 import { uuids } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
-import type { Queryable } from '../postgres/database.ts'
+import type { Queryable, Transaction } from '../postgres/database.ts'
 import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-rows.ts'
 
@@ -20,8 +20,9 @@ import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-r
  */
 export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxStateRow[]> {
   const ordered = uuids([...new Set(ids)].toSorted())
-  const { rows } = await tx.query<Omit<SandboxStateRow, keyof OpenRun> & { readonly stopped_at: Date | null }>({
+  const locked = tx.query<Omit<SandboxStateRow, keyof OpenRun> & { readonly stopped_at: Date | null }>({
     name: 'sandboxStates.lock',
+    isRead: true,
     text: `SELECT s.id, s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral,
              s.visible_until IS NOT NULL AS is_hidden, s.stopped_at, s.vcpus, s.memory_mib, s.max_duration_secs, s.disk_size_mib,
              s.home_worker_id, s.restart_at, s.restart_count,
@@ -31,14 +32,16 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
            FROM unnest($1::uuid[]) AS w(id), LATERAL (SELECT * FROM sandboxes WHERE id = w.id FOR UPDATE) s`,
     values: [ordered],
   })
-  const { rows: runs } = await tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
+  const read = tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
     name: 'sandboxStates.openRuns',
+    isRead: true,
     text: `SELECT w.id AS sandbox_id, r.*, greatest(r.opened_at, r.started_at) AS latest_at
            FROM unnest($1::uuid[]) AS w(id), LATERAL (
              SELECT id AS run_id, worker_id, opened_at, placed_at, trace_parent, started_at, stop_cause
              FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
     values: [ordered],
   })
+  const [{ rows }, { rows: runs }] = await Promise.all([locked, read])
   const runOf = new Map(runs.map(({ sandbox_id, ...run }) => [sandbox_id, run]))
   return rows.map(({ stopped_at, ...row }) => {
     const run = runOf.get(row.id) ?? NO_RUN
@@ -111,9 +114,9 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
  * With a parameter as the limit, the planner expects one row and uses indexes, even if the tables are small when it
  * plans.
  */
-export async function writeTransitions(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
+export function writeTransitions(tx: Transaction, transitions: readonly TransitionWrite[]): void {
   const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]
-  await tx.query({ name: 'sandboxStates.write', text: WRITE, values })
+  tx.send({ name: 'sandboxStates.write', text: WRITE, values })
 }
 
 const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alias: 'r', first: 2 })} LIMIT $1::bigint),

@@ -88,39 +88,51 @@ export type Reservation = {
   readonly ports?: readonly PublishedPort[]
 }
 
+/** What is free on workers whose rows are locked. Each reservation takes from it. */
+export type FreeCapacity = {
+  /**
+   * Tries reservations in order, and returns for each whether it succeeded. A reservation succeeds if its worker may get runs
+   * and has enough capacity left after the earlier reservations.
+   */
+  reserve(reservations: readonly Reservation[]): readonly boolean[]
+}
+
 /**
- * Tries reservations in order, and returns for each whether it succeeded. A reservation succeeds if its worker may get
- * runs and has enough capacity left after the earlier reservations. The workers stay locked until the transaction ends,
- * so that other transactions see these reservations. Placements are chosen from a snapshot that may be old. Only this
- * check ensures that no worker gets more runs than it has capacity for.
+ * Locks workers until the transaction ends, so that other transactions see its reservations, and reads what is free there.
+ * Placements are chosen from a snapshot that may be old. Only this check ensures that no worker gets more runs than it has
+ * capacity for.
  */
-export async function reserve(
+export async function lockFree(
   tx: Queryable,
-  reservations: readonly Reservation[],
+  workers: readonly Pick<Reservation, 'worker_id' | 'ports'>[],
   now: Date,
-): Promise<readonly boolean[]> {
-  const ids = [...new Set(reservations.map(({ worker_id }) => worker_id))]
-  const { rows: workers } = await tx.query<ReservableWorker>({
-    name: 'capacity.lock',
-    text: `SELECT w.id, w.vcpus, w.memory_mib, ${DISK_CAPACITY} FROM workers w
+): Promise<FreeCapacity> {
+  const ids = [...new Set(workers.map(({ worker_id }) => worker_id))]
+  const publishing = workers.filter(({ ports }) => ports !== undefined).map(({ worker_id }) => worker_id)
+  const [{ rows: locked }, { rows: used }, taken] = await Promise.all([
+    tx.query<ReservableWorker>({
+      name: 'capacity.lock',
+      isRead: true,
+      text: `SELECT w.id, w.vcpus, w.memory_mib, ${DISK_CAPACITY} FROM workers w
            WHERE w.id = ANY($1::uuid[]) AND w.lease_expires_at > $2 AND ${MAY_GET_RUNS} ORDER BY w.id FOR NO KEY UPDATE`,
-    values: [ids, now],
-  })
-  // A second statement, after the locks, also sees the runs that earlier holders of the locks have committed.
-  const { rows: used } = await tx.query<UsedCapacity>({
-    name: 'capacity.used',
-    text: `SELECT w.id AS worker_id, u.vcpus, u.memory_mib, d.sized_disks_mib, d.default_disks
+      values: [ids, now],
+    }),
+    // A second statement, after the locks, also sees the runs that earlier holders of the locks have committed.
+    tx.query<UsedCapacity>({
+      name: 'capacity.used',
+      isRead: true,
+      text: `SELECT w.id AS worker_id, u.vcpus, u.memory_mib, d.sized_disks_mib, d.default_disks
            FROM unnest($1::uuid[]) AS w(id),
              LATERAL (SELECT coalesce(sum(vcpus), 0)::integer AS vcpus, coalesce(sum(memory_mib), 0)::integer AS memory_mib
                FROM runs WHERE worker_id = w.id AND ended_at IS NULL) u,
              LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d`,
-    values: [workers.map(({ id }) => id)],
-  })
-  const publishing = reservations.filter(({ ports }) => ports !== undefined).map(({ worker_id }) => worker_id)
-  const taken = await takenPorts(tx, publishing)
+      values: [ids],
+    }),
+    takenPorts(tx, publishing),
+  ])
   const usedOn = new Map(used.map((one) => [one.worker_id, one]))
-  const left = new Map(workers.map((worker) => [worker.id, leftOf(worker, usedOn.get(worker.id))]))
-  return reservations.map(({ worker_id, vcpus, memory_mib, disk_mib, ports = [] }) => {
+  const left = new Map(locked.map((worker) => [worker.id, leftOf(worker, usedOn.get(worker.id))]))
+  const tryOne = ({ worker_id, vcpus, memory_mib, disk_mib, ports = [] }: Reservation): boolean => {
     const worker = left.get(worker_id)
     if (worker === undefined) return false
     const diskMib = disk_mib ?? worker.default_disk_mib
@@ -133,7 +145,8 @@ export async function reserve(
     worker.memory_mib -= memory_mib
     worker.disk_mib -= diskMib
     return true
-  })
+  }
+  return { reserve: (reservations) => reservations.map(tryOne) }
 }
 
 type ReservableWorker = {
@@ -156,24 +169,17 @@ function leftOf({ vcpus, memory_mib, disk_mib, default_disk_mib }: ReservableWor
   }
 }
 
-/**
- * Whether there are new and waiting runs that need a worker. A placement pass has already tried a waiting run, but not
- * a new one.
- */
-export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: boolean }
-
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
 const IS_NEW = `${IS_PENDING} AND r.waits_since IS NULL`
 export const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 
-/** Which kinds of runs (new, waiting) need a worker now. */
-export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
-  const { rows } = await q.query<PendingKinds>({
-    name: 'capacity.pendingKinds',
-    text: `SELECT EXISTS (SELECT 1 FROM runs r WHERE ${IS_NEW}) AS has_new,
-             EXISTS (SELECT 1 FROM runs r WHERE ${IS_WAITING}) AS has_waiting`,
+/** Whether there are waiting runs. A placement pass has already tried a waiting run, but not a new one. */
+export async function hasWaiting(q: Queryable): Promise<boolean> {
+  const { rows } = await q.query<{ readonly has_waiting: boolean }>({
+    name: 'capacity.hasWaiting',
+    text: `SELECT EXISTS (SELECT 1 FROM runs r WHERE ${IS_WAITING}) AS has_waiting`,
   })
-  return rows[0] ?? { has_new: false, has_waiting: false }
+  return rows[0]?.has_waiting ?? false
 }
 
 /** A run that needs a worker. */

@@ -62,6 +62,7 @@ export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Pr
 export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'leads.lockIfHeld',
+    isRead: true,
     text: 'SELECT FROM leads WHERE name = $1 AND holder = $2 AND epoch = $3 FOR KEY SHARE',
     values: [name, holder, epoch],
   })

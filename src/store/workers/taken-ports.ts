@@ -10,6 +10,7 @@ export async function takenPorts(
   if (workers?.length === 0) return new Map()
   const { rows } = await q.query<{ readonly worker_id: WorkerId; readonly ports: readonly PublishedPort[] }>({
     name: 'takenPorts.list',
+    isRead: true,
     text: `SELECT r.worker_id, jsonb_agg(p.port) AS ports FROM runs r, jsonb_array_elements(r.ports) AS p(port)
            WHERE r.ended_at IS NULL AND r.ports IS NOT NULL AND ($1::uuid[] IS NULL OR r.worker_id = ANY($1)) GROUP BY r.worker_id`,
     values: [workers],

@@ -97,6 +97,7 @@ test("a worker gets its organization's credential and no other, even while the o
     name: 'n',
     org: 'o',
     network_allow: [],
+    has_credentials: true,
   } as const
   await save('busy.example', PASSWORD)
   const told = [caller, stranger].map(({ org_id }) => findRegistryAuth({ ...deps, db }, { ...order, org_id }))

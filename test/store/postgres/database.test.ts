@@ -94,6 +94,27 @@ describe('the database', () => {
     assert.equal(await countNotes(), 0)
   })
 
+  test('a statement that was only sent is committed with the others, or its error rolls them back', async () => {
+    const insert = (text: string) => ({ text: `insert into notes values ($1, $2)`, values: [ALPHA, text] })
+    await db.transaction(ALPHA, async (tx) => {
+      tx.send(insert('one'))
+      await tx.query({ text: 'select 1 as one', isRead: true })
+      tx.send(insert('two'))
+    })
+    assert.equal(await countNotes(), 2)
+    const failing = db.transaction(ALPHA, async (tx) => {
+      await tx.query(insert('three'))
+      tx.send({ text: 'select 1 / 0' })
+    })
+    await assert.rejects(failing, /division by zero/)
+    const refusing = db.transaction(ALPHA, async (tx) => {
+      tx.send(insert('four'))
+      await Promise.reject(new Error('refused'))
+    })
+    await assert.rejects(refusing, /refused/)
+    assert.equal(await countNotes(), 2)
+  })
+
   test('a transaction that deadlocks is retried, and both sides commit', async () => {
     await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'one'), ($1, 'two')`, values: [ALPHA] }))
     const gate = makeGate(2)
