@@ -1,6 +1,8 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import { makeBatch } from '../../lib/batch.ts'
+import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
+import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
@@ -29,10 +31,11 @@ type Results = Map<admissions.Admission, AdmissionResult>
 
 /**
  * Makes the function with which a process admits sandboxes in batches. More than two batches at a time, or batches of
- * more than 256 sandboxes, did not raise the rate of creates (2026-11).
+ * more than 256 sandboxes, did not raise the rate of creates (2026-11). Of large specifications, one is written at a time,
+ * organizations in turn: the bytes of a batch are copied and sent in one turn of the event loop.
  */
 export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
-  return makeBatch<admissions.Admission, AdmissionResult>({
+  const admit = makeBatch<admissions.Admission, AdmissionResult>({
     run: async (batch) => {
       const results = await admitBatch(deps, batch)
       deps.onEvents?.(batch.flatMap(({ events }, index) => (results[index]?.kind === 'admitted' ? events : [])))
@@ -43,6 +46,17 @@ export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch
     maxInFlight: 2,
     isBalanced: true,
   })
+  const oneByOne = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
+  return async (admission) => {
+    const { org_id, spec_json } = admission.sandbox
+    if (spec_json.length <= LARGE_TEXT) return admit(admission)
+    const release = await oneByOne.acquire(org_id)
+    try {
+      return await admit(admission)
+    } finally {
+      release?.()
+    }
+  }
 }
 
 /**

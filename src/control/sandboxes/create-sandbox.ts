@@ -8,7 +8,6 @@ import {
   type WorkerId,
 } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { renderSpecTexts } from '../../domain/spec/project-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
@@ -37,6 +36,7 @@ import { sealInterceptKey, sealSecretValues } from './seal-secrets.ts'
 import type { TransitionDeps } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 import { withdrawCreate } from './withdraw-create.ts'
+import { renderSpec, type SpecTexts } from './render-spec.ts'
 
 type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 'notifications'> &
   DefaultRegistryDeps &
@@ -138,10 +138,11 @@ async function admitSandbox(
   input: CreateSandboxCommand,
   abilities: readonly string[],
 ): Promise<Sandbox> {
+  const texts = await renderSpec(input.spec)
   for (let tried = 1; ; tried++) {
     const slug = input.slug ?? generateSlug((below) => randomBelow(deps.random, below))
     const volume_ids = await requireVolumes(deps, caller, input.spec)
-    const named = { ...input, slug, name: input.name ?? slug }
+    const named = { ...input, ...texts, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
     const admission = { sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) }
     const answer = await traceWork(deps, admissionSpan(sandbox, input), () => deps.admitInBatch(admission))
@@ -209,7 +210,7 @@ async function requireCredential(
 function newSandbox(
   deps: CreateDeps,
   caller: Caller,
-  input: CreateSandboxCommand & { readonly slug: string; readonly name: string },
+  input: CreateSandboxCommand & SpecTexts & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
 ): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input
@@ -230,7 +231,8 @@ function newSandbox(
     max_duration_secs: spec.lifecycle.max_duration_secs,
     abilities,
     labels: spec.labels,
-    ...renderSpecTexts(spec),
+    spec_json: input.spec_json,
+    projection_json: input.projection_json,
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
     secrets_sealed: sealSecretValues(deps.seal, id, input.secretValues ?? new Map()),

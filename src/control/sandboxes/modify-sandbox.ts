@@ -2,7 +2,6 @@ import { isDeepStrictEqual } from 'node:util'
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
-import { renderSpecTexts } from '../../domain/spec/project-spec.ts'
 import type { NormalizedPatch } from '../../domain/spec/normalize-secret-patch.ts'
 import { blockingChange, planSecrets, type SecretsPlan } from '../../domain/spec/secret-plan.ts'
 import { resolveSecrets, type Secret } from '../../domain/spec/secrets.ts'
@@ -16,6 +15,7 @@ import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxe
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { sealRunSecrets, sealSecretValues } from './seal-secrets.ts'
 import { openState, secretsToKeep, type OpenedState } from './secrets-state.ts'
+import { renderSpec } from './render-spec.ts'
 
 /** What a modification changes, or would change. */
 export type Modification = Pick<SecretsPlan, 'changes' | 'conflicts'> & {
@@ -92,7 +92,8 @@ async function apply(deps: ModifyDeps, tx: Queryable, { caller, id, input }: Cha
   if (kept !== null && row.open_run_id !== null)
     await sandboxSecrets.writeOfRun(tx, row.open_run_id, sealRunSecrets(deps.seal, row.open_run_id, kept))
   const secrets_sealed = sealSecretValues(deps.seal, id, values)
-  await sandboxSecrets.write(tx, id, { ...renderSpecTexts(spec), secrets_sealed, hasSecrets: next.length > 0, isLive })
+  const texts = await renderSpec(spec)
+  await sandboxSecrets.write(tx, id, { ...texts, secrets_sealed, hasSecrets: next.length > 0, isLive })
   const payload = { sandbox_id: id, name: sandbox, changes: changes.map(describeChange) }
   const { org_id, actor } = caller
   await recordEvent(deps, tx, { org_id, actor, event_type: 'sandbox_secrets_changed', payload })

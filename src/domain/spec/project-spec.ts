@@ -159,11 +159,3 @@ function projectMount(mount: Mount): MountProjection {
       return { type: 'DiskImage', guest, format: pascalCase(mount.format), options, fstype: mount.fstype }
   }
 }
-
-/** A specification as JSON texts: as it is stored, and as replies show it. */
-export type SpecTexts = { readonly spec_json: string; readonly projection_json: string }
-
-/** Renders the whole specification for the store, and its projection for replies. */
-export function renderSpecTexts(spec: SandboxSpec): SpecTexts {
-  return { spec_json: JSON.stringify(spec), projection_json: JSON.stringify(projectSpec(spec)) }
-}

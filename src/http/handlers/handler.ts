@@ -11,6 +11,7 @@ import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
+import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 
 /**
  * A request whose caller is authenticated. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing
@@ -90,15 +91,15 @@ export function makeHandlerFactory(compileSchema: SchemaCompiler): HandlerFactor
     const parseOfQuery = compileSchema(operation.query, 'query')
     const parseBody = compileSchema(operation.body, 'body')
     const takesBody: boolean = operation.body !== noBody
-    return (raw) =>
-      serve(
-        {
-          params: parseParams(raw.params),
-          query: parseQuery(raw.url, operation.query, parseOfQuery),
-          body: parseBody(operation.takes === 'bytes' ? {} : takesBody ? raw.body : (raw.body ?? {})),
-        },
-        raw,
-      )
+    return (raw) => {
+      const request = {
+        params: parseParams(raw.params),
+        query: parseQuery(raw.url, operation.query, parseOfQuery),
+        body: parseBody(operation.takes === 'bytes' ? {} : takesBody ? raw.body : (raw.body ?? {})),
+      }
+      const isLarge = Number(raw.headers['content-length'] ?? 0) > LARGE_TEXT
+      return isLarge ? nextTurn().then(() => serve(request, raw)) : serve(request, raw)
+    }
   }
 }
 

@@ -2,7 +2,8 @@ import { Socket } from 'node:net'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
-import { parseJson } from './parse-json.ts'
+import { parseJson, parseLargeJson } from './parse-json.ts'
+import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 
 /** Reads request bodies: as strict JSON, or as streams for operations that take bytes. */
 
@@ -23,8 +24,8 @@ export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentB
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
     const bytes = typeof body === 'string' ? Buffer.from(body) : body
     if (request.headers['idempotency-key'] !== undefined) onIdempotentBody(request, bytes)
-    const parse = (): unknown => (bytes.length === 0 ? undefined : parseJsonBody(request, bytes))
-    queue.parse({ sender: senderOf(request), bytes: bytes.length }, parse, done)
+    if (bytes.length > LARGE_TEXT) void queue.parse(senderOf(request), () => parseLargeBody(request, bytes), done)
+    else callDone(() => (bytes.length === 0 ? undefined : parseJsonBody(request, bytes)), done)
   })
   app.addContentTypeParser('*', (request, _payload, done) => {
     if (request.headers['content-length'] === '0') done(null, undefined)
@@ -36,48 +37,54 @@ export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentB
  * Parses a body of strict JSON. Throws `unsupported_media_type` for a content encoding or for a charset other than
  * UTF-8. Throws `invalid_request` as `parseJson` does.
  */
-export function parseJsonBody({ headers }: Pick<FastifyRequest, 'headers'>, body: Buffer): unknown {
+export function parseJsonBody(request: Pick<FastifyRequest, 'headers'>, body: Buffer): unknown {
+  requirePlainUtf8(request)
+  return parseJson(body)
+}
+
+function parseLargeBody(request: Pick<FastifyRequest, 'headers'>, body: Buffer): Promise<unknown> {
+  requirePlainUtf8(request)
+  return parseLargeJson(body)
+}
+
+function requirePlainUtf8({ headers }: Pick<FastifyRequest, 'headers'>): void {
   const charset = /;\s*charset="?([^;"\s]+)/i.exec(headers['content-type'] ?? '')?.[1]?.toLowerCase() ?? 'utf-8'
   if (charset !== 'utf-8' && charset !== 'utf8' && charset !== 'us-ascii')
     throw unsupportedMediaType(`the charset ${charset}`)
   const encoding = headers['content-encoding'] ?? 'identity'
   if (encoding !== 'identity') throw unsupportedMediaType(`the content encoding ${encoding}`)
-  return parseJson(body)
 }
-
-/**
- * The size from which a body is large, in bytes. Parsing a smaller body takes no longer than serving a usual request.
- */
-const LARGE_BYTES = 64 * 1024
 
 type Done = (error: Error | null, value?: unknown) => void
 
 type BodyQueue = {
-  /** Calls `done` with the result or the error of `parse`: at once for a small body, in turn for a large body. */
-  parse(body: { readonly sender: string; readonly bytes: number }, parse: () => unknown, done: Done): void
+  /** Calls `done` with the result or the error of `parse`, when it is the sender's turn. Never rejects. */
+  parse(sender: string, parse: () => Promise<unknown>, done: Done): Promise<void>
 }
 
 /**
- * Creates a queue that parses large bodies one at a time, senders in turn. Between two bodies, the process serves other
- * requests. Otherwise several bodies that arrive together would block it for the sum of their times: 4 MiB of JSON take
+ * Creates a queue that parses large bodies one at a time, senders in turn. Between two bodies, and between the steps of one, the
+ * process serves other requests. Otherwise it would serve none for the sum of their times: 4 MiB of JSON take
  * about 100 ms (2026-11). The limit on an organization's body bytes also bounds this queue.
  */
 function makeBodyQueue(): BodyQueue {
   const semaphore = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   return {
-    parse({ sender, bytes }, parse, done) {
-      if (bytes <= LARGE_BYTES) callDone(parse, done)
-      else void parseInTurn(sender, parse, done) // never rejects: `done` gets every error
+    async parse(sender, parse, done) {
+      const release = await semaphore.acquire(sender)
+      await nextTurn()
+      const [parsed] = await Promise.allSettled([(async () => parse())()])
+      await nextTurn()
+      callDone(() => valueOf(parsed), done) // also runs the handler up to its first `await`
+      await nextTurn()
+      release?.()
     },
   }
+}
 
-  async function parseInTurn(sender: string, parse: () => unknown, done: Done): Promise<void> {
-    const release = await semaphore.acquire(sender)
-    setImmediate(() => {
-      callDone(parse, done) // also runs the handler up to its first `await`
-      setImmediate(() => release?.())
-    })
-  }
+function valueOf(parsed: PromiseSettledResult<unknown>): unknown {
+  if (parsed.status === 'rejected') throw parsed.reason
+  return parsed.value
 }
 
 function callDone(parse: () => unknown, done: Done): void {

@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer'
 import { refusalProblem } from '../../domain/refusal.ts'
+import { nextTurn } from '../../lib/next-turn.ts'
 
 /** The deepest nesting of lists and objects in a body. The API's own schemas are less than 10 deep. */
 export const DEPTH_MAX = 32
@@ -16,10 +17,24 @@ export const KEYS_MAX = 4096
  * would fail.
  */
 export function parseJson(body: Buffer): unknown {
+  return parseChecked(checkedTextOf(body))
+}
+
+/** The same for a large body. Its check and its parsing have a turn of the event loop each. */
+export async function parseLargeJson(body: Buffer): Promise<unknown> {
+  const text = checkedTextOf(body)
+  await nextTurn()
+  return parseChecked(text)
+}
+
+function checkedTextOf(body: Buffer): string {
   if (!isUtf8(body)) refuse('body', 'bytes that are not UTF-8', 'JSON in UTF-8')
   const text = body.toString('utf8')
   const bad = findBadStructure(text)
-  if (bad !== null) refuse(bad.field, bad.seen, bad.accepted)
+  return bad === null ? text : refuse(bad.field, bad.seen, bad.accepted)
+}
+
+function parseChecked(text: string): unknown {
   const value = parseText(text)
   // Only an escape sequence can contain what PostgreSQL can't store, so most bodies need no second check.
   if (text.includes('\\u')) refuseUnstorable(value, '')

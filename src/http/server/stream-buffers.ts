@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream'
-import { setImmediate } from 'node:timers/promises'
+import { nextTurn } from '../../lib/next-turn.ts'
 
 /** How many bytes are written at once. The kernel copies them in some 0.05 ms (2026-11). */
 const PIECE_BYTES = 64 * 1024
@@ -15,7 +15,7 @@ export function streamBuffers(buffers: readonly Buffer[]): Readable {
 async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {
   for (const buffer of buffers) {
     for (let at = 0; at < buffer.length; at += PIECE_BYTES) {
-      await setImmediate()
+      await nextTurn()
       yield buffer.subarray(at, at + PIECE_BYTES)
     }
   }

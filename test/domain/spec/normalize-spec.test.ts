@@ -4,7 +4,8 @@ import fc from 'fast-check'
 import { CreateSandboxInput } from '../../../src/contract/sandboxes/spec-input.ts'
 import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
 import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
-import { projectSpec, renderSpecTexts } from '../../../src/domain/spec/project-spec.ts'
+import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
+import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { Refusal } from '../../../src/domain/refusal.ts'
 import type { NetworkPolicy, Rule } from '../../../src/domain/spec/spec.ts'
 import type { NetworkInput, SpecInput } from '../../../src/domain/spec/spec-input.ts'
@@ -51,11 +52,11 @@ test('the projection of any accepted specification fits our reply schema and tha
   )
 })
 
-test('the stored text of a specification is its JSON, and the text for replies is exactly the JSON of its projection', () => {
-  fc.assert(
-    fc.property(specInputs, (input) => {
+test('the stored text of a specification is its JSON, and the text for replies is exactly the JSON of its projection', async () => {
+  await fc.assert(
+    fc.asyncProperty(specInputs, async (input) => {
       const { spec } = normalized(input)
-      const { spec_json, projection_json } = renderSpecTexts(spec)
+      const { spec_json, projection_json } = await renderSpec(spec)
       assert.deepEqual(JSON.parse(spec_json), JSON.parse(JSON.stringify(spec)))
       assert.equal(projection_json, JSON.stringify(projectSpec(spec)))
     }),

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/parse-json.ts'
+import { DEPTH_MAX, findBadStructure, parseJson, parseLargeJson } from '../../../src/http/requests/parse-json.ts'
 
 test('no JSON text without a double key, __proto__ or deep nesting is refused, however it is spaced and escaped', () => {
   fc.assert(
@@ -34,4 +34,16 @@ test('nesting up to the limit is accepted and one level more is not', () => {
 test('the check of the structure throws for no text, even if it is not JSON', () => {
   fc.assert(fc.property(fc.string(), (text) => void findBadStructure(text)))
   for (const text of ['"', '"\\', '{"', '{"a', '{"\\u12":', ']]]', '{"a\\x":1,"a\\x":1}']) findBadStructure(text)
+})
+
+test('a large body is parsed and refused as a small one is', async () => {
+  const settle = async (parse: () => unknown) => {
+    const [result] = await Promise.allSettled([(async () => parse())()])
+    return result
+  }
+  const bodies = ['{"a":[1,"\\u00e4"]}', '{"a":1,"a":2}', '{"a":', '["\\u0000"]', '["\\ud800"]', '"\\', ''].map(
+    (text) => Buffer.from(text),
+  )
+  for (const body of [...bodies, Buffer.from('"\xff"', 'latin1')])
+    assert.deepEqual(await settle(() => parseLargeJson(body)), await settle(() => parseJson(body)), body.toString())
 })
