@@ -74,6 +74,19 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   return Object.fromEntries(entries) as Config // `read` parsed each value with the setting of that name
 }
 
+/** The settings that flags and environment variables give, as texts by their variables. `readConfig` reads them as variables. */
+export function givenSettings(
+  env: NodeJS.ProcessEnv,
+  flags: Readonly<Record<string, string | undefined>>,
+): Readonly<Record<string, string>> {
+  const settings: readonly Setting<unknown>[] = Object.values(SETTINGS)
+  const given = settings.flatMap(({ flag, variable }) => {
+    const text = (flag === null ? undefined : flags[flag]) ?? readVariable(env, variable)
+    return text === undefined ? [] : [[variable, text] as const]
+  })
+  return Object.fromEntries(given)
+}
+
 /** Reads a variable. An empty one counts as not given. Those of other programs' proxies are common in lower case too. */
 function readVariable(env: NodeJS.ProcessEnv, variable: string): string | undefined {
   const names = variable.endsWith('_PROXY') ? [variable, variable.toLowerCase()] : [variable]

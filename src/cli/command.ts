@@ -1,9 +1,11 @@
 import { Option, type Command } from 'commander'
-import { readConfig, SETTINGS, type Config, type FlagSetting } from '../config.ts'
+import { givenSettings, readConfig, SETTINGS, type Config, type FlagSetting } from '../config.ts'
 
 /** The arguments and flags with which a command was called. */
 export type Call = {
   readonly config: Config
+  /** The settings that were given, by flags or variables, as texts by their variables. */
+  readonly given: Readonly<Record<string, string>>
   /** The positional arguments, without flags. */
   readonly args: readonly string[]
   /** The values of flags that take a text, by the flag's name without dashes. */
@@ -31,7 +33,13 @@ function readCall(command: Command): Call {
   const texts = Object.fromEntries(flags.filter((flag): flag is [string, string] => typeof flag[1] === 'string'))
   const switches = new Set(flags.filter(([, value]) => value === true).map(([name]) => name))
   const given = { ...texts, ...Object.fromEntries([...switches].map((name) => [name, 'true'])) }
-  return { config: readConfig(process.env, given), args: command.args, texts, switches }
+  return {
+    config: readConfig(process.env, given),
+    given: givenSettings(process.env, given),
+    args: command.args,
+    texts,
+    switches,
+  }
 }
 
 /**

@@ -9,7 +9,7 @@ import { findDataFolderOwner, holdsDataFolder, lockDataFolder } from '../../stor
 import { stopLeftServer } from '../../store/embedded/embedded-server.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 import { printStatus } from '../print-status.ts'
-import { isDataFolder, openDataFolder } from '../server/data-folder.ts'
+import { isDataFolder, localWorkerFolder, openDataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { cleanMachine } from '../worker/clean-machine.ts'
 
@@ -39,7 +39,7 @@ async function runDown({ config }: Call): Promise<void> {
 export async function takeDown(config: Config): Promise<Disposable> {
   const log = openLog(config)
   const database = join(config.dataDir, 'database')
-  for (const folder of [config.dataDir, database]) await endOwner(folder)
+  for (const folder of [config.dataDir, database, localWorkerFolder(config.dataDir)]) await endOwner(folder)
   const lock = lockDataFolder(config.dataDir)
   try {
     const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)

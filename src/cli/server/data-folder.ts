@@ -10,7 +10,7 @@ export type DataFolder = {
   readonly path: string
   /** The key that encrypts secrets in database tables: 32 bytes. */
   readonly sealingKey: Buffer
-  /** The credential of the worker that runs inside `up`. */
+  /** The credential of the worker of `up`. */
   readonly workerCredential: string
   /**
    * The installation's id. It distinguishes the devices, namespaces, mounts and cgroups of this installation from those of
@@ -43,9 +43,15 @@ export const DATA_FOLDER_ENTRIES = [
   'tls-certificate.pem',
   'vm',
   'volumes',
+  'worker',
   'worker.credential',
   'worker.json',
 ] as const
+
+/** The folder that the worker of `up` locks while its process lives. */
+export function localWorkerFolder(dataDir: string): string {
+  return join(dataDir, 'worker')
+}
 
 /** Whether a server or a worker of Sandyard has used this folder. */
 export function isDataFolder(path: string): boolean {

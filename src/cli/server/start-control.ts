@@ -80,6 +80,8 @@ export type RunningControl = {
   readonly others: number
   /** The metrics of this process, which its API shows. */
   readonly metrics: Registry
+  /** Adds to `/metrics` what a function reads from another process, in the text format. */
+  addMetrics(read: () => Promise<string>): void
   /** Adds a check to `/readyz`. The check resolves with the reason why the process is not ready, or with null. */
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
@@ -173,6 +175,7 @@ export async function startControl(
   })
 
   const checks = readinessOf(store, log)
+  const moreMetrics: (() => Promise<string>)[] = []
   const unreadyReasons = async () =>
     (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null)
   addServerMetrics(metrics, {
@@ -212,6 +215,7 @@ export async function startControl(
     log,
     uuids,
     metrics,
+    readMoreMetrics: async () => (await Promise.all(moreMetrics.map((read) => read()))).join(''),
     metricsKey: config.metricsKey,
     unreadyReasons,
     ...(tracing === null ? {} : { traceRequest: makeRequestTracer(tracing.tracer, systemClock) }),
@@ -279,6 +283,7 @@ export async function startControl(
     fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,
+    addMetrics: (read) => moreMetrics.push(read),
     addReadiness: (check) => checks.push(check),
     [Symbol.asyncDispose]: () => closing.disposeAsync(),
   }

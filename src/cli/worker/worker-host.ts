@@ -54,11 +54,15 @@ export type WorkerHost = {
   readonly peers: { openSnapshotFiles: OpenSnapshotFiles | null }
 }
 
-export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
+export type WorkerHostDeps = {
+  readonly config: Config
+  readonly folder: Pick<DataFolder, 'path' | 'namePrefix'>
+  readonly log: Log
+}
 
 /**
  * Opens the driver, the volume storage and the logs of this machine, and prints which driver and storage are used. Pass
- * `fencesItself: false` only if worker and control plane are one process: then no other worker can run the same sandboxes.
+ * `fencesItself: false` only for the worker of `up`, which reports that its runs outlive it: nobody starts them elsewhere meanwhile.
  * `metrics` gets the metrics of the machine. Rejects when no driver works on this machine.
  */
 export async function openWorkerHost(

@@ -137,7 +137,7 @@ export function volumesKey({ namePrefix }: Pick<DataFolder, 'namePrefix'>): stri
 }
 
 /** Opens the volume storage of an installation. Rejects when existing volumes can't be reached. */
-export function openVolumes(config: Config, folder: DataFolder, log: Log): Promise<VolumeStorage> {
+export function openVolumes(config: Config, folder: Pick<DataFolder, 'namePrefix'>, log: Log): Promise<VolumeStorage> {
   const settings = { ...volumeStorageConfig(config), key: volumesKey(folder) }
   return openVolumeStorage(settings, {
     uidShift: UID_SHIFT,
@@ -169,7 +169,7 @@ export function openMetrics(config: Config, log: Log): Promise<SandboxMetrics> {
 
 /** What is needed to open a driver. */
 export type DriverDeps = {
-  readonly folder: DataFolder
+  readonly folder: Pick<DataFolder, 'path' | 'namePrefix'>
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>

@@ -11,7 +11,7 @@ export type ConnectNear = (
   signal: AbortSignal,
 ) => Promise<Duplex | null>
 
-/** The workers in this process. Connections to their sandboxes need no channel over the network. */
+/** The workers on this machine whose process hands over sockets. Connections to their sandboxes need no channel over the network. */
 export type NearWorkers = {
   /** Adds a worker. The returned function removes it. */
   add(worker: WorkerId, connect: ConnectNear): () => void

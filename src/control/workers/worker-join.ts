@@ -12,7 +12,7 @@ import * as joinTokens from '../../store/workers/join-tokens.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 
 /**
- * Registers the worker that runs in this process and returns its id. Uses the worker with this credential, whatever its
+ * Registers the worker that this program starts and returns its id. Uses the worker with this credential, whatever its
  * name. Otherwise uses the worker with this name, which gets the credential. Otherwise creates a worker. May be
  * repeated.
  */
@@ -26,6 +26,14 @@ export async function registerWorker(
     const [known] = await workers.findByCredentials(q, [worker.credentialSha256])
     return known?.id ?? (await workers.register(q, worker))
   })
+}
+
+/**
+ * Notes that the runs of a worker no longer go on without it: they are declared lost unless it reports within its lease. May be
+ * repeated.
+ */
+export async function endRunsWithWorker({ db }: Pick<WriteDeps, 'db'>, worker: WorkerId): Promise<void> {
+  await db.asSystem((q) => workers.endRunsWithWorker(q, worker))
 }
 
 /**

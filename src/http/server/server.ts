@@ -32,6 +32,8 @@ export type ServerDeps = {
   readonly log: Log
   readonly uuids: Uuids
   readonly metrics: Registry
+  /** Reads metrics of other processes, in the text format. Their names differ from those of `metrics`. */
+  readonly readMoreMetrics?: () => Promise<string>
   /** The bearer token for the metrics. Null or absent: only direct clients on the same machine get them. */
   readonly metricsKey?: string | null
   /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */

@@ -10,6 +10,8 @@ import { streamBuffers } from './stream-buffers.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry
+  /** Reads metrics of other processes, in the text format. Their names differ from those of `metrics`. */
+  readonly readMoreMetrics?: () => Promise<string>
   /** The bearer token for the metrics. Null or absent: only direct clients on the same machine get them. */
   readonly metricsKey?: string | null
   /** The reasons why the process can't serve requests, as readable texts. Empty if it can. */
@@ -25,6 +27,8 @@ export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): 
   // These requests need no key and have no rate limit. Therefore concurrent requests share one query of the database.
   const checks = makeSingleFlight<readonly string[]>()
   const scrapes = makeSingleFlight<string>()
+  const readMetrics = async (): Promise<string> =>
+    (await Promise.all([deps.metrics.metrics(), deps.readMoreMetrics?.() ?? ''])).join('')
   app.get(OPERATIONS.get_health.path, (_request, reply) => reply.type(JSON_TYPE).send('{"status":"ok"}'))
   app.get(OPERATIONS.get_readiness.path, async (_request, reply) => {
     const reasons = await checks.join('readiness', () => deps.unreadyReasons()).result
@@ -34,7 +38,7 @@ export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): 
   })
   app.get(OPERATIONS.get_metrics.path, async (request, reply) => {
     requireMetricsAccess(request, deps.metricsKey ?? null)
-    return reply.type(deps.metrics.contentType).send(await scrapes.join('metrics', () => deps.metrics.metrics()).result)
+    return reply.type(deps.metrics.contentType).send(await scrapes.join('metrics', readMetrics).result)
   })
   app.get(OPERATIONS.get_document.path, (_request, reply) =>
     reply

@@ -182,6 +182,11 @@ export async function listSilent(q: Queryable, deadline: Date): Promise<readonly
   return rows
 }
 
+/** Drops what a worker reported about its runs, that they go on without it. */
+export async function endRunsWithWorker(q: Queryable, id: WorkerId): Promise<void> {
+  await q.query({ text: "UPDATE workers SET driver = driver - 'runs_outlive_worker' WHERE id = $1", values: [id] })
+}
+
 /**
  * Whether a worker has not reported since `listSilent` read it. If so, locks its row, so that its next report waits
  * until the transaction ends.

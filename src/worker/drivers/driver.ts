@@ -66,9 +66,9 @@ export interface Driver {
   /** Opens a stream that carries the agent protocol for one client. Rejects when the run is not running. */
   openChannel(run: RunId): Promise<Duplex>
   /**
-   * Opens a connection to a loopback address of a running sandbox, as a socket of this process: the shortest way for a program that
-   * is in the same process. Its traffic counts as a use of the sandbox. Resolves with null where only a channel can connect.
-   * Rejects with the reason. Absent: the driver has no such sockets.
+   * Opens a connection to a loopback address of a running sandbox, as a socket of this process: the shortest way for a program on the
+   * same machine. Resolves with null where only a channel can connect. Rejects with the reason. Absent: the driver has no such
+   * sockets.
    */
   readonly connect?: ConnectNear
   /** Calls `onChange` within a second after the result of `list` changes. The returned function ends the calls. */
@@ -85,7 +85,10 @@ export type ConnectNear = (
   run: RunId,
   target: { readonly host: string; readonly port: number },
   signal: AbortSignal,
-) => Promise<Socket | null>
+) => Promise<NearConnection | null>
+
+/** A connection to a sandbox. `touch` notes that it is used. Whoever has the socket calls it while bytes pass. */
+export type NearConnection = { readonly socket: Socket; touch(): void }
 
 /** What the writable layer of a running sandbox takes of the machine's disk. */
 export type RunDisk = { readonly run_id: RunId; readonly takenBytes: number }

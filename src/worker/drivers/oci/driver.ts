@@ -29,7 +29,6 @@ import { assertMachineUsable, probeMachine } from './run/probe.ts'
 import { removeMounts } from './run/release.ts'
 import { parseHardLimits, sandboxHardLimits } from './users/rlimits.ts'
 import { makeRunActivity } from '../shared/run-activity.ts'
-import { touchWhileUsed } from './run/touch-while-used.ts'
 import { observeRun } from './run/run-phase.ts'
 import { containerIdOf, openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { reportRefusals } from '../shared/report-refusals.ts'
@@ -112,7 +111,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     async connect(run, target, signal) {
       const { container } = await runningContainer(run)
       const socket = await input.connectGuest(container, target, signal)
-      return socket === null ? null : touchWhileUsed(socket, () => activity.touch(run))
+      return socket === null ? null : { socket, touch: () => activity.touch(run) }
     },
     watch: (onChange) => supervisor.watch(onChange),
     pools: () => [
