@@ -2,7 +2,7 @@ import { openAgentChannel, runProgram } from './support/agent-channel.ts'
 import { startCloud } from './support/cloud.ts'
 import { formatNumber } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import { readProcessMemory } from './support/process-memory.ts'
+import { findParts, readProcessMemory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
@@ -20,18 +20,22 @@ export async function benchChannels(): Promise<readonly ResultRow[]> {
   const first = await openAgentChannel(cloud, id)
   await runProgram(first, 'true')
   await pause(SETTLE_MS)
-  const before = await readProcessMemory(cloud.pid)
+  const pssMib = async (): Promise<number> => {
+    const parts = [cloud.pid, ...(await findParts(cloud.pid)).worker]
+    return (await Promise.all(parts.map(readProcessMemory))).reduce((sum, part) => sum + part.pssMib, 0)
+  }
+  const before = await pssMib()
   const beganMs = performance.now()
   const channels = await Promise.all(Array.from({ length: CHANNELS }, () => openAgentChannel(cloud, id)))
   const openMs = performance.now() - beganMs
   await pause(SETTLE_MS)
-  const idle = await readProcessMemory(cloud.pid)
+  const idle = await pssMib()
   const ranFromMs = performance.now()
   await Promise.all(channels.map((channel) => runProgram(channel, 'true')))
   const ranMs = performance.now() - ranFromMs
   for (const channel of [first, ...channels]) channel.close()
   const told = { benchmark: 'channels', limit: '', ratio: null, goal: '', isMet: null }
-  const perChannelKib = ((idle.pssMib - before.pssMib) * 1024) / CHANNELS
+  const perChannelKib = ((idle - before) * 1024) / CHANNELS
   return [
     {
       ...told,

@@ -19,6 +19,21 @@ export async function findDescendants(pid: number): Promise<readonly number[]> {
   return below(pid)
 }
 
+/** The processes that a server has started. Those of the worker are its process and its helpers. */
+export async function findParts(
+  server: number,
+): Promise<{ readonly postgres: readonly number[]; readonly worker: readonly number[] }> {
+  const pids = await findDescendants(server)
+  const programs = await Promise.all(pids.map(async (pid) => ({ pid, name: await programOf(pid) })))
+  const postgres = programs.filter(({ name }) => name.includes('postgres')).map(({ pid }) => pid)
+  return { postgres, worker: pids.filter((pid) => !postgres.includes(pid)) }
+}
+
+/** The command line of a process. Empty if it has ended. */
+async function programOf(pid: number): Promise<string> {
+  return (await readFile(`/proc/${String(pid)}/cmdline`, 'utf8').catch(() => '')).split('\0')[0] ?? ''
+}
+
 async function parentOf(pid: number): Promise<number> {
   try {
     const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')

@@ -27,6 +27,8 @@ type Callbacks = {
   readonly onUnusable: (message: string) => void
 }
 
+/** Node keeps compiled code there, as cli.ts says. By a variable, it also finds the program's own file there. */
+const COMPILE_CACHE = join(import.meta.dirname, '..', '..', '..', '.setup', 'compile-cache')
 const PROGRAM = join(import.meta.dirname, `worker-process${extname(import.meta.filename)}`)
 
 /** Starts a process of the worker, with nothing secret on its command line or in its environment. */
@@ -35,7 +37,7 @@ export function startWorkerProcess(start: WorkerStart, { onOpened, onReady, onUn
   const child = spawn(file, args, {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
     serialization: 'advanced',
-    env: environmentWithoutSettings(process.env),
+    env: { ...environmentWithoutSettings(process.env), NODE_COMPILE_CACHE: COMPILE_CACHE },
     detached: true, // keeps Ctrl-C in the terminal of `up` from it
   })
   const tell = (order: WorkerOrder): void => {
@@ -46,7 +48,7 @@ export function startWorkerProcess(start: WorkerStart, { onOpened, onReady, onUn
   let lastScrape = 0
   let { fingerprint } = start
   child.on('message', (message, handle) => {
-    const event = message as WorkerEvent // sent by run-worker-process.ts
+    const event = message as WorkerEvent // sent by worker-process.ts
     if (event.kind === 'opened') onOpened(event.connects ? near.connect : null)
     else if (event.kind === 'ready') onReady()
     else if (event.kind === 'unusable') onUnusable(event.message)
