@@ -3,7 +3,6 @@
  * over the pipe between them, and it ends when that pipe is closed.
  */
 import { mkdir } from 'node:fs/promises'
-import type { Socket } from 'node:net'
 import { Registry } from 'prom-client'
 import { readConfig, type Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -29,8 +28,9 @@ import {
   type WorkerHostDeps,
 } from '../worker/worker-host.ts'
 import { incarnationFilePath } from '../worker/worker-storage.ts'
-import type { WorkerEvent, WorkerOrder, WorkerStart } from './messages.ts'
-import { makeConnectionServer, type ConnectionServer } from './serve-connections.ts'
+import type { WorkerStart } from './messages.ts'
+import { makeConnectionServer } from './serve-connections.ts'
+import { openSupervisorPipe } from './supervisor-pipe.ts'
 
 /** How often, and how long apart, the lock of an earlier worker's process is tried: it was killed just now. */
 const LOCK_TRIES = 200
@@ -39,39 +39,16 @@ const LOCK_PAUSE_MS = 50
 process.title = 'sandyard: worker'
 // `up` decides when its worker ends. A service manager, or a terminal, sends its signals to both of them.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => undefined)
-process.on('disconnect', () => process.exit(1)) // `up` has ended: the next one starts a worker
 
-const stopping = new AbortController()
-const started = Promise.withResolvers<WorkerStart>()
 const metrics = new Registry()
-let fingerprint: string | null = null
-let connections: ConnectionServer | null = null
-
-process.on('message', (order: WorkerOrder) => {
-  if (order.kind === 'start') {
-    fingerprint = order.start.fingerprint
-    started.resolve(order.start)
-  } else if (order.kind === 'fingerprint') fingerprint = order.fingerprint
-  else if (order.kind === 'stop') stopping.abort(new Error('`up` ends its worker'))
-  else if (order.kind === 'metrics') void answerMetrics(order.id)
-  else connections?.serve(order)
-})
+const pipe = openSupervisorPipe(() => metrics.metrics())
 const exitCode = await run()
-process.removeAllListeners('disconnect')
-if (process.connected) process.disconnect() // after what was sent
+pipe.close()
 process.exit(exitCode)
-
-function tell(event: WorkerEvent, socket?: Socket): void {
-  process.send?.(event, socket, {}, () => undefined) // if `up` has ended, `disconnect` follows
-}
-
-async function answerMetrics(id: number): Promise<void> {
-  tell({ kind: 'metrics', id, text: await metrics.metrics().catch(() => '') })
-}
 
 /** Runs the worker until `up` stops it. Resolves with the exit code. */
 async function run(): Promise<number> {
-  const start = await started.promise
+  const start = await pipe.started
   const config = readConfig(start.settings, {})
   const log = rateLimitedLog(openLog(config), systemClock)
   try {
@@ -97,7 +74,7 @@ async function openHost(config: Config, deps: Omit<WorkerHostDeps, 'config'>): P
     return await openWorkerHost({ config, ...deps }, { fencesItself: false, metrics })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
-    tell({ kind: 'unusable', message: error instanceof Error ? error.message : String(error) })
+    pipe.tell({ kind: 'unusable', message: error instanceof Error ? error.message : String(error) })
     return null
   }
 }
@@ -106,16 +83,17 @@ type Opened = { readonly host: WorkerHost; readonly start: WorkerStart; readonly
 
 async function runUntilStopped(config: Config, { host, start, log }: Opened): Promise<void> {
   const { connect } = host.driver
-  if (connect !== undefined) connections = makeConnectionServer({ connect, tell })
-  tell({ kind: 'opened', connects: connect !== undefined })
+  if (connect !== undefined)
+    pipe.serveConnections(makeConnectionServer({ connect, tell: (event, socket) => pipe.tell(event, socket) }))
+  pipe.tell({ kind: 'opened', connects: connect !== undefined })
   const failed = new AbortController()
-  const signal = AbortSignal.any([stopping.signal, failed.signal])
+  const signal = AbortSignal.any([pipe.stopping, failed.signal])
   const synced = Promise.withResolvers<void>()
   const identity = {
     worker_id: start.worker_id,
     incarnation: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
     controlPlane: withSyncMetrics(metrics, {
-      controlPlane: makeControlPlane({ url: start.url, credential: start.credential, pin: () => fingerprint }),
+      controlPlane: makeControlPlane({ url: start.url, credential: start.credential, pin: () => pipe.fingerprint() }),
       clock: systemClock,
     }),
     onSynced: () => synced.resolve(),
@@ -123,7 +101,7 @@ async function runUntilStopped(config: Config, { host, start, log }: Opened): Pr
   const prepare = async (): Promise<void> => {
     await loadDemoImage({ config, log }, host)
     await waitForFirstSync(synced.promise, signal)
-    if (!signal.aborted) tell({ kind: 'ready' })
+    if (!signal.aborted) pipe.tell({ kind: 'ready' })
     freeStartMemory()
   }
   try {
