@@ -5,7 +5,8 @@ import { pause } from './support/pause.ts'
 import { findParts, readProcessMemory, type Memory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 
-const IDLE_MS = 10_000
+/** Connections to PostgreSQL that nobody uses are closed after a minute. */
+const IDLE_MS = 75_000
 const GOAL_MIB = 150
 
 /** Measures the memory of an idle server: its process, its worker with helper processes, and its PostgreSQL. */
