@@ -83,7 +83,7 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   },
   get: { about: 'GET by id, against bare node:http with the same bytes', usualSeconds: 40, run: benchGet },
   list: { about: 'a page by label among 100,000 sandboxes', usualSeconds: 60, run: benchList },
-  memory: { about: 'the memory of the idle server', usualSeconds: 20, run: benchMemory },
+  memory: { about: 'the memory of the idle server, and how long its starts take', usualSeconds: 100, run: benchMemory },
   channels: { about: '200 channels at once, and the memory of an idle one', usualSeconds: 30, run: benchChannels },
   stream: {
     about: 'output and files through the command channel, against a bare WebSocket echo',
