@@ -28,6 +28,15 @@ export const KUBERNETES_SETTINGS = {
       'whether `--driver kubernetes` makes a namespace for each organization, named after SANDYARD_KUBERNETES_NAMESPACE; `auto`: if it has the rights',
     parse: oneOf(['auto', 'organization', 'shared']),
   } satisfies Setting<'auto' | 'organization' | 'shared'>,
+  kubernetesRuntimeClass: {
+    variable: 'SANDYARD_KUBERNETES_RUNTIME_CLASS',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning:
+      'the RuntimeClass of the Pods of `--driver kubernetes` (default: the default runtime of the nodes); handlers named `runsc` and `kata` raise the isolation level',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
   kubernetesHelperImage: {
     variable: 'SANDYARD_KUBERNETES_HELPER_IMAGE',
     flag: null,

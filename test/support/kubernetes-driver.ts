@@ -26,6 +26,7 @@ type DriverOptions = {
   readonly dir: string
   readonly access: ClusterAccess
   readonly helperImage: string
+  readonly runtimeClass?: string
   readonly namespaceMode?: NamespaceMode | 'auto'
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly tools?: string
@@ -51,6 +52,7 @@ export async function openKubernetesDriver({
   const log = makeLog('silent')
   const driver = await makeKubernetesDriver({
     namespaceMode: 'shared',
+    runtimeClass: null,
     ...options,
     client,
     namespace: access.namespace,

@@ -52,6 +52,7 @@ export async function openKubernetesDriver(
     namespace: config.kubernetesNamespace ?? access.namespace,
     namespaceMode: config.kubernetesNamespaces,
     helperImage,
+    runtimeClass: config.kubernetesRuntimeClass,
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,
     metrics,

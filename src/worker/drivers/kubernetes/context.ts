@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import type { IsolationLevel } from '../../../domain/isolation.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
@@ -36,6 +37,8 @@ export type KubernetesDriverInput = {
   /** Who shares a namespace. `auto`: nobody, if the worker has the rights to make namespaces. */
   readonly namespaceMode: NamespaceMode | 'auto'
   readonly helperImage: string
+  /** The RuntimeClass of all Pods. Null: the default runtime of the nodes. */
+  readonly runtimeClass: string | null
   readonly sessions: SessionPermits
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
@@ -62,4 +65,5 @@ export type PodContext = KubernetesDriverInput & {
   readonly podLogs: PodLogs
   readonly usage: PodUsage
   readonly isolation: string
+  readonly level: IsolationLevel
 }

@@ -30,7 +30,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const { dir, client, namespace, clock, log, logs } = input
   await using opened = new AsyncDisposableStack()
   const owner = await readOwner(input)
-  const facts = await readClusterFacts(client, namespace)
+  const facts = await readClusterFacts(client, input)
   const namespaces = await openNamespaces({
     client,
     base: namespace,
@@ -76,8 +76,24 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   })
   opened.defer(() => usage.close())
   const isolation = describeIsolation(namespaces.description, facts)
-  const settings = { owner, helperImage: input.helperImage, hasOwnUsers: facts.hasOwnUsers }
-  const context: PodContext = { ...input, settings, records, namespaces, pods, links, podLogs, usage, isolation }
+  const settings = {
+    owner,
+    helperImage: input.helperImage,
+    hasOwnUsers: facts.hasOwnUsers,
+    runtimeClass: input.runtimeClass,
+  }
+  const context: PodContext = {
+    ...input,
+    settings,
+    records,
+    namespaces,
+    pods,
+    links,
+    podLogs,
+    usage,
+    isolation,
+    level: facts.level,
+  }
 
   const activity = makeRunActivity(clock, () => supervisor.checkSoon())
   opened.defer(() => activity.close())
@@ -116,7 +132,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const parts = opened.move()
   return {
     name: 'kubernetes',
-    probe: async () => reportOf(await readClusterFacts(client, namespace), isolation),
+    probe: async () => reportOf(await readClusterFacts(client, input), isolation),
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
     start: (desired, signal) => supervisor.start(desired, signal),

@@ -5,6 +5,7 @@ import { requiredDisk } from '../../../domain/spec/required-abilities.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
 import { assertScriptNames, withInterpreter } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
+import { tmpfsOf } from './pod-tmpfs.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from './pod.ts'
 
 /** What a Pod needs besides the run's specification. */
@@ -15,6 +16,8 @@ export type PodSettings = {
   readonly helperImage: string
   /** Whether Pods get users of their own: no user of a Pod is one of its node. */
   readonly hasOwnUsers: boolean
+  /** The name of the RuntimeClass. Null: the default runtime of the nodes. */
+  readonly runtimeClass: string | null
 }
 
 const SCRIPTS_FOLDER = '/.msb/scripts'
@@ -57,6 +60,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
     )
   const { runtime, resources } = spec
   const { uid, gid } = userOf(runtime.user)
+  const tmpfs = tmpfsOf(spec)
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
   return {
@@ -75,6 +79,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
       terminationGracePeriodSeconds: GRACE_SECS,
       nodeSelector: { 'kubernetes.io/os': 'linux', 'kubernetes.io/arch': ARCHITECTURES[process.arch] ?? process.arch },
       ...(settings.hasOwnUsers ? { hostUsers: false } : {}),
+      ...(settings.runtimeClass === null ? {} : { runtimeClassName: settings.runtimeClass }),
       ...(runtime.hostname === null ? {} : { hostname: hostnameOf(runtime.hostname) }),
       securityContext: {
         runAsNonRoot: true,
@@ -112,12 +117,14 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
           volumeMounts: [
             { name: 'tools', mountPath: TOOLS_FOLDER, readOnly: true },
             { name: 'scripts', mountPath: SCRIPTS_FOLDER, readOnly: true },
+            ...tmpfs.volumeMounts,
           ],
         },
       ],
       volumes: [
         { name: 'tools', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
         { name: 'scripts', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
+        ...tmpfs.volumes,
       ],
     },
   }

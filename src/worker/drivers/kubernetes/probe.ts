@@ -1,12 +1,13 @@
 import type { Ability } from '../../../domain/abilities.ts'
-import { isolationAbilities } from '../../../domain/isolation.ts'
+import { isolationAbilities, type IsolationLevel } from '../../../domain/isolation.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
 import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 import type { Probe } from '../driver.ts'
+import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
 /** What a Pod enforces. Everything else is refused by name. */
-export const KUBERNETES_ABILITIES: readonly Ability[] = ['hostname', 'scripts', 'security_restricted']
+export const KUBERNETES_ABILITIES: readonly Ability[] = ['tmpfs', 'hostname', 'scripts', 'security_restricted']
 
 type Node = {
   readonly spec?: { readonly unschedulable?: boolean }
@@ -26,12 +27,18 @@ export type ClusterFacts = {
   readonly capacity: Capacity
   /** Whether every node can give Pods users of their own. */
   readonly hasOwnUsers: boolean
+  readonly runtimeClass: RuntimeClass | null
+  readonly level: IsolationLevel
 }
 
 /**
  * Reads how much the namespace's quotas allow or, without quotas, how much the nodes have. Rejects in words if the worker may read neither.
  */
-export async function readClusterFacts(client: Pick<ApiClient, 'request'>, namespace: string): Promise<ClusterFacts> {
+export async function readClusterFacts(
+  client: Pick<ApiClient, 'request'>,
+  { namespace, runtimeClass: wanted }: { readonly namespace: string; readonly runtimeClass: string | null },
+): Promise<ClusterFacts> {
+  const runtimeClass = wanted === null ? null : await readRuntimeClass(client, wanted)
   const [quotas, nodes] = await Promise.all([
     listIfAllowed<Quota>(client, `/api/v1/namespaces/${namespace}/resourcequotas`),
     listIfAllowed<Node>(client, '/api/v1/nodes'),
@@ -40,7 +47,9 @@ export async function readClusterFacts(client: Pick<ApiClient, 'request'>, names
   const hasOwnUsers =
     usable.length > 0 &&
     usable.every(({ status }) =>
-      status?.runtimeHandlers?.some(({ name = '', features }) => name === '' && features?.userNamespaces === true),
+      status?.runtimeHandlers?.some(
+        ({ name = '', features }) => name === (runtimeClass?.handler ?? '') && features?.userNamespaces === true,
+      ),
     )
   const ofQuotas = (resource: string): number[] =>
     (quotas ?? []).flatMap(({ status }) =>
@@ -61,16 +70,16 @@ export async function readClusterFacts(client: Pick<ApiClient, 'request'>, names
     throw new Error(
       `the capacity is unknown: give namespace ${namespace} a ResourceQuota with limits.cpu and limits.memory, or let the worker list nodes`,
     )
-  return { capacity, hasOwnUsers }
+  return { capacity, hasOwnUsers, runtimeClass, level: runtimeClass?.level ?? 'container' }
 }
 
 /** Reports the abilities of Pods and the capacity of the cluster. */
-export function reportOf({ capacity }: ClusterFacts, isolation: string): Probe {
+export function reportOf({ capacity, level }: ClusterFacts, isolation: string): Probe {
   return {
     report: {
       name: 'kubernetes',
       isolation,
-      abilities: [...KUBERNETES_ABILITIES, ...isolationAbilities('container')],
+      abilities: [...KUBERNETES_ABILITIES, ...isolationAbilities(level)],
       images: [],
       default_disk_mib: 1,
       keeps_disks: false,
@@ -80,9 +89,14 @@ export function reportOf({ capacity }: ClusterFacts, isolation: string): Probe {
   }
 }
 
-export function describeIsolation(namespace: string, { hasOwnUsers }: Pick<ClusterFacts, 'hasOwnUsers'>): string {
+/** Describes in words what separates sandboxes. */
+export function describeIsolation(
+  namespaces: string,
+  { hasOwnUsers, runtimeClass }: Pick<ClusterFacts, 'hasOwnUsers' | 'runtimeClass'>,
+): string {
+  const runtime = runtimeClass === null ? '' : `RuntimeClass ${runtimeClass.name}, `
   const users = hasOwnUsers ? 'user namespaces, ' : ''
-  return `Pods in namespace ${namespace}: containers without root and capabilities, ${users}seccomp; their network is the one of the cluster`
+  return `Pods in ${namespaces}: ${runtime}containers without root and capabilities, ${users}seccomp; their network is the one of the cluster`
 }
 
 async function listIfAllowed<Item>(client: Pick<ApiClient, 'request'>, path: string): Promise<readonly Item[] | null> {

@@ -1,5 +1,5 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import { ISOLATION_LEVEL_FACT, type IsolationLevel } from '../../../domain/isolation.ts'
+import { ISOLATION_LEVEL_FACT } from '../../../domain/isolation.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import { StartError } from '../../start-error.ts'
@@ -36,7 +36,7 @@ export async function startPod(
     const facts = {
       ...(running === undefined ? {} : factsOf(running)),
       isolation: context.isolation,
-      [ISOLATION_LEVEL_FACT]: 'container' satisfies IsolationLevel,
+      [ISOLATION_LEVEL_FACT]: context.level,
       pod: target.name,
       namespace: target.namespace,
     }

@@ -1,0 +1,58 @@
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import type { Mount } from '../../src/domain/spec/spec.ts'
+import { makeDesiredRun } from '../support/desired-run.ts'
+import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
+import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
+import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
+
+// Fields of a specification that only a kubelet can prove.
+
+const skip = whyNoKubernetes()
+const LIMIT = { skip, timeout: 60_000 }
+const NEVER = new AbortController().signal
+const OPTIONS = { readonly: false, noexec: false, nosuid: false, nodev: false }
+let namespace: RealNamespace
+let driver: TestDriver
+
+before(async () => {
+  if (skip !== false) return
+  namespace = await makeRealNamespace('pod-fields')
+  driver = await openKubernetesDriver({
+    dir: join(namespace.folder, 'driver'),
+    access: namespace.access,
+    helperImage: HELPER_IMAGE,
+    runtimeClass: 'other',
+  })
+})
+after(async () => {
+  if (skip !== false) return
+  for (const { run_id } of await driver.list()) await driver.remove(run_id)
+  await driver.close()
+  await namespace.remove()
+})
+
+test('a tmpfs is in memory, ends at its size, and can be readonly; the Pod has the RuntimeClass', LIMIT, async () => {
+  const mounts: readonly Mount[] = [
+    { type: 'tmpfs', guest: '/cache', size_mib: 4, options: OPTIONS },
+    { type: 'tmpfs', guest: '/empty', size_mib: null, options: { ...OPTIONS, readonly: true } },
+  ]
+  const desired = makeDesiredRun({ ...POD_SPEC, mounts })
+  await driver.start(desired, NEVER)
+  const guest = await driver.guestOf(desired.run_id)
+  const run = async (script: string): Promise<string> => {
+    const plain = { env: [], cwd: null, user: null, tty: null, rlimits: [] }
+    const process = await guest.exec({ cmd: 'sh', args: ['-c', script], ...plain })
+    const [out] = await Promise.all([text(process.stdout), process.exited])
+    return out
+  }
+  assert.equal(await run('grep -c " /cache tmpfs " /proc/mounts'), '1\n')
+  assert.equal(await run('head -c 8388608 /dev/zero >/cache/big 2>/dev/null || wc -c </cache/big'), '4194304\n')
+  assert.equal(await run('touch /empty/x 2>/dev/null || echo refused'), 'refused\n')
+  const [pod = ''] = await namespace.pods()
+  assert.equal(await kubectl('get', '-n', 'pod-fields', pod, '-o', 'jsonpath={.spec.runtimeClassName}'), 'other')
+  await driver.remove(desired.run_id)
+})
