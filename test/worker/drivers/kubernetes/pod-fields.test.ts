@@ -36,13 +36,19 @@ type PodParts = {
   readonly volumes: readonly { readonly name: string }[]
 }
 
+function partsOf(run: string): PodParts {
+  const pod = fake.cluster.pods.get(`sandyard-${run}`)
+  assert.ok(pod)
+  return pod.spec as PodParts
+}
+
 test('each tmpfs is a volume in memory of its size, or of half of the memory', async () => {
   const run = makeDesiredRun({
     ...POD_SPEC,
     mounts: [tmpfs('/cache', 16), tmpfs('/scratch/', null, { readonly: true, nosuid: true, nodev: true })],
   })
   await driver.start(run, NEVER)
-  const { containers, volumes } = fake.cluster.pods.get(`sandyard-${run.run_id}`)?.spec as PodParts
+  const { containers, volumes } = partsOf(run.run_id)
   const inMemory = (sizeLimit: string): object => ({ medium: 'Memory', sizeLimit })
   assert.deepEqual(
     volumes.filter(({ name }) => name.startsWith('tmpfs')),
@@ -88,7 +94,7 @@ test('all Pods have the RuntimeClass of the worker, whose handler is their isola
     assert.equal(report.abilities.includes('isolation_microvm'), level === 'microvm')
     const run = makeDesiredRun(POD_SPEC)
     await strong.start(run, NEVER)
-    assert.equal((fake.cluster.pods.get(`sandyard-${run.run_id}`)?.spec as PodParts).runtimeClassName, 'strong')
+    assert.equal(partsOf(run.run_id).runtimeClassName, 'strong')
     assert.equal((await strong.list())[0]?.facts?.['isolation_level'], level)
     await strong.remove(run.run_id)
     await strong.close()
