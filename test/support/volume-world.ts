@@ -5,6 +5,7 @@ import { recordReport } from '../../src/control/workers/record-report.ts'
 import { makeAnswer, type AnswerBody } from '../../src/control/workers/sync-answer.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { StoredVolume } from '../../src/contract/workers/worker-protocol.ts'
+import type { Ability } from '../../src/domain/abilities.ts'
 import type { VolumeId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { Mount } from '../../src/domain/spec/spec.ts'
@@ -23,6 +24,8 @@ export type Said = {
   readonly volumes?: readonly StoredVolume[] | null
   readonly is_shared?: boolean
   readonly enforces_caps?: boolean
+  readonly abilities?: readonly Ability[]
+  readonly memory_mib?: number
   readonly known?: string | null
 }
 
@@ -56,14 +59,16 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
   return {
     ...control,
     addWorker: (name) => registerWorker(deps, { name, credential: `the credential of ${name}` }),
-    async sync(worker, { volumes = null, is_shared = false, enforces_caps = true, known = null } = {}) {
+    async sync(worker, said = {}) {
+      const { volumes = null, is_shared = false, enforces_caps = true, known = null } = said
+      const { abilities = ['named_mounts', 'bind_mounts'], memory_mib = 65_536 } = said
       const report = reportOf(worker, {
         seq: ++seq,
-        capacity: { vcpus: 64, memory_mib: 65_536, disk_mib: 65_536 },
+        capacity: { vcpus: 64, memory_mib, disk_mib: 65_536 },
         driver: {
           name: 'played',
           isolation: 'none',
-          abilities: ['named_mounts', 'bind_mounts'],
+          abilities,
           images: [],
           default_disk_mib: 1,
         },

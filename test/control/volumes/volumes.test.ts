@@ -178,6 +178,15 @@ test("of a volume's deletion and a create or start that mounts it, at most one s
   }
 })
 
+test('the first file of a volume does not bring the volume to a worker that can not mount it', async () => {
+  const { deps, caller } = world
+  const pods = await world.addWorker('pods')
+  await world.sync(pods, { abilities: [], memory_mib: 1_000_000 })
+  const volume = await world.addVolume('to-mount')
+  await openVolumeFiles(deps, caller, { ref: { id: volume.id }, signal: never })
+  assert.equal((await world.homeOf(volume.id))?.home_worker_id, worker)
+})
+
 test('a volume gets its home worker once, at its first use', async () => {
   const { deps, caller } = world
   const other = await world.addWorker('w2')
