@@ -5,7 +5,7 @@ import type { WarmStarts } from '../../driver.ts'
 import type { OciContext } from '../context.ts'
 import { warmLimit } from '../warm-limit.ts'
 import { makeWarmSandbox, removeWarmSandbox, type WarmSandbox } from './make-warm-sandbox.ts'
-import { makeShapeDemand } from './shape-demand.ts'
+import { makeShapeDemand } from '../../shared/shape-demand.ts'
 import { warmShapeOf, type WarmShape } from './warm-shape.ts'
 
 /**
@@ -40,7 +40,7 @@ const FREE_FOR_PLAIN = 64
 export function makeWarmSandboxes(context: OciContext): WarmSandboxes {
   const { settings, clock, log, random, records, disks, users, networks } = context
   const most = warmLimit(context)
-  const demand = makeShapeDemand(clock)
+  const demand = makeShapeDemand<WarmShape>(clock)
   const starts = { hit: 0, miss: 0, unsuited: 0 }
   const closing = new AbortController()
   const taken = new Map<RunId, { readonly warm: WarmSandbox; readonly atMs: number }>()

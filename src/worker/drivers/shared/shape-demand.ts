@@ -1,17 +1,19 @@
-import type { Clock } from '../../../../lib/clock.ts'
-import type { WarmShape } from './warm-shape.ts'
+import type { Clock } from '../../../lib/clock.ts'
+
+/** What runs have in common that may take the same warm sandbox. Two runs have the same shape if and only if they have the same key. */
+type Shape = { readonly key: string }
 
 /** How often each shape was asked for lately. */
-export type ShapeDemand = {
+export type ShapeDemand<Of extends Shape> = {
   /** Counts a start of this shape. */
-  note(shape: WarmShape): void
+  note(shape: Of): void
   /** Ignores the earlier starts of a shape. */
-  forget(shape: WarmShape): void
+  forget(shape: Of): void
   /**
    * How many warm sandboxes of which shapes are worth having, `most` at most in all. A shape gets its share of the starts, but no
    * more than it had starts lately.
    */
-  wanted(most: number): readonly { readonly shape: WarmShape; readonly count: number }[]
+  wanted(most: number): readonly { readonly shape: Of; readonly count: number }[]
 }
 
 /** After this time, a start counts half. */
@@ -21,11 +23,12 @@ const LEAST_WEIGHT = 0.25
 /** The most shapes that are remembered. */
 const SHAPES_KEPT = 64
 
-type Counted = { readonly shape: WarmShape; readonly weight: number; readonly atMs: number }
+type Counted<Of> = { readonly shape: Of; readonly weight: number; readonly atMs: number }
 
-export function makeShapeDemand(clock: Pick<Clock, 'monotonicMs'>): ShapeDemand {
-  const byKey = new Map<string, Counted>()
-  const weightOf = ({ weight, atMs }: Counted): number => weight * 2 ** ((atMs - clock.monotonicMs()) / HALF_LIFE_MS)
+/** Makes a demand that has seen no start. */
+export function makeShapeDemand<Of extends Shape>(clock: Pick<Clock, 'monotonicMs'>): ShapeDemand<Of> {
+  const byKey = new Map<string, Counted<Of>>()
+  const weightOf = ({ weight, atMs }: Counted<Of>): number => weight * 2 ** ((atMs - clock.monotonicMs()) / HALF_LIFE_MS)
 
   const forgetOld = (): void => {
     for (const [key, counted] of byKey) if (weightOf(counted) < LEAST_WEIGHT) byKey.delete(key)
