@@ -42,6 +42,8 @@ export type FakeFaults = {
   readonly refuse: { method: string; status: number }[]
   /** How many of the next creates are done, and their answers cut. */
   loseCreates: number
+  /** How many of the next writes to Pods are done, and their answers cut. */
+  loseUpdates: number
   /** The resources that the worker has no right to, in the cluster. */
   readonly denied: Set<string>
   /** While true, Pods that are deleted stay, as with a frozen kubelet. */
@@ -84,7 +86,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const objects = new Map<string, FakeObject>()
   const requests = new Map<string, number>()
   const answers = new Map<string, object | number>()
-  const faults: FakeFaults = { refuse: [], loseCreates: 0, denied: new Set(), isFrozen: false }
+  const faults: FakeFaults = { refuse: [], loseCreates: 0, loseUpdates: 0, denied: new Set(), isFrozen: false }
   const sockets = new Set<Socket>()
   const history: { version: number; type: string; object: FakePod }[] = []
   const watchers = new Set<(event: { type: string; object: FakePod }) => void>()
@@ -184,6 +186,23 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       reply.destroy()
     } else answer(reply, 201, pod)
   }
+  /** Replaces the labels of a Pod, if nobody has changed it since it was read. */
+  const update = async (name: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+    const next = JSON.parse(await text(request)) as FakePod
+    const pod = pods.get(name)
+    const { uid, resourceVersion, labels } = next.metadata
+    if (pod === undefined) refuse(reply, 404, 'NotFound')
+    else if (pod.metadata.uid !== uid || pod.metadata.resourceVersion !== resourceVersion)
+      refuse(reply, 409, 'Conflict')
+    else {
+      pod.metadata.labels = { ...labels }
+      record('MODIFIED', pod)
+      if (faults.loseUpdates > 0) {
+        faults.loseUpdates -= 1
+        reply.destroy()
+      } else answer(reply, 200, pod)
+    }
+  }
   const deletePod = async (name: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
     const options = JSON.parse(await text(request)) as { gracePeriodSeconds: number; preconditions?: { uid: string } }
     const pod = pods.get(name)
@@ -245,6 +264,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     else if (kind === 'object') await store(pathname, request, reply)
     else if (kind === 'watch') watch(namespace, searchParams, reply)
     else if (method === 'POST') await create(namespace ?? '', request, reply)
+    else if (method === 'PUT') await update(name ?? '', request, reply)
     else if (method === 'DELETE') await deletePod(name ?? '', request, reply)
     else if (name === undefined)
       answer(reply, 200, {

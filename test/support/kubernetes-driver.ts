@@ -32,6 +32,7 @@ type DriverOptions = {
   readonly tools?: string
   readonly startLimitMs?: number
   readonly usagePollMs?: number
+  readonly warm?: number
   readonly metrics?: Pick<SandboxMetrics, 'begin' | 'end'>
   /** The client of the API. Default: a plain one. The driver's close closes it. */
   readonly client?: ApiClient
@@ -45,6 +46,7 @@ export async function openKubernetesDriver({
   access,
   logs = makeNoLogs(),
   client = makeApiClient(access),
+  warm = 0,
   metrics = { begin: () => undefined, end: () => undefined },
   ...options
 }: DriverOptions): Promise<TestDriver> {
@@ -55,6 +57,7 @@ export async function openKubernetesDriver({
     runtimeClass: null,
     ...options,
     client,
+    warm,
     namespace: access.namespace,
     sessions: makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 }),
     logs,

@@ -53,6 +53,7 @@ export async function openKubernetesDriver(
     namespaceMode: config.kubernetesNamespaces,
     helperImage,
     runtimeClass: config.kubernetesRuntimeClass,
+    warm: config.warm,
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,
     metrics,

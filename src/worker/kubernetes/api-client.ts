@@ -21,7 +21,7 @@ export type ApiClient = {
 }
 
 /** `PATCH` is a server-side apply: it creates the object, or changes the fields that the caller owns. */
-type Method = 'GET' | 'POST' | 'PATCH' | 'DELETE'
+type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 type Sent = Omit<RequestOptions, 'headers'> & { readonly headers?: Readonly<Record<string, string | number>> }
 type RequestLimits = { readonly signal?: AbortSignal; readonly timeoutMs?: number }
 

@@ -16,11 +16,14 @@ import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './pod-spec.ts'
 import type { PodUsage } from './pod-usage.ts'
 import type { Pods } from './pods.ts'
+import type { WarmPods } from './warm-pods.ts'
 
 /** The record of a run of this driver. */
 export type PodRunRecord = RunRecord<StartedPod> & {
   /** The namespace of its Pod. */
   readonly namespace: string
+  /** The name of its Pod if it is another than that of the run: the run took a warm Pod. */
+  readonly pod_name?: string
   readonly idle_timeout_secs: number | null
   readonly has_workload: boolean
 }
@@ -39,6 +42,8 @@ export type KubernetesDriverInput = {
   readonly helperImage: string
   /** The RuntimeClass of all Pods. Null: the default runtime of the nodes. */
   readonly runtimeClass: string | null
+  /** How many warm Pods the driver keeps at most. */
+  readonly warm: number
   readonly sessions: SessionPermits
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
@@ -64,6 +69,7 @@ export type PodContext = KubernetesDriverInput & {
   readonly links: AgentLinks
   readonly podLogs: PodLogs
   readonly usage: PodUsage
+  readonly warmPods: WarmPods
   readonly isolation: string
   readonly level: IsolationLevel
 }

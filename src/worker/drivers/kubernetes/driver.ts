@@ -2,8 +2,11 @@ import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import { readFileOrNull } from '../../../lib/files.ts'
+import { repeat } from '../../../lib/repeat.ts'
+import { makeUuids } from '../../../lib/uuid.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import type { Driver } from '../driver.ts'
+import { makePoolFiller, type PoolFiller } from '../shared/pool-filler.ts'
 import { makeRunActivity, type RunActivity } from '../shared/run-activity.ts'
 import { newRunRecord, openRunRecords } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
@@ -17,8 +20,12 @@ import { derivePodPhase } from './pod-phase.ts'
 import { makePodUsage } from './pod-usage.ts'
 import { openPods } from './pods.ts'
 import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
+import { podOf } from './run-pod.ts'
 import { startPod } from './start.ts'
+import { makeWarmPods } from './warm-pods.ts'
 
+/** How often the warm Pods are compared with the demand, which falls with time. */
+const FILL_MS = 60_000
 /** How long a close waits for Pods to be deleted. */
 const CLOSE_MS = 5_000
 
@@ -82,6 +89,18 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     hasOwnUsers: facts.hasOwnUsers,
     runtimeClass: input.runtimeClass,
   }
+  const making = new AbortController()
+  const warmPods = makeWarmPods({
+    most: input.warm,
+    settings,
+    capacity: facts.capacity,
+    pods,
+    links,
+    newName: () => podNameOf(makeUuids(clock, input.random).next()),
+    signal: making.signal,
+    clock,
+    log,
+  })
   const context: PodContext = {
     ...input,
     settings,
@@ -91,6 +110,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     links,
     podLogs,
     usage,
+      warmPods,
     isolation,
     level: facts.level,
   }
@@ -99,7 +119,15 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => activity.close())
   const abortWaits = (): void => closing.abort(new Error('the driver is closed'))
   opened.defer(abortWaits)
-  const operations = makeRunOperations(context, { activity, bootId, stored })
+  opened.defer(() => warmPods.removeAll().catch(() => undefined)) // the next process deletes those that are left
+  const filler = makePoolFiller([warmPods], { clock, log })
+  opened.defer(() => filler.close())
+  const filling = repeat(() => filler.fill(), { pauseMs: FILL_MS, clock, onFailure: () => undefined })
+  opened.defer(() => filling.close())
+  opened.defer(() => {
+    making.abort(new Error('the driver is closing'))
+  })
+  const operations = makeRunOperations(context, { activity, bootId, stored, filler })
   const supervisor = await openRunSupervisor({ ...context, operations })
   opened.defer(() => supervisor.close())
   // Starts in flight are undone, but a node that doesn't answer delays the close no longer than this.
@@ -110,7 +138,8 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     const { [LABELS.run]: run = '', [LABELS.owner]: of } = pod.metadata.labels ?? {}
     if (of !== owner) return
     const record = records.read(asId<RunId>(run))
-    if (deleting.has(pod.metadata.uid) || (record !== null && !record.is_released)) return
+    const isOfRun = record !== null && !record.is_released && podOf(record).name === pod.metadata.name
+    if (deleting.has(pod.metadata.uid) || isOfRun || warmPods.owns(pod.metadata.name)) return
     deleting.add(pod.metadata.uid)
     try {
       await pods.delete(pod.metadata, pod.metadata.uid, 0)
@@ -143,6 +172,8 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       await rm(join(stored, sandbox), { force: true })
     },
     measureDisks: () => Promise.resolve([]),
+    pools: () => [{ name: 'warm_sandboxes', ready: warmPods.pooledCount, free: null }],
+    warmStarts: () => warmPods.starts,
     openChannel(run) {
       const record = records.read(run)
       const phase = record === null ? null : phaseOf(context, record, false).phase
@@ -151,7 +182,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
         sandbox: record.sandbox_id,
         org: record.org_id,
         sessions: input.sessions,
-        link: () => links.of(record, closing.signal),
+        link: () => links.of(podOf(record), closing.signal),
         ...(input.tools === undefined ? {} : { tools: input.tools }),
       })
       const use = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
@@ -163,7 +194,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
 }
 
 function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBeingStarted: boolean) {
-  const name = podNameOf(record.run_id)
+  const { name } = podOf(record)
   return derivePodPhase(record, { isBeingStarted, pod: pods.get(name), last: pods.lastOf(name) })
 }
 
@@ -172,26 +203,31 @@ type OperationDeps = {
   readonly bootId: string
   /** The folder with a file for each sandbox whose log is here. */
   readonly stored: string
+  readonly filler: PoolFiller
 }
 
 function makeRunOperations(
   context: PodContext,
-  { activity, bootId, stored }: OperationDeps,
+  { activity, bootId, stored, filler }: OperationDeps,
 ): RunOperations<PodRunRecord> {
-  const { pods, namespaces, links, podLogs, usage } = context
+  const { pods, namespaces, links, podLogs, usage, warmPods } = context
   return {
     newRecord({ spec, ...desired }) {
       const { idle_timeout_secs } = spec.lifecycle
+      const namespace = namespaces.nameOf(desired.org_id)
+      const warm = warmPods.take({ ...desired, spec }, namespace)
       return Promise.resolve({
         ...newRunRecord({ ...desired, spec }, bootId),
-        namespace: namespaces.nameOf(desired.org_id),
+        namespace,
+        ...(warm === null ? {} : { pod_name: warm.name }),
         idle_timeout_secs,
         has_workload: spec.runtime.cmd !== null,
       })
     },
     async start(desired, record, attempt) {
-      await startPod(context, desired, { record, ...attempt })
+      await warmPods.during(() => startPod(context, desired, { record, ...attempt }))
       await writeFile(join(stored, desired.sandbox_id), '', { mode: 0o600 })
+      filler.fillLater()
     },
     observe: (record, isBeingStarted) => Promise.resolve(phaseOf(context, record, isBeingStarted)),
     isIdle({ run_id, idle_timeout_secs }) {
@@ -199,17 +235,18 @@ function makeRunOperations(
       activity.track(run_id, idle_timeout_secs)
       return activity.isIdle(run_id)
     },
-    async stopProcesses({ run_id, namespace, started }, graceMs) {
-      await pods.delete({ namespace, name: podNameOf(run_id) }, started?.pod_uid ?? null, graceMs)
+    async stopProcesses(record, graceMs) {
+      await deletePodOf(context, record, graceMs)
     },
     readLastOutput: ({ run_id }) => podLogs.finish(run_id),
-    async release({ run_id, namespace, started }) {
-      const name = podNameOf(run_id)
-      links.drop(run_id)
-      await pods.delete({ namespace, name }, started?.pod_uid ?? null, 0)
+    async release(record) {
+      const { name } = podOf(record)
+      links.drop(name)
+      await deletePodOf(context, record, 0)
       pods.forget(name)
+      filler.fillLater()
     },
-    openMeter: ({ run_id }) => usage.openMeter(podNameOf(run_id)),
+    openMeter: (record) => usage.openMeter(podOf(record).name),
     resumeOutput(record) {
       if (record.has_workload) podLogs.begin(record)
     },
@@ -217,6 +254,14 @@ function makeRunOperations(
       activity.forget(run)
     },
   }
+}
+
+/** Deletes the Pod of a run, unless the run only meant to take it and another one has it. */
+async function deletePodOf({ pods }: PodContext, record: PodRunRecord, graceMs: number): Promise<void> {
+  const pod = podOf(record)
+  const of = pods.get(pod.name)?.metadata.labels?.[LABELS.run]
+  if (record.started === null && of !== undefined && of !== record.run_id) return
+  await pods.delete(pod, record.started?.pod_uid ?? null, graceMs)
 }
 
 /** Throws if the worker can't see the Pods of its records. They would be taken as gone. */

@@ -7,7 +7,12 @@ export type Pod = ApiObject & {
     readonly labels?: Readonly<Record<string, string>>
     readonly deletionTimestamp?: string
   }
-  readonly spec?: { readonly nodeName?: string }
+  readonly spec?: {
+    readonly nodeName?: string
+    readonly containers?: readonly {
+      readonly resources?: { readonly requests?: Readonly<Record<string, string>> }
+    }[]
+  }
   readonly status?: {
     readonly phase?: 'Pending' | 'Running' | 'Succeeded' | 'Failed' | 'Unknown'
     readonly reason?: string
@@ -63,4 +68,12 @@ export function sandboxStatus({ status }: Pod): ContainerStatus | undefined {
 /** Whether the kubelet said that the Pod is over: none of its containers runs, or will again. */
 export function isOver({ status }: Pod): boolean {
   return status?.phase === 'Succeeded' || status?.phase === 'Failed'
+}
+
+/** Whether the scheduler said that no node has enough for a Pod. */
+export function isUnschedulable({ status }: Pod): boolean {
+  return (
+    status?.conditions?.some(({ type, status: is }) => type === 'PodScheduled' && is === 'False') === true &&
+    status.phase === 'Pending'
+  )
 }

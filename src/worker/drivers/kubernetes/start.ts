@@ -5,8 +5,10 @@ import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import { StartError } from '../../start-error.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
 import type { PodContext, PodRunRecord } from './context.ts'
+import { assertOnlyPod, claimPod } from './claim-pod.ts'
 import { makePod } from './pod-spec.ts'
-import { isOver, podNameOf, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
+import { podOf } from './run-pod.ts'
+import { isOver, isUnschedulable, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
 
 /** How long a Pod may take until its sandbox accepts commands: a node must be found, and perhaps made, and images pulled. */
 const START_LIMIT_MS = 600_000
@@ -22,16 +24,22 @@ export async function startPod(
   const { records, podLogs, logs } = context
   const limit = AbortSignal.timeout(context.startLimitMs ?? START_LIMIT_MS)
   const either = AbortSignal.any([signal, limit])
-  const target = { namespace: record.namespace, name: podNameOf(desired.run_id) }
-  const pod = makePod(desired, context.settings)
+  let own = record
   try {
-    const { metadata } = await stopwatch.measure(
-      'runtime',
-      createPod(context, desired, { target, pod, signal: either }),
-    )
-    const running = await stopwatch.measure(
+    const acquired = await stopwatch.measure('runtime', acquirePod(context, desired, { record, signal: either }))
+    const { uid } = acquired
+    own = acquired.record
+    const target = podOf(own)
+    const reached = waitUntilReached(context, own, { uid, image: desired.spec.image, signal: either })
+    const [running] = await stopwatch.measure(
       'workload',
-      waitUntilReached(context, record, { uid: metadata.uid, image: desired.spec.image, signal: either }),
+      Promise.all([
+        reached,
+        // A run without a workload may have taken a warm Pod, which has another name than a second one.
+        own.has_workload || !context.warmPods.isOn
+          ? Promise.resolve()
+          : assertOnlyPod(context, { target, uid, run: desired, signal: either }),
+      ]),
     )
     const facts = {
       ...(running === undefined ? {} : factsOf(running)),
@@ -40,7 +48,7 @@ export async function startPod(
       pod: target.name,
       namespace: target.namespace,
     }
-    const started: PodRunRecord = { ...record, facts, started: { pod_uid: metadata.uid } }
+    const started: PodRunRecord = { ...own, facts, started: { pod_uid: uid } }
     await records.write(started)
     if (record.has_workload) podLogs.begin(started)
     writeSystemLine(logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
@@ -48,19 +56,37 @@ export async function startPod(
     if (!limit.aborted || signal.aborted) throw error
     throw new StartError(
       'host',
-      `the Pod did not start in time: ${describeWaiting(context.pods.get(target.name))}`,
+      `the Pod did not start in time: ${describeWaiting(context.pods.get(podOf(own).name))}`,
       error,
     )
   }
 }
 
+type Acquired = { readonly uid: string; readonly record: PodRunRecord }
+
+/** Claims the warm Pod that the run's record names, or creates the run's own Pod. Resolves with the record that names the Pod. */
+async function acquirePod(
+  context: PodContext,
+  desired: DesiredRun,
+  { record, signal }: { readonly record: PodRunRecord; readonly signal: AbortSignal },
+): Promise<Acquired> {
+  const warm = context.warmPods.takenFor(desired.run_id)
+  if (warm !== null) {
+    const claimed = await claimPod(context, { target: warm, uid: warm.uid, run: desired, signal })
+    if (claimed === 'claimed') return { uid: warm.uid, record }
+    if (claimed === 'refused') await context.warmPods.turnOff(warm)
+  }
+  const { pod_name: _given, ...plain } = record
+  if (warm !== null) await context.records.write(plain)
+  const pod = makePod(desired, context.settings)
+  const { metadata } = await createPod(context, desired, { target: podOf(plain), pod, signal })
+  return { uid: metadata.uid, record: plain }
+}
+
 type Creation = { readonly target: PodName; readonly pod: object; readonly signal: AbortSignal }
 
-async function createPod(
-  { pods, namespaces }: PodContext,
-  desired: DesiredRun,
-  { target, pod, signal }: Creation,
-): Promise<Pod> {
+async function createPod(context: PodContext, desired: DesiredRun, { target, pod, signal }: Creation): Promise<Pod> {
+  const { pods, namespaces, warmPods } = context
   await namespaces.prepare(desired, signal)
   try {
     return await pods.create(target, pod, signal)
@@ -68,6 +94,10 @@ async function createPod(
     if (isApiError(error, 404)) {
       namespaces.forget(desired.org_id)
       throw new StartError('host', `the namespace ${target.namespace} is gone`, error)
+    }
+    if (isApiError(error, 403) && warmPods.pooledCount > 0) {
+      await warmPods.removeAll() // they may be what the quota has no more space for
+      return await createPod(context, desired, { target, pod, signal })
     }
     // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
     if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)
@@ -82,11 +112,11 @@ async function createPod(
  * as soon as the Pod has a node. Resolves also if the workload has ended by then.
  */
 async function waitUntilReached(
-  { pods, links, clock }: PodContext,
+  { pods, links, warmPods, clock }: PodContext,
   run: PodRunRecord,
   { uid, image, signal }: { readonly uid: string; readonly image: string; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const name = podNameOf(run.run_id)
+  const { name } = podOf(run)
   for (;;) {
     signal.throwIfAborted()
     const pod = pods.get(name)
@@ -95,10 +125,13 @@ async function waitUntilReached(
     throwIfFailed(pod, image)
     if (isOver(pod)) return pod
     if (hasNode(pod)) {
-      const link = await links.of(run, signal).catch(() => null)
+      const link = await links.of(podOf(run), signal).catch(() => null)
       if (link !== null) return pods.get(name) // the digest of the image may not be reported yet
       await clock.sleep(ATTEMPT_MS, signal)
-    } else await pods.changeOf(name, signal)
+    } else {
+      if (isUnschedulable(pod)) warmPods.removeAll().catch(() => undefined) // the next look at the Pods tries again
+      await pods.changeOf(name, signal)
+    }
   }
 }
 

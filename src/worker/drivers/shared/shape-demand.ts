@@ -28,7 +28,8 @@ type Counted<Of> = { readonly shape: Of; readonly weight: number; readonly atMs:
 /** Makes a demand that has seen no start. */
 export function makeShapeDemand<Of extends Shape>(clock: Pick<Clock, 'monotonicMs'>): ShapeDemand<Of> {
   const byKey = new Map<string, Counted<Of>>()
-  const weightOf = ({ weight, atMs }: Counted<Of>): number => weight * 2 ** ((atMs - clock.monotonicMs()) / HALF_LIFE_MS)
+  const weightOf = ({ weight, atMs }: Counted<Of>): number =>
+    weight * 2 ** ((atMs - clock.monotonicMs()) / HALF_LIFE_MS)
 
   const forgetOld = (): void => {
     for (const [key, counted] of byKey) if (weightOf(counted) < LEAST_WEIGHT) byKey.delete(key)

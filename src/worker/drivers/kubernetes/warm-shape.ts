@@ -1,0 +1,51 @@
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import { LABELS } from './pod.ts'
+import { makePod, type PodSettings } from './pod-spec.ts'
+import { StartError } from '../../start-error.ts'
+
+/** What all runs have in common that may take the same warm Pod. */
+export type WarmShape = {
+  /** Two runs have the same shape if and only if they have the same key. */
+  readonly key: string
+  readonly namespace: string
+  readonly vcpus: number
+  readonly memoryMib: number
+  /** The image, for messages. */
+  readonly image: string
+  /** The Pod without its name. */
+  readonly pod: (name: string) => object
+}
+
+/**
+ * Returns the shape of a run, or null if no warm Pod can serve the run. The key is the Pod that a plain start makes, without the run's
+ * names, and the organization. So whatever a later version puts into Pods is in the key.
+ */
+export function warmShapeOf(desired: DesiredRun, namespace: string, settings: PodSettings): WarmShape | null {
+  const { spec, org_id, registry_auth } = desired
+  // Process 1 of a warm Pod waits for commands. An image that must be pulled again, or with credentials, is the plain start's.
+  if (spec.runtime.cmd !== null || spec.mounts.length > 0) return null
+  if (spec.pull_policy === 'always' || registry_auth !== null) return null
+  const made = makeIfPossible(desired, settings)
+  if (made === null) return null
+  const { metadata, ...rest } = made
+  return {
+    key: JSON.stringify([namespace, org_id, metadata.annotations, rest]),
+    namespace,
+    vcpus: spec.resources.vcpus,
+    memoryMib: spec.resources.memory_mib,
+    image: spec.image,
+    pod: (name) => ({ ...rest, metadata: { ...metadata, name, labels: { [LABELS.owner]: settings.owner } } }),
+  }
+}
+
+type MadePod = { readonly metadata: { readonly annotations?: object } }
+
+/** Null if a Pod can't be what the run asks for. The plain start says why. */
+function makeIfPossible(desired: DesiredRun, settings: PodSettings): MadePod | null {
+  try {
+    return makePod(desired, settings) as MadePod // a Pod has metadata
+  } catch (error) {
+    if (error instanceof StartError) return null
+    throw error
+  }
+}
