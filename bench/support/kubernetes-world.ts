@@ -5,20 +5,23 @@
 import { join } from 'node:path'
 import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import { makeDesiredRun } from '../../test/support/desired-run.ts'
-import { openKubernetesDriver } from '../../test/support/kubernetes-driver.ts'
+import { openKubernetesDriver, type TestDriver } from '../../test/support/kubernetes-driver.ts'
 import { HELPER_IMAGE, makeRealNamespace } from '../../test/support/real-kubernetes.ts'
+import { waitUntil } from '../../test/support/wait.ts'
 import { POD_SPEC } from '../../test/worker/drivers/kubernetes-conformance.ts'
 import { deleteBarePod, startBarePod } from './bare-pod.ts'
 import { countRequests } from './counting-client.ts'
 
-/** What was measured. `requests` are those of one life, by kind. */
+/** What was measured. `requests` are those of one life, by kind; `warmRequests` include those that make the warm Pod. */
 export type ClusterSamples = {
   readonly barePodMs: readonly number[]
   readonly sandboxMs: readonly number[]
+  readonly warmMs: readonly number[]
   readonly burst: number
   readonly barePodsPerSec: readonly number[]
   readonly sandboxesPerSec: readonly number[]
   readonly requests: Readonly<Record<string, number>>
+  readonly warmRequests: Readonly<Record<string, number>>
 }
 
 const NEVER = new AbortController().signal
@@ -26,20 +29,26 @@ const IMAGE = 'localhost/box:1'
 const BURST = 6
 /** So many processors a Pod of a burst has: all of them must fit on a node with two. */
 const BURST_VCPUS = 0.3
+const WARM_LIMIT_MS = 60_000
 const isQuick = process.argv[2] === 'quick'
-const [SAMPLES, BURSTS] = isQuick ? [5, 1] : [12, 2]
+const [SAMPLES, BURSTS] = isQuick ? [4, 1] : [8, 2]
 
 const namespace = await makeRealNamespace('bench')
 const counts = new Map<string, number>()
 const bare = { client: makeApiClient(namespace.access), namespace: namespace.access.namespace, image: IMAGE }
-const driver = await openKubernetesDriver({
-  dir: join(namespace.folder, 'driver'),
-  access: namespace.access,
-  helperImage: HELPER_IMAGE,
-  client: countRequests(makeApiClient(namespace.access), counts),
-})
+const warmCounts = new Map<string, number>()
+const open = (name: string, warm: number, into: Map<string, number>): Promise<TestDriver> =>
+  openKubernetesDriver({
+    dir: join(namespace.folder, name),
+    access: namespace.access,
+    helperImage: HELPER_IMAGE,
+    client: countRequests(makeApiClient(namespace.access), into),
+    warm,
+  })
+const plain = await open('plain', 0, counts)
+const warm = await open('warm', 1, warmCounts)
 
-const startSandbox = async (vcpus: number) => {
+const startSandbox = async (driver: TestDriver, vcpus: number) => {
   const desired = makeDesiredRun({ ...POD_SPEC, resources: { memory_mib: 64, vcpus, disk_size_mib: null } })
   await driver.start(desired, NEVER)
   const guest = await driver.guestOf(desired.run_id)
@@ -63,17 +72,27 @@ const removePod = (name: string): Promise<void> => deleteBarePod({ ...bare, name
 
 const barePodMs: number[] = []
 const sandboxMs: number[] = []
+const warmMs: number[] = []
 for (let sample = -1; sample < SAMPLES; sample++) {
   const pod = await timed(() => startPod(1))
   await removePod(pod.value)
   if (sample === 0) counts.clear() // the first life also loads code
-  const sandbox = await timed(() => startSandbox(1))
-  await driver.remove(sandbox.value)
+  const sandbox = await timed(() => startSandbox(plain, 1))
+  await plain.remove(sandbox.value)
+  if (sample === 0) warmCounts.clear()
+  const ready = await timed(() => startSandbox(warm, 1))
+  await warm.remove(ready.value)
+  await waitUntil(() => warm.pools?.()[0]?.ready === 1, WARM_LIMIT_MS)
   if (sample < 0) continue
+  warmMs.push(ready.ms)
   barePodMs.push(pod.ms)
   sandboxMs.push(sandbox.ms)
 }
-const requests = Object.fromEntries([...counts].map(([kind, count]) => [kind, count / SAMPLES]))
+if (warm.warmStarts?.().hit !== SAMPLES) throw new Error('a start found no warm Pod')
+await warm.close()
+const requestsOf = (of: ReadonlyMap<string, number>) =>
+  Object.fromEntries([...of].map(([kind, count]) => [kind, count / SAMPLES]))
+const [requests, warmRequests] = [requestsOf(counts), requestsOf(warmCounts)]
 
 const barePodsPerSec: number[] = []
 const sandboxesPerSec: number[] = []
@@ -83,12 +102,21 @@ for (let round = 0; round < BURSTS; round++) {
   const pods = await timed(() => atOnce(startPod))
   barePodsPerSec.push((BURST * 1_000) / pods.ms)
   await Promise.all(pods.value.map(removePod))
-  const sandboxes = await timed(() => atOnce(startSandbox))
+  const sandboxes = await timed(() => atOnce((vcpus) => startSandbox(plain, vcpus)))
   sandboxesPerSec.push((BURST * 1_000) / sandboxes.ms)
-  await Promise.all(sandboxes.value.map((run) => driver.remove(run)))
+  await Promise.all(sandboxes.value.map((run) => plain.remove(run)))
 }
-await driver.close()
+await plain.close()
 bare.client.close()
 await namespace.remove()
-const samples: ClusterSamples = { barePodMs, sandboxMs, burst: BURST, barePodsPerSec, sandboxesPerSec, requests }
+const samples: ClusterSamples = {
+  barePodMs,
+  sandboxMs,
+  warmMs,
+  burst: BURST,
+  barePodsPerSec,
+  sandboxesPerSec,
+  requests,
+  warmRequests,
+}
 process.stdout.write(`${JSON.stringify(samples)}\n`)

@@ -138,6 +138,24 @@ test('commands, terminals and files go over one stream', LIMIT, async () => {
   await driver.remove(desired.run_id)
 })
 
+test('a start takes a Pod that is ready, by a write that the API server checks', LIMIT, async () => {
+  const warm = await open('warm', { warm: 1 })
+  const [first, second] = [makeDesiredRun(POD_SPEC), makeDesiredRun(POD_SPEC)]
+  await warm.start(first, NEVER)
+  await warm.remove(first.run_id)
+  await waitUntil(() => warm.pools?.()[0]?.ready === 1, 45_000)
+  await warm.start(second, NEVER)
+  assert.equal(warm.warmStarts?.().hit, 1)
+  const names = await kubectl('get', 'pods', '-n', 'driver', '-l', `sandyard.dev/run=${second.run_id}`, '-o', 'name')
+  assert.equal(names.trim().split('\n').length, 1)
+  assert.doesNotMatch(names, new RegExp(second.run_id))
+  const guest = await warm.guestOf(second.run_id)
+  const echo = await guest.exec({ ...PLAIN, cmd: 'echo', args: ['fine'] })
+  assert.equal(await text(echo.stdout), 'fine\n')
+  await warm.remove(second.run_id)
+  await warm.close()
+})
+
 test('what a sandbox uses is read from its kubelet', LIMIT, async () => {
   const metrics = await openSandboxMetrics({
     dir: join(namespace.folder, 'metrics'),
