@@ -258,7 +258,7 @@ export const WORKER_SETTINGS = {
     fallback: '8',
     unit: 'count',
     meaning:
-      'how many warm sandboxes a worker with `crun` keeps at most: sandboxes that are ready before a create asks for them; each takes about 4 MiB of its memory; 0 turns them off',
+      'how many warm sandboxes a worker with `crun` or the driver `kubernetes` keeps at most: sandboxes that are ready before a create asks for them; each takes about 4 MiB of the memory of a worker with `crun`, and a whole Pod of a cluster; 0 turns them off',
     parse: integerBetween(0, 64),
   } satisfies Setting<number>,
   logLimitMib: {
