@@ -170,7 +170,10 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     removeAll: () => remove(ready),
     async turnOff(refused) {
       most = 0
-      log.warn({ pod: refused.name }, 'no warm Pods are kept: the worker needs the right to update Pods, as packaging/kubernetes grants it')
+      log.warn(
+        { pod: refused.name },
+        'no warm Pods are kept: the worker needs the right to update Pods, as packaging/kubernetes grants it',
+      )
       await remove([refused, ...ready])
     },
     isOn: input.most > 0,
