@@ -110,7 +110,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     links,
     podLogs,
     usage,
-      warmPods,
+    warmPods,
     isolation,
     level: facts.level,
   }
