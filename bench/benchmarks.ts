@@ -14,6 +14,7 @@ import { benchKubernetes } from './kubernetes.ts'
 import { benchLifecycles } from './lifecycles.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
+import { benchProcesses } from './processes.ts'
 import { benchMetrics } from './metrics.ts'
 import { benchMillion } from './million.ts'
 import { benchPhases } from './phases.ts'
@@ -84,6 +85,11 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   get: { about: 'GET by id, against bare node:http with the same bytes', usualSeconds: 40, run: benchGet },
   list: { about: 'a page by label among 100,000 sandboxes', usualSeconds: 60, run: benchList },
   memory: { about: 'the memory of the idle server, and how long its starts take', usualSeconds: 100, run: benchMemory },
+  processes: {
+    about: 'requests by two server processes against one, by processor time',
+    usualSeconds: 110,
+    run: benchProcesses,
+  },
   channels: { about: '200 channels at once, and the memory of an idle one', usualSeconds: 30, run: benchChannels },
   stream: {
     about: 'output and files through the command channel, against a bare WebSocket echo',

@@ -25,6 +25,15 @@ export const SERVER_SETTINGS = {
     meaning: 'the port on which the API listens; 0 picks a free one',
     parse: integerBetween(0, 65_535),
   } satisfies Setting<number>,
+  processes: {
+    variable: 'SANDYARD_PROCESSES',
+    flag: 'processes',
+    fallback: '1',
+    unit: 'processes',
+    meaning:
+      'how many server processes share the port of the API; each also listens for workers on a port of its own, from the next one on',
+    parse: integerBetween(1, 16),
+  } satisfies Setting<number>,
   sshPort: {
     variable: 'SANDYARD_SSH_PORT',
     flag: 'ssh-port',

@@ -14,6 +14,7 @@ import { freeStartMemory } from '../free-start-memory.ts'
 import { printDashboard } from '../server/print-dashboard.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
+import { sharePort } from '../server-process/share-port.ts'
 import { printClientSetup } from './print-client-setup.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
@@ -38,6 +39,7 @@ export function defineServe(serve: Command): void {
       serve,
       'host',
       'port',
+      'processes',
       'sshPort',
       'advertiseUrl',
       'tlsCert',
@@ -52,7 +54,7 @@ export function defineServe(serve: Command): void {
   )
 }
 
-async function runServe({ config: given }: Call): Promise<void> {
+async function runServe({ config: given, given: texts }: Call): Promise<void> {
   const log = rateLimitedLog(openLog(given), systemClock)
   const stop = listenForStopSignals(given)
   await requireFreePort(given)
@@ -61,9 +63,11 @@ async function runServe({ config: given }: Call): Promise<void> {
   const config = { ...given, dataDir: mounted.path }
   await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
-  await using control = await startControl(config, folder, store, log)
+  await using control = await startControl(config, folder, store, { log, index: 0 })
   await requireNoUpServer(control)
   const first = await createFirstKey(control.deps, config)
+  await using servers = await sharePort({ given: texts, config, folder, store, control, log })
+  await Promise.race([servers.begun, waitForAbort(signal)])
   printStatus('this process runs no sandboxes; workers run them')
   printClientSetup(given, control, first)
   await printDashboard(control, first)

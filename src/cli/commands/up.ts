@@ -25,6 +25,7 @@ import { printDashboard } from '../server/print-dashboard.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
 import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
+import { sharePort } from '../server-process/share-port.ts'
 import { printClientSetup } from './print-client-setup.ts'
 
 /** Defines `sandyard up`, which runs the database, the control plane and a worker. */
@@ -33,6 +34,7 @@ export function defineUp(up: Command): void {
     up,
     'host',
     'port',
+    'processes',
     'sshPort',
     'advertiseUrl',
     'tlsCert',
@@ -64,7 +66,7 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   const config = { ...given, dataDir: mounted.path }
   await using store = await openServerStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
-  await using control = await startControl(config, folder, store, log)
+  await using control = await startControl(config, folder, store, { log, index: 0 })
   if (config.databaseUrl !== null) requireNoOtherServer(control) // the embedded database serves this process alone
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
@@ -75,6 +77,8 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   })
   control.addMetrics(() => worker.readMetrics())
   await Promise.race([worker.begun, waitForAbort(signal)])
+  await using servers = await sharePort({ given: texts, config, folder, store, control, log })
+  await Promise.race([servers.begun, waitForAbort(signal)])
   printClientSetup(given, control, first)
   await printDashboard(control, first, switches.has('open') ? (link) => openBrowser(link, given.dataDir) : null)
   freeStartMemory()
@@ -111,7 +115,7 @@ function startWorker(
   { control, folder, settings, log }: LocalWorkerInput,
   onState: (why: string | null) => void,
 ): SupervisedWorker {
-  const { deps, url } = control
+  const { deps, ownUrl: url } = control
   const { path, namePrefix, workerCredential: credential } = folder
   return superviseWorker({
     clock: systemClock,

@@ -2,7 +2,7 @@ import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import type { ConnectNear } from '../../control/streams/near-workers.ts'
 import type { Log } from '../../lib/log.ts'
-import { printStatus } from '../print-status.ts'
+import { keepRestarting, type ChildOutcome } from '../child/keep-restarting.ts'
 import type { WorkerStart } from './messages.ts'
 import { startWorkerProcess, type WorkerProcess } from './worker-process-handle.ts'
 
@@ -29,9 +29,6 @@ type SuperviseInput = {
   readonly onUnusable: (worker: WorkerId, message: string) => Promise<void>
 }
 
-/** The pause before the next process. It doubles each time, up to the maximum, and begins anew after a process that was ready. */
-const RESTART_MIN_MS = 200
-const RESTART_MAX_MS = 15_000
 /** How often the worker's fingerprint is compared with that of the API. */
 const FINGERPRINT_MS = 1_000
 const METRICS_LIMIT_MS = 3_000
@@ -44,10 +41,10 @@ export function superviseWorker(input: SuperviseInput): SupervisedWorker {
   let current: WorkerProcess | null = null
   let wasReady = false
 
-  /** Runs one process to its end. Resolves with whether it was ready, or with null if no driver works here. */
-  async function runOnce(): Promise<boolean | null> {
+  /** Runs one process to its end. No other follows if no driver works here. */
+  async function runOnce(): Promise<ChildOutcome> {
     const start = { ...(await input.start()), fingerprint: input.fingerprint() }
-    if (stopping.signal.aborted) return false
+    if (stopping.signal.aborted) return 'over'
     let isReady = false
     let unusable: string | null = null
     let disconnect = (): void => undefined
@@ -74,31 +71,18 @@ export function superviseWorker(input: SuperviseInput): SupervisedWorker {
     clearInterval(keepTelling)
     current = null
     disconnect()
-    if (stopping.signal.aborted) return isReady
+    if (stopping.signal.aborted) return 'over'
     if (unusable !== null && !wasReady) {
       await input.onUnusable(start.worker_id, unusable)
-      return null
+      return 'over'
     }
     log.error({ how, worker_pid: worker.pid }, 'the worker of this machine ended; its sandboxes continue')
-    return isReady
+    return isReady ? 'was ready' : 'was unready'
   }
 
-  async function keepRunning(): Promise<void> {
-    for (let pauseMs = RESTART_MIN_MS; !stopping.signal.aborted;) {
-      const isReady = await runOnce().catch((error: unknown) => {
-        log.error({ error }, 'the worker of this machine could not be started')
-        return false
-      })
-      if (isReady !== null && !stopping.signal.aborted)
-        printStatus(`the worker of this machine ended; it starts again in ${String(pauseMs / 1000)} s`)
-      begun.resolve()
-      if (isReady === null) return
-      await interruptibleSleep(clock, pauseMs, stopping.signal)
-      pauseMs = isReady ? RESTART_MIN_MS : Math.min(2 * pauseMs, RESTART_MAX_MS)
-    }
-  }
-
-  const supervising = keepRunning()
+  const what = 'the worker of this machine'
+  const run = (): Promise<ChildOutcome> => runOnce().finally(() => begun.resolve())
+  const supervising = keepRestarting({ clock, log, what }, run, stopping.signal)
   return {
     begun: begun.promise,
     async readMetrics() {

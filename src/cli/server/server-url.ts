@@ -4,12 +4,22 @@ import type { Transport } from './transport.ts'
 
 const WILDCARDS = ['0.0.0.0', '::']
 
-/** The URL at which workers reach this process. Null when it is unknown. */
+/**
+ * The URL at which workers reach this process. Null when it is unknown. `url` is its URL on this machine. `hasOwnPort`: it shares the
+ * port of the API with other processes, and workers reach it by that of `url`.
+ */
 export function advertisedUrl(
   { advertiseUrl, host }: Pick<Config, 'advertiseUrl' | 'host'>,
-  url: string,
+  { url, hasOwnPort }: { readonly url: string; readonly hasOwnPort: boolean },
 ): string | null {
+  if (advertiseUrl !== null && hasOwnPort) return withPort(advertiseUrl, new URL(url).port)
   return advertiseUrl ?? (WILDCARDS.includes(host) ? null : url)
+}
+
+function withPort(text: string, port: string): string {
+  const url = new URL(text)
+  url.port = port
+  return url.origin
 }
 
 /** Says what to set when other server processes can't tell workers the URL of this one. */
@@ -21,7 +31,7 @@ export const MISSING_URL_WARNING =
 export function listenUrl(
   { kind }: Pick<Transport, 'kind'>,
   host: string,
-  address: AddressInfo | string | null,
+  address: Pick<AddressInfo, 'port'> | string | null,
 ): string {
   const port = typeof address === 'object' && address !== null ? address.port : 0
   const shown = WILDCARDS.includes(host) ? '127.0.0.1' : host

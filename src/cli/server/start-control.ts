@@ -42,6 +42,7 @@ import { loadDashboard } from './load-dashboard.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeLifecycleObserver } from './lifecycle-observer.ts'
 import { describeListenError } from './listen-address.ts'
+import { openOwnListener, sharedAddress } from './own-listener.ts'
 import { openNetworkDenials } from './network-denials.ts'
 import { loopsOf, retentionOf } from './loops.ts'
 import { countChannels } from '../metrics/channel-metrics.ts'
@@ -68,6 +69,8 @@ export type RunningControl = {
   readonly deps: ControlDeps
   /** The URL of the API. */
   readonly url: string
+  /** The URL on this machine at which nothing but this process answers. */
+  readonly ownUrl: string
   /** The SHA-256 of the public key of the API's certificate now, in hex. Null for plain HTTP. */
   fingerprint(): string | null
   /** The file with the certificate if it is the installation's own, else null. */
@@ -91,12 +94,15 @@ const NOTIFY_WINDOW_MS = 5
 /** A channel holds up to three descriptors. One organization may use at most a quarter of those of this process for channels. */
 const DESCRIPTORS_PER_ORG_CHANNEL = 12
 
-/** Starts the API and the loops on an open database. Other server processes may use the same database. */
+/**
+ * Starts the API and the loops on an open database. Other server processes may use the same database. `index` numbers the processes that
+ * share the port of the API.
+ */
 export async function startControl(
   config: Config,
   folder: DataFolder,
   store: Store,
-  log: Log,
+  { log, index }: { readonly log: Log; readonly index: number },
 ): Promise<RunningControl> {
   const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder })
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
@@ -234,11 +240,12 @@ export async function startControl(
   // On shutdown, or when a step below fails, these run in the opposite order.
   const running: Promise<void>[] = []
   opened.defer(async () => void (await Promise.all(running)))
+  const listeners = opened.use(new AsyncDisposableStack())
   opened.defer(() => server.close())
   const stopping = new AbortController()
   opened.defer(() => stopping.abort(new Error('the server is shutting down')))
 
-  const isAlone = config.databaseUrl === null
+  const isAlone = config.databaseUrl === null && config.processes === 1
   running.push(
     runLoops(
       {
@@ -260,7 +267,7 @@ export async function startControl(
     ),
   )
   try {
-    await server.listen({ host: config.host, port: config.port })
+    await server.listen(sharedAddress(config))
   } catch (error) {
     throw describeListenError(error, config)
   }
@@ -268,7 +275,9 @@ export async function startControl(
   previews.listensOn(Number(new URL(url).port))
   if (transport.kind === 'tls' && server.server instanceof TlsServer)
     running.push(transport.keepReloaded(server.server, stopping.signal))
-  await replicas.announce(advertisedUrl(config, url))
+  const own = listeners.use(await openOwnListener(config, { server: server.server, index }))
+  const ownUrl = own === null ? url : listenUrl(transport, config.host, own)
+  await replicas.announce(advertisedUrl(config, { url: ownUrl, hasOwnPort: own !== null }))
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
@@ -277,6 +286,7 @@ export async function startControl(
   return {
     deps,
     url,
+    ownUrl,
     ssh,
     metrics,
     hasDashboard: dashboard !== null,
