@@ -68,6 +68,21 @@ test(
   },
 )
 
+test('a credential of a registry is a Secret that goes with its Pod', LIMIT, async () => {
+  for (const { run_id } of await driver.list()) await driver.remove(run_id)
+  const registry_auth = { username: 'puller', password: 'word' }
+  const desired = { ...makeDesiredRun(POD_SPEC), org_id: asId<OrgId>('two'), registry_auth }
+  await driver.start(desired, NEVER)
+  const secret = ['-n', 'sandboxes-two', `secret/sandyard-${desired.run_id}`] as const
+  const owner = 'jsonpath={.type} {.metadata.ownerReferences[0].name}'
+  assert.equal(
+    await kubectl('get', ...secret, '-o', owner),
+    `kubernetes.io/dockerconfigjson sandyard-${desired.run_id}`,
+  )
+  await driver.remove(desired.run_id)
+  await assert.rejects(kubectl('get', ...secret), /NotFound/)
+})
+
 test('a worker with these rights makes nothing in other namespaces, and reads no logs there', LIMIT, async () => {
   const client = makeApiClient(access)
   const refused = async (...request: Parameters<typeof client.request>): Promise<void> => {

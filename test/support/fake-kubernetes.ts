@@ -240,7 +240,9 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     else if (method === 'POST' && known !== undefined) refuse(reply, 409, 'AlreadyExists')
     else if (method === 'DELETE') answer(reply, objects.delete(at) ? 200 : 404, {})
     else if (given !== null) {
-      objects.set(at, given)
+      // An apply changes what it names. Merging the first two levels suffices here.
+      const metadata = { ...known?.metadata, ...given.metadata }
+      objects.set(at, method === 'PATCH' ? { ...known, ...given, metadata } : given)
       answer(reply, 201, given)
     }
   }

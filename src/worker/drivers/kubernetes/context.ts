@@ -26,6 +26,8 @@ export type PodRunRecord = RunRecord<StartedPod> & {
   readonly pod_name?: string
   readonly idle_timeout_secs: number | null
   readonly has_workload: boolean
+  /** Whether the Pod has an image pull Secret. Absent in records of an earlier version. */
+  readonly has_pull_secret?: boolean
 }
 
 /** The part of a record that is set once the sandbox accepted commands. */

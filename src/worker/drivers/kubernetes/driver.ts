@@ -20,6 +20,7 @@ import { derivePodPhase } from './pod-phase.ts'
 import { makePodUsage } from './pod-usage.ts'
 import { openPods } from './pods.ts'
 import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
+import { deletePullSecret } from './pull-secret.ts'
 import { podOf } from './run-pod.ts'
 import { startPod } from './start.ts'
 import { makeWarmPods } from './warm-pods.ts'
@@ -127,7 +128,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => {
     making.abort(new Error('the driver is closing'))
   })
-  const operations = makeRunOperations(context, { activity, bootId, stored, filler })
+  const operations = makeRunOperations(context, { activity, bootId, stored, filler, closed: signal })
   const supervisor = await openRunSupervisor({ ...context, operations })
   opened.defer(() => supervisor.close())
   // Starts in flight are undone, but a node that doesn't answer delays the close no longer than this.
@@ -199,6 +200,8 @@ function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBei
 }
 
 type OperationDeps = {
+  /** Aborts when the driver is closed. */
+  readonly closed: AbortSignal
   readonly activity: RunActivity
   readonly bootId: string
   /** The folder with a file for each sandbox whose log is here. */
@@ -208,7 +211,7 @@ type OperationDeps = {
 
 function makeRunOperations(
   context: PodContext,
-  { activity, bootId, stored, filler }: OperationDeps,
+  { activity, bootId, stored, filler, closed }: OperationDeps,
 ): RunOperations<PodRunRecord> {
   const { pods, namespaces, links, podLogs, usage, warmPods } = context
   return {
@@ -222,6 +225,7 @@ function makeRunOperations(
         ...(warm === null ? {} : { pod_name: warm.name }),
         idle_timeout_secs,
         has_workload: spec.runtime.cmd !== null,
+        has_pull_secret: desired.registry_auth !== null,
       })
     },
     async start(desired, record, attempt) {
@@ -240,10 +244,12 @@ function makeRunOperations(
     },
     readLastOutput: ({ run_id }) => podLogs.finish(run_id),
     async release(record) {
-      const { name } = podOf(record)
+      const pod = podOf(record)
+      const { name } = pod
       links.drop(name)
       await deletePodOf(context, record, 0)
       pods.forget(name)
+      if (record.has_pull_secret === true) await deletePullSecret(context, pod, closed)
       filler.fillLater()
     },
     openMeter: (record) => usage.openMeter(podOf(record).name),

@@ -43,15 +43,10 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
 
 /**
  * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`. Throws `StartError` of reason `config` for a value that a
- * Pod can't have, and of reason `registry` for credentials of a registry.
+ * Pod can't have.
  */
 export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun, settings: PodSettings): object {
   assertScriptNames(spec)
-  if (registry_auth !== null)
-    throw new StartError(
-      'registry',
-      'this worker gives no registry credentials to its cluster: give the service account of its namespace image pull secrets, and use the image without credentials',
-    )
   const [disk] = requiredDisk(spec)
   if (disk !== undefined)
     throw new StartError(
@@ -73,6 +68,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
       annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' },
     },
     spec: {
+      ...(registry_auth === null ? {} : { imagePullSecrets: [{ name: podNameOf(run_id) }] }),
       restartPolicy: 'Never',
       automountServiceAccountToken: false,
       enableServiceLinks: false,

@@ -6,6 +6,7 @@ import { StartError } from '../../start-error.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
 import type { PodContext, PodRunRecord } from './context.ts'
 import { assertOnlyPod, claimPod } from './claim-pod.ts'
+import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret.ts'
 import { makePod } from './pod-spec.ts'
 import { podOf } from './run-pod.ts'
 import { isOver, isUnschedulable, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
@@ -79,17 +80,31 @@ async function acquirePod(
   const { pod_name: _given, ...plain } = record
   if (warm !== null) await context.records.write(plain)
   const pod = makePod(desired, context.settings)
-  const { metadata } = await createPod(context, desired, { target: podOf(plain), pod, signal })
+  const credential = pullCredentialOf(desired)
+  const { metadata } = await createPod(context, desired, { target: podOf(plain), pod, credential, signal })
   return { uid: metadata.uid, record: plain }
 }
 
-type Creation = { readonly target: PodName; readonly pod: object; readonly signal: AbortSignal }
+type Creation = {
+  readonly target: PodName
+  readonly pod: object
+  readonly credential: string | null
+  readonly signal: AbortSignal
+}
 
-async function createPod(context: PodContext, desired: DesiredRun, { target, pod, signal }: Creation): Promise<Pod> {
+async function createPod(
+  context: PodContext,
+  desired: DesiredRun,
+  { target, pod, credential, signal }: Creation,
+): Promise<Pod> {
   const { pods, namespaces, warmPods } = context
   await namespaces.prepare(desired, signal)
   try {
-    return await pods.create(target, pod, signal)
+    if (credential === null) return await pods.create(target, pod, signal)
+    await createPullSecret(context, target, { credential, signal })
+    const made = await pods.create(target, pod, signal)
+    await ownPullSecret(context, made, signal)
+    return made
   } catch (error) {
     if (isApiError(error, 404)) {
       namespaces.forget(desired.org_id)
@@ -97,7 +112,7 @@ async function createPod(context: PodContext, desired: DesiredRun, { target, pod
     }
     if (isApiError(error, 403) && warmPods.pooledCount > 0) {
       await warmPods.removeAll() // they may be what the quota has no more space for
-      return await createPod(context, desired, { target, pod, signal })
+      return await createPod(context, desired, { target, pod, credential, signal })
     }
     // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
     if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)

@@ -1,0 +1,87 @@
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+import { parseImageReference, PUBLIC_HUB } from '../../../domain/spec/image-reference.ts'
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { ApiClient } from '../../kubernetes/api-client.ts'
+import { isApiError } from '../../kubernetes/api-error.ts'
+import { persistRequest } from '../../kubernetes/persist-request.ts'
+import { StartError } from '../../start-error.ts'
+import type { Pod, PodName } from './pod.ts'
+
+type Deps = { readonly client: Pick<ApiClient, 'request'>; readonly clock: Clock; readonly log: Log }
+
+/** Clusters know the public hub by this address. */
+const HUB_ADDRESS = `https://index.${PUBLIC_HUB}/v1/`
+/** Only this field of the Secret is applied. */
+const OWN = 'fieldManager=sandyard&force=true'
+
+/**
+ * The content of the image pull Secret with a run's credential, for its registry alone. Null without a credential. Throws `StartError` of
+ * reason `registry` for an image without a host: the cluster and the control plane may complete its name differently.
+ */
+export function pullCredentialOf({ spec, registry_auth }: Pick<DesiredRun, 'spec' | 'registry_auth'>): string | null {
+  if (registry_auth === null) return null
+  const parsed = parseImageReference(spec.image, '')
+  if (!parsed.ok)
+    throw new StartError('registry', `image '${spec.image}': on this worker, name its registry to use a credential`)
+  const { username, password } = registry_auth
+  const { registry } = parsed.reference
+  const auth = Buffer.from(`${username}:${password}`).toString('base64')
+  return JSON.stringify({ auths: { [registry === PUBLIC_HUB ? HUB_ADDRESS : registry]: { username, password, auth } } })
+}
+
+/** Creates the Secret of a Pod that is created next. Both have the same name. May be repeated. */
+export async function createPullSecret(
+  deps: Deps,
+  { namespace, name }: PodName,
+  { credential, signal }: { readonly credential: string; readonly signal: AbortSignal },
+): Promise<void> {
+  const secret = {
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: { name },
+    type: 'kubernetes.io/dockerconfigjson',
+    data: { '.dockerconfigjson': Buffer.from(credential).toString('base64') },
+  }
+  try {
+    const create = (): Promise<unknown> => deps.client.request('POST', secretsOf(namespace), secret, { signal })
+    await persistRequest(create, { ...deps, signal })
+  } catch (error) {
+    if (isApiError(error, 409)) return // the answer to an earlier request was lost
+    if (isApiError(error, 403))
+      throw new StartError(
+        'registry',
+        `the worker may not create Secrets in ${namespace}, which image pulls with a credential need`,
+        error,
+      )
+    throw error
+  }
+}
+
+/** Makes a Pod the owner of its Secret, so that the cluster deletes both together. */
+export async function ownPullSecret(deps: Deps, { metadata }: Pod, signal: AbortSignal): Promise<void> {
+  const { namespace, name, uid } = metadata
+  const owned = {
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: { name, ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', name, uid }] },
+  }
+  const apply = (): Promise<unknown> =>
+    deps.client.request('PATCH', `${secretsOf(namespace)}/${name}?${OWN}`, owned, { signal })
+  await persistRequest(apply, { ...deps, signal })
+}
+
+/** Deletes the Secret of a Pod. Succeeds if it is gone. */
+export async function deletePullSecret(deps: Deps, { namespace, name }: PodName, signal: AbortSignal): Promise<void> {
+  try {
+    const remove = (): Promise<unknown> =>
+      deps.client.request('DELETE', `${secretsOf(namespace)}/${name}`, undefined, { signal })
+    await persistRequest(remove, { ...deps, signal })
+  } catch (error) {
+    if (!isApiError(error, 404)) throw error
+  }
+}
+
+function secretsOf(namespace: string): string {
+  return `/api/v1/namespaces/${namespace}/secrets`
+}
