@@ -34,8 +34,8 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
 }
 
 /**
- * Splits a byte stream, which arrives in pieces, into frames. Keeps at most one unfinished frame and one piece in
- * memory.
+ * Splits a byte stream, which arrives in pieces, into frames. Keeps at most one unfinished frame in memory, and copies
+ * only bodies that arrive in several pieces.
  */
 type FrameReader = {
   /**
@@ -47,47 +47,45 @@ type FrameReader = {
 
 /** Creates a reader for a new stream of frames. */
 export function makeFrameReader(): FrameReader {
-  let pieces: Buffer[] = []
-  let heldBytes = 0
+  const head = Buffer.alloc(FRAME_HEAD_BYTES)
+  let headBytes = 0
+  let body: Buffer | null = null
+  let bodyBytes = 0
 
-  /**
-   * Removes and returns the first `count` bytes. Joins pieces only when a frame spans several, so each byte is copied
-   * at most once.
-   */
-  const take = (count: number): Buffer => {
-    const first = pieces[0]
-    const joined = first !== undefined && first.length >= count ? first : Buffer.concat(pieces, heldBytes)
-    const kept = joined === first ? pieces.slice(1) : []
-    const rest = joined.subarray(count)
-    pieces = rest.length === 0 ? kept : [rest, ...kept]
-    heldBytes -= count
-    return joined.subarray(0, count)
-  }
-  /** The length of the next frame. Null until its four bytes have arrived. */
-  const peekLength = (): number | null => {
-    if (heldBytes < 4) return null
-    const first = pieces[0]
-    if (first !== undefined && first.length >= 4) return first.readUInt32BE(0)
-    pieces = [Buffer.concat(pieces, heldBytes)]
-    return pieces[0]?.readUInt32BE(0) ?? null
+  const endFrame = (complete: Buffer): Frame => {
+    headBytes = 0
+    body = null
+    return { id: head.readUInt32BE(4), flags: head.readUInt8(8), body: complete }
   }
 
   return {
     *push(piece) {
-      if (piece.length > 0) {
-        pieces.push(piece)
-        heldBytes += piece.length
-      }
-      for (;;) {
-        const length = peekLength()
-        if (length === null) return
-        if (length < MIN_FRAME_LENGTH || length > MAX_FRAME_LENGTH) {
-          throw new FrameLengthError(`a frame length of ${String(length)} is outside the limits`)
+      for (let at = 0; at < piece.length;) {
+        if (body === null) {
+          const copied = piece.copy(head, headBytes, at)
+          headBytes += copied
+          at += copied
+          if (headBytes >= 4) checkLength(head.readUInt32BE(0))
+          if (headBytes < FRAME_HEAD_BYTES) return
+          const wanted = head.readUInt32BE(0) - MIN_FRAME_LENGTH
+          if (piece.length - at >= wanted) {
+            at += wanted
+            yield endFrame(piece.subarray(at - wanted, at))
+            continue
+          }
+          body = Buffer.allocUnsafe(wanted)
+          bodyBytes = 0
         }
-        if (heldBytes < 4 + length) return
-        const bytes = take(4 + length)
-        yield { id: bytes.readUInt32BE(4), flags: bytes.readUInt8(8), body: bytes.subarray(FRAME_HEAD_BYTES) }
+        const copied = piece.copy(body, bodyBytes, at)
+        bodyBytes += copied
+        at += copied
+        if (bodyBytes === body.length) yield endFrame(body)
       }
     },
   }
+}
+
+function checkLength(length: number): void {
+  if (length < MIN_FRAME_LENGTH || length > MAX_FRAME_LENGTH)
+    throw new FrameLengthError(`a frame length of ${String(length)} is outside the limits`)
 }

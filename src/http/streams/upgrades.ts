@@ -7,6 +7,7 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeenPath, refusalProblem } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
+import { splitMessages } from '../../lib/split-messages.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { isSecureRequest, type ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
@@ -183,7 +184,8 @@ function accept(
     }
     if (signal.aborted) onGone()
     signal.addEventListener('abort', onGone, { once: true })
-    sockets.handleUpgrade(request, socket, head, (webSocket) => {
+    const split = splitMessages(socket, { limitBytes: MESSAGE_LIMIT_BYTES, first: head })
+    sockets.handleUpgrade(request, split, Buffer.alloc(0), (webSocket) => {
       signal.removeEventListener('abort', onGone)
       webSocket.pause() // no message may arrive before there is a listener
       resolve(webSocket)

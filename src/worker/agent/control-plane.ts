@@ -14,6 +14,7 @@ import {
 import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
+import { makeSplittingAgent } from './splitting-agent.ts'
 
 /**
  * The worker's client of the control plane, by HTTP and WebSocket. The worker opens every connection. After a failure, the next
@@ -219,7 +220,7 @@ function openSocket(
       // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
       // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
-      ...(tls === null ? {} : { agent: tls.upgrades }),
+      ...(url.protocol === 'ws:' ? { agent: makeSplittingAgent() } : tls === null ? {} : { agent: tls.upgrades }),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })

@@ -136,14 +136,16 @@ test('a client that reads slowly still gets everything that was sent before the 
   assert.deepEqual([code, arrived], [1000, said.length])
 })
 
-test('a message that is too large ends the channel with 1009', async (t) => {
-  const port = await listen(t, withChannel(new PassThrough()))
-  const socket = dial(port)
-  await once(socket, 'open', hangLimit())
-  socket.on('error', () => socket.terminate())
-  socket.send(Buffer.alloc(9 * 1024 * 1024))
-  const [code] = await once(socket, 'close', hangLimit())
-  assert.equal(code, CHANNEL_ENDS.message_too_large.code)
+test('a message that is too large ends the channel with 1009, whole or in fragments', async (t) => {
+  for (const fragments of [[9], [5, 4]]) {
+    const socket = dial(await listen(t, withChannel(new PassThrough())))
+    await once(socket, 'open', hangLimit())
+    socket.on('error', () => socket.terminate())
+    for (const [index, mib] of fragments.entries())
+      socket.send(Buffer.alloc(mib * 1024 * 1024), { binary: true, fin: index === fragments.length - 1 })
+    const [code] = await once(socket, 'close', hangLimit())
+    assert.equal(code, CHANNEL_ENDS.message_too_large.code)
+  }
 })
 
 test('a client that disconnects ends its channel', async (t) => {
