@@ -143,8 +143,8 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 120, run: benchMetrics },
   kubernetes: {
     about: 'sandboxes as Pods of a real cluster, against Pods made by its API',
-    usualSeconds: 150,
-    quickSeconds: 90,
+    usualSeconds: 200,
+    quickSeconds: 120,
     run: ({ isQuick }) => benchKubernetes(isQuick),
   },
   dashboard: {
