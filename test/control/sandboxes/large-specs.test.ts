@@ -55,7 +55,7 @@ test('of large specifications that arrive together, each is sent to the database
       waitMs: null,
       signal: null,
     })
-  const made = await Promise.all([...'ABCD'].map((name) => create(largeSpec(name))))
+  const made = await Promise.all(['A', 'B', 'C', 'D'].map((name) => create(largeSpec(name))))
   assert.deepEqual(made.map(({ status }) => status), Array<string>(4).fill('created')) // prettier-ignore
   // The specification itself, and its projection for replies.
   assert.ok(Math.max(...sizes) < 3 * LARGE_TEXT, sizes.join(', '))
