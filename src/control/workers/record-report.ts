@@ -64,10 +64,7 @@ export async function recordReport(deps: RecordReportDeps, report: BoundReport):
     if (prolonged !== null)
       return { notice: noticeOf(prolonged), open: null, has_more: false, hasMoved: false, generation: known_generation }
   }
-  if (deps.sender !== undefined && (await deps.sender.authenticate()) !== report.worker_id)
-    throw new Problem('invalid_api_key')
-  const recorded =
-    report.volumes === null ? await deps.reportBatches.record(report) : await recordWithVolumes(deps, report)
+  const recorded = await recordWhole(deps, report)
   if (recorded === null) return null
   const { open, has_more, has_emptied, generation } = recorded
   deps.notifications.publish([
@@ -86,6 +83,25 @@ export async function recordReport(deps: RecordReportDeps, report: BoundReport):
   await recordDiskPressure(deps, report.worker_id, { disk: report.disk, wasShort: recorded.is_disk_short })
   await recordMemoryKills(deps, open, report.observed_runs)
   return { notice: noticeOf(recorded), open, has_more, hasMoved: moves.length > 0 || has_emptied, generation }
+}
+
+/**
+ * Records a report that is not just a heartbeat. The statement compares the credential of a remembered sender. If it writes
+ * nothing, the sender is authenticated again, because the credential may be the reason.
+ */
+async function recordWhole(deps: RecordReportDeps, report: BoundReport) {
+  const requireSender = async (): Promise<void> => {
+    if (deps.sender !== undefined && (await deps.sender.authenticate()) !== report.worker_id)
+      throw new Problem('invalid_api_key')
+  }
+  if (report.volumes !== null) {
+    await requireSender()
+    return recordWithVolumes(deps, report)
+  }
+  const credentialSha256 = deps.sender?.credentialSha256 ?? null
+  const recorded = await deps.reportBatches.record({ ...report, credentialSha256 })
+  if (recorded === null) await requireSender()
+  return recorded
 }
 
 function noticeOf({ draining_since, drain_deadline_at }: workers.DrainState): RecordedReport['notice'] {

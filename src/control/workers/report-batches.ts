@@ -8,7 +8,7 @@ import type { Statement } from '../../store/postgres/session.ts'
 import * as workerReports from '../../store/workers/worker-reports.ts'
 
 /** A report, and what it claimed beyond the worker's bounds. */
-type RecordableReport = SyncRequest & Pick<workerReports.ReportWithoutVolumes, 'refused_claims'>
+type RecordableReport = SyncRequest & Pick<workerReports.ReportWithoutVolumes, 'refused_claims' | 'credentialSha256'>
 
 /** Records reports that arrive together in one statement. Both functions resolve with null when nothing was written. */
 export type ReportBatches = {

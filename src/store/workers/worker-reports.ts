@@ -53,6 +53,8 @@ export type ReportWithoutVolumes = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> 
   readonly worker_id: WorkerId
   /** Sandboxes that do not run and whose writable layer is stored on this worker. */
   readonly stopped_sandboxes: readonly SandboxId[]
+  /** The credential to compare with the worker's. Absent or null: it was compared a moment ago. */
+  readonly credentialSha256?: Buffer | null
 }
 
 /** A worker whose report was recorded. */
@@ -75,7 +77,8 @@ export type RecordedReportRow = RecordedWorkerReport & {
 
 /**
  * Records reports as `workers.renew`, `volumeReports.record` and `runs.ofWorker` do in a transaction. Returns a row for
- * each worker whose report was recorded. A worker without a row was removed, or a later report was recorded before.
+ * each worker whose report was recorded. A worker without a row was removed, has another credential, or a later report was
+ * recorded before.
  * Pass at most one report for each worker.
  */
 export function recordReports(reports: readonly ReportWithoutVolumes[], lease: LeaseTimes): Statement {
@@ -90,6 +93,7 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
       stopped_sandboxes,
       disk = null,
       refused_claims = null,
+      credentialSha256 = null,
     }) => {
       return {
         worker_id,
@@ -102,6 +106,7 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
         is_shared: storage.is_shared,
         stopped_sandboxes,
         refused_claims,
+        credential: credentialSha256?.toString('hex') ?? null,
       }
     },
   )
@@ -110,10 +115,11 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
     text: `WITH p AS MATERIALIZED (
              SELECT * FROM json_to_recordset($1::json) AS p(worker_id uuid, incarnation uuid, seq bigint, vcpus integer,
                memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, disk jsonb, is_shared boolean, stopped_sandboxes json,
-               refused_claims text)),
+               refused_claims text, credential text)),
            old AS MATERIALIZED (
              SELECT w.id, w.lease_expires_at, w.vcpus, w.memory_mib, w.storage FROM p JOIN workers w ON w.id = p.worker_id
-             WHERE w.removed_at IS NULL AND ${IS_LATER({ incarnation: 'p.incarnation', seq: 'p.seq', now: '$3' })}
+             WHERE w.removed_at IS NULL AND w.credential_sha256 = coalesce(decode(p.credential, 'hex'), w.credential_sha256)
+               AND ${IS_LATER({ incarnation: 'p.incarnation', seq: 'p.seq', now: '$3' })}
              ORDER BY w.id FOR NO KEY UPDATE OF w),
            renewed AS (
              UPDATE workers w SET vcpus = p.vcpus, memory_mib = p.memory_mib, disk_mib = p.disk_mib, driver = p.driver,

@@ -72,8 +72,12 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
 async function makeReport(agent: Agent): Promise<SyncRequest | null> {
   const { deps, diskGuard, state, volumes } = agent
   const disk = diskGuard.reported()
-  const observed_runs = state.startReports.withoutRecorded(await observeRuns(agent))
-  const stored_sandboxes = await deps.driver.listStored()
+  const [observed, stored_sandboxes, ofVolumes] = await Promise.all([
+    observeRuns(agent),
+    deps.driver.listStored(),
+    volumes.report(),
+  ])
+  const observed_runs = state.startReports.withoutRecorded(observed)
   const content = {
     protocol: WORKER_PROTOCOL_VERSION,
     worker_id: deps.worker_id,
@@ -85,7 +89,7 @@ async function makeReport(agent: Agent): Promise<SyncRequest | null> {
     observed_runs,
     stored_sandboxes,
     dialled_tickets: [...state.dialledTickets],
-    ...(await volumes.report()),
+    ...ofVolumes,
   }
   const compared = JSON.stringify({ ...content, observed_runs: observed_runs.map(withoutPhases) })
   if (compared === state.reportMemory.content && state.inFlight.has(state.seq)) return null

@@ -168,6 +168,22 @@ test('a run that must start comes with what the plan of its organization allows'
   learn(told)
 })
 
+test('a whole report with a replaced credential is refused and records nothing, also where the credential was known', async () => {
+  const held = await settle()
+  const before = await readWorker()
+  known = { ...known, known_generation: null }
+  await query(`UPDATE workers SET credential_sha256 = sha256('another') WHERE id = $1`)
+  await assert.rejects(send().recorded, /refused: 401/)
+  assert.deepEqual(await readWorker(), before)
+  await query(`UPDATE workers SET credential_sha256 = sha256('${world.credential}') WHERE id = $1`)
+  const whole = send()
+  await whole.recorded
+  assert.notDeepEqual(await readWorker(), before)
+  whole.end()
+  await assert.rejects(whole.answer)
+  await held.answer
+})
+
 test('an unchanged report of a removed worker is refused, and so is one with another credential', async () => {
   const held = await settle()
   await assert.rejects(send('the-credential-of-somebody-else').recorded, /refused: 401/)
