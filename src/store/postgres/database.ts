@@ -155,8 +155,8 @@ export async function openDatabase(options: DatabaseOptions): Promise<OpenDataba
 
 /**
  * Runs `fn` between BEGIN and COMMIT. BEGIN shares a round trip with the first statements if they only read, and COMMIT with
- * the last ones if `fn` only sends them. A placement takes 4 round trips instead of 11; from a create until its sandbox runs
- * it took 55 ms instead of 83 (2026-11, the driver `simulated`, two busy cores).
+ * the last ones if `fn` only sends them. A placement takes 4 round trips instead of 11. From a create until its sandbox ran it
+ * took 128 ms instead of 151, and 10 % less processor time (2026-11, the driver `simulated`, a load of 15).
  */
 async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Promise<T>, log: Log): Promise<T> {
   const beginning = session.command('begin')
