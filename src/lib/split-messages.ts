@@ -24,8 +24,8 @@ const END_OF_HEAD = '\r\n\r\n'
  * `connection`.
  *
  * The library joins each message before it shows it. A message of 1 MiB needs two buffers outside of the heap then, and they
- * cause full garbage collections. 128 MiB into a file of a sandbox take the server 0.67 s of processor time instead of 1.39
- * (2026-11, 2 busy cores).
+ * cause full garbage collections. 128 MiB into a file of a sandbox take the server 0.67 to 1.13 s of processor time instead of
+ * 1.39 to 1.53 (2026-11, 2 busy cores).
  */
 export function splitMessages(connection: Connection, options: SplitOptions): Duplex {
   const splitter = makeMessageSplitter(options.limitBytes)

@@ -53,6 +53,9 @@ export function limitSettings(
   }
 }
 
+/** What a channel buffers in each direction. A piece of 64 KiB fills the default buffer, and so would pause the connection each time. */
+const CHANNEL_BUFFER_BYTES = 1024 * 1024
+
 /** Opens the driver for OCI runtimes. Rejects with the list of what the machine lacks for this driver. */
 export async function openOciDriver(
   config: Config,
@@ -134,7 +137,7 @@ export async function openOciDriver(
     metrics,
     connectGuest: (container, target, signal) => guests.of(container).connectSocket(target, signal),
     openGuestChannel: (container, use, capture) => {
-      const [client, agent] = duplexPair()
+      const [client, agent] = duplexPair({ highWaterMark: CHANNEL_BUFFER_BYTES })
       serveChannel(agent, guests.of(container), {
         clock: systemClock,
         log,
