@@ -27,6 +27,7 @@ import type { ImageResolver } from '../../src/worker/drivers/shared/desired-run.
 import { POOLED_DISK_PREFIX } from '../../src/worker/drivers/oci/disk/sandbox-disks.ts'
 import { makeCommandHelper } from '../../src/worker/processes/command-helper.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
+import { makeForkServers } from '../../src/worker/drivers/oci/exec/fork-servers.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
 import { mountPointsBelow } from '../../src/worker/mounts.ts'
 import { folderHash } from './folder-hash.ts'
@@ -163,15 +164,18 @@ export async function makeOciFixture(
     settings,
     folders,
     logged,
-    open: (overrides = {}, parts = {}) =>
-      makeOciDriver({
+    open: (overrides = {}, parts = {}) => {
+      const log = collectLog(logged)
+      const launcher = makeLauncher(log)
+      return makeOciDriver({
         dir: stateDir,
         key: folderHash(stateDir),
         runtime,
         images: makeImages(layer, image),
         networks: makeEmptyNetworks(prefix),
         clock: systemClock,
-        launcher: makeLauncher(collectLog(logged)),
+        launcher,
+        forkServers: makeForkServers({ launcher, clock: systemClock, log }),
         commands: makeCommandHelper(collectLog(logged)).commands,
         log: collectLog(logged),
         random: systemRandom,
@@ -190,7 +194,8 @@ export async function makeOciFixture(
         },
         settings: { ...settings, ...overrides },
         ...parts,
-      }),
+      })
+    },
     async exec(run, command) {
       const record = readRecord(run)
       const spec = join(dir, `exec-${systemRandom.bytes(4).toString('hex')}.json`)

@@ -19,6 +19,7 @@ import { makeSnapshotFetcher } from '../../worker/images/fetch-snapshot.ts'
 import { startTrimLoop } from '../../worker/images/trim-loop.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
 import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-guests.ts'
+import { makeForkServers } from '../../worker/drivers/oci/exec/fork-servers.ts'
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { makeLoopbackConnections } from '../../worker/network/loopback-connections.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
@@ -111,9 +112,11 @@ export async function openOciDriver(
   opened.defer(() => {
     loopback.close()
   })
+  const forkServers = makeForkServers({ launcher, clock: systemClock, log })
   const guests = makeContainerGuests({
     log,
     launcher,
+    forkServers,
     commands: helper.commands,
     sessions,
     loopback,
@@ -124,6 +127,7 @@ export async function openOciDriver(
     key,
     runtime,
     launcher,
+    forkServers,
     commands: helper.commands,
     images: countPulls(images),
     fetchSnapshot,

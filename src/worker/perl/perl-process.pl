@@ -26,8 +26,8 @@ my %NUMBERS = (
     pidfd_open => 434,
     (POSIX::uname())[4] eq 'aarch64'
     ? (waitid => 95, sethostname => 161, prctl => 167, mknodat => 33, umount2 => 39, mount => 40, pivot_root => 41, signalfd4 => 74, fsync => 82, unshare => 97, setresuid => 147, setresgid => 149,
-        renameat2 => 276, sendmsg => 211, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
-    : (sendmsg => 46, fsync => 74, prctl => 157, sethostname => 170, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
+        renameat2 => 276, sendmsg => 211, recvmsg => 212, setgroups => 159, prlimit64 => 261, setns => 268, syncfs => 267)
+    : (sendmsg => 46, recvmsg => 47, fsync => 74, prctl => 157, sethostname => 170, waitid => 247, setgroups => 116, setresuid => 117, setresgid => 119, pivot_root => 155, mount => 165, umount2 => 166, mknodat => 259,
         unshare => 272, signalfd4 => 289, renameat2 => 316, prlimit64 => 302, setns => 308, syncfs => 306),
 );
 
@@ -113,13 +113,20 @@ sub reap_children {
     }
 }
 
-use constant {P_ALL => 0, WEXITED => 4, WNOWAIT => 0x01000000};
+use constant {P_ALL => 0, P_PID => 1, WEXITED => 4, WNOWAIT => 0x01000000};
 
 # The id of a child that has ended, without reaping it. 0 if there is none.
 sub peek_exit {
     my $info = "\0" x 128; # siginfo_t
     return 0 if syscall($NUMBERS{waitid}, P_ALL, 0, $info, WEXITED | WNOHANG | WNOWAIT, 0) < 0;
     return unpack 'x16 l', $info; # si_pid
+}
+
+# Whether a process is a child that has not been reaped.
+sub is_child {
+    my ($pid) = @_;
+    my $info = "\0" x 128; # siginfo_t
+    return $pid > 0 && syscall($NUMBERS{waitid}, P_PID, $pid, $info, WEXITED | WNOHANG | WNOWAIT, 0) == 0;
 }
 
 # The exit code of the child that was reaped last; `-` means that a signal ended it.

@@ -102,8 +102,8 @@ function onLines(stream: Readable, take: (line: string) => void): void {
 
 /** Starts programs through its own Perl process. */
 type ProgramStarter<Exit> = {
-  /** Starts the program that the script reads from `fields`. */
-  readonly start: (fields: Buffer, observer: ProgramObserver<Exit>) => void
+  /** Starts the program that the script reads from `fields`. Returns the number of the request. */
+  readonly start: (fields: Buffer, observer: ProgramObserver<Exit>) => number
   /** Ends the Perl process. The programs that it started continue. */
   readonly close: () => void
 }
@@ -156,11 +156,12 @@ export function makeProgramStarter<Exit>(script: PerlScript<Exit>): ProgramStart
         current ??= startProcess()
       } catch (error) {
         observer.failed(new Error('no Perl process could be started', { cause: error }))
-        return
+        return number
       }
       current.observers.set(number, observer)
       setKeepsAlive(current.perl, true)
       sendRequest(current.perl, number, fields)
+      return number
     },
     close() {
       current?.perl.stdin.end()

@@ -19,6 +19,7 @@ import type { RunUsage } from '../shared/run-activity.ts'
 import type { OutputCaptures } from './run/output-captures.ts'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Container } from './container.ts'
+import type { ForkServers } from './exec/fork-servers.ts'
 import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { DiskSnapshots } from './disk/disk-snapshots.ts'
 import type { SandboxDisks } from './disk/sandbox-disks.ts'
@@ -87,6 +88,8 @@ export type OciDriverInput = {
   readonly key: string
   readonly runtime: Runtime
   readonly launcher: Launcher
+  /** Prepared in warm sandboxes, so that their first command is fast. Absent: none are. */
+  readonly forkServers?: Pick<ForkServers, 'prepare'>
   readonly commands: HostCommands
   readonly images: ImageResolver
   readonly networks: SandboxNetworks

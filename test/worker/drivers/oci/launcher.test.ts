@@ -126,7 +126,10 @@ test('a program that a dying worker requested is not started', async () => {
   const script = join(import.meta.dirname, '../../../../src/worker/perl/launcher.pl')
   const mark = join(folder, 'started')
   const command = ['', '/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
-  const request = Buffer.concat([Buffer.from([0, 0, 0, 6 + command.length, 0, 0, 0, 1, 3, 0]), Buffer.from(command)])
+  const request = Buffer.concat([
+    Buffer.from([0, 0, 0, 7 + command.length, 0, 0, 0, 1, 0x70, 3, 0]),
+    Buffer.from(command),
+  ])
   const run = (worker: number): SpawnSyncReturns<Buffer> =>
     spawnSync('perl', [script, String(worker)], { input: request })
   assert.equal(run(process.pid + 1).stdout.toString(), '')

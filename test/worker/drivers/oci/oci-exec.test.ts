@@ -4,7 +4,9 @@ import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { TestContext } from 'node:test'
+import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
+import { makeForkServers } from '../../../../src/worker/drivers/oci/exec/fork-servers.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
@@ -22,6 +24,7 @@ const missing = whyNoContainer()
 const skip = missing === null ? false : `no real container here: ${missing}`
 const log = makeLog('silent')
 const launcher = makeLauncher(log)
+const forkServers = makeForkServers({ launcher, clock: systemClock, log })
 const MIB = 1024 * 1024
 /** The test runner's own limit. How long a large output takes is up to the machine. */
 const RUNNER_LIMIT_MS = 45 * 60_000
@@ -38,7 +41,13 @@ before(async () => {
       ],
     },
   })
-  guest = makeContainerGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: loadPtyBinding() })
+  guest = makeContainerGuest(box.container, {
+    log,
+    sessions: UNLIMITED_SESSIONS,
+    launcher,
+    forkServers,
+    pty: loadPtyBinding(),
+  })
 })
 after(() => {
   if (missing === null) box.remove()

@@ -20,7 +20,8 @@ const skip = whyNoOci() ?? (testRuntime() === 'crun' ? false : 'only crun has wa
 
 /**
  * Prints what a process of a sandbox can see of it: the first process, its rights and limits, all mounts, files with their
- * owners and contents, host name, users, devices and settings of the kernel. Numbers of devices, inodes and mounts are left out.
+ * owners and contents, host name, users, devices and settings of the kernel. Numbers of devices, inodes and mounts are left out, and so
+ * is the fork server, which a plain sandbox gets with its second command.
  */
 const LOOK = String.raw`
 sub slurp { open my $f, '<', $_[0] or return "unreadable: $!"; local $/; return <$f> // '' }
@@ -39,7 +40,7 @@ for (split /\n/, slurp('/proc/self/mountinfo')) {
 print "$_ ", slurp($_) for map { "/proc/sys/$_" } qw(kernel/hostname kernel/domainname net/ipv4/ip_unprivileged_port_start net/ipv4/ping_group_range);
 print 'network ', join(' ', sort map { /^\s*(\w+):/ ? $1 : () } split /\n/, slurp('/proc/net/dev')), "\n";
 opendir my $processes, '/proc';
-print 'processes ', scalar(grep { /^\d+$/ } readdir $processes), "\n";
+print 'processes ', scalar(grep { /^\d+$/ && slurp("/proc/$_/cmdline") !~ /fork-server\.pl/ } readdir $processes), "\n";
 sub walk {
     my ($path) = @_;
     my @stat = lstat $path or return;

@@ -11,7 +11,8 @@ import { localHostCommands, type HostCommands } from '../../../processes/system-
 import { ExecFailure, type Guest, type GuestProcess, type TcpTarget } from '../../../channel/guest.ts'
 import type { SessionPermits } from '../../../channel/session-permits.ts'
 import type { Container } from '../container.ts'
-import { startExecOnPipes, type ExecCli, type TerminalSize } from './exec-cli.ts'
+import { connectPipes, startExecOnPipes, withDefaultSize, type ExecCli, type TerminalSize } from './exec-cli.ts'
+import type { ForkServers } from './fork-servers.ts'
 import {
   makeProcessSpec,
   makeToolProcessSpec,
@@ -21,8 +22,9 @@ import {
 } from './process-spec.ts'
 import { startExecOnTerminal } from './exec-terminal.ts'
 import { exitCodeOf } from './exit-code.ts'
+import { asDetachedProcess, asGuestProcess } from './guest-process.ts'
 import { makeFifoPool } from './fifo-pool.ts'
-import type { Launcher, RuntimeExit } from '../run/launcher.ts'
+import type { Launcher } from '../run/launcher.ts'
 import { makePidFileWaiter } from './pid-file.ts'
 import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
@@ -38,6 +40,8 @@ export type ContainerGuestDeps = {
   readonly launcher: Launcher
   /** Creates FIFOs. Absent: a process of its own does, for each batch. */
   readonly commands?: Pick<HostCommands, 'callSystem'>
+  /** Start processes without the runtime. Absent: the runtime starts every process. */
+  readonly forkServers?: ForkServers
   /** Limits how many sessions are open at once. */
   readonly sessions: SessionPermits
   /** Opens connections to loopback addresses of containers. Absent: a process in the container makes each connection. */
@@ -59,9 +63,6 @@ export type ContainerGuest = Guest & {
  * new one with SIGSTOP.
  */
 const START_TIMEOUT_MS = 30_000
-
-/** The terminal size that replaces a requested size of zero, on which programs can't draw. */
-const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
 
 /**
  * Creates a guest, which runs processes in a container with the runtime's `exec`. Create only one guest for each
@@ -104,15 +105,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }, deps.startTimeoutMs ?? START_TIMEOUT_MS)
     try {
       if (tty === null && detaches(container)) {
-        const left = await execCli.left
-        if (left === null) throw await describeStartFailure(execCli, container)
-        const { pid, innerPid: inner } = left
-        const group = makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
-        return asGuestProcess(
-          { execCli, pid, inner: inner ?? pid, describeMemoryKill },
-          group,
-          ({ code }) => code ?? -1,
-        )
+        return await asDetachedProcess(execCli, container, describeMemoryKill)
       }
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
@@ -139,7 +132,19 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
 
   const start = (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> =>
     startWithPermit(deps.sessions, container, () => startProcess(spec, tty))
+  const startByServer = async (spec: ProcessSpec): Promise<GuestProcess | null> => {
+    const starter = detaches(container) ? await deps.forkServers?.starterOf(container, spec) : null
+    if (starter === null || starter === undefined) return null
+    const describeMemoryKill = container.watchMemory()
+    const execCli = await connectPipes(fifoPool, starter).catch((error: unknown) => {
+      deps.log.debug({ err: error, container_id: container.id }, 'a fork server started no process; the runtime does')
+      return null
+    })
+    return execCli === null ? null : await asDetachedProcess(execCli, container, describeMemoryKill)
+  }
   const startProcess = async (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+    const started = await startByServer(spec)
+    if (started !== null) return started
     const name = String(count++)
     const files = {
       spec: join(fifoPool.folder, `${name}.json`),
@@ -223,40 +228,6 @@ function killCli(execCli: ExecCli): void {
     process.kill(-execCli.pid, 'SIGKILL')
   } catch (error) {
     if (!hasErrorCode(error, 'ESRCH')) throw error // it has ended meanwhile
-  }
-}
-
-function withDefaultSize(tty: TerminalSize): TerminalSize {
-  return tty.rows === 0 || tty.cols === 0 ? DEFAULT_SIZE : tty
-}
-
-/**
- * A started process. `pid` is its id on the host, by which its terminal is found. `inner` is its id in the container.
- */
-type Started = Pick<GuestProcess, 'describeMemoryKill'> & {
-  readonly execCli: ExecCli
-  readonly pid: number
-  readonly inner: number
-}
-
-function asGuestProcess(
-  { execCli, pid, inner, describeMemoryKill }: Started,
-  group: ProcessGroup,
-  codeOf: (exit: RuntimeExit) => number,
-): GuestProcess {
-  return {
-    pid: inner,
-    stdin: execCli.stdin,
-    stdout: execCli.stdout,
-    stderr: execCli.stderr,
-    resize(rows, cols) {
-      execCli.resize(pid, withDefaultSize({ rows, cols }))
-    },
-    signal(signal) {
-      group.signal(signal)
-    },
-    exited: execCli.ended.then(codeOf),
-    ...(describeMemoryKill === undefined ? {} : { describeMemoryKill }),
   }
 }
 

@@ -17,6 +17,14 @@ export type ExecCli = Launched & {
 /** The size of a terminal in characters. */
 export type TerminalSize = { readonly rows: number; readonly cols: number }
 
+/** The terminal size that replaces a requested size of zero, on which programs can't draw. */
+const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
+
+/** Returns the size, or the default for one of zero. */
+export function withDefaultSize(tty: TerminalSize): TerminalSize {
+  return tty.rows === 0 || tty.cols === 0 ? DEFAULT_SIZE : tty
+}
+
 /** What is needed to start an `exec` command. */
 export type ExecCliDeps = {
   readonly fifoPool: FifoPool
@@ -38,16 +46,23 @@ export async function startExecOnPipes(
   command: readonly string[],
   { more = [], ...options }: PipesOptions = {},
 ): Promise<ExecCli> {
+  return await connectPipes(fifoPool, (files) =>
+    launcher.start(command, [...files, ...more], { cgroups: commandCgroups, ...options }),
+  )
+}
+
+/** Starts a program with a pipe for each standard stream. `start` gets the files of the program's ends. */
+export async function connectPipes(
+  fifoPool: FifoPool,
+  start: (files: readonly [string, string, string]) => Promise<Launched>,
+): Promise<ExecCli> {
   const stdin = await fifoPool.takePipe('to-child')
   const stdout = await fifoPool.takePipe('from-child')
   const stderr = await fifoPool.takePipe('from-child')
   const pipes = [stdin, stdout, stderr]
   try {
     return {
-      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more], {
-        cgroups: commandCgroups,
-        ...options,
-      })),
+      ...(await start([stdin.path, stdout.path, stderr.path])),
       stdin: stdin.socket,
       stdout: stdout.socket,
       stderr: stderr.socket,

@@ -8,7 +8,7 @@ import { ExecFailure } from '../../../channel/guest.ts'
 import type { GuestExec } from '../../../channel/guest.ts'
 import type { Container } from '../container.ts'
 import { sandboxEnvironment, SCRIPTS_FOLDER } from '../environment.ts'
-import { TOOLS_FOLDER } from '../../../../contract/workers/guest-tools.ts'
+import { toolCommand, TOOLS_FOLDER } from '../../../../contract/workers/guest-tools.ts'
 import { checkWorkdir, checkProgram } from '../rootfs/check-program.ts'
 import { parseHardLimits, sandboxHardLimits } from '../users/rlimits.ts'
 import type { HardLimits } from '../users/rlimits.ts'
@@ -18,6 +18,8 @@ import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 export type ProcessDefaults = {
   /** Fields of the first process that are used unchanged, such as `capabilities` and `noNewPrivileges`. */
   readonly shared: Readonly<Record<string, unknown>>
+  /** The capabilities of a process of user 0. */
+  readonly capabilities: ReadonlySet<string>
   readonly rlimits: readonly OciRlimit[]
   /** The mount points in the container. */
   readonly mountPoints: readonly string[]
@@ -28,7 +30,14 @@ export type ProcessDefaults = {
 type OciRlimit = { readonly type: string; readonly soft: number; readonly hard: number }
 
 /** The argument of `runtime exec --process` (OCI runtime specification, `process`). */
-export type ProcessSpec = Readonly<Record<string, unknown>>
+export type ProcessSpec = Readonly<Record<string, unknown>> & {
+  readonly terminal: boolean
+  readonly user: { readonly uid: number; readonly gid: number; readonly additionalGids: readonly number[] }
+  readonly args: readonly string[]
+  readonly env: readonly string[]
+  readonly cwd: string
+  readonly rlimits: readonly OciRlimit[]
+}
 
 /** Reads the defaults from the container's bundle in `runDir`. */
 export async function readProcessDefaults(runDir: string): Promise<ProcessDefaults> {
@@ -38,6 +47,7 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
   )
   return {
     shared: { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj },
+    capabilities: new Set(asTexts(asObject(capabilities)['effective'])),
     rlimits: Array.isArray(rlimits) ? rlimits.flatMap(asRlimit) : [],
     mountPoints: Array.isArray(config['mounts']) ? config['mounts'].flatMap(asMountPoint) : [],
     netnsPath: netnsPathOf(asObject(config['linux'])),
@@ -102,6 +112,15 @@ export function makeToolProcessSpec(base: ProcessDefaults, command: readonly str
     cwd: '/',
     rlimits: [{ type: 'RLIMIT_NOFILE', soft: Math.min(hard, TOOL_OPEN_FILES), hard }],
   }
+}
+
+/**
+ * Creates the spec of a container's fork server. It inherits its limits from the worker, as a process without limits of its own
+ * does. Returns null if the toolbox is not mounted in this container.
+ */
+export function makeForkServerSpec(base: ProcessDefaults): ProcessSpec | null {
+  const spec = makeToolProcessSpec(base, toolCommand('fork-server.pl', [process.arch]))
+  return spec === null ? null : { ...spec, rlimits: [] }
 }
 
 /** Whether the host sees the container's root as the container's processes see it, with all its mounts. */
@@ -178,6 +197,10 @@ function isRlimitResource(name: string): name is RlimitResource {
 function asRlimit(value: unknown): readonly OciRlimit[] {
   const { type, soft, hard } = asObject(value)
   return typeof type === 'string' && typeof soft === 'number' && typeof hard === 'number' ? [{ type, soft, hard }] : []
+}
+
+function asTexts(value: unknown): readonly string[] {
+  return Array.isArray(value) ? value.filter((item) => typeof item === 'string') : []
 }
 
 function asMountPoint(value: unknown): readonly string[] {

@@ -17,7 +17,15 @@ export type Launcher = {
     files: readonly [string, string, string, ...string[]],
     options?: LaunchOptions,
   ): Promise<Launched>
-  /** Ends the helper process. The programs that it started keep running. */
+  /**
+   * Starts a program that leaves a fork server of a sandbox (`perl/guest/fork-server.pl`). The standard streams of both are one
+   * socket, by which the launcher asks for commands. Rejects like `start`.
+   */
+  startForkServer(
+    command: readonly string[],
+    options: LaunchOptions & { readonly pidFile: string },
+  ): Promise<ForkServerProcess>
+  /** Ends the helper process. The programs that it started keep running, except fork servers. */
   close(): void
 }
 
@@ -45,6 +53,15 @@ export type Launched = {
   readonly ended: Promise<RuntimeExit>
 }
 
+/** A program that leaves a fork server. `left` and `ended` tell of the server. */
+export type ForkServerProcess = Launched & {
+  /**
+   * Lets the server start a command with `files` as its standard streams, each of which must open without blocking. `pid` of the result
+   * is that of the command, and `left` resolves with its ids. Rejects if the command was not started, and then it never will be.
+   */
+  run(request: Buffer, files: readonly [string, string, string]): Promise<Launched>
+}
+
 /** A process that a program left. */
 export type LeftProcess = {
   readonly pid: number
@@ -68,32 +85,41 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
     log,
     exitOf: (text) => ({ code: text === '-' ? null : Number(text) }),
   })
+  const launch = (request: Buffer): { readonly number: number; readonly launched: Promise<Launched> } => {
+    const { promise: ended, resolve: tellEnd } = Promise.withResolvers<RuntimeExit>()
+    const { promise: left, resolve: tellLeft } = Promise.withResolvers<LeftProcess | null>()
+    const { promise: launched, resolve, reject } = Promise.withResolvers<Launched>()
+    let isRunning = true
+    const end = (exit: RuntimeExit): void => {
+      isRunning = false
+      tellLeft(null)
+      tellEnd(exit)
+    }
+    const number = perl.start(request, {
+      started: (pid) => {
+        resolve({ pid, left, ended, isRunning: () => isRunning })
+      },
+      detached: (text) => {
+        const [pid = '', inner = '-'] = text.split(' ')
+        tellLeft({ pid: Number(pid), innerPid: inner === '-' ? null : Number(inner) })
+      },
+      failed: (error) => {
+        reject(error)
+        end({ code: null })
+      },
+      ended: end,
+    })
+    return { number, launched }
+  }
   return {
-    start(command, files, { cgroups = [], pidFile = '' } = {}) {
-      const { promise: ended, resolve: tellEnd } = Promise.withResolvers<RuntimeExit>()
-      const { promise: left, resolve: tellLeft } = Promise.withResolvers<LeftProcess | null>()
-      let isRunning = true
-      const end = (exit: RuntimeExit): void => {
-        isRunning = false
-        tellLeft(null)
-        tellEnd(exit)
+    start: (command, files, { cgroups = [], pidFile = '' } = {}) =>
+      launch(encodeRequest('p', { pidFile, files, cgroups, command })).launched,
+    async startForkServer(command, { cgroups = [], pidFile }) {
+      const { number, launched } = launch(encodeRequest('s', { pidFile, files: [], cgroups, command }))
+      return {
+        ...(await launched),
+        run: (request, files) => launch(encodeCommand(number, request, files)).launched,
       }
-      return new Promise((resolve, reject) => {
-        perl.start(encodeRequest({ pidFile, files, cgroups, command }), {
-          started: (pid) => {
-            resolve({ pid, left, ended, isRunning: () => isRunning })
-          },
-          detached: (text) => {
-            const [pid = '', inner = '-'] = text.split(' ')
-            tellLeft({ pid: Number(pid), innerPid: inner === '-' ? null : Number(inner) })
-          },
-          failed: (error) => {
-            reject(error)
-            end({ code: null })
-          },
-          ended: end,
-        })
-      })
     },
     close: perl.close,
   }
@@ -101,7 +127,13 @@ export function makeLauncher(log: Log, deadlineFile: string | null = null): Laun
 
 type StartRequest = Readonly<Record<'files' | 'cgroups' | 'command', readonly string[]>> & { readonly pidFile: string }
 
-function encodeRequest({ pidFile, files, cgroups, command }: StartRequest): Buffer {
+function encodeRequest(kind: 'p' | 's', { pidFile, files, cgroups, command }: StartRequest): Buffer {
   const counts = Buffer.from([files.length, cgroups.length])
-  return Buffer.concat([counts, encodeFields([pidFile, ...files, ...cgroups, ...command])])
+  return Buffer.concat([Buffer.from(kind), counts, encodeFields([pidFile, ...files, ...cgroups, ...command])])
+}
+
+function encodeCommand(server: number, request: Buffer, files: readonly string[]): Buffer {
+  const number = Buffer.alloc(4)
+  number.writeUInt32BE(server)
+  return Buffer.concat([Buffer.from('c'), number, encodeFields(files), request])
 }

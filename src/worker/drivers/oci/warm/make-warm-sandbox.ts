@@ -7,7 +7,7 @@ import { sendSignal, type ProcessIdentity } from '../../../processes/process-ide
 import { openRunVolumes } from '../../shared/run-volumes.ts'
 import type { OciContext } from '../context.ts'
 import { assignMounts, mountDisk, mountRoot, rootfsPaths } from '../rootfs/root-mounts.ts'
-import { limitDiskOf, limitRun } from '../run/limit-runs.ts'
+import { limitCommandsOf, limitDiskOf, limitRun } from '../run/limit-runs.ts'
 import { prepareRootfs } from '../run/prepare-rootfs.ts'
 import { removeContainer } from '../run/release.ts'
 import { startShim } from '../run/shim.ts'
@@ -37,7 +37,7 @@ export async function makeWarmSandbox(
   shape: WarmShape,
   { id, signal }: { readonly id: RunId; readonly signal: AbortSignal },
 ): Promise<WarmSandbox> {
-  const { images, users } = context
+  const { images, users, runtime, records, forkServers } = context
   const desired = { ...shape.desired, run_id: id, sandbox_id: asId<SandboxId>(id) }
   const { spec, org_id: org } = desired
   const image = await images.resolve(spec.image, { org, policy: spec.pull_policy, auth: null, signal })
@@ -49,6 +49,8 @@ export async function makeWarmSandbox(
     const { init } = processes
     shim = processes.shim
     if (shim === null || init === null) throw new Error('the container ended at once')
+    const [commandCgroups, runDir] = [await limitCommandsOf(context, desired, runtime.name), records.folderOf(id)]
+    await forkServers?.prepare({ id, runtime: runtime.command, runDir, commandCgroups })
     return { id, shape, image, ids, ...made, shim, init }
   } catch (error) {
     await removeWarmSandbox(context, { id, ids, shim })
