@@ -166,7 +166,7 @@ export async function makeOciFixture(
     logged,
     open: (overrides = {}, parts = {}) => {
       const log = collectLog(logged)
-      const launcher = makeLauncher(log)
+      const launcher = parts.launcher ?? makeLauncher(log)
       return makeOciDriver({
         dir: stateDir,
         key: folderHash(stateDir),
