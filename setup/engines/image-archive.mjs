@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
+  chmodSync,
   copyFileSync,
   existsSync,
   mkdirSync,
@@ -25,6 +26,7 @@ export function makeImageArchive(archive, { name, files, busybox, config }) {
     const rootfs = join(work, 'rootfs')
     for (const folder of ['etc', 'root', 'tmp', 'proc', 'sys', 'dev', 'var'])
       mkdirSync(join(rootfs, folder), { recursive: true })
+    chmodSync(join(rootfs, 'tmp'), 0o1777) // sandboxes that are Pods aren't root
     writeFileSync(
       join(rootfs, 'etc/passwd'),
       'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n',
