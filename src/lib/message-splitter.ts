@@ -7,6 +7,8 @@ const MASKED = 0x80
 const CONTINUATION = 0
 const TEXT = 1
 const BINARY = 2
+/** The most frames of one message, which is the library's own limit. Each costs time, even if it brings no byte. */
+const FRAMES_MAX = 16 * 1024
 
 /** Splits the binary messages of one direction of a WebSocket. */
 type MessageSplitter = {
@@ -18,7 +20,8 @@ type MessageSplitter = {
  * Makes each piece of a binary message a message of its own, without a mask, as soon as it arrives. For receivers to
  * which messages are a stream of bytes: nothing has to be joined, and nothing waits for the end of a message. Control
  * frames, texts and frames that violate RFC 6455 stay as they are, so the WebSocket library judges them. A message of
- * more than `limitBytes` becomes the head of a frame of that length, so that a library with the same limit refuses it.
+ * more than `limitBytes` or of too many frames becomes the head of a frame beyond `limitBytes`, so that a library with the
+ * same limit refuses it.
  */
 export function makeMessageSplitter(limitBytes: number): MessageSplitter {
   const head = Buffer.alloc(MAX_HEAD_BYTES)
@@ -30,6 +33,7 @@ export function makeMessageSplitter(limitBytes: number): MessageSplitter {
   /** The message whose last frame has not arrived yet. */
   let open: 'binary' | 'other' | null = null
   let openBytes = 0
+  let openFrames = 0
 
   /** Decides about a frame whose head is complete. */
   const beginFrame = (emit: (bytes: Buffer) => void): void => {
@@ -45,13 +49,14 @@ export function makeMessageSplitter(limitBytes: number): MessageSplitter {
       // To the library, each piece is complete, so it doesn't know that this message comes too early.
       if (open === 'binary' && opcode !== CONTINUATION) head.writeUInt8(first & ~OPCODE_BITS, 0)
       openBytes = isSplit ? bytes + (opcode === BINARY ? 0 : openBytes) : 0
+      openFrames = opcode === CONTINUATION ? openFrames + 1 : 1
       if (opcode === TEXT || opcode === BINARY) open ??= isSplit ? 'binary' : 'other'
       if (isLast) open = null
     }
     if (!isSplit) emit(Buffer.from(head.subarray(0, headBytes)))
-    else if (openBytes > limitBytes) {
+    else if (openBytes > limitBytes || openFrames > FRAMES_MAX) {
       isSplit = false
-      emit(pieceHead(openBytes, isMasked(head)))
+      emit(pieceHead(Math.max(openBytes, limitBytes + 1), isMasked(head)))
     } else if (bytes === 0 && opcode === BINARY && isLast) emit(pieceHead(0, isMasked(head)))
   }
 
