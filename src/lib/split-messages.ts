@@ -55,7 +55,10 @@ export function splitMessages(connection: Connection, options: SplitOptions): Du
   connection.on('data', (chunk: Buffer) => {
     take(chunk)
   })
-  connection.on('end', () => split.push(null))
+  connection.on('end', () => {
+    split.push(null)
+    split.read(0) // shows the end to a reader that is paused, as sockets do
+  })
   connection.on('error', (error) => split.destroy(error))
   connection.on('close', () => split.destroy())
   connection.on('timeout', () => split.emit('timeout'))

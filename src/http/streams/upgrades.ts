@@ -184,6 +184,8 @@ function accept(
     }
     if (signal.aborted) onGone()
     signal.addEventListener('abort', onGone, { once: true })
+    // A client that left while its request waited ended its side before anybody could see that behind the splitter.
+    if (!socket.readable || !socket.writable) return void socket.destroy()
     const split = splitMessages(socket, { limitBytes: MESSAGE_LIMIT_BYTES, first: head })
     sockets.handleUpgrade(request, split, Buffer.alloc(0), (webSocket) => {
       signal.removeEventListener('abort', onGone)
