@@ -232,7 +232,7 @@ export type DesiredRun = {
    * maximum.
    */
   readonly default_disk_max_mib: number | null
-  /** What the organization may run. Present for a run that must start, from a control plane that knows. */
+  /** What the organization may run. Absent from a control plane of an earlier version. */
   readonly org_limits?: OrgLimits
   /** The operator's decision about networks: judged before the spec's policy. The worker adds what it knows itself. */
   readonly network_ranges: OperatorRanges

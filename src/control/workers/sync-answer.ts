@@ -138,7 +138,7 @@ async function desiredRunOf(
     grace_ms: deps.settings.stopGraceMs,
     spec: run.spec,
     default_disk_max_mib: run.default_disk_max_mib,
-    ...(run.status === 'starting' ? { org_limits: orgLimitsOf(run) } : {}),
+    org_limits: orgLimitsOf(run),
     network_ranges: { deny: deps.settings.networkDeny(), allow: run.network_allow },
     volumes,
     // Only a start pulls an image, so no other run gets the secret.
