@@ -3,7 +3,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { after, before, describe, test } from 'node:test'
+import { after, afterEach, before, describe, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { mustCall, type SandboxBody } from '../support/api.ts'
 import { assertAccessible, takePicture, whyNoBrowser } from '../support/browser.ts'
@@ -40,7 +40,16 @@ describe('a sandbox in the dashboard', { skip: whyNoServer() || whyNoBrowser() }
     await world.close()
   })
 
-  const open = (tab: string): Promise<Page> => world.open(`/sandboxes/${box.id}${tab === '' ? '' : `/${tab}`}`)
+  const pages: Page[] = []
+  const open = async (tab: string): Promise<Page> => {
+    const page = await world.open(`/sandboxes/${box.id}${tab === '' ? '' : `/${tab}`}`)
+    pages.push(page)
+    return page
+  }
+  // A page that looks for ports at times would complain when a later test stops the sandbox.
+  afterEach(async () => {
+    for (const page of pages.splice(0)) await page.context().close()
+  })
   /** Waits until the terminal shows a text. */
   const shows = (page: Page, text: string, name = 'Terminal 1') =>
     page.getByRole('region', { name }).locator('.xterm-rows').getByText(text).first().waitFor()

@@ -159,7 +159,7 @@ describe('the SSH server', { skip: whyNoServer() || whyNoOpenSsh() }, () => {
     assert.deepEqual([...new Set(replies)], [true])
     child.kill('SIGTERM')
     await once(child, 'exit')
-    await waitUntil(async () => (await box.shell('pgrep -f server.p[l] | wc -l')).stdout() === '0\n', LIMIT_MS)
+    await waitUntil(async () => (await box.shell('pgrep -f /tmp/server.p[l] | wc -l')).stdout() === '0\n', LIMIT_MS)
   })
 
   test('a closed port and a port of the host are refused', async () => {

@@ -51,6 +51,11 @@ export function endsConnection(error: unknown): boolean {
   return code !== undefined && (code.startsWith('57P') || ENDING_CODES.has(code))
 }
 
+/** Whether a statement was refused because an earlier one of its transaction had failed. */
+export function isAfterFailure(error: unknown): boolean {
+  return databaseErrorIn(error)?.code === '25P02'
+}
+
 /** Whether a statement waited too long for a lock. The rest of the database may still work. */
 export function isLockTimeout(error: unknown): boolean {
   return databaseErrorIn(error)?.code === '55P03'

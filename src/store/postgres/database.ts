@@ -11,7 +11,7 @@ import {
   type ConnectionPoolOptions,
   type ConnectionPoolUse,
 } from './connection-pool.ts'
-import { isRetryable } from './database-errors.ts'
+import { isAfterFailure, isRetryable } from './database-errors.ts'
 import { withSession, type QueryResult, type Queryable, type Session, type Statement, type Transaction } from './session.ts' // prettier-ignore
 import { checkServerSuitable } from './server-suitability.ts'
 
@@ -184,9 +184,11 @@ async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Prom
     await begun
     ending = session.command('commit')
   } catch (error) {
-    await Promise.allSettled(sent)
+    const settled = await Promise.allSettled(sent)
     await rollBack(session, log)
-    throw error
+    // A statement behind a failed one fails because of that one. The first failure is the reason.
+    const first = isAfterFailure(error) ? settled.find(({ status }) => status === 'rejected') : undefined
+    throw first?.status === 'rejected' ? first.reason : error
   }
   const [ended, ...others] = await Promise.allSettled([ending, ...sent])
   for (const one of [...others, ended]) if (one.status === 'rejected') throw one.reason
