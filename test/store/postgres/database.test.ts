@@ -107,6 +107,12 @@ describe('the database', () => {
       tx.send({ text: 'select 1 / 0' })
     })
     await assert.rejects(failing, /division by zero/)
+    const behind = db.transaction(ALPHA, async (tx) => {
+      await tx.query(insert('three'))
+      tx.send({ text: 'select 1 / 0' })
+      await tx.query(insert('four')) // fails only because of the one before it
+    })
+    await assert.rejects(behind, /division by zero/)
     const refusing = db.transaction(ALPHA, async (tx) => {
       tx.send(insert('four'))
       await Promise.reject(new Error('refused'))
