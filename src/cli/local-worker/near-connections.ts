@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import type { ConnectNear } from '../../control/streams/near-workers.ts'
+import { awaitAnswer, type Answer } from '../../lib/await-answer.ts'
 import { touchWhileUsed } from '../../worker/drivers/oci/run/touch-while-used.ts'
 import type { ConnectionOrder, WorkerEvent } from './messages.ts'
 
@@ -12,36 +13,26 @@ export type NearConnections = {
   end(): void
 }
 
-type Opening = { readonly resolve: (socket: Socket | null) => void; readonly reject: (error: Error) => void }
-
 /** Makes the connections of one process of the worker. */
 export function makeNearConnections(tell: (order: ConnectionOrder) => void): NearConnections {
-  const openings = new Map<number, Opening>()
+  const openings = new Map<number, Answer<Socket | null>>()
   let lastId = 0
-  const take = (id: number): Opening | undefined => {
+  const take = (id: number): Answer<Socket | null> | undefined => {
     const opening = openings.get(id)
     openings.delete(id)
     return opening
   }
   return {
     connect(run, target, signal) {
-      signal.throwIfAborted()
       const id = ++lastId
-      return new Promise((resolve, reject) => {
-        const onAbort = (): void => {
-          if (take(id) === undefined) return
-          tell({ kind: 'closed', id })
-          reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
-        }
-        signal.addEventListener('abort', onAbort, { once: true })
-        const settle = <Outcome>(done: (outcome: Outcome) => void) => {
-          return (outcome: Outcome): void => {
-            signal.removeEventListener('abort', onAbort)
-            done(outcome)
-          }
-        }
-        openings.set(id, { resolve: settle(resolve), reject: settle(reject) })
-        tell({ kind: 'connect', id, run, target })
+      return awaitAnswer<Socket | null>(signal, {
+        ask: (opening) => {
+          openings.set(id, opening)
+          tell({ kind: 'connect', id, run, target })
+        },
+        onAbort: () => {
+          if (take(id) !== undefined) tell({ kind: 'closed', id })
+        },
       })
     },
     receive(event, socket) {

@@ -1,5 +1,6 @@
 import { isIPv4, isIPv6, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { awaitAnswer, type Answer } from '../../lib/await-answer.ts'
 import type { Log } from '../../lib/log.ts'
 import { encodeFields, sendRequest, setKeepsAlive, startPerl, type PerlProcess } from '../processes/perl-process.ts'
 
@@ -32,8 +33,7 @@ export function isLoopback(host: string): boolean {
 
 const SCRIPT = join(import.meta.dirname, '../perl/loopback-connections.pl')
 
-type Opening = { readonly resolve: (socket: Socket) => void; readonly reject: (error: Error) => void }
-type Helper = { readonly perl: PerlProcess; readonly openings: Map<number, Opening> }
+type Helper = { readonly perl: PerlProcess; readonly openings: Map<number, Answer<Socket>> }
 
 /**
  * Makes the connections of a worker. One helper process opens all of them: it is started by the first, and again after it was killed.
@@ -44,8 +44,8 @@ export function makeLoopbackConnections(log: Log): LoopbackConnections {
   let lastNumber = 0
 
   function startHelper(): Helper {
-    const openings = new Map<number, Opening>()
-    const take = (number: number): Opening | undefined => {
+    const openings = new Map<number, Answer<Socket>>()
+    const take = (number: number): Answer<Socket> | undefined => {
       const opening = openings.get(number)
       openings.delete(number)
       if (openings.size === 0) setKeepsAlive(perl, false)
@@ -79,22 +79,14 @@ export function makeLoopbackConnections(log: Log): LoopbackConnections {
       const { perl, openings } = current
       const number = ++lastNumber
       const fields = encodeFields([netnsPath, String(pid), address, String(port)])
-      return await new Promise((resolve, reject) => {
-        const onAbort = (): void => {
-          // The late socket is closed when it comes.
-          openings.set(number, { resolve: (socket) => socket.destroy(), reject: () => undefined })
-          reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
-        }
-        signal.addEventListener('abort', onAbort, { once: true })
-        const settle = <Outcome>(done: (outcome: Outcome) => void) => {
-          return (outcome: Outcome): void => {
-            signal.removeEventListener('abort', onAbort)
-            done(outcome)
-          }
-        }
-        openings.set(number, { resolve: settle(resolve), reject: settle(reject) })
-        setKeepsAlive(perl, true)
-        sendRequest(perl, number, fields)
+      return await awaitAnswer<Socket>(signal, {
+        ask: (opening) => {
+          openings.set(number, opening)
+          setKeepsAlive(perl, true)
+          sendRequest(perl, number, fields)
+        },
+        // The late socket is closed when it comes.
+        onAbort: () => openings.set(number, { resolve: (socket) => socket.destroy(), reject: () => undefined }),
       })
     },
     close() {
