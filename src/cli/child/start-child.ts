@@ -17,6 +17,11 @@ export function startChild(program: string): ChildProcess {
   })
 }
 
+/** Sends a message to a child. If the child has ended, `endOfChild` says so. */
+export function tellChild(child: ChildProcess, order: object): void {
+  if (child.connected) child.send(order, () => undefined)
+}
+
 /** Resolves with how a child ended, after its last message. */
 export async function endOfChild(child: ChildProcess): Promise<string> {
   const disconnected = new Promise<void>((resolve) => child.once('disconnect', () => resolve()))

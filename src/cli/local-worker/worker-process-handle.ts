@@ -1,7 +1,7 @@
 import { Socket } from 'node:net'
 import { extname, join } from 'node:path'
 import type { ConnectNear } from '../../control/streams/near-workers.ts'
-import { endOfChild, startChild } from '../child/start-child.ts'
+import { endOfChild, startChild, tellChild } from '../child/start-child.ts'
 import type { WorkerEvent, WorkerOrder, WorkerStart } from './messages.ts'
 import { makeNearConnections } from './near-connections.ts'
 
@@ -30,9 +30,7 @@ const PROGRAM = join(import.meta.dirname, `worker-process${extname(import.meta.f
 /** Starts a process of the worker. */
 export function startWorkerProcess(start: WorkerStart, { onOpened, onReady, onUnusable }: Callbacks): WorkerProcess {
   const child = startChild(PROGRAM)
-  const tell = (order: WorkerOrder): void => {
-    if (child.connected) child.send(order, () => undefined) // if it has ended, `ended` resolves
-  }
+  const tell = (order: WorkerOrder): void => tellChild(child, order)
   const near = makeNearConnections(tell)
   const scrapes = new Map<number, (text: string) => void>()
   let lastScrape = 0

@@ -37,8 +37,6 @@ const LOCK_TRIES = 200
 const LOCK_PAUSE_MS = 50
 
 process.title = 'sandyard: worker'
-// `up` decides when its worker ends. A service manager, or a terminal, sends its signals to both of them.
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => undefined)
 
 const metrics = new Registry()
 const pipe = openSupervisorPipe(() => metrics.metrics())

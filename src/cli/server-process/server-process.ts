@@ -5,6 +5,7 @@
 import { readConfig } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
+import { openParentPipe } from '../child/parent-pipe.ts'
 import { freeStartMemory } from '../free-start-memory.ts'
 import { openLog } from '../open-log.ts'
 import { openStore } from '../server/open-store.ts'
@@ -13,19 +14,15 @@ import { waitForAbort } from '../stop-signals.ts'
 import type { ServerEvent, ServerOrder, ServerStart } from './messages.ts'
 
 process.title = 'sandyard: server'
-// The parent decides when this process ends. A service manager, or a terminal, sends its signals to both of them.
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => undefined)
-process.on('disconnect', () => process.exit(1)) // the parent has ended
 
 const stopping = new AbortController()
 const started = Promise.withResolvers<ServerStart>()
-process.on('message', (order: ServerOrder) => {
+const pipe = openParentPipe<ServerOrder, ServerEvent>((order) => {
   if (order.kind === 'start') started.resolve(order.start)
   else stopping.abort(new Error('the server ends'))
 })
 const exitCode = await run(await started.promise)
-process.removeAllListeners('disconnect')
-if (process.connected) process.disconnect() // after what was sent
+pipe.close()
 process.exit(exitCode)
 
 /** Serves until the parent stops it. Resolves with the exit code. */
@@ -35,8 +32,7 @@ async function run({ settings, folder, index }: ServerStart): Promise<number> {
   try {
     await using store = await openStore(config, log)
     await using _control = await startControl(config, folder, store, { log, index })
-    const ready: ServerEvent = { kind: 'ready' }
-    process.send?.(ready, undefined, {}, () => undefined) // if the parent has ended, `disconnect` follows
+    pipe.tell({ kind: 'ready' })
     freeStartMemory()
     await waitForAbort(AbortSignal.any([stopping.signal, store.schema.incompatible]))
     store.schema.incompatible.throwIfAborted()

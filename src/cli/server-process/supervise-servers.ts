@@ -2,7 +2,7 @@ import { extname, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { keepRestarting, type ChildOutcome } from '../child/keep-restarting.ts'
-import { endOfChild, startChild } from '../child/start-child.ts'
+import { endOfChild, startChild, tellChild } from '../child/start-child.ts'
 import type { ServerEvent, ServerOrder, ServerStart } from './messages.ts'
 
 /** The further server processes that share the port of the API. Disposing them ends them cleanly. */
@@ -43,9 +43,7 @@ function superviseServer({ clock, log, start }: SuperviseInput, index: number, s
   async function runOnce(): Promise<ChildOutcome> {
     const child = startChild(PROGRAM)
     let isReady = false
-    const tell = (order: ServerOrder): void => {
-      if (child.connected) child.send(order, () => undefined) // if it has ended, `endOfChild` resolves
-    }
+    const tell = (order: ServerOrder): void => tellChild(child, order)
     child.on('message', (_event: ServerEvent) => {
       isReady = true
       begun.resolve()
