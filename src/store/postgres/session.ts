@@ -68,15 +68,16 @@ export async function withSession<T>(
   const { pool, scope } = options
   const connection = await pool.acquire()
   let isActive = true
-  let inFlight = 0
+  /** The names of the statements without an answer. The server answers them in this order. */
+  const unanswered: (string | undefined)[] = []
   let limit: NodeJS.Timeout | undefined
 
   /** Starts the time limit of the oldest statement without an answer. Those behind it have not begun. */
-  function restartLimit(name: string | undefined): void {
+  function restartLimit(): void {
     clearTimer(limit)
-    if (inFlight === 0) return
+    if (unanswered.length === 0) return
     limit = setTimer(() => {
-      options.log.warn({ statement: name ?? null }, 'a database connection does not answer and is cut')
+      options.log.warn({ statement: unanswered[0] ?? null }, 'a database connection does not answer and is cut')
       connection.cut()
       pool.recordSilence()
     }, options.statementTimeoutMs + SILENCE_GRACE_MS)
@@ -84,8 +85,8 @@ export async function withSession<T>(
 
   async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
     if (!isActive) throw new Error('a statement was sent after its connection was released')
-    inFlight += 1
-    if (inFlight === 1) restartLimit(name)
+    unanswered.push(name)
+    if (unanswered.length === 1) restartLimit()
     try {
       const statement = { ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] }
       const result = await connection.client.query<Row>(statement)
@@ -98,8 +99,8 @@ export async function withSession<T>(
         throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
       throw error
     } finally {
-      inFlight -= 1
-      restartLimit(name)
+      unanswered.shift()
+      restartLimit()
     }
   }
 
