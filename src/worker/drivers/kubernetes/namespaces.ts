@@ -6,6 +6,7 @@ import type { Log } from '../../../lib/log.ts'
 import { findMissingRights, readOwnUser, type Right } from '../../kubernetes/access-review.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
+import { applyObject, createObject } from '../../kubernetes/objects.ts'
 import { persistRequest } from '../../kubernetes/persist-request.ts'
 import { StartError } from '../../start-error.ts'
 import {
@@ -59,8 +60,6 @@ const RIGHTS: readonly Right[] = [
   { verb: 'watch', group: '', resource: 'pods' },
 ]
 const UNLIMITED: OrgLimits = { max_running: null, max_vcpus_per_sandbox: null, max_memory_mib_per_sandbox: null }
-/** The worker owns the fields that it writes, whoever wrote them before. */
-const APPLY = 'fieldManager=sandyard&force=true'
 /** How long a new RoleBinding may take until the API server observes it. */
 const BINDING_LIMIT_MS = 15_000
 const BINDING_RETRY_MS = 100
@@ -93,22 +92,13 @@ export async function openNamespaces(input: NamespacesInput): Promise<SandboxNam
 }
 
 function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInput, user: string): SandboxNamespaces {
+  const deps = { client, clock, log }
   /** The bounds that this process has applied last, as JSON. */
   const applied = new Map<OrgId, string>()
   const mutex = makeKeyedMutex()
   const nameOf = (org: OrgId): string => orgNamespaceName(base, org)
   nameOf('' as OrgId) // the base's length is checked now, and not at the first start
 
-  /** Creates an object unless it is there. Resolves with whether it was. */
-  const create = async (collection: string, object: object, signal: AbortSignal): Promise<'created' | 'exists'> => {
-    try {
-      await persistRequest(() => client.request('POST', collection, object, { signal }), { signal, clock, log })
-      return 'created'
-    } catch (error) {
-      if (isApiError(error, 409)) return 'exists'
-      throw error
-    }
-  }
   const requireOwn = async (name: string, org: OrgId, signal: AbortSignal): Promise<void> => {
     const { metadata } = await persistRequest(
       () => client.request<Namespace>('GET', `/api/v1/namespaces/${name}`, undefined, { signal }),
@@ -121,12 +111,11 @@ function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInp
     if (metadata.deletionTimestamp !== undefined) throw new StartError('host', `the namespace ${name} is being deleted`)
   }
   const apply = async (namespace: string, { collection, object }: NamespacedObject, signal: AbortSignal) => {
-    const path = `${collection.replace('{namespace}', namespace)}/${object.metadata.name}?${APPLY}`
+    const path = `${collection.replace('{namespace}', namespace)}/${object.metadata.name}`
     const startedMs = clock.monotonicMs()
     for (;;) {
       try {
-        const patch = (): Promise<unknown> => client.request('PATCH', path, object, { signal })
-        await persistRequest(patch, { signal, clock, log })
+        await applyObject(deps, path, { object, signal })
         return
       } catch (error) {
         if (!isApiError(error, 403) || clock.monotonicMs() - startedMs > BINDING_LIMIT_MS) throw error
@@ -136,10 +125,11 @@ function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInp
   }
   const make = async (org: OrgId, bounds: readonly NamespacedObject[], signal: AbortSignal): Promise<void> => {
     const name = nameOf(org)
-    await create('/api/v1/namespaces', makeNamespace(name, org), signal)
+    await createObject(deps, '/api/v1/namespaces', { object: makeNamespace(name, org), signal })
     await requireOwn(name, org, signal)
     const binding = makeRoleBinding(user)
-    await create(binding.collection.replace('{namespace}', name), binding.object, signal)
+    const bindings = binding.collection.replace('{namespace}', name)
+    await createObject(deps, bindings, { object: binding.object, signal })
     for (const object of bounds) await apply(name, object, signal)
   }
 

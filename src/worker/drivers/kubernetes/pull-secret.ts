@@ -1,19 +1,13 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { parseImageReference, PUBLIC_HUB } from '../../../domain/spec/image-reference.ts'
-import type { Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
+import { applyObject, createObject, type ObjectDeps } from '../../kubernetes/objects.ts'
 import { persistRequest } from '../../kubernetes/persist-request.ts'
 import { StartError } from '../../start-error.ts'
 import type { Pod, PodName } from './pod.ts'
 
-type Deps = { readonly client: Pick<ApiClient, 'request'>; readonly clock: Clock; readonly log: Log }
-
 /** Clusters know the public hub by this address. */
 const HUB_ADDRESS = `https://index.${PUBLIC_HUB}/v1/`
-/** Only this field of the Secret is applied. */
-const OWN = 'fieldManager=sandyard&force=true'
 
 /**
  * The content of the image pull Secret with a run's credential, for its registry alone. Null without a credential. Throws `StartError` of
@@ -32,7 +26,7 @@ export function pullCredentialOf({ spec, registry_auth }: Pick<DesiredRun, 'spec
 
 /** Creates the Secret of a Pod that is created next. Both have the same name. May be repeated. */
 export async function createPullSecret(
-  deps: Deps,
+  deps: ObjectDeps,
   { namespace, name }: PodName,
   { credential, signal }: { readonly credential: string; readonly signal: AbortSignal },
 ): Promise<void> {
@@ -44,10 +38,8 @@ export async function createPullSecret(
     data: { '.dockerconfigjson': Buffer.from(credential).toString('base64') },
   }
   try {
-    const create = (): Promise<unknown> => deps.client.request('POST', secretsOf(namespace), secret, { signal })
-    await persistRequest(create, { ...deps, signal })
+    await createObject(deps, secretsOf(namespace), { object: secret, signal })
   } catch (error) {
-    if (isApiError(error, 409)) return // the answer to an earlier request was lost
     if (isApiError(error, 403))
       throw new StartError(
         'registry',
@@ -59,20 +51,22 @@ export async function createPullSecret(
 }
 
 /** Makes a Pod the owner of its Secret, so that the cluster deletes both together. */
-export async function ownPullSecret(deps: Deps, { metadata }: Pod, signal: AbortSignal): Promise<void> {
+export async function ownPullSecret(deps: ObjectDeps, { metadata }: Pod, signal: AbortSignal): Promise<void> {
   const { namespace, name, uid } = metadata
   const owned = {
     apiVersion: 'v1',
     kind: 'Secret',
     metadata: { name, ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', name, uid }] },
   }
-  const apply = (): Promise<unknown> =>
-    deps.client.request('PATCH', `${secretsOf(namespace)}/${name}?${OWN}`, owned, { signal })
-  await persistRequest(apply, { ...deps, signal })
+  await applyObject(deps, `${secretsOf(namespace)}/${name}`, { object: owned, signal })
 }
 
 /** Deletes the Secret of a Pod. Succeeds if it is gone. */
-export async function deletePullSecret(deps: Deps, { namespace, name }: PodName, signal: AbortSignal): Promise<void> {
+export async function deletePullSecret(
+  deps: ObjectDeps,
+  { namespace, name }: PodName,
+  signal: AbortSignal,
+): Promise<void> {
   try {
     const remove = (): Promise<unknown> =>
       deps.client.request('DELETE', `${secretsOf(namespace)}/${name}`, undefined, { signal })
