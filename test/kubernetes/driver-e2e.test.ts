@@ -2,8 +2,10 @@ import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { mustCall, type SandboxBody } from '../support/api.ts'
-import { whyNoKubernetes } from '../support/kubernetes.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { LABELS } from '../../src/worker/drivers/kubernetes/pod.ts'
+import { listAll, mustCall, type SandboxBody } from '../support/api.ts'
+import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { startServer, type RealServer } from '../support/server.ts'
@@ -52,11 +54,11 @@ test('the public client creates, uses, stops, starts and removes a sandbox', LIM
   const following = startMsbInTerminal(server, ['logs', '-f', 'box'])
   await following.shown(/uid=1000/)
   await msb('stop', 'box')
-  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+  await waitUntil(async () => (await podsOfRuns()).length === 0, 30_000)
   await msb('start', 'box')
   assert.equal(await msb('exec', 'box', '--', 'sh', '-c', 'ls /tmp | wc -l'), '0\n')
   await msb('rm', '--force', 'box')
-  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+  await waitUntil(async () => (await podsOfRuns()).length === 0, 30_000)
 })
 
 test('a sandbox goes on while the program is away, and is used again afterwards', LIMIT, async () => {
@@ -65,15 +67,45 @@ test('a sandbox goes on while the program is away, and is used again afterwards'
   const body = { name: 'lasting', image: IMAGE, labels, resources }
   const query = { start: 'true', wait_for: 'running' }
   const { id }: SandboxBody = await mustCall(server, 'create_sandbox', { query, body })
-  const podsBefore = await namespace.pods()
+  const podsBefore = await podsOfRuns()
   await server.kill9()
   await server.start()
   const { stdout } = await runMsb(server, ['exec', 'lasting', '--', 'echo', 'still here'])
   assert.equal(stdout, 'still here\n')
-  assert.deepEqual(await namespace.pods(), podsBefore)
+  assert.deepEqual(await podsOfRuns(), podsBefore)
   await mustCall(server, 'stop_sandbox', { params: { sandbox_id: id } })
-  await waitUntil(async () => (await namespace.pods()).length === 0, 30_000)
+  await waitUntil(async () => (await podsOfRuns()).length === 0, 30_000)
   await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
+})
+
+test('a program that is killed at any moment leaves a Pod for each running sandbox, and no other', LIMIT, async () => {
+  const delaysMs = [0, 100, 250, 500, 800, 1200, 1800]
+  let name = ''
+  for (const [round, delayMs] of delaysMs.entries()) {
+    const removing = runMsb(server, ['rm', '--force', name]) // the kill meets its end, or the name is not there
+    name = `killed-${String(round)}`
+    const creating = runMsb(server, [
+      'create',
+      '--name',
+      name,
+      '--label',
+      'sandyard.disk=run',
+      '--memory',
+      '64M',
+      IMAGE,
+    ])
+    await systemClock.sleep(delayMs)
+    await server.kill9()
+    await Promise.all([creating, removing])
+    await server.start()
+  }
+  const remaining = await settled()
+  const running = remaining.filter(({ status }) => status === 'running')
+  await waitUntil(async () => (await podsOfRuns()).length === running.length, 60_000)
+  for (const sandbox of running)
+    assert.equal((await runMsb(server, ['exec', sandbox.name, '--', 'echo', 'here'])).stdout, 'here\n')
+  for (const sandbox of remaining) assert.equal((await runMsb(server, ['rm', '--force', sandbox.name])).code, 0)
+  await waitUntil(async () => (await podsOfRuns()).length === 0, 60_000)
 })
 
 test('what a Pod can not have is refused by name', LIMIT, async () => {
@@ -87,3 +119,16 @@ test('what a Pod can not have is refused by name', LIMIT, async () => {
   await refused({ labels, network: { enabled: false } }, 'network.enabled')
   await refused({ labels, resources: { disk_size_mib: 64 } }, 'resources.disk_size_mib')
 })
+
+/** All sandboxes, once none of them waits for anything. */
+async function settled(): Promise<readonly SandboxBody[]> {
+  const isSettled = ({ status }: SandboxBody): boolean => /^(created|running|stopped|failed)$/.test(status)
+  await waitUntil(async () => (await listAll(server)).every(isSettled), 60_000)
+  return await listAll(server)
+}
+
+/** The Pods of runs. They are in the namespaces of their organizations. */
+async function podsOfRuns(): Promise<readonly string[]> {
+  const names = await kubectl('get', 'pods', '-A', '-l', LABELS.run, '-o', 'name')
+  return names.split('\n').filter((name) => name !== '')
+}
