@@ -123,7 +123,7 @@ export function makeMachine(
         driver: withGates(gates, mine, world.isWatched ? withLauncher(driver, renewDeadline) : driver),
         storage: NO_VOLUMES,
         storageSampleMs: 60_000_000,
-        filesOf: () => {
+        openFiles: () => {
           throw new Error('no volumes in a schedule')
         },
         logs: makeNoLogs(),

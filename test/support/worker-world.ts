@@ -24,6 +24,7 @@ import { NO_DISK_RESERVE, type DiskReserve } from '../../src/worker/disk-reserve
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makeNoMetrics, type SandboxMetrics } from '../../src/worker/metrics/sandbox-metrics.ts'
+import { makeOpenFolderFiles } from '../../src/worker/volumes/open-folder-files.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 import { makeTestControl, type TestControl } from './control.ts'
@@ -143,7 +144,9 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
           driver,
           storage,
           storageSampleMs: 60_000,
-          filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+          openFiles: makeOpenFolderFiles(storage, (root) =>
+            makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+          ),
           logs,
           metrics,
           controlPlane,

@@ -19,6 +19,7 @@ import { ensureDemoImage } from '../../worker/images/demo.ts'
 import { openRenewDeadline, type RenewDeadline } from '../../worker/agent/renew-deadline.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import type { SandboxMetrics } from '../../worker/metrics/sandbox-metrics.ts'
+import { makeOpenFolderFiles } from '../../worker/volumes/open-folder-files.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
@@ -73,7 +74,6 @@ export async function openWorkerHost(
   const fencesItself = mayFence && deps.config.driver !== 'kubernetes'
   await using opened = new AsyncDisposableStack()
   const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
-  printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
   const sandboxMetrics = opened.adopt(await openMetrics(deps.config, deps.log), (one) => one.close())
   const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null
@@ -93,6 +93,11 @@ export async function openWorkerHost(
     countPulls: makePullMetrics(metrics, systemClock),
   })
   opened.adopt(driver, (one) => one.close())
+  if (driver.volumes !== undefined && (await storage.measure()).length > 0)
+    throw new Error(
+      `${storage.root} has volumes, and this driver keeps volumes elsewhere: it would show empty ones instead`,
+    )
+  printStatus(`volumes: ${(driver.volumes ?? storage).report.how}`)
   const { report, capacity } = await driver.probe()
   const level = isolationOf(report.abilities)
   requireIsolation(level, deps.config)
@@ -158,6 +163,14 @@ export function runWorkerAgent(
   }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
   signal: AbortSignal,
 ): Promise<void> {
+  const filesOf = makeVolumeFilesOpener({
+    uidShift: UID_SHIFT,
+    random: systemRandom,
+    // Shared volumes lie on another file system.
+    reserve: config.sharedVolumesDir === null ? diskReserve(config) : NO_DISK_RESERVE,
+    log,
+  })
+  const openFolderFiles = makeOpenFolderFiles(host.storage, filesOf)
   peers.openSnapshotFiles = (snapshot, of) => identity.controlPlane.fetchSnapshot(snapshot, of)
   return runAgent(
     {
@@ -166,13 +179,8 @@ export function runWorkerAgent(
       ...(renewDeadline === null ? { fencesItself: false } : { fencesItself: true, renewDeadline }),
       diskReserve: diskReserve(config),
       storageSampleMs: config.storageSampleSecs * 1_000,
-      filesOf: makeVolumeFilesOpener({
-        uidShift: UID_SHIFT,
-        random: systemRandom,
-        // Shared volumes lie on another file system.
-        reserve: config.sharedVolumesDir === null ? diskReserve(config) : NO_DISK_RESERVE,
-        log,
-      }),
+      storage: host.driver.volumes ?? host.storage,
+      openFiles: host.driver.volumes?.openFiles ?? openFolderFiles,
       clock: systemClock,
       log,
     },

@@ -1,13 +1,13 @@
 /** The types of a worker's agent: its dependencies, its parts, and the state that changes while it runs. */
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
-import type { DesiredRun, ObservedRun, SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import type { DesiredRun, DesiredVolume, ObservedRun, SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver, Probe } from '../drivers/driver.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import type { SandboxMetrics } from '../metrics/sandbox-metrics.ts'
-import type { VolumeStorage } from '../volumes/volume-storage.ts'
+import type { WorkerVolumes } from '../volumes/volume-storage.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
 import type { DiskGuard } from './disk-guard.ts'
@@ -23,11 +23,11 @@ export type AgentDeps = {
   /** The UUID of this process of the worker. See `incarnation.ts`. */
   readonly incarnation: string
   readonly driver: Driver
-  readonly storage: VolumeStorage
+  readonly storage: WorkerVolumes
   /** How often the use of volumes is measured, in milliseconds. */
   readonly storageSampleMs: number
-  /** Returns access to the files of the volume whose folder on this machine is `root`. */
-  readonly filesOf: (root: string) => VolumeFiles
+  /** Opens the files of a volume, and creates the volume if it is missing. */
+  readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
   readonly logs: Pick<SandboxLogs, 'read' | 'discard'>
   readonly metrics: Pick<SandboxMetrics, 'read' | 'subscribe' | 'latest' | 'discard'>
   readonly controlPlane: ControlPlane

@@ -4,11 +4,9 @@
  * desired state again to each new process.
  */
 import type { RunId, VolumeId } from '../../domain/ids.ts'
-import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import { NO_DISK_RESERVE } from '../disk-reserve.ts'
 import type { Probe } from '../drivers/driver.ts'
-import type { VolumeStorage } from '../volumes/volume-storage.ts'
 import type { Agent, AgentDeps, AgentState } from './agent-state.ts'
 import { makeDiskGuard } from './disk-guard.ts'
 import { makeFence } from './fence.ts'
@@ -107,22 +105,7 @@ function noteNews(state: AgentState): void {
 }
 
 function serveStream({ deps, volumes, signal }: Agent, request: StreamRequest): void {
-  const { driver, log, logs, metrics, storage, filesOf } = deps
-  const openFiles = async (volume: Parameters<VolumeStorage['open']>[0]): Promise<VolumeFiles> =>
-    gateChanges(filesOf(await storage.open(volume)), (work) => storage.folderLimits?.using(volume, work) ?? work())
-  beginStream({ driver, log, logs, metrics, openFiles, onFilesChanged: () => volumes.noteChange() }, request, signal)
-}
-
-/** Returns file operations whose changes run within `using`. */
-function gateChanges(files: VolumeFiles, using: <T>(work: () => Promise<T>) => Promise<T>): VolumeFiles {
-  return {
-    ...files,
-    write: (path, content) => using(() => files.write(path, content)),
-    mkdir: (path) => using(() => files.mkdir(path)),
-    copy: (from, to) => using(() => files.copy(from, to)),
-    rename: (from, to) => using(() => files.rename(from, to)),
-    remove: (path, options) => using(() => files.remove(path, options)),
-  }
+  beginStream({ ...deps, onFilesChanged: () => volumes.noteChange() }, request, signal)
 }
 
 async function keepProbing({ deps: { driver, clock, log }, state, signal }: Agent): Promise<void> {

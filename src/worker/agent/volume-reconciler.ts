@@ -6,10 +6,10 @@
 import type { StoredVolume, SyncAnswer, SyncRequest, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import type { VolumeKey, VolumeStorage } from '../volumes/volume-storage.ts'
+import type { VolumeKey, WorkerVolumes } from '../volumes/volume-storage.ts'
 
 export type VolumeReconcilerDeps = {
-  readonly storage: VolumeStorage
+  readonly storage: WorkerVolumes
   readonly clock: Clock
   readonly log: Log
   /** How often volumes are measured if no file change was noted, in milliseconds. */

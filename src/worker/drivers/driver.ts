@@ -3,8 +3,11 @@ import type { Duplex } from 'node:stream'
 import type { SnapshotTask, TakenSnapshot } from '../../contract/snapshots/snapshot-protocol.ts'
 import type { RunId, SandboxId, SnapshotId } from '../../domain/ids.ts'
 import type { EgressSecrets } from '../../domain/network/interception.ts'
+import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+import type { WorkerVolumes } from '../volumes/volume-storage.ts'
 import type {
   Capacity,
+  DesiredVolume,
   DriverReport,
   ObservedRun,
   DesiredRun,
@@ -77,8 +80,16 @@ export interface Driver {
   readonly pools?: () => readonly ResourcePool[]
   /** How many starts used a warm sandbox. Absent: the driver keeps none. */
   readonly warmStarts?: () => WarmStarts
+  /** The volumes that the driver itself stores and mounts. Absent: it mounts those of this machine, or none. */
+  readonly volumes?: DriverVolumes
   /** Closes the driver in this process. Runs keep running. */
   close(): Promise<void>
+}
+
+/** Volumes in the hands of a driver, whose files this machine may not have. */
+export type DriverVolumes = WorkerVolumes & {
+  /** Opens the files of a volume, and creates the volume if it is missing. */
+  readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
 }
 
 export type ConnectNear = (

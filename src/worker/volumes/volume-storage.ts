@@ -7,11 +7,21 @@ import type { VolumePath } from '../../domain/volumes/volume-path.ts'
 export type VolumeKey = { readonly org_id: OrgId; readonly volume_id: VolumeId }
 
 /**
- * A worker's storage for volumes. It reads its state from the system and keeps none in memory, so a restarted worker
+ * The volumes of a worker, wherever their files are. It reads its state from the system and keeps none in memory, so a restarted worker
  * continues where its predecessor stopped. Every method may be repeated.
  */
-export interface VolumeStorage {
+export interface WorkerVolumes {
   readonly report: StorageReport
+  /** Applies the caps to an existing volume. Does nothing if this worker doesn't have the volume. */
+  applyCaps(volume: DesiredVolume): Promise<void>
+  /** Deletes a volume with everything in it. Rejects while the volume is mounted. The caller then tries again later. */
+  remove(volume: VolumeKey): Promise<void>
+  /** Lists every volume of this worker, with its disk usage. */
+  measure(): Promise<readonly StoredVolume[]>
+}
+
+/** Volumes in folders of this machine. */
+export interface VolumeStorage extends WorkerVolumes {
   /** The folder of all volumes. */
   readonly root: string
   /** Null if no folder can be limited here. */
@@ -23,12 +33,6 @@ export interface VolumeStorage {
    * volume belongs to user 0 of the sandboxes. Rejects for a cap that can't be enforced here.
    */
   open(volume: DesiredVolume): Promise<string>
-  /** Applies the caps to an existing volume. Does nothing if this machine doesn't have the volume. */
-  applyCaps(volume: DesiredVolume): Promise<void>
-  /** Deletes a volume with everything in it. Rejects while the volume is mounted. The caller then tries again later. */
-  remove(volume: VolumeKey): Promise<void>
-  /** Lists every volume on this machine, with its disk usage. */
-  measure(): Promise<readonly StoredVolume[]>
   /** Releases the resources of the storage that no running sandbox needs, such as an unused mount. */
   close(): Promise<void>
 }

@@ -22,6 +22,7 @@ import { makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
 import { makeSimulatedWorld } from '../../../src/worker/drivers/simulated-world.ts'
 import { makeNoLogs } from '../../../src/worker/logs/logs.ts'
 import { makeNoMetrics } from '../../../src/worker/metrics/sandbox-metrics.ts'
+import { makeOpenFolderFiles } from '../../../src/worker/volumes/open-folder-files.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/volume-storage.ts'
 import { rejectOnAbort } from '../../support/reject-on-abort.ts'
@@ -89,7 +90,9 @@ function live(over: Partial<VolumeStorage> = {}): void {
       storageSampleMs: sampleMs,
       logs: makeNoLogs(),
       metrics: makeNoMetrics(),
-      filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+      openFiles: makeOpenFolderFiles(storage, (root) =>
+        makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+      ),
       controlPlane: {
         sync,
         dial,
