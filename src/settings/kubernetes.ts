@@ -1,4 +1,4 @@
-import { nonEmptyText, oneOf, type Setting } from './setting.ts'
+import { integerBetween, nonEmptyText, oneOf, type Setting } from './setting.ts'
 
 /** The settings of the driver `kubernetes`. */
 export const KUBERNETES_SETTINGS = {
@@ -37,6 +37,32 @@ export const KUBERNETES_SETTINGS = {
       'the RuntimeClass of the Pods of `--driver kubernetes` (default: the default runtime of the nodes); handlers named `runsc` and `kata` raise the isolation level',
     parse: nonEmptyText,
   } satisfies Setting<string>,
+  kubernetesVolumeClass: {
+    variable: 'SANDYARD_KUBERNETES_VOLUME_CLASS',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning:
+      'the StorageClass of the PersistentVolumeClaims that volumes of `--driver kubernetes` become (default: it mounts no volumes)',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesVolumeMode: {
+    variable: 'SANDYARD_KUBERNETES_VOLUME_MODE',
+    flag: null,
+    fallback: 'ReadWriteOnce',
+    unit: 'ReadWriteOnce, ReadWriteOncePod, ReadWriteMany',
+    meaning:
+      'who may mount a claim at once: the sandboxes of one node, one sandbox, or sandboxes of all nodes; a claim keeps the mode that it was made with',
+    parse: oneOf(['ReadWriteOnce', 'ReadWriteOncePod', 'ReadWriteMany']),
+  } satisfies Setting<'ReadWriteOnce' | 'ReadWriteOncePod' | 'ReadWriteMany'>,
+  kubernetesVolumeGib: {
+    variable: 'SANDYARD_KUBERNETES_VOLUME_GIB',
+    flag: null,
+    fallback: '10',
+    unit: 'GiB',
+    meaning: 'the size of a new claim',
+    parse: integerBetween(1, 1_048_576),
+  } satisfies Setting<number>,
   kubernetesHelperImage: {
     variable: 'SANDYARD_KUBERNETES_HELPER_IMAGE',
     flag: null,

@@ -6,7 +6,7 @@ import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import { isApiError } from '../../src/worker/kubernetes/api-error.ts'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
-import { makeDesiredRun } from '../support/desired-run.ts'
+import { makeDesiredRun, runVolume } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
@@ -33,6 +33,7 @@ before(async () => {
     access,
     helperImage: HELPER_IMAGE,
     namespaceMode: 'organization',
+    claimSettings: { storageClass: 'folders', mode: 'ReadWriteOnce', sizeGib: 1 },
   })
 })
 after(async () => {
@@ -83,6 +84,23 @@ test('a credential of a registry is a Secret that goes with its Pod', LIMIT, asy
   await assert.rejects(kubectl('get', ...secret), /NotFound/)
 })
 
+test('a volume is a claim in the namespace of its organization, and goes with these rights alone', LIMIT, async () => {
+  for (const { run_id } of await driver.list()) await driver.remove(run_id)
+  const org_id = asId<OrgId>('two')
+  const volume = { ...runVolume('data'), org_id }
+  const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
+  const owners = { stat_virtualization: 'strict', host_permissions: 'private' } as const
+  const mounts = [{ type: 'named', name: 'data', guest: '/data', options, ...owners }] as const
+  const desired = { ...makeDesiredRun({ ...POD_SPEC, mounts }), org_id, volumes: [volume] }
+  await driver.start(desired, NEVER)
+  const names = await kubectl('get', 'pvc', '-n', 'sandboxes-two', '-o', 'name')
+  assert.equal(names, 'persistentvolumeclaim/sandyard-volume-data\n')
+  assert.equal((await driver.volumes?.measure())?.length, 1)
+  await driver.remove(desired.run_id)
+  await driver.volumes?.remove(volume)
+  assert.equal(await kubectl('get', 'pvc', '-n', 'sandboxes-two', '-o', 'name'), '')
+})
+
 test('a worker with these rights makes nothing in other namespaces, and reads no logs there', LIMIT, async () => {
   const client = makeApiClient(access)
   const refused = async (...request: Parameters<typeof client.request>): Promise<void> => {
@@ -106,5 +124,7 @@ test('a worker with these rights makes nothing in other namespaces, and reads no
   })
   await refused('GET', '/api/v1/namespaces/kube-system/pods/any/log')
   await refused('GET', '/api/v1/secrets')
+  await refused('GET', '/api/v1/persistentvolumeclaims')
+  await refused('GET', '/api/v1/namespaces/kube-system/persistentvolumeclaims')
   client.close()
 })

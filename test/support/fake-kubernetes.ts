@@ -6,6 +6,7 @@ import { text } from 'node:stream/consumers'
 import { WebSocketServer, type WebSocket } from 'ws'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { makeCertificate } from './certificates.ts'
+import { makeFakeClaims, type FakeClaims } from './fake-claims.ts'
 
 /** A Pod of the fake: what its creator wrote, and a status. */
 export type FakePod = {
@@ -60,6 +61,7 @@ export type FakeCluster = {
   readonly pods: ReadonlyMap<string, FakePod>
   /** What GET of a path answers, instead of what the fake has there. A number is the status of a refusal. */
   readonly answers: Map<string, object | number>
+  readonly claims: FakeClaims
   /** All other objects by their paths. */
   readonly objects: Map<string, FakeObject>
   /** Counts the requests by method and kind of path, such as `POST pods`. */
@@ -83,6 +85,7 @@ const PODS = /^\/api\/v1(?:\/namespaces\/([^/]+))?\/pods(?:\/([^/]+)(?:\/(\w+))?
 export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Promise<FakeCluster> {
   const { caFile, certFile, keyFile } = await makeCertificate(folder)
   const pods = new Map<string, FakePod>()
+  const claims = makeFakeClaims(pods)
   const objects = new Map<string, FakeObject>()
   const requests = new Map<string, number>()
   const answers = new Map<string, object | number>()
@@ -104,6 +107,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const remove = (pod: FakePod): void => {
     if (pods.get(pod.metadata.name) !== pod) return
     pods.delete(pod.metadata.name)
+    claims.sweep()
     record('DELETED', pod)
   }
   const cluster: FakeCluster = {
@@ -118,6 +122,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     faults,
     pods,
     answers,
+    claims,
     objects,
     requests,
     setStatus(name, status) {
@@ -221,9 +226,19 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     }
   }
   /** Creates, applies, reads or deletes an object that is no Pod. Lists are empty. */
-  const store = async (path: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+  const store = async (
+    { pathname: path, searchParams }: URL,
+    request: IncomingMessage,
+    reply: ServerResponse,
+  ): Promise<void> => {
     const body = await text(request)
     const given = body === '' ? null : (JSON.parse(body) as FakeObject)
+    const ofClaims = claims.answer({ method: request.method ?? '', path, query: searchParams, body: given })
+    if (ofClaims !== null) {
+      if (faults.denied.has('persistentvolumeclaims')) refuse(reply, 403, 'Forbidden')
+      else answer(reply, ...ofClaims)
+      return
+    }
     if (path.endsWith('/selfsubjectaccessreviews')) {
       const { spec } = given as unknown as { spec: { resourceAttributes: { resource: string } } }
       answer(reply, 201, { status: { allowed: !faults.denied.has(spec.resourceAttributes.resource) } })
@@ -247,7 +262,8 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     }
   }
   const serve = async (request: IncomingMessage, reply: ServerResponse): Promise<void> => {
-    const { pathname, searchParams } = new URL(request.url ?? '/', 'https://fake')
+    const url = new URL(request.url ?? '/', 'https://fake')
+    const { pathname, searchParams } = url
     const { method = '' } = request
     const [isOfPods, namespace, name, part] = PODS.exec(pathname) ?? []
     const of = searchParams.has('watch') ? 'watch' : name === undefined ? 'pods' : (part ?? 'pod')
@@ -263,7 +279,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     else if (given !== undefined) answer(reply, 200, given)
     else if (request.headers.authorization !== 'Bearer token-of-the-test') refuse(reply, 401, 'Unauthorized')
     else if (pathname === '/api/v1/nodes') answer(reply, 200, { metadata: {}, items: [NODE] })
-    else if (kind === 'object') await store(pathname, request, reply)
+    else if (kind === 'object') await store(url, request, reply)
     else if (kind === 'watch') watch(namespace, searchParams, reply)
     else if (method === 'POST') await create(namespace ?? '', request, reply)
     else if (method === 'PUT') await update(name ?? '', request, reply)

@@ -12,6 +12,7 @@ import type { Guest } from '../../src/worker/channel/guest.ts'
 import { makeSessionPermits } from '../../src/worker/channel/session-permits.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
+import type { ClaimSettings } from '../../src/worker/drivers/kubernetes/claim.ts'
 import type { NamespaceMode } from '../../src/worker/drivers/kubernetes/namespaces.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
@@ -33,6 +34,7 @@ type DriverOptions = {
   readonly startLimitMs?: number
   readonly usagePollMs?: number
   readonly warm?: number
+  readonly claimSettings?: ClaimSettings
   readonly metrics?: Pick<SandboxMetrics, 'begin' | 'end'>
   /** The client of the API. Default: a plain one. The driver's close closes it. */
   readonly client?: ApiClient
@@ -55,6 +57,7 @@ export async function openKubernetesDriver({
   const driver = await makeKubernetesDriver({
     namespaceMode: 'shared',
     runtimeClass: null,
+    claimSettings: null,
     ...options,
     client,
     warm,

@@ -24,6 +24,7 @@ export type Said = {
   readonly volumes?: readonly StoredVolume[] | null
   readonly is_shared?: boolean
   readonly enforces_caps?: boolean
+  readonly serves_files?: boolean
   readonly abilities?: readonly Ability[]
   readonly memory_mib?: number
   readonly known?: string | null
@@ -60,7 +61,7 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
     ...control,
     addWorker: (name) => registerWorker(deps, { name, credential: `the credential of ${name}` }),
     async sync(worker, said = {}) {
-      const { volumes = null, is_shared = false, enforces_caps = true, known = null } = said
+      const { volumes = null, is_shared = false, enforces_caps = true, serves_files = true, known = null } = said
       const { abilities = ['named_mounts', 'bind_mounts'], memory_mib = 65_536 } = said
       const report = reportOf(worker, {
         seq: ++seq,
@@ -72,7 +73,7 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
           images: [],
           default_disk_mib: 1,
         },
-        storage: { is_shared, enforces_caps, how: 'as the test says' },
+        storage: { is_shared, enforces_caps, serves_files, how: 'as the test says' },
         volumes,
         known_volumes_version: known,
       })

@@ -8,6 +8,7 @@ import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { serveChannel } from '../../worker/channel/serve-channel.ts'
 import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
+import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
 import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
 import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
 import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
@@ -17,6 +18,14 @@ import type { DriverDeps } from './worker-storage.ts'
 /** The folder of the driver's records. The worker's identity is beside it, so both live equally long. */
 function kubernetesFolder(config: Pick<Config, 'dataDir'>): string {
   return join(config.dataDir, 'kubernetes')
+}
+
+function claimSettingsOf({
+  kubernetesVolumeClass: storageClass,
+  kubernetesVolumeMode: mode,
+  kubernetesVolumeGib: sizeGib,
+}: Config): ClaimSettings | null {
+  return storageClass === null ? null : { storageClass, mode, sizeGib }
 }
 
 /** Opens the driver for Pods. Rejects with words if a setting is missing or the cluster can't be used. */
@@ -53,6 +62,7 @@ export async function openKubernetesDriver(
     namespaceMode: config.kubernetesNamespaces,
     helperImage,
     runtimeClass: config.kubernetesRuntimeClass,
+    claimSettings: claimSettingsOf(config),
     warm: config.warm,
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,

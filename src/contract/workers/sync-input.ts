@@ -79,7 +79,12 @@ export const SyncInput = requestObject({
   ),
   stored_sandboxes: Type.Array(Uuid),
   dialled_tickets: Type.Array(Type.String()),
-  storage: requestObject({ is_shared: Type.Boolean(), enforces_caps: Type.Boolean(), how: Type.String() }),
+  storage: requestObject({
+    is_shared: Type.Boolean(),
+    enforces_caps: Type.Boolean(),
+    serves_files: Type.Optional(Type.Boolean()),
+    how: Type.String(),
+  }),
   volumes: Type.Union([Type.Array(requestObject({ org_id: Uuid, volume_id: Uuid, used_bytes: int64() })), Type.Null()]),
   known_volumes_version: Type.Union([Type.String(), Type.Null()]),
 })

@@ -53,15 +53,19 @@ async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, nee
   const candidates = live.filter(({ is_draining }) => !is_draining)
   const home = hasHome(volume)
     ? volume
-    : await assignHome(deps, volume, pickWorker(preferMounting(candidates), { ...NO_NEEDS, needs_caps }))
+    : await assignHome(deps, volume, pickWorker(preferUsable(candidates), { ...NO_NEEDS, needs_caps }))
   const homes = home.home_worker_id === null ? [] : [home.home_worker_id]
   return pickWorker(live, { homes, needs_shared: home.is_shared, needs_caps }).id
 }
 
-/** On a worker whose driver mounts no volumes, such as `kubernetes`, no sandbox could ever use the volume. */
-function preferMounting(candidates: readonly workers.WorkerRow[]): readonly workers.WorkerRow[] {
+/**
+ * Workers whose sandboxes can mount the volume, and which serve its files to clients. A worker with the driver `kubernetes` lacks
+ * one or the other.
+ */
+function preferUsable(candidates: readonly workers.WorkerRow[]): readonly workers.WorkerRow[] {
   const mounting = candidates.filter(({ driver }) => driver?.abilities.includes('named_mounts'))
-  return mounting.length > 0 ? mounting : candidates
+  const serving = mounting.filter(({ storage }) => storage?.serves_files !== false)
+  return [serving, mounting].find((some) => some.length > 0) ?? candidates
 }
 
 const NO_NEEDS: VolumeNeeds = { homes: [], needs_shared: false, needs_caps: false }

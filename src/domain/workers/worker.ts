@@ -15,6 +15,8 @@ export type StorageReport = {
   readonly is_shared: boolean
   /** Whether a volume can't outgrow its cap, and an organization's volumes can't outgrow their common cap. */
   readonly enforces_caps: boolean
+  /** Whether clients can use the files of volumes without a sandbox. Absent: they can. */
+  readonly serves_files?: boolean
   /** How the worker enforces caps, or why it can't, for people. */
   readonly how: string
 }

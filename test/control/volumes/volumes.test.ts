@@ -187,6 +187,15 @@ test('the first file of a volume does not bring the volume to a worker that can 
   assert.equal((await world.homeOf(volume.id))?.home_worker_id, worker)
 })
 
+test('the first file of a volume goes to a worker that serves files, if one also mounts volumes', async () => {
+  const { deps, caller } = world
+  const claims = await world.addWorker('claims')
+  await world.sync(claims, { serves_files: false, memory_mib: 1_000_000 })
+  const volume = await world.addVolume('to-fill')
+  await openVolumeFiles(deps, caller, { ref: { id: volume.id }, signal: never })
+  assert.equal((await world.homeOf(volume.id))?.home_worker_id, worker)
+})
+
 test('a volume gets its home worker once, at its first use', async () => {
   const { deps, caller } = world
   const other = await world.addWorker('w2')

@@ -11,6 +11,8 @@ import type { SandboxMetrics } from '../../metrics/sandbox-metrics.ts'
 import type { RunUsage } from '../shared/run-activity.ts'
 import type { RunRecord, RunRecords } from '../shared/run-records.ts'
 import type { AgentLinks } from './agent-links.ts'
+import type { ClaimSettings } from './claim.ts'
+import type { Claims } from './claims.ts'
 import type { NamespaceMode, SandboxNamespaces } from './namespaces.ts'
 import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './pod-spec.ts'
@@ -44,6 +46,8 @@ export type KubernetesDriverInput = {
   readonly helperImage: string
   /** The RuntimeClass of all Pods. Null: the default runtime of the nodes. */
   readonly runtimeClass: string | null
+  /** The claims that volumes become. Null: the driver mounts no volumes. */
+  readonly claimSettings: ClaimSettings | null
   /** How many warm Pods the driver keeps at most. */
   readonly warm: number
   readonly sessions: SessionPermits
@@ -68,6 +72,8 @@ export type PodContext = KubernetesDriverInput & {
   readonly records: RunRecords<PodRunRecord>
   readonly namespaces: SandboxNamespaces
   readonly pods: Pods
+  /** Null: the driver mounts no volumes. */
+  readonly claims: Pick<Claims, 'prepare'> | null
   readonly links: AgentLinks
   readonly podLogs: PodLogs
   readonly usage: PodUsage

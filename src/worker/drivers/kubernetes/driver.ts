@@ -10,6 +10,7 @@ import { makePoolFiller, type PoolFiller } from '../shared/pool-filler.ts'
 import { makeRunActivity, type RunActivity } from '../shared/run-activity.ts'
 import { newRunRecord, openRunRecords } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
+import { openClaims } from './claims.ts'
 import { makeAgentLinks } from './agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
@@ -44,6 +45,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     base: namespace,
     wanted: input.namespaceMode,
     capacity: facts.capacity,
+    claims: input.claimSettings,
     clock,
     log,
   })
@@ -69,6 +71,11 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   })
   opened.defer(() => pods.close())
   await pods.ready
+  const { claimSettings } = input
+  const claims =
+    claimSettings === null
+      ? null
+      : await openClaims({ ...input, base: namespace, namespaces, settings: claimSettings, pods })
   const links = makeAgentLinks(client)
   opened.defer(() => links.close())
   const podLogs = makePodLogs({
@@ -108,6 +115,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     records,
     namespaces,
     pods,
+    claims,
     links,
     podLogs,
     usage,
@@ -162,7 +170,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const parts = opened.move()
   return {
     name: 'kubernetes',
-    probe: async () => reportOf(await readClusterFacts(client, input), isolation),
+    probe: async () => reportOf(await readClusterFacts(client, input), { isolation, hasClaims: claims !== null }),
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
     start: (desired, signal) => supervisor.start(desired, signal),
@@ -190,6 +198,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       return Promise.resolve(input.openGuestChannel(guest, use, logs.writerOf(record.sandbox_id)))
     },
     watch: (onChange) => supervisor.watch(onChange),
+    ...(claims === null ? {} : { volumes: claims }),
     close: () => parts.disposeAsync(),
   }
 }

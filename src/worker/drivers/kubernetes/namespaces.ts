@@ -9,6 +9,7 @@ import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
 import { applyObject, createObject } from '../../kubernetes/objects.ts'
 import { persistRequest } from '../../kubernetes/persist-request.ts'
 import { StartError } from '../../start-error.ts'
+import type { ClaimSettings } from './claim.ts'
 import {
   makeBounds,
   makeNamespace,
@@ -46,6 +47,8 @@ type NamespacesInput = {
   /** `auto`: a namespace for each organization if the worker has the rights. */
   readonly wanted: NamespaceMode | 'auto'
   readonly capacity: Capacity
+  /** The claims that volumes become. Null: none. */
+  readonly claims: ClaimSettings | null
   readonly clock: Clock
   readonly log: Log
 }
@@ -91,7 +94,10 @@ export async function openNamespaces(input: NamespacesInput): Promise<SandboxNam
   return openOrgNamespaces(input, await readOwnUser(client))
 }
 
-function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInput, user: string): SandboxNamespaces {
+function openOrgNamespaces(
+  { client, base, capacity, claims, clock, log }: NamespacesInput,
+  user: string,
+): SandboxNamespaces {
   const deps = { client, clock, log }
   /** The bounds that this process has applied last, as JSON. */
   const applied = new Map<OrgId, string>()
@@ -139,7 +145,7 @@ function openOrgNamespaces({ client, base, capacity, clock, log }: NamespacesInp
     description: `a namespace for each organization (${base}-…)`,
     nameOf,
     async prepare({ org_id, org_limits }, signal) {
-      const bounds = makeBounds(org_limits ?? UNLIMITED, capacity)
+      const bounds = makeBounds(org_limits ?? UNLIMITED, { capacity, claims })
       const content = JSON.stringify(bounds)
       await mutex.run(org_id, async () => {
         if (applied.get(org_id) === content) return

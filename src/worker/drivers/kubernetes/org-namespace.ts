@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { Capacity, OrgLimits } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId } from '../../../domain/ids.ts'
+import { VOLUMES_MAX } from '../../../domain/volumes/volume.ts'
+import type { ClaimSettings } from './claim.ts'
 import { LABELS } from './pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
@@ -49,18 +51,24 @@ export function makeRoleBinding(user: string): NamespacedObject {
 
 /**
  * What bounds an organization: a quota and limits from its plan, no token in its Pods, and a network of names and public addresses alone.
- * An unlimited value of the plan becomes the capacity of the worker.
+ * An unlimited value of the plan becomes the capacity of the worker. There may be as many claims as an organization may have volumes.
  */
-export function makeBounds(limits: OrgLimits, capacity: Capacity): readonly NamespacedObject[] {
+export function makeBounds(
+  limits: OrgLimits,
+  { capacity, claims }: { readonly capacity: Capacity; readonly claims: Pick<ClaimSettings, 'sizeGib'> | null },
+): readonly NamespacedObject[] {
   const name = 'sandyard'
   const vcpus = Math.min(limits.max_vcpus_per_sandbox ?? Infinity, capacity.vcpus)
   const memoryMib = Math.max(FILL_MIB, Math.min(limits.max_memory_mib_per_sandbox ?? Infinity, capacity.memory_mib))
   const running = limits.max_running
+  const volumes = claims === null ? 0 : VOLUMES_MAX
   const most = (each: number, all: number): number => (running === null ? all : Math.min(running * each, all))
   const hard = {
     'limits.cpu': String(most(vcpus, capacity.vcpus)),
     'limits.memory': `${String(most(memoryMib, capacity.memory_mib))}Mi`,
     ...(running === null ? {} : { pods: String(running) }),
+    persistentvolumeclaims: String(volumes),
+    'requests.storage': `${String(volumes * (claims?.sizeGib ?? 0))}Gi`,
   }
   const largest = { cpu: String(vcpus), memory: `${String(memoryMib)}Mi` }
   const core = (resource: string, object: NamespacedObject['object']): NamespacedObject => ({

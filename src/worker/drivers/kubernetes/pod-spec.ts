@@ -5,6 +5,8 @@ import { requiredDisk } from '../../../domain/spec/required-abilities.ts'
 import type { PullPolicy, SandboxSpec } from '../../../domain/spec/spec.ts'
 import { assertScriptNames, withInterpreter } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
+import type { RunClaim } from './claim.ts'
+import { podClaimsOf } from './pod-claims.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from './pod.ts'
 
@@ -45,7 +47,11 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
  * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`. Throws `StartError` of reason `config` for a value that a
  * Pod can't have.
  */
-export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun, settings: PodSettings): object {
+export function makePod(
+  { run_id, sandbox_id, spec, registry_auth }: DesiredRun,
+  settings: PodSettings,
+  claims: readonly RunClaim[] = [],
+): object {
   assertScriptNames(spec)
   const [disk] = requiredDisk(spec)
   if (disk !== undefined)
@@ -56,6 +62,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
   const { runtime, resources } = spec
   const { uid, gid } = userOf(runtime.user)
   const tmpfs = tmpfsOf(spec)
+  const ofClaims = podClaimsOf(spec, claims)
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
   return {
@@ -63,12 +70,18 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
     kind: 'Pod',
     metadata: {
       name: podNameOf(run_id),
-      labels: { [LABELS.owner]: settings.owner, [LABELS.run]: run_id, [LABELS.sandbox]: sandbox_id },
+      labels: {
+        [LABELS.owner]: settings.owner,
+        [LABELS.run]: run_id,
+        [LABELS.sandbox]: sandbox_id,
+        ...ofClaims.labels,
+      },
       // An autoscaler that empties a node would end the sandbox.
       annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' },
     },
     spec: {
       ...(registry_auth === null ? {} : { imagePullSecrets: [{ name: podNameOf(run_id) }] }),
+      ...ofClaims.spec,
       restartPolicy: 'Never',
       automountServiceAccountToken: false,
       enableServiceLinks: false,
@@ -82,6 +95,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
         runAsUser: uid,
         runAsGroup: gid,
         seccompProfile: { type: 'RuntimeDefault' },
+        ...ofClaims.security,
       },
       initContainers: [
         {
@@ -114,6 +128,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
             { name: 'tools', mountPath: TOOLS_FOLDER, readOnly: true },
             { name: 'scripts', mountPath: SCRIPTS_FOLDER, readOnly: true },
             ...tmpfs.volumeMounts,
+            ...ofClaims.volumeMounts,
           ],
         },
       ],
@@ -121,6 +136,7 @@ export function makePod({ run_id, sandbox_id, spec, registry_auth }: DesiredRun,
         { name: 'tools', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
         { name: 'scripts', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
         ...tmpfs.volumes,
+        ...ofClaims.volumes,
       ],
     },
   }

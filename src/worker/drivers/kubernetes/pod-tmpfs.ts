@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import type { SandboxSpec } from '../../../domain/spec/spec.ts'
+import type { NamedMount, SandboxSpec, TmpfsMount } from '../../../domain/spec/spec.ts'
 import { StartError } from '../../start-error.ts'
 
 /** The folder of the worker's own files in a sandbox. */
@@ -16,12 +16,7 @@ export function tmpfsOf({ mounts, resources }: SandboxSpec): {
 } {
   const found = mounts.flatMap((mount, index) => {
     if (mount.type !== 'tmpfs') return []
-    const field = `mounts[${String(index)}]`
-    const mountPath = posix.normalize(mount.guest)
-    if (mount.options.noexec)
-      throw new StartError('config', `${field}.noexec: a mount in a Pod always allows to execute files`)
-    if (mountPath === '/' || mountPath === OWN_FOLDER || mountPath.startsWith(`${OWN_FOLDER}/`))
-      throw new StartError('config', `${field}.guest '${mount.guest}': nothing can be mounted there`)
+    const mountPath = mountPathOf(mount, `mounts[${String(index)}]`)
     const sizeMib = mount.size_mib ?? Math.max(1, Math.floor(resources.memory_mib / 2))
     const name = `tmpfs-${String(index)}`
     return [
@@ -32,4 +27,13 @@ export function tmpfsOf({ mounts, resources }: SandboxSpec): {
     ]
   })
   return { volumes: found.map(({ volume }) => volume), volumeMounts: found.map(({ mount }) => mount) }
+}
+
+/** Where a mount is in the sandbox. Throws `StartError` of reason `config` for a mount that a Pod can't have. */
+export function mountPathOf({ guest, options }: TmpfsMount | NamedMount, field: string): string {
+  const path = posix.normalize(guest)
+  if (options.noexec) throw new StartError('config', `${field}.noexec: a mount in a Pod always allows to execute files`)
+  if (path === '/' || path === OWN_FOLDER || path.startsWith(`${OWN_FOLDER}/`))
+    throw new StartError('config', `${field}.guest '${guest}': nothing can be mounted there`)
+  return path
 }

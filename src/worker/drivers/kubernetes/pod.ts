@@ -50,6 +50,7 @@ export const LABELS = {
   run: `${PREFIX}run`,
   org: `${PREFIX}organization`,
   sandbox: `${PREFIX}sandbox`,
+  volume: `${PREFIX}volume`,
 } as const
 
 /** A Pod by its names. */

@@ -6,8 +6,10 @@ import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 import type { Probe } from '../driver.ts'
 import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
-/** What a Pod enforces. Everything else is refused by name. */
+/** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES`. */
 export const KUBERNETES_ABILITIES: readonly Ability[] = ['tmpfs', 'hostname', 'scripts', 'security_restricted']
+/** What a worker enforces whose cluster makes claims. */
+export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts']
 
 type Node = {
   readonly spec?: { readonly unschedulable?: boolean }
@@ -74,12 +76,15 @@ export async function readClusterFacts(
 }
 
 /** Reports the abilities of Pods and the capacity of the cluster. */
-export function reportOf({ capacity, level }: ClusterFacts, isolation: string): Probe {
+export function reportOf(
+  { capacity, level }: ClusterFacts,
+  { isolation, hasClaims }: { readonly isolation: string; readonly hasClaims: boolean },
+): Probe {
   return {
     report: {
       name: 'kubernetes',
       isolation,
-      abilities: [...KUBERNETES_ABILITIES, ...isolationAbilities(level)],
+      abilities: [...KUBERNETES_ABILITIES, ...(hasClaims ? CLAIM_ABILITIES : []), ...isolationAbilities(level)],
       images: [],
       default_disk_mib: 1,
       keeps_disks: false,

@@ -79,15 +79,13 @@ async function acquirePod(
   }
   const { pod_name: _given, ...plain } = record
   if (warm !== null) await context.records.write(plain)
-  const pod = makePod(desired, context.settings)
   const credential = pullCredentialOf(desired)
-  const { metadata } = await createPod(context, desired, { target: podOf(plain), pod, credential, signal })
+  const { metadata } = await createPod(context, desired, { target: podOf(plain), credential, signal })
   return { uid: metadata.uid, record: plain }
 }
 
 type Creation = {
   readonly target: PodName
-  readonly pod: object
   readonly credential: string | null
   readonly signal: AbortSignal
 }
@@ -95,11 +93,12 @@ type Creation = {
 async function createPod(
   context: PodContext,
   desired: DesiredRun,
-  { target, pod, credential, signal }: Creation,
+  { target, credential, signal }: Creation,
 ): Promise<Pod> {
-  const { pods, namespaces, warmPods } = context
+  const { pods, namespaces, claims, warmPods, settings } = context
   await namespaces.prepare(desired, signal)
   try {
+    const pod = makePod(desired, settings, (await claims?.prepare(desired, signal)) ?? [])
     if (credential === null) return await pods.create(target, pod, signal)
     await createPullSecret(context, target, { credential, signal })
     const made = await pods.create(target, pod, signal)
@@ -112,7 +111,7 @@ async function createPod(
     }
     if (isApiError(error, 403) && warmPods.pooledCount > 0) {
       await warmPods.removeAll() // they may be what the quota has no more space for
-      return await createPod(context, desired, { target, pod, credential, signal })
+      return await createPod(context, desired, { target, credential, signal })
     }
     // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
     if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)

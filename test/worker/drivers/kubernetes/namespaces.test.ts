@@ -10,6 +10,8 @@ import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 const NEVER = new AbortController().signal
+/** A worker without volumes allows no claims. */
+const NO_CLAIMS = { persistentvolumeclaims: '0', 'requests.storage': '0Gi' }
 let fake: FakeKubernetes
 let driver: TestDriver
 
@@ -48,7 +50,7 @@ test('each organization has a namespace of its own, which is restricted and boun
     'pod-security.kubernetes.io/enforce': 'restricted',
   })
   assert.deepEqual(objectOf('resourcequotas', 'sandboxes-one')?.['spec'], {
-    hard: { 'limits.cpu': '6', 'limits.memory': '1536Mi', pods: '3' },
+    hard: { 'limits.cpu': '6', 'limits.memory': '1536Mi', pods: '3', ...NO_CLAIMS },
   })
   const largest = { cpu: '2', memory: '512Mi' }
   assert.deepEqual(objectOf('limitranges', 'sandboxes-one')?.['spec'], {
@@ -56,7 +58,7 @@ test('each organization has a namespace of its own, which is restricted and boun
   })
   // Without limits of a plan, the worker's capacity is the bound: the fake's node has 8 vCPUs and 16 GiB.
   assert.deepEqual(objectOf('resourcequotas', 'sandboxes-two')?.['spec'], {
-    hard: { 'limits.cpu': '8', 'limits.memory': '16384Mi' },
+    hard: { 'limits.cpu': '8', 'limits.memory': '16384Mi', ...NO_CLAIMS },
   })
   const policy = objectOf('networkpolicies', 'sandboxes-one', '/apis/networking.k8s.io/v1')?.['spec']
   assert.deepEqual((policy as { policyTypes: string[] }).policyTypes, ['Ingress', 'Egress'])
@@ -84,7 +86,7 @@ test('a further start makes nothing again, unless the plan has changed', async (
   const third = runOf('known', { org_limits })
   await driver.start(third, NEVER)
   assert.deepEqual(objectOf('resourcequotas', 'sandboxes-known')?.['spec'], {
-    hard: { 'limits.cpu': '8', 'limits.memory': '1152Mi', pods: '9' },
+    hard: { 'limits.cpu': '8', 'limits.memory': '1152Mi', pods: '9', ...NO_CLAIMS },
   })
   for (const { run_id } of [first, second, third]) await driver.remove(run_id)
 })

@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
+import { asId, type OrgId, type RunId, type VolumeId } from '../../src/domain/ids.ts'
+import type { NamedMount } from '../../src/domain/spec/spec.ts'
+import { makeDesiredRun } from '../support/desired-run.ts'
+import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
+import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
+import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
+import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
+
+// Volumes as claims of a real cluster. Its class `folders` makes folders that belong to root alone, so these tests bring a folder of the
+// node whose group the kubelet sets, as it does with the volumes of most drivers.
+
+const skip = whyNoKubernetes()
+const LIMIT = { skip, timeout: 90_000 }
+const NEVER = new AbortController().signal
+const OPTIONS = { readonly: false, noexec: false, nosuid: false, nodev: false }
+const CLASS = 'local'
+/** The folder of the cluster, which its kubelet sees. */
+const MACHINE = process.env['SANDYARD_TEST_KUBERNETES'] ?? ''
+const KEY = { org_id: asId<OrgId>('org'), volume_id: asId<VolumeId>('data') }
+const VOLUME = { ...KEY, kind: 'managed', name: 'data', capacity_bytes: null, org_capacity_bytes: null } as const
+let namespace: RealNamespace
+let driver: TestDriver
+
+before(async () => {
+  if (skip !== false) return
+  namespace = await makeRealNamespace('volumes')
+  const path = join(MACHINE, 'volume')
+  await mkdir(path)
+  await applyObject({
+    apiVersion: 'storage.k8s.io/v1',
+    kind: 'StorageClass',
+    metadata: { name: CLASS },
+    provisioner: 'kubernetes.io/no-provisioner',
+  })
+  const onNode = { key: 'kubernetes.io/hostname', operator: 'In', values: ['node'] }
+  await applyObject({
+    apiVersion: 'v1',
+    kind: 'PersistentVolume',
+    metadata: { name: CLASS },
+    spec: {
+      storageClassName: CLASS,
+      accessModes: ['ReadWriteOnce'],
+      capacity: { storage: '2Gi' },
+      persistentVolumeReclaimPolicy: 'Retain',
+      local: { path },
+      nodeAffinity: { required: { nodeSelectorTerms: [{ matchExpressions: [onNode] }] } },
+    },
+  })
+  driver = await open()
+})
+after(async () => {
+  if (skip !== false) return
+  for (const { run_id } of await driver.list()) await driver.remove(run_id)
+  await driver.close()
+  await kubectl('delete', 'pv', CLASS, '--wait=false')
+  await namespace.remove()
+})
+
+function open(): Promise<TestDriver> {
+  return openKubernetesDriver({
+    dir: join(namespace.folder, 'driver'),
+    access: namespace.access,
+    helperImage: HELPER_IMAGE,
+    claimSettings: { storageClass: CLASS, mode: 'ReadWriteOnce', sizeGib: 1 },
+  })
+}
+
+function runWith(more: Partial<NamedMount> = {}, user: string | null = null): DesiredRun {
+  const mount: NamedMount = {
+    type: 'named',
+    name: 'data',
+    guest: '/data',
+    options: OPTIONS,
+    stat_virtualization: 'strict',
+    host_permissions: 'private',
+    ...more,
+  }
+  const runtime = { ...DEFAULT_SPEC_FOR_TESTS.runtime, user }
+  return { ...makeDesiredRun({ ...POD_SPEC, runtime, mounts: [mount] }), volumes: [VOLUME] }
+}
+
+async function run(id: RunId, script: string): Promise<string> {
+  const guest = await driver.guestOf(id)
+  const plain = { env: [], cwd: null, user: null, tty: null, rlimits: [] }
+  const process = await guest.exec({ cmd: 'sh', args: ['-c', script], ...plain })
+  process.stdin.end()
+  const [out] = await Promise.all([text(process.stdout), process.exited])
+  return out
+}
+
+test('files of a volume outlive their sandbox and the worker, and are shared by sandboxes', LIMIT, async () => {
+  const first = runWith()
+  await driver.start(first, NEVER)
+  assert.equal(await run(first.run_id, 'echo kept >/data/file && cat /data/file'), 'kept\n')
+  const second = runWith({ options: { ...OPTIONS, readonly: true } }, '4321')
+  await driver.start(second, NEVER)
+  assert.equal(await run(second.run_id, 'cat /data/file; id -u'), 'kept\n4321\n')
+  assert.equal(await run(second.run_id, 'touch /data/x 2>/dev/null || echo refused'), 'refused\n')
+  await driver.remove(first.run_id)
+  await driver.close()
+  driver = await open()
+  assert.equal(await run(second.run_id, 'cat /data/file'), 'kept\n')
+  await driver.remove(second.run_id)
+  const third = runWith()
+  await driver.start(third, NEVER)
+  assert.equal(await run(third.run_id, 'cat /data/file'), 'kept\n')
+  await driver.remove(third.run_id)
+})
+
+test('a volume is deleted with its claim, and not while a Pod mounts it', LIMIT, async () => {
+  assert.ok(driver.volumes)
+  const { volumes } = driver
+  assert.deepEqual(await volumes.measure(), [{ ...KEY, used_bytes: 2 * 1024 ** 3 }])
+  const claim = ['-n', 'volumes', 'pvc/sandyard-volume-data'] as const
+  assert.match(await kubectl('get', ...claim, '-o', 'jsonpath={.status.accessModes}'), /ReadWriteOnce/)
+  const other = runWith()
+  await driver.start(other, NEVER)
+  await assert.rejects(volumes.remove(KEY), /mounted by the Pod/)
+  assert.equal(await kubectl('get', ...claim, '-o', 'jsonpath={.metadata.deletionTimestamp}'), '')
+  await driver.remove(other.run_id)
+  await volumes.remove(KEY)
+  await assert.rejects(kubectl('get', ...claim), /NotFound/)
+  assert.deepEqual(await volumes.measure(), [])
+})
