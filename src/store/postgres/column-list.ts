@@ -25,6 +25,16 @@ export const boolean = columnOf('boolean', arrays.booleans)
 export const timestamptz = columnOf('timestamptz', arrays.instants)
 export const bytea = columnOf('bytea', arrays.byteStrings)
 
+/**
+ * SQL for the rows of an array of ids, in their order: `(SELECT … LIMIT …) AS w(id)`. The LIMIT exists only for PostgreSQL's
+ * planner, which can't see the length of the array in it. It expects one row and therefore uses one plan for any number.
+ * Without it, the planner expects ten rows of an unknown array, finds that plan too costly, and plans the statement
+ * again each time it runs. That took 0.2 to 0.85 ms for each statement, and its execution 0.02 to 0.06 ms (2026-11).
+ */
+export function idRows(parameter: `$${number}`, alias: string): string {
+  return `(SELECT * FROM unnest(${parameter}::uuid[]) LIMIT cardinality(${parameter}::uuid[])) AS ${alias}(id)`
+}
+
 /** The columns of one kind of row. */
 export type ColumnList<Row> = {
   /** The column names in order, for the column list of a SELECT or INSERT. */

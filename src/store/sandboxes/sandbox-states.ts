@@ -29,14 +29,14 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
              (SELECT l.value FROM sandbox_labels l WHERE l.sandbox_id = s.id AND l.key = '${RESTART_LABEL}') AS restart_policy,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
              EXISTS (SELECT 1 FROM sandbox_volumes v WHERE v.sandbox_id = s.id) AS mounts_volumes
-           FROM unnest($1::uuid[]) AS w(id), LATERAL (SELECT * FROM sandboxes WHERE id = w.id FOR UPDATE) s`,
+           FROM ${column.idRows('$1', 'w')}, LATERAL (SELECT * FROM sandboxes WHERE id = w.id FOR UPDATE) s`,
     values: [ordered],
   })
   const read = tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
     name: 'sandboxStates.openRuns',
     isRead: true,
     text: `SELECT w.id AS sandbox_id, r.*, greatest(r.opened_at, r.started_at) AS latest_at
-           FROM unnest($1::uuid[]) AS w(id), LATERAL (
+           FROM ${column.idRows('$1', 'w')}, LATERAL (
              SELECT id AS run_id, worker_id, opened_at, placed_at, trace_parent, started_at, stop_cause
              FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
     values: [ordered],

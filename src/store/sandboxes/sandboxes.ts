@@ -7,6 +7,7 @@ import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as arrays from '../postgres/binary-array.ts'
+import { idRows } from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** The columns that the type `Sandbox` contains. */
@@ -22,7 +23,7 @@ export async function findMany(
 ): Promise<readonly Sandbox[]> {
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findMany',
-    text: `SELECT s.* FROM unnest($2::uuid[]) AS w(id), LATERAL (
+    text: `SELECT s.* FROM ${idRows('$2', 'w')}, LATERAL (
              SELECT ${SANDBOX_COLUMNS} FROM sandboxes
              WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`,
     values: [org, arrays.uuids(ids), now],

@@ -8,6 +8,7 @@ import type { LargestFree } from '../../domain/workers/capacity-index.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
 import { excludes, type PublishedPort } from '../../domain/spec/published-ports.ts'
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
+import { idRows } from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
 import { takenPorts } from './taken-ports.ts'
@@ -122,7 +123,7 @@ export async function lockFree(
       name: 'capacity.used',
       isRead: true,
       text: `SELECT w.id AS worker_id, u.vcpus, u.memory_mib, d.sized_disks_mib, d.default_disks
-           FROM unnest($1::uuid[]) AS w(id),
+           FROM ${idRows('$1', 'w')},
              LATERAL (SELECT coalesce(sum(vcpus), 0)::integer AS vcpus, coalesce(sum(memory_mib), 0)::integer AS memory_mib
                FROM runs WHERE worker_id = w.id AND ended_at IS NULL) u,
              LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d`,
