@@ -169,7 +169,7 @@ function makeCgroups({ name }) {
   }
 }
 
-function containerdConfig(folder, { run, state, cni }) {
+function containerdConfig(folder, { run, state, cni, conf }) {
   const criPlugin = 'plugins."io.containerd.grpc.v1.cri"'
   const runtime = (name) => `
 [${criPlugin}.containerd.runtimes.${name}]
@@ -191,6 +191,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.tracing.proc
   [${criPlugin}.cni]
     bin_dir = "${folder}/engine/root/usr/lib/cni"
     conf_dir = "${cni}"
+  [${criPlugin}.registry]
+    config_path = "${conf}/certs.d"
   [${criPlugin}.containerd]
     snapshotter = "overlayfs"
 ${runtime('runc')}${runtime('other')}`

@@ -1,4 +1,4 @@
-import { integerBetween, nonEmptyText, oneOf, type Setting } from './setting.ts'
+import { integerBetween, listenAddress, nonEmptyText, oneOf, type ListenAddress, type Setting } from './setting.ts'
 
 /** The settings of the driver `kubernetes`. */
 export const KUBERNETES_SETTINGS = {
@@ -70,6 +70,40 @@ export const KUBERNETES_SETTINGS = {
     unit: 'image',
     meaning:
       'where the cluster pulls the helper image that `sandyard image helper` writes; `--driver kubernetes` needs it',
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesRegistry: {
+    variable: 'SANDYARD_KUBERNETES_REGISTRY',
+    flag: null,
+    fallback: null,
+    unit: 'host:port',
+    meaning:
+      'the address at which the nodes of the cluster reach the registry of `--driver kubernetes`, which serves images that were loaded into the worker (default: none are served)',
+    parse: listenAddress,
+  } satisfies Setting<ListenAddress>,
+  kubernetesRegistryListen: {
+    variable: 'SANDYARD_KUBERNETES_REGISTRY_LISTEN',
+    flag: null,
+    fallback: '0.0.0.0:5443',
+    unit: 'host:port',
+    meaning: 'the address on which that registry listens',
+    parse: listenAddress,
+  } satisfies Setting<ListenAddress>,
+  kubernetesRegistryCert: {
+    variable: 'SANDYARD_KUBERNETES_REGISTRY_CERT',
+    flag: null,
+    fallback: null,
+    unit: 'file',
+    meaning:
+      "the certificate of that registry with its chain, in PEM; it is read again when it changes (default: one of the worker's own, in its data folder)",
+    parse: nonEmptyText,
+  } satisfies Setting<string>,
+  kubernetesRegistryKey: {
+    variable: 'SANDYARD_KUBERNETES_REGISTRY_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'file',
+    meaning: 'the key of that certificate, in PEM',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   kubernetesNetwork: {

@@ -14,6 +14,7 @@ import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
 import type { ClaimSettings } from '../../src/worker/drivers/kubernetes/claim.ts'
 import type { NamespaceMode } from '../../src/worker/drivers/kubernetes/namespaces.ts'
+import type { ServedImages } from '../../src/worker/drivers/kubernetes/served-images.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { makeApiClient, type ApiClient } from '../../src/worker/kubernetes/api-client.ts'
@@ -30,6 +31,7 @@ type DriverOptions = {
   readonly runtimeClass?: string
   readonly namespaceMode?: NamespaceMode | 'auto'
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
+  readonly images?: ServedImages
   readonly tools?: string
   readonly startLimitMs?: number
   readonly usagePollMs?: number
@@ -58,6 +60,7 @@ export async function openKubernetesDriver({
     namespaceMode: 'shared',
     runtimeClass: null,
     claimSettings: null,
+    images: null,
     ...options,
     client,
     warm,

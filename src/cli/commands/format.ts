@@ -36,3 +36,10 @@ export function formatMib(mib: number): string {
   const gib = mib / 1024
   return `${Number.isInteger(gib) ? String(gib) : gib.toFixed(1)} GiB`
 }
+
+const BYTES_PER_MIB = 1_048_576
+
+/** Formats bytes in MiB or GiB, rounded up to whole MiB. */
+export function formatBytes(bytes: number): string {
+  return formatMib(Math.ceil(Math.max(0, bytes) / BYTES_PER_MIB))
+}

@@ -11,23 +11,34 @@ import type { ImageStore } from '../../worker/images/image-store.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 import { openLog } from '../open-log.ts'
 import { deleteUnusedLayers, imagesFolder, ociFolder, openImages, readImageBytes } from '../worker/worker-storage.ts'
-import { formatMib, formatTime } from './format.ts'
+import { servesImages } from '../worker/open-image-registry.ts'
+import { formatBytes, formatTime } from './format.ts'
 import { printJson, printTable } from './output.ts'
+import { inspectServed, listServed, loadServed, notHere, pruneServed, removeServed } from './served-images.ts'
 
 /** Defines `sandyard image`, which manages the images on this machine. */
 export function defineImage(image: Command): void {
   const subcommand = (nameAndArgs: string, description: string): Command =>
-    addSettings(image.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
-  runs(subcommand('load <path> <reference>', 'import an archive or OCI layout under a reference'), load)
-  runs(subcommand('list', 'list the images, with their sizes and what uses them'), list)
-  runs(subcommand('inspect <reference>', 'print an image with its layers and what uses it, as JSON'), inspect)
-  runs(subcommand('remove <reference>', 'remove a reference, and the layers that nothing uses any more'), remove)
+    addSettings(image.command(nameAndArgs).description(description), 'dataDir', 'driver', 'logLevel')
+  runs(
+    subcommand('load <path> <reference>', 'import an archive or OCI layout under a reference'),
+    either(load, loadServed),
+  )
+  runs(subcommand('list', 'list the images, with their sizes and what uses them'), either(list, listServed))
+  runs(
+    subcommand('inspect <reference>', 'print an image with its layers and what uses it, as JSON'),
+    either(inspect, inspectServed),
+  )
+  runs(
+    subcommand('remove <reference>', 'remove a reference, and the layers that nothing uses any more'),
+    either(remove, removeServed),
+  )
   runs(
     subcommand('prune', 'delete the layers that no reference, no sandbox and no snapshot uses').option(
       '--all',
       'also the pulled images that no sandbox and no snapshot uses',
     ),
-    prune,
+    either(prune, pruneServed),
   )
   runs(
     addSettings(
@@ -36,6 +47,11 @@ export function defineImage(image: Command): void {
     ).option('--name <reference>', 'the name in the archive', 'sandyard-helper:latest'),
     writeHelper,
   )
+}
+
+/** Chooses by the driver: the images of the one for Pods are served to its cluster, and not unpacked here. */
+function either(ofStore: (call: Call) => Promise<void>, ofServed: typeof ofStore): typeof ofStore {
+  return (call) => (servesImages(call.config) ? ofServed(call) : ofStore(call))
 }
 
 async function writeHelper({ args, texts }: Call): Promise<void> {
@@ -127,10 +143,6 @@ async function remove(call: Call): Promise<void> {
   process.stdout.write(`${reference} is removed; ${await deleteLayers(call, images)}\n`)
 }
 
-function notHere(reference: string): Error {
-  return new Error(`there is no image '${reference}' here; \`sandyard image list\` lists those that there are`)
-}
-
 async function prune(call: Call): Promise<void> {
   if (!existsSync(imagesFolder(call.config))) {
     process.stdout.write('0 layers were deleted\n')
@@ -153,10 +165,4 @@ async function deleteLayers({ config }: Call, store: ImageStore): Promise<string
   const count = await deleteUnusedLayers(config, store)
   if (count === 0) return '0 layers were deleted'
   return `${String(count)} layers were deleted, which had ${formatBytes(before - (await readImageBytes(config)))}`
-}
-
-const BYTES_PER_MIB = 1_048_576
-
-function formatBytes(bytes: number): string {
-  return formatMib(Math.ceil(Math.max(0, bytes) / BYTES_PER_MIB))
 }

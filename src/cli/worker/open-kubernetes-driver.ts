@@ -12,6 +12,7 @@ import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
 import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
 import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
 import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
+import { openImageRegistry } from './open-image-registry.ts'
 import { VERSION } from '../version.ts'
 import type { DriverDeps } from './worker-storage.ts'
 
@@ -54,6 +55,8 @@ export async function openKubernetesDriver(
   opened.defer(() => {
     client.close()
   })
+  const registry = await openImageRegistry(config, log)
+  if (registry !== null) opened.defer(() => registry.close())
   const wanted = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
   const driver = await makeKubernetesDriver({
     dir: kubernetesFolder(config),
@@ -61,6 +64,7 @@ export async function openKubernetesDriver(
     namespace: config.kubernetesNamespace ?? access.namespace,
     namespaceMode: config.kubernetesNamespaces,
     helperImage,
+    images: registry?.served ?? null,
     runtimeClass: config.kubernetesRuntimeClass,
     claimSettings: claimSettingsOf(config),
     warm: config.warm,

@@ -28,6 +28,7 @@ import { addSandboxMetrics } from '../metrics/sandbox-series.ts'
 import { openDriver } from './choose-driver.ts'
 import { describeCapacity, readMachine } from './describe-capacity.ts'
 import { printStatus } from '../print-status.ts'
+import { openServedStore } from './open-image-registry.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
 import {
   deadlineFilePath,
@@ -188,12 +189,11 @@ export function runWorkerAgent(
   )
 }
 
-/** The drivers that take no images from this machine. */
-const IMAGELESS_DRIVERS = ['simulated', 'kubernetes']
-
 /** Creates the demo image if it is missing and the driver uses images of this machine. May be repeated. */
 export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folder'>, host: WorkerHost): Promise<void> {
-  if (!IMAGELESS_DRIVERS.includes(host.driver.name)) await ensureDemoImage(await openImages(config, log))
+  if (host.driver.name === 'simulated') return
+  if (host.driver.name !== 'kubernetes') await ensureDemoImage(await openImages(config, log))
+  else if (config.kubernetesRegistry !== null) await ensureDemoImage(await openServedStore(config, log))
 }
 
 /**

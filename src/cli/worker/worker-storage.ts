@@ -13,7 +13,7 @@ import type { ImageResolver } from '../../worker/drivers/shared/desired-run.ts'
 import { openLayerSizes } from '../../worker/images/layer-sizes.ts'
 import { readLayersInUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
 import { makeDiskReserve, type DiskReserve } from '../../worker/disk-reserve.ts'
-import { DEFAULT_IMAGE_LIMITS } from '../../worker/images/image.ts'
+import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from '../../worker/images/image.ts'
 import type { OpenSnapshotFiles } from '../../worker/images/fetch-snapshot.ts'
 import { openImageStore, type ImageStore } from '../../worker/images/image-store.ts'
 import { openSandboxLogs } from '../../worker/logs/log-store.ts'
@@ -46,13 +46,18 @@ export async function openImages(config: Config, log: Log): Promise<ImageStore> 
     log,
     http: openOutboundHttp(config),
     defaultRegistry: config.defaultRegistry,
-    limits: {
-      ...DEFAULT_IMAGE_LIMITS,
-      unpackedImageBytes: config.imageMaxGib * 1024 ** 3,
-      filesPerImage: config.imageMaxFiles,
-      layersPerImage: config.imageMaxLayers,
-    },
+    limits: imageLimits(config),
   })
+}
+
+/** The limits for one image. */
+export function imageLimits({ imageMaxGib, imageMaxFiles, imageMaxLayers }: Config): ImageLimits {
+  return {
+    ...DEFAULT_IMAGE_LIMITS,
+    unpackedImageBytes: imageMaxGib * 1024 ** 3,
+    filesPerImage: imageMaxFiles,
+    layersPerImage: imageMaxLayers,
+  }
 }
 
 /** Reads the size of all image layers. It works while the store is open elsewhere. */

@@ -84,6 +84,7 @@ async function findInDockerArchive(files: ArchiveFiles, options: SourceOptions):
     digest,
     resolvedDigest: digest,
     configDocument: document,
+    documents: { manifest: null, configuration },
     layers: pairLayers(document, opens, { imageName: name, limits }),
   }
 }

@@ -32,12 +32,17 @@ const FORMAT_VERSION = '1'
 /** The time limit for creating the image. It took 1.5 s (measured 2026-11). */
 const TIMEOUT_MS = 120_000
 
+/** The parts of a store of images that make the demo image. */
+type DemoStore = Pick<ImageStore, 'inspect'> & {
+  build(...given: Parameters<ImageStore['build']>): Promise<unknown>
+}
+
 /**
  * Creates the image `localhost/demo` from this host's programs, unless the store has an image of the same programs.
  * Returns whether it created the image. Doesn't replace an image that somebody loaded under that name. May be repeated.
  * If no program has changed, the function only reads the programs' dates.
  */
-export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
+export async function ensureDemoImage(store: DemoStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)
   const present = await store.inspect(DEMO_REFERENCE)
   const madeFrom = present?.labels[FINGERPRINT_LABEL]

@@ -14,6 +14,8 @@ export type ImageSource = {
   readonly digest: string
   readonly resolvedDigest: string
   readonly configDocument: ImageConfigDocument
+  /** The documents as they are in the source. An archive of `docker save` has no manifest. */
+  readonly documents: { readonly manifest: Buffer | null; readonly configuration: Buffer }
   /** One layer for each diff_id in the document, the lowest first. */
   readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
 }
@@ -48,11 +50,13 @@ export async function findSource(blobs: BlobStore, key: string, options: SourceO
   }
   if (parsed.kind === 'index') throw new StartError('image', `${name}: an index within an index is not supported`)
   const { config, layers } = parsed.manifest
-  const document = parseImageConfigDocument(await blobs.getSmallBlob(config, signal), architecture, name)
+  const configuration = await blobs.getSmallBlob(config, signal)
+  const document = parseImageConfigDocument(configuration, architecture, name)
   return {
     digest: chosen.digest,
     resolvedDigest: top.digest,
     configDocument: document,
+    documents: { manifest: chosen.bytes, configuration },
     layers: pairLayers(
       document,
       layers.map(

@@ -18,6 +18,7 @@ import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './pod-spec.ts'
 import type { PodUsage } from './pod-usage.ts'
 import type { Pods } from './pods.ts'
+import type { ServedImages } from './served-images.ts'
 import type { WarmPods } from './warm-pods.ts'
 
 /** The record of a run of this driver. */
@@ -44,6 +45,8 @@ export type KubernetesDriverInput = {
   /** Who shares a namespace. `auto`: nobody, if the worker has the rights to make namespaces. */
   readonly namespaceMode: NamespaceMode | 'auto'
   readonly helperImage: string
+  /** The images that were loaded into this worker. Null: the cluster pulls all images. */
+  readonly images: ServedImages | null
   /** The RuntimeClass of all Pods. Null: the default runtime of the nodes. */
   readonly runtimeClass: string | null
   /** The claims that volumes become. Null: the driver mounts no volumes. */

@@ -173,7 +173,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     probe: async () => reportOf(await readClusterFacts(client, input), { isolation, hasClaims: claims !== null }),
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
-    start: (desired, signal) => supervisor.start(desired, signal),
+    start: async (desired, signal) => supervisor.start((await input.images?.resolve(desired)) ?? desired, signal),
     stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
     remove: (run) => supervisor.remove(run),
     async discard(sandbox) {

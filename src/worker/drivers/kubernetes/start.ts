@@ -190,7 +190,7 @@ function throwIfContainerFailed(status: ContainerStatus | undefined, image: stri
   const { reason = '', message = '' } = waiting ?? {}
   if (IMAGE_REASONS.includes(reason)) {
     const local = image.startsWith('localhost/')
-      ? '. Images that were loaded into Sandyard are not served to the cluster: push the image to a registry that its nodes reach, and use that name'
+      ? ". It is not loaded into this worker: see `sandyard image load` and SANDYARD_KUBERNETES_REGISTRY, or push it to a registry that the cluster's nodes reach"
       : ''
     throw new StartError('image', `the cluster can't pull ${image}: ${reason} ${message}${local}`)
   }
