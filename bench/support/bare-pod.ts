@@ -13,10 +13,12 @@ type BarePod = {
   readonly name: string
   readonly image: string
   readonly vcpus: number
+  /** Whether it has a volume, as every Pod with the token of its service account has one. */
+  readonly hasVolume: boolean
 }
 
 /** Creates a Pod of one container by the API, and runs `true` in it as soon as that is possible. Satisfies `restricted`. */
-export async function startBarePod({ client, namespace, name, image, vcpus }: BarePod): Promise<void> {
+export async function startBarePod({ client, namespace, name, image, vcpus, hasVolume }: BarePod): Promise<void> {
   const limits = { cpu: String(vcpus), memory: '64Mi' }
   await client.request('POST', `/api/v1/namespaces/${namespace}/pods`, {
     apiVersion: 'v1',
@@ -27,11 +29,13 @@ export async function startBarePod({ client, namespace, name, image, vcpus }: Ba
       automountServiceAccountToken: false,
       enableServiceLinks: false,
       securityContext: { runAsNonRoot: true, runAsUser: 1000, seccompProfile: { type: 'RuntimeDefault' } },
+      ...(hasVolume ? { volumes: [{ name: 'empty', emptyDir: {} }] } : {}),
       containers: [
         {
           name: 'box',
           image,
           command: ['sleep', '3600'],
+          ...(hasVolume ? { volumeMounts: [{ name: 'empty', mountPath: '/empty' }] } : {}),
           resources: { requests: limits, limits },
           securityContext: { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } },
         },

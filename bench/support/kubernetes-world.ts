@@ -15,6 +15,7 @@ import { countRequests } from './counting-client.ts'
 /** What was measured. `requests` are those of one life, by kind; `warmRequests` include those that make the warm Pod. */
 export type ClusterSamples = {
   readonly barePodMs: readonly number[]
+  readonly volumePodMs: readonly number[]
   readonly sandboxMs: readonly number[]
   readonly warmMs: readonly number[]
   readonly burst: number
@@ -57,10 +58,10 @@ const startSandbox = async (driver: TestDriver, vcpus: number) => {
   return desired.run_id
 }
 let made = 0
-const startPod = async (vcpus: number): Promise<string> => {
+const startPod = async (vcpus: number, hasVolume = false): Promise<string> => {
   made += 1
   const name = `bare-${String(made)}`
-  await startBarePod({ ...bare, name, vcpus })
+  await startBarePod({ ...bare, name, vcpus, hasVolume })
   return name
 }
 const timed = async <Made>(work: () => Promise<Made>): Promise<{ readonly value: Made; readonly ms: number }> => {
@@ -71,11 +72,14 @@ const timed = async <Made>(work: () => Promise<Made>): Promise<{ readonly value:
 const removePod = (name: string): Promise<void> => deleteBarePod({ ...bare, name })
 
 const barePodMs: number[] = []
+const volumePodMs: number[] = []
 const sandboxMs: number[] = []
 const warmMs: number[] = []
 for (let sample = -1; sample < SAMPLES; sample++) {
   const pod = await timed(() => startPod(1))
   await removePod(pod.value)
+  const volumePod = await timed(() => startPod(1, true))
+  await removePod(volumePod.value)
   if (sample === 0) counts.clear() // the first life also loads code
   const sandbox = await timed(() => startSandbox(plain, 1))
   await plain.remove(sandbox.value)
@@ -86,6 +90,7 @@ for (let sample = -1; sample < SAMPLES; sample++) {
   if (sample < 0) continue
   warmMs.push(ready.ms)
   barePodMs.push(pod.ms)
+  volumePodMs.push(volumePod.ms)
   sandboxMs.push(sandbox.ms)
 }
 if (warm.warmStarts?.().hit !== SAMPLES) throw new Error('a start found no warm Pod')
@@ -111,6 +116,7 @@ bare.client.close()
 await namespace.remove()
 const samples: ClusterSamples = {
   barePodMs,
+  volumePodMs,
   sandboxMs,
   warmMs,
   burst: BURST,

@@ -4,6 +4,7 @@ import { TOOLS_FOLDER } from '../../src/contract/workers/guest-tools.ts'
 import type { FakeKubelet, FakePod } from './fake-kubernetes.ts'
 
 type Container = {
+  readonly name: string
   readonly image: string
   readonly command?: readonly string[]
   readonly args?: readonly string[]
@@ -18,7 +19,7 @@ const START_MS = 30
 
 /**
  * Makes a kubelet that runs the commands of Pods as processes of this machine, without isolation. `toolbox` is the folder that takes
- * the place of the one that the init container fills. Images whose host is `127.0.0.1:1` can't be pulled.
+ * the place of the one that the container `fill` fills. Images whose host is `127.0.0.1:1` can't be pulled.
  */
 export function makeFakeKubelet(toolbox: string): FakeKubelet {
   const running = new Map<string, Running>()
@@ -28,7 +29,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
   return {
     run(pod, cluster) {
       const { name, uid } = pod.metadata
-      const [container] = pod.spec['containers'] as readonly Container[]
+      const container = (pod.spec['containers'] as readonly Container[]).find((one) => one.name === 'sandbox')
       if (container === undefined) return
       const { image, command = [], args = [], env = [], resources } = container
       if (parseInt(resources?.limits?.memory ?? '0', 10) >= UNSCHEDULABLE_MIB) return

@@ -19,6 +19,7 @@ import type { PodSettings } from './pod-spec.ts'
 import type { PodUsage } from './pod-usage.ts'
 import type { Pods } from './pods.ts'
 import type { ServedImages } from './served-images.ts'
+import type { StartPace } from './start-pace.ts'
 import type { WarmPods } from './warm-pods.ts'
 
 /** The record of a run of this driver. */
@@ -78,6 +79,7 @@ export type PodContext = KubernetesDriverInput & {
   /** Null: the driver mounts no volumes. */
   readonly claims: Pick<Claims, 'prepare'> | null
   readonly links: AgentLinks
+  readonly pace: StartPace
   readonly podLogs: PodLogs
   readonly usage: PodUsage
   readonly warmPods: WarmPods

@@ -24,6 +24,7 @@ import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
 import { deletePullSecret } from './pull-secret.ts'
 import { podOf } from './run-pod.ts'
 import { startPod } from './start.ts'
+import { makeStartPace } from './start-pace.ts'
 import { makeWarmPods } from './warm-pods.ts'
 
 /** How often the warm Pods are compared with the demand, which falls with time. */
@@ -97,6 +98,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     hasOwnUsers: facts.hasOwnUsers,
     runtimeClass: input.runtimeClass,
   }
+  const pace = makeStartPace(clock)
   const making = new AbortController()
   const warmPods = makeWarmPods({
     most: input.warm,
@@ -104,6 +106,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     capacity: facts.capacity,
     pods,
     links,
+    pace,
     newName: () => podNameOf(makeUuids(clock, input.random).next()),
     signal: making.signal,
     clock,
@@ -117,6 +120,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     pods,
     claims,
     links,
+    pace,
     podLogs,
     usage,
     warmPods,

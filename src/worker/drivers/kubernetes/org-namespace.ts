@@ -59,7 +59,7 @@ export function makeBounds(
 ): readonly NamespacedObject[] {
   const name = 'sandyard'
   const vcpus = Math.min(limits.max_vcpus_per_sandbox ?? Infinity, capacity.vcpus)
-  const memoryMib = Math.max(FILL_MIB, Math.min(limits.max_memory_mib_per_sandbox ?? Infinity, capacity.memory_mib))
+  const memoryMib = Math.min(limits.max_memory_mib_per_sandbox ?? Infinity, capacity.memory_mib)
   const running = limits.max_running
   const volumes = claims === null ? 0 : VOLUMES_MAX
   const most = (each: number, all: number): number => (running === null ? all : Math.min(running * each, all))
@@ -94,8 +94,6 @@ export function makeBounds(
   ]
 }
 
-/** The memory limit of the init container, which the smallest sandbox also needs. */
-const FILL_MIB = 64
 const DNS = { 'kubernetes.io/metadata.name': 'kube-system' }
 /** Names and public IPv4 addresses, nothing inbound: the policy of `packaging/kubernetes/driver.yaml`. */
 const NETWORK = {

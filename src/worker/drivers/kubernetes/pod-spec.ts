@@ -7,6 +7,7 @@ import { assertScriptNames, withInterpreter } from '../shared/desired-run.ts'
 import { StartError } from '../../start-error.ts'
 import type { RunClaim } from './claim.ts'
 import { podClaimsOf } from './pod-claims.ts'
+import { literal, makeFillContainers } from './fill-container.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from './pod.ts'
 
@@ -23,9 +24,6 @@ export type PodSettings = {
 }
 
 const SCRIPTS_FOLDER = '/.msb/scripts'
-/** The toolbox in the helper image. */
-const TOOLBOX_IN_IMAGE = '/toolbox'
-const FILL = { tools: '/fill/tools', scripts: '/fill/scripts' }
 /** The user of a sandbox whose specification names none. Restricted Pod security refuses root. */
 const DEFAULT_USER = 1000
 /** An argument of a program may have 128 KiB, and its dollar signs are doubled. */
@@ -65,6 +63,11 @@ export function makePod(
   const ofClaims = podClaimsOf(spec, claims)
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
+  const fill = makeFillContainers({
+    helperImage: settings.helperImage,
+    scripts: scriptArguments(spec),
+    isOfImage: runtime.cmd !== null && runtime.entrypoint === null,
+  })
   return {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -97,24 +100,9 @@ export function makePod(
         seccompProfile: { type: 'RuntimeDefault' },
         ...ofClaims.security,
       },
-      initContainers: [
-        {
-          name: 'fill',
-          image: settings.helperImage,
-          imagePullPolicy: 'IfNotPresent',
-          command: verbatim([
-            ...toolCommand('fill.pl', [TOOLBOX_IN_IMAGE, FILL.tools, FILL.scripts], TOOLBOX_IN_IMAGE),
-            ...scriptArguments(spec),
-          ]),
-          resources: { requests: { cpu: '10m', memory: '32Mi' }, limits: { cpu: '1', memory: '64Mi' } },
-          securityContext: { ...security, readOnlyRootFilesystem: true },
-          volumeMounts: [
-            { name: 'tools', mountPath: FILL.tools },
-            { name: 'scripts', mountPath: FILL.scripts },
-          ],
-        },
-      ],
+      initContainers: fill.initContainers,
       containers: [
+        ...fill.containers,
         {
           name: SANDBOX_CONTAINER,
           image: spec.image,
@@ -188,11 +176,6 @@ function scriptArguments({ runtime: { scripts, shell } }: SandboxSpec): readonly
     const pieces = text.match(new RegExp(`[^]{1,${String(SCRIPT_PIECE_CHARACTERS)}}`, 'g')) ?? []
     return [name, String(pieces.length), ...pieces]
   })
-}
-
-/** Kubernetes replaces `$(NAME)` in commands and variables. A doubled dollar sign is a plain one. */
-function literal(text: string): string {
-  return text.replaceAll('$', '$$$$')
 }
 
 function verbatim(words: readonly string[]): readonly string[] {

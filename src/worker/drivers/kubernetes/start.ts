@@ -10,11 +10,11 @@ import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret
 import { makePod } from './pod-spec.ts'
 import { podOf } from './run-pod.ts'
 import { isOver, isUnschedulable, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
+import { fillStatus } from './fill-container.ts'
+import { reachPod } from './reach-pod.ts'
 
 /** How long a Pod may take until its sandbox accepts commands: a node must be found, and perhaps made, and images pulled. */
 const START_LIMIT_MS = 600_000
-/** How long to wait between two attempts to reach the sandbox, while the kubelet starts its containers. */
-const ATTEMPT_MS = 100
 
 /** Starts the Pod of a run and writes the run's record. Implements `RunOperations.start`. */
 export async function startPod(
@@ -121,37 +121,23 @@ async function createPod(
   }
 }
 
-/**
- * Waits until the agent in the sandbox answers. The kubelet reports a container up to a second after it runs, so this tries to reach it
- * as soon as the Pod has a node. Resolves also if the workload has ended by then.
- */
+/** Waits until the agent in the sandbox answers. Resolves with the Pod, also if the workload has ended by then. */
 async function waitUntilReached(
-  { pods, links, warmPods, clock }: PodContext,
+  context: PodContext,
   run: PodRunRecord,
   { uid, image, signal }: { readonly uid: string; readonly image: string; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const { name } = podOf(run)
-  for (;;) {
-    signal.throwIfAborted()
-    const pod = pods.get(name)
+  const { pods, warmPods } = context
+  const target = podOf(run)
+  const judge = (pod: Pod | undefined): boolean => {
     if (pod?.metadata.uid !== uid || pod.metadata.deletionTimestamp !== undefined)
       throw new StartError('host', 'the Pod was deleted while it started')
     throwIfFailed(pod, image)
-    if (isOver(pod)) return pod
-    if (hasNode(pod)) {
-      const link = await links.of(podOf(run), signal).catch(() => null)
-      if (link !== null) return pods.get(name) // the digest of the image may not be reported yet
-      await clock.sleep(ATTEMPT_MS, signal)
-    } else {
-      if (isUnschedulable(pod)) warmPods.removeAll().catch(() => undefined) // the next look at the Pods tries again
-      await pods.changeOf(name, signal)
-    }
+    if (isUnschedulable(pod)) warmPods.removeAll().catch(() => undefined) // the next look at the Pods tries again
+    return isOver(pod)
   }
-}
-
-/** Whether the sandbox's container may run already: the Pod has a node. */
-function hasNode({ spec, status }: Pod): boolean {
-  return spec?.nodeName !== undefined || status?.phase === 'Running'
+  await reachPod(context, target, { judge, signal })
+  return pods.get(target.name) // the digest of the image may not be reported yet
 }
 
 /** The reasons of the kubelet for a container that will not run. Others, such as `ContainerCreating`, pass. */
@@ -162,13 +148,12 @@ const START_REASONS = ['StartError', 'ContainerCannotRun']
 
 /** Throws `StartError` if the kubelet said that the Pod can't start. */
 function throwIfFailed(pod: Pod, image: string): void {
-  const { initContainerStatuses = [], containerStatuses = [] } = pod.status ?? {}
-  const [fill] = initContainerStatuses
+  const fill = fillStatus(pod)
   const filled = fill?.state?.terminated
   if (filled !== undefined && filled.exitCode !== 0)
     throw new StartError(
       'host',
-      `the toolbox could not be put into the Pod: ${filled.message ?? filled.reason ?? 'unknown'}`,
+      `the toolbox could not be put into the Pod: ${filled.message ?? filled.reason ?? 'unknown'}. The helper image must be the one of this release`,
     )
   const waiting = fill?.state?.waiting
   if (waiting?.reason !== undefined && IMAGE_REASONS.includes(waiting.reason))
@@ -176,7 +161,7 @@ function throwIfFailed(pod: Pod, image: string): void {
       'host',
       `the cluster can't pull the helper image (SANDYARD_KUBERNETES_HELPER_IMAGE): ${waiting.message ?? waiting.reason}`,
     )
-  const sandbox = containerStatuses.find(({ name }) => name === 'sandbox')
+  const sandbox = sandboxStatus(pod)
   throwIfContainerFailed(sandbox, image)
   if (pod.status?.phase === 'Failed' && sandbox?.state?.terminated === undefined)
     throw new StartError(

@@ -9,6 +9,8 @@ import { isOver, isUnschedulable, type Pod, type PodName } from './pod.ts'
 import { parseQuantity } from './probe.ts'
 import type { PodSettings } from './pod-spec.ts'
 import type { Pods } from './pods.ts'
+import { reachPod } from './reach-pod.ts'
+import type { StartPace } from './start-pace.ts'
 import { warmShapeOf, type WarmShape } from './warm-shape.ts'
 
 /** A Pod of no run. Its first process waits for commands. */
@@ -44,6 +46,7 @@ type WarmPodsInput = {
   readonly capacity: Capacity
   readonly pods: Pods
   readonly links: AgentLinks
+  readonly pace: StartPace
   /** Makes the name of a Pod. */
   readonly newName: () => string
   readonly signal: AbortSignal
@@ -53,7 +56,6 @@ type WarmPodsInput = {
 
 /** How long a warm Pod may take until it accepts commands. Its image is on a node already, as its shape has started there. */
 const MAKE_LIMIT_MS = 60_000
-const ATTEMPT_MS = 200
 const MIB = 1024 ** 2
 
 /** Makes the pool, which is empty until `fillPool`. `signal` ends the making of Pods. */
@@ -94,16 +96,10 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
       used('cpu') + 2 * vcpus <= capacity.vcpus && used('memory') + 2 * memoryMib * MIB <= capacity.memory_mib * MIB
     )
   }
-  const reach = async (target: PodName, uid: string, signal: AbortSignal): Promise<void> => {
-    for (;;) {
-      signal.throwIfAborted()
-      const pod = pods.get(target.name)
-      if (pod?.metadata.uid !== uid || isOver(pod)) throw new Error('the Pod ended')
-      if (isUnschedulable(pod)) throw new Error('the cluster has no node for it')
-      const link = pod.spec?.nodeName === undefined ? null : await links.of(target, signal).catch(() => null)
-      if (link !== null) return
-      await clock.sleep(ATTEMPT_MS, signal)
-    }
+  const judgeOf = (uid: string) => (pod: Pod | undefined) => {
+    if (pod?.metadata.uid !== uid || isOver(pod)) throw new Error('the Pod ended')
+    if (isUnschedulable(pod)) throw new Error('the cluster has no node for it')
+    return false
   }
   const make = async (shape: WarmShape): Promise<boolean> => {
     const target = { namespace: shape.namespace, name: newName() }
@@ -113,7 +109,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     try {
       const pod = await pods.create(target, shape.pod(target.name), signal)
       uid = pod.metadata.uid
-      await reach(target, uid, signal)
+      await reachPod(input, target, { judge: judgeOf(uid), signal })
       ready = [...ready, { ...target, uid, shape }]
       return true
     } catch (error) {

@@ -201,6 +201,27 @@ test('a Pod that does not start in time fails the start, and says what it waits 
   await other.close()
 })
 
+test('a Pod whose toolbox could not be filled fails the start, and not because of its configuration', async () => {
+  const desired = makeDesiredRun({
+    ...POD_SPEC,
+    resources: { ...DEFAULT_SPEC_FOR_TESTS.resources, memory_mib: 10_000_000 },
+  })
+  const starting = assert.rejects(
+    driver.start(desired, NEVER),
+    (error) => error instanceof StartError && error.reason === 'host' && /toolbox/.test(error.message),
+  )
+  await waitUntil(() => fake.cluster.pods.has(podOf(desired.run_id)))
+  const terminated = (exitCode: number, reason: string) => ({ state: { terminated: { exitCode, reason } } })
+  const containerStatuses = [
+    { name: 'fill', ...terminated(137, 'Error') },
+    { name: 'sandbox', ...terminated(128, 'StartError') },
+  ]
+  fake.cluster.setStatus(podOf(desired.run_id), { phase: 'Failed', containerStatuses })
+  await starting
+  await driver.remove(desired.run_id)
+  assert.equal(fake.cluster.pods.size, 0)
+})
+
 test('the output of a workload is in its log once, through a restart of the worker', { timeout: 60_000 }, async () => {
   const { logs, remove } = await makeTestLogs()
   const dir = `${fake.folder}/logs`

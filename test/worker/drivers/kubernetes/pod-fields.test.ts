@@ -32,7 +32,7 @@ function tmpfs(guest: string, size_mib: number | null, options: Partial<TmpfsMou
 
 type PodParts = {
   readonly runtimeClassName?: string
-  readonly containers: readonly { readonly volumeMounts: readonly { readonly name: string }[] }[]
+  readonly containers: readonly { readonly name: string; readonly volumeMounts: readonly { readonly name: string }[] }[]
   readonly volumes: readonly { readonly name: string }[]
 }
 
@@ -58,7 +58,7 @@ test('each tmpfs is a volume in memory of its size, or of half of the memory', a
     ],
   )
   assert.deepEqual(
-    containers[0]?.volumeMounts.filter(({ name }) => name.startsWith('tmpfs')),
+    containers.find(({ name }) => name === 'sandbox')?.volumeMounts.filter(({ name }) => name.startsWith('tmpfs')),
     [
       { name: 'tmpfs-0', mountPath: '/cache', readOnly: false },
       { name: 'tmpfs-1', mountPath: '/scratch/', readOnly: true },

@@ -1,0 +1,65 @@
+import { toolCommand } from '../../../contract/workers/guest-tools.ts'
+import type { ContainerStatus, Pod } from './pod.ts'
+
+/** The container that puts the toolbox and the scripts into the volumes of a Pod. */
+const FILL_CONTAINER = 'fill'
+/** The toolbox in the helper image. */
+const TOOLBOX_IN_IMAGE = '/toolbox'
+const FOLDERS = { tools: '/fill/tools', scripts: '/fill/scripts' }
+/**
+ * Neither reserved nor limited, because the container ends before the sandbox is used. A limit would count against the quota for as long
+ * as the Pod exists. Quotas need a value, and 0 is no limit.
+ */
+const NO_RESOURCES = { requests: { cpu: '0', memory: '0' }, limits: { cpu: '0', memory: '0' } }
+
+type FillInput = {
+  readonly helperImage: string
+  /** The scripts, as arguments of `fill.pl`. */
+  readonly scripts: readonly string[]
+  /** Whether the workload is the image's own program, which needs no toolbox in order to start. */
+  readonly isOfImage: boolean
+}
+
+/** The containers of a Pod that come before the sandbox's. */
+export type FillContainers = { readonly initContainers: readonly object[]; readonly containers: readonly object[] }
+
+/**
+ * Makes the container that fills the volumes `tools` and `scripts`. The kubelet starts ordinary containers in their order, and the next
+ * one once the postStart hook of the one before has returned. It notices the end of an init container only at its next look, up to a
+ * second later. It also starts the next container after a hook has failed. An init container therefore remains where that would run a
+ * program of the image.
+ */
+export function makeFillContainers({ helperImage, scripts, isOfImage }: FillInput): FillContainers {
+  const run = (mode: 'once' | 'hold' | 'wait', ...more: readonly string[]): readonly string[] =>
+    toolCommand('fill.pl', [mode, TOOLBOX_IN_IMAGE, FOLDERS.tools, ...more], TOOLBOX_IN_IMAGE)
+  const fill = (mode: 'once' | 'hold'): readonly string[] => run(mode, FOLDERS.scripts, ...scripts).map(literal)
+  const container = {
+    name: FILL_CONTAINER,
+    image: helperImage,
+    imagePullPolicy: 'IfNotPresent',
+    resources: NO_RESOURCES,
+    securityContext: {
+      allowPrivilegeEscalation: false,
+      capabilities: { drop: ['ALL'] },
+      readOnlyRootFilesystem: true,
+    },
+    volumeMounts: [
+      { name: 'tools', mountPath: FOLDERS.tools },
+      { name: 'scripts', mountPath: FOLDERS.scripts },
+    ],
+  }
+  if (isOfImage) return { initContainers: [{ ...container, command: fill('once') }], containers: [] }
+  const lifecycle = { postStart: { exec: { command: run('wait') } } } // nothing is replaced in hooks
+  return { initContainers: [], containers: [{ ...container, command: fill('hold'), lifecycle }] }
+}
+
+/** Kubernetes replaces `$(NAME)` in commands and variables. A doubled dollar sign is a plain one. */
+export function literal(text: string): string {
+  return text.replaceAll('$', '$$$$')
+}
+
+/** The state of that container. */
+export function fillStatus({ status }: Pod): ContainerStatus | undefined {
+  const all = [...(status?.initContainerStatuses ?? []), ...(status?.containerStatuses ?? [])]
+  return all.find(({ name }) => name === FILL_CONTAINER)
+}

@@ -1,0 +1,70 @@
+import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import type { AgentLinks } from './agent-links.ts'
+import { sandboxStatus, type Pod, type PodName } from './pod.ts'
+import type { Pods } from './pods.ts'
+import type { StartAttempts, StartPace } from './start-pace.ts'
+
+type ReachDeps = {
+  readonly pods: Pods
+  readonly links: Pick<AgentLinks, 'of'>
+  readonly pace: StartPace
+  readonly clock: Clock
+}
+type Reaching = {
+  /** Looks at each state of the Pod. Throws if it can't start; true if it is over, and needs not be reached. */
+  readonly judge: (pod: Pod | undefined) => boolean
+  readonly signal: AbortSignal
+}
+
+/** The pause between attempts to reach a container that runs. */
+const RUNNING_PAUSE_MS = 100
+
+/** Waits until the agent in a Pod answers, or the Pod is over. Rejects with what `judge` throws, or with the signal's reason. */
+export async function reachPod(
+  { pods, links, pace, clock }: ReachDeps,
+  target: PodName,
+  { judge, signal }: Reaching,
+): Promise<void> {
+  let attempts: StartAttempts | null = null
+  let dueMs = Infinity
+  let hasTriedRunning = false
+  for (;;) {
+    signal.throwIfAborted()
+    const pod = pods.get(target.name)
+    if (judge(pod)) return
+    if (attempts === null && pod !== undefined && hasNode(pod)) {
+      attempts = pace.begin()
+      dueMs = clock.monotonicMs() + attempts.nextPauseMs()
+    }
+    const isRunning = pod !== undefined && sandboxStatus(pod)?.state?.running !== undefined
+    if (attempts !== null && (clock.monotonicMs() >= dueMs || (isRunning && !hasTriedRunning))) {
+      hasTriedRunning = isRunning
+      attempts.began()
+      const link = await links.of(target, signal).catch(() => null)
+      if (link !== null) {
+        attempts.reached()
+        return
+      }
+      const pauseMs = attempts.nextPauseMs()
+      dueMs = clock.monotonicMs() + (isRunning ? Math.min(pauseMs, RUNNING_PAUSE_MS) : pauseMs)
+    } else await changeOrTime(target.name, Math.max(0, dueMs - clock.monotonicMs()), { pods, clock, signal })
+  }
+}
+
+/** Whether the sandbox's container may run already: the Pod has a node. */
+function hasNode({ spec, status }: Pod): boolean {
+  return spec?.nodeName !== undefined || status?.phase === 'Running'
+}
+
+/** Resolves at the next change of a Pod, or after a time, or when the signal aborts. */
+async function changeOrTime(
+  name: string,
+  ms: number,
+  { pods, clock, signal }: { readonly pods: Pods; readonly clock: Clock; readonly signal: AbortSignal },
+): Promise<void> {
+  const over = new AbortController()
+  const either = AbortSignal.any([signal, over.signal])
+  const changed = pods.changeOf(name, either).catch(() => undefined)
+  await (ms === Infinity ? changed : Promise.race([changed, interruptibleSleep(clock, ms, either)]))
+  over.abort()
+}
