@@ -65,7 +65,11 @@ test('a container whose hook does not come ends when it is asked to, as a failur
 
 test('a container that has nothing to copy fails', async () => {
   const scripts = await makeFolders('none')
-  const [program = '', ...rest] = toolCommand('fill.pl', ['once', '/nowhere', join(folder, 'none/tools'), scripts], toolbox)
+  const [program = '', ...rest] = toolCommand(
+    'fill.pl',
+    ['once', '/nowhere', join(folder, 'none/tools'), scripts],
+    toolbox,
+  )
   const child = spawn(program, rest, { stdio: 'ignore' })
   const [code] = (await once(child, 'exit')) as [number | null]
   assert.notEqual(code, 0)

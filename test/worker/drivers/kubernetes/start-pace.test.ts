@@ -22,6 +22,9 @@ test('the first attempt comes shortly before the fastest of recent starts, and l
   assert.equal(start(1_000), 900, 'a faster time is forgotten')
   const slow = pace.begin()
   const pauses = Array.from({ length: 30 }, () => slow.nextPauseMs()).slice(1)
-  assert.deepEqual(pauses, pauses.toSorted((a, b) => a - b))
+  assert.deepEqual(
+    pauses,
+    pauses.toSorted((a, b) => a - b),
+  )
   assert.equal(pauses.at(-1), 500)
 })
