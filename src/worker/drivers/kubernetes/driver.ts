@@ -1,7 +1,6 @@
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
-import { readFileOrNull } from '../../../lib/files.ts'
 import { repeat } from '../../../lib/repeat.ts'
 import { makeUuids } from '../../../lib/uuid.ts'
 import { readBootId } from '../../processes/process-identity.ts'
@@ -22,6 +21,7 @@ import { makePodUsage } from './pod-usage.ts'
 import { openPods } from './pods.ts'
 import { describeIsolation, readClusterFacts, reportOf } from './probe.ts'
 import { deletePullSecret } from './pull-secret.ts'
+import { readOwner } from './read-owner.ts'
 import { podOf } from './run-pod.ts'
 import { startPod } from './start.ts'
 import { makeStartPace } from './start-pace.ts'
@@ -290,15 +290,4 @@ function requireNamespaces(records: readonly PodRunRecord[], { mode }: SandboxNa
     throw new Error(
       `this worker has sandboxes in other namespaces than ${base}, such as ${other}, and may no longer use those: grant it the rights of packaging/kubernetes again`,
     )
-}
-
-/** Reads the id of the data folder, which marks its Pods, or makes it at the first start. */
-async function readOwner({ dir, random }: KubernetesDriverInput): Promise<string> {
-  await mkdir(dir, { recursive: true, mode: 0o700 })
-  const path = join(dir, 'owner')
-  const known = await readFileOrNull(path)
-  if (known !== null && known !== '') return known
-  const made = random.bytes(16).toString('hex')
-  await writeFile(path, made, { mode: 0o600, flush: true })
-  return made
 }

@@ -56,7 +56,7 @@ function claimOf(name: string, namespace = 'sandboxes'): FakeClaim | undefined {
 type PodSpec = {
   readonly affinity?: unknown
   readonly securityContext: { readonly fsGroup?: number }
-  readonly containers: readonly { readonly volumeMounts: readonly { readonly name: string }[] }[]
+  readonly containers: readonly { readonly name: string; readonly volumeMounts: readonly { readonly name: string }[] }[]
   readonly volumes: readonly { readonly name: string }[]
 }
 function podOf({ run_id }: DesiredRun): PodSpec {
@@ -86,7 +86,7 @@ test('a volume is one claim, made at its first mount, and every later run mounts
     [{ name: 'volume-0', persistentVolumeClaim: { claimName: 'sandyard-volume-data' } }],
   )
   assert.deepEqual(
-    containers[0]?.volumeMounts.filter(({ name }) => name.startsWith('volume')),
+    containers.find(({ name }) => name === 'sandbox')?.volumeMounts.filter(({ name }) => name.startsWith('volume')),
     [
       { name: 'volume-0', mountPath: '/mnt/data', readOnly: false },
       { name: 'volume-0', mountPath: '/again', readOnly: true },
