@@ -48,14 +48,19 @@ async function startWith(spec: Partial<DesiredRun['spec']>) {
   const desired = makeDesiredRun({ ...POD_SPEC, ...spec })
   await driver.start(desired, NEVER)
   const name = `sandyard-${desired.run_id}`
-  const containers = fake.cluster.pods.get(name)?.spec['containers'] as { image: string; imagePullPolicy: string }[]
+  const containers = fake.cluster.pods.get(name)?.spec['containers'] as {
+    name: string
+    image: string
+    imagePullPolicy: string
+  }[]
   const path = `/api/v1/namespaces/sandboxes/secrets/${name}`
   const data = fake.cluster.objects.get(path)?.['data'] as Record<string, string> | undefined
   const text = Buffer.from(data?.['.dockerconfigjson'] ?? '', 'base64').toString('utf8')
   await driver.remove(desired.run_id)
   assert.equal(fake.cluster.objects.has(path), false, 'the Secret is gone with the run')
   const auths = text === '' ? null : (JSON.parse(text) as { auths: Record<string, { username: string }> }).auths
-  return { image: containers[0]?.image, policy: containers[0]?.imagePullPolicy, auths }
+  const sandbox = containers.find(({ name: is }) => is === 'sandbox')
+  return { image: sandbox?.image, policy: sandbox?.imagePullPolicy, auths }
 }
 
 test('a Pod pulls a loaded image from its worker by digest, with a credential for that image alone', async () => {
