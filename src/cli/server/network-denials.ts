@@ -39,8 +39,8 @@ export async function openNetworkDenials(
 }
 
 /**
- * How old the list of this machine's addresses may be, in milliseconds. Each create and each start needs the list, and
- * the system takes 0.3 ms to make it: a twelfth of the server's processor time for a life (2026-11).
+ * How old the list of this machine's addresses may be, in milliseconds. Each start needs the list, and so does each
+ * create with rules. The system takes 0.3 ms to make it: a twentieth of the server's busy time for a life (2026-11).
  */
 const OWN_ADDRESSES_MAX_AGE_MS = 1_000
 
