@@ -28,6 +28,15 @@ export const KUBERNETES_SETTINGS = {
       'whether `--driver kubernetes` makes a namespace for each organization, named after SANDYARD_KUBERNETES_NAMESPACE; `auto`: if it has the rights',
     parse: oneOf(['auto', 'organization', 'shared']),
   } satisfies Setting<'auto' | 'organization' | 'shared'>,
+  kubernetesNamespaceDays: {
+    variable: 'SANDYARD_KUBERNETES_NAMESPACE_DAYS',
+    flag: null,
+    fallback: '7',
+    unit: 'days',
+    meaning:
+      "after how many days without a sandbox `--driver kubernetes` deletes an organization's namespace, if nothing of others and no volume is in it; 0 keeps all",
+    parse: integerBetween(0, 3_650),
+  } satisfies Setting<number>,
   kubernetesRuntimeClass: {
     variable: 'SANDYARD_KUBERNETES_RUNTIME_CLASS',
     flag: null,

@@ -3,6 +3,9 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { asId, type OrgId } from '../../src/domain/ids.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { sweepNamespaces } from '../../src/worker/drivers/kubernetes/sweep-namespaces.ts'
 import { makeApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import { isApiError } from '../../src/worker/kubernetes/api-error.ts'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
@@ -10,6 +13,7 @@ import { makeDesiredRun, runVolume } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { waitUntil } from '../support/wait.ts'
 import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
 // A worker with the rights of packaging/kubernetes/driver.yaml alone.
@@ -28,14 +32,23 @@ before(async () => {
   namespace = await makeRealNamespace('sandboxes')
   const token = (await kubectl('create', 'token', '-n', 'sandboxes', 'sandyard-driver')).trim()
   access = { ...namespace.access, certificate: null, readToken: () => Promise.resolve(token) }
-  driver = await openKubernetesDriver({
+  driver = await open()
+})
+function open(): Promise<TestDriver> {
+  return openKubernetesDriver({
     dir: join(namespace.folder, 'driver'),
     access,
     helperImage: HELPER_IMAGE,
     namespaceMode: 'organization',
     claimSettings: { storageClass: 'folders', mode: 'ReadWriteOnce', sizeGib: 1 },
   })
-})
+}
+
+async function reopen(before: TestDriver): Promise<TestDriver> {
+  await before.close()
+  return await open()
+}
+
 after(async () => {
   if (skip !== false) return
   for (const { run_id } of await driver.list()) await driver.remove(run_id)
@@ -128,3 +141,42 @@ test('a worker with these rights makes nothing in other namespaces, and reads no
   await refused('GET', '/api/v1/namespaces/kube-system/persistentvolumeclaims')
   client.close()
 })
+
+test(
+  'a namespace that nobody uses is deleted, but none with an object of others, and none of others',
+  LIMIT,
+  async () => {
+    for (const { run_id } of await driver.list()) await driver.remove(run_id)
+    const ofOrg = (org: string) => ({ ...makeDesiredRun(POD_SPEC), org_id: asId<OrgId>(org) })
+    for (const run of [ofOrg('one'), ofOrg('two')]) {
+      await driver.start(run, NEVER)
+      await driver.remove(run.run_id)
+    }
+    await kubectl('create', 'configmap', 'foreign', '-n', 'sandboxes-one')
+    const client = makeApiClient(access)
+    const nextMonth = { ...systemClock, now: () => new Date(Date.now() + 30 * 86_400_000) }
+    const deps = { client, base: 'sandboxes', idleMs: 7 * 86_400_000, log: makeLog('silent') }
+    assert.deepEqual(await sweepNamespaces({ ...deps, clock: systemClock }, NEVER), [])
+    const counts = ['get', 'quota', 'sandyard-objects', '-n', 'sandboxes-one', '-o', 'jsonpath={.status.used}'] as const
+    await waitUntil(async () => (await kubectl(...counts)).includes('"count/configmaps":"2"'), 60_000)
+    // The Secret and the Pods of earlier sandboxes are counted until the cluster has deleted them.
+    const deleted: string[] = []
+    await waitUntil(async () => {
+      deleted.push(...(await sweepNamespaces({ ...deps, clock: nextMonth }, NEVER)))
+      return deleted.length > 0
+    }, 60_000)
+    assert.deepEqual(deleted, ['two'])
+    const again = ofOrg('two')
+    driver = await reopen(driver) // another process: this one has not noticed
+    await driver.start(again, NEVER)
+    assert.equal((await driver.list()).find(({ run_id }) => run_id === again.run_id)?.phase, 'running')
+    await kubectl('get', 'namespace', 'sandboxes-one')
+    await kubectl('create', 'namespace', 'sandboxes-foreign')
+    for (const name of ['sandboxes', 'sandboxes-foreign'])
+      await assert.rejects(client.request('DELETE', `/api/v1/namespaces/${name}`), (error) =>
+        isApiError(error, 403, 422),
+      )
+    await kubectl('delete', 'namespace', 'sandboxes-foreign', '--wait=false')
+    client.close()
+  },
+)

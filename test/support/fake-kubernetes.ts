@@ -47,6 +47,8 @@ export type FakeFaults = {
   loseUpdates: number
   /** The resources that the worker has no right to, in the cluster. */
   readonly denied: Set<string>
+  /** The verbs that it has on nothing. */
+  readonly deniedVerbs: Set<string>
   /** While true, Pods that are deleted stay, as with a frozen kubelet. */
   isFrozen: boolean
 }
@@ -89,7 +91,14 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const objects = new Map<string, FakeObject>()
   const requests = new Map<string, number>()
   const answers = new Map<string, object | number>()
-  const faults: FakeFaults = { refuse: [], loseCreates: 0, loseUpdates: 0, denied: new Set(), isFrozen: false }
+  const faults: FakeFaults = {
+    refuse: [],
+    loseCreates: 0,
+    loseUpdates: 0,
+    denied: new Set(),
+    deniedVerbs: new Set(),
+    isFrozen: false,
+  }
   const sockets = new Set<Socket>()
   const history: { version: number; type: string; object: FakePod }[] = []
   const watchers = new Set<(event: { type: string; object: FakePod }) => void>()
@@ -240,8 +249,9 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       return
     }
     if (path.endsWith('/selfsubjectaccessreviews')) {
-      const { spec } = given as unknown as { spec: { resourceAttributes: { resource: string } } }
-      answer(reply, 201, { status: { allowed: !faults.denied.has(spec.resourceAttributes.resource) } })
+      const { spec } = given as unknown as { spec: { resourceAttributes: { resource: string; verb: string } } }
+      const { resource, verb } = spec.resourceAttributes
+      answer(reply, 201, { status: { allowed: !faults.denied.has(resource) && !faults.deniedVerbs.has(verb) } })
       return
     }
     if (path.endsWith('/selfsubjectreviews')) {
@@ -253,6 +263,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     const known = objects.get(at)
     if (method === 'GET') answer(reply, 200, known ?? { metadata: {}, items: [] })
     else if (method === 'POST' && known !== undefined) refuse(reply, 409, 'AlreadyExists')
+    else if (method === 'DELETE' && !isExpected(known, given)) refuse(reply, 409, 'Conflict')
     else if (method === 'DELETE') answer(reply, objects.delete(at) ? 200 : 404, {})
     else if (given !== null) {
       // An apply changes what it names. Merging the first two levels suffices here.
@@ -331,6 +342,13 @@ function selectorOf(query: URLSearchParams, namespace: string | undefined): (pod
   const [key = '', value = ''] = (query.get('labelSelector') ?? '').split('=')
   return ({ metadata }) =>
     metadata.labels?.[key] === value && (namespace === undefined || metadata.namespace === namespace)
+}
+
+/** Whether an object has the version that a deletion names, if it names one. */
+function isExpected(known: FakeObject | undefined, options: object | null): boolean {
+  const { preconditions } = (options ?? {}) as { preconditions?: { resourceVersion?: string } }
+  const { resourceVersion } = (known?.metadata ?? {}) as { resourceVersion?: string }
+  return preconditions?.resourceVersion === undefined || preconditions.resourceVersion === resourceVersion
 }
 
 function answer(reply: ServerResponse, status: number, body: object): void {

@@ -58,6 +58,7 @@ export async function openKubernetesDriver({
   const log = makeLog('silent')
   const driver = await makeKubernetesDriver({
     namespaceMode: 'shared',
+    namespaceDays: 7,
     runtimeClass: null,
     claimSettings: null,
     images: null,

@@ -63,6 +63,7 @@ export async function openKubernetesDriver(
     client,
     namespace: config.kubernetesNamespace ?? access.namespace,
     namespaceMode: config.kubernetesNamespaces,
+    namespaceDays: config.kubernetesNamespaceDays,
     helperImage,
     images: registry?.served ?? null,
     runtimeClass: config.kubernetesRuntimeClass,

@@ -45,6 +45,8 @@ export type KubernetesDriverInput = {
   readonly namespace: string
   /** Who shares a namespace. `auto`: nobody, if the worker has the rights to make namespaces. */
   readonly namespaceMode: NamespaceMode | 'auto'
+  /** After how many days without a sandbox an organization's namespace is deleted. 0: never. */
+  readonly namespaceDays: number
   readonly helperImage: string
   /** The images that were loaded into this worker. Null: the cluster pulls all images. */
   readonly images: ServedImages | null

@@ -45,11 +45,13 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     client,
     base: namespace,
     wanted: input.namespaceMode,
+    idleDays: input.namespaceDays,
     capacity: facts.capacity,
     claims: input.claimSettings,
     clock,
     log,
   })
+  opened.defer(() => namespaces.close())
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
   // Records of an earlier version have no namespace.
   for (const record of records.list())

@@ -3,11 +3,13 @@ import type { OrgId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
+import { repeat } from '../../../lib/repeat.ts'
 import { findMissingRights, readOwnUser, type Right } from '../../kubernetes/access-review.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
 import { applyObject, createObject } from '../../kubernetes/objects.ts'
 import { persistRequest } from '../../kubernetes/persist-request.ts'
+import { makeObjectsQuota, REFRESH_MS, sweepNamespaces, touchNamespace } from './sweep-namespaces.ts'
 import { StartError } from '../../start-error.ts'
 import type { ClaimSettings } from './claim.ts'
 import {
@@ -36,6 +38,8 @@ export type SandboxNamespaces = {
    * `StartError` if the cluster has another namespace of the name, or refuses.
    */
   prepare(run: Pick<DesiredRun, 'org_id' | 'org_limits'>, signal: AbortSignal): Promise<void>
+  /** Ends the search for namespaces that nobody uses. */
+  close(): Promise<void>
   /** Makes the next `prepare` look at the cluster again, because the namespace is gone. */
   forget(org: OrgId): void
 }
@@ -46,6 +50,8 @@ type NamespacesInput = {
   readonly base: string
   /** `auto`: a namespace for each organization if the worker has the rights. */
   readonly wanted: NamespaceMode | 'auto'
+  /** After how many days without a sandbox a namespace is deleted. 0: never. */
+  readonly idleDays: number
   readonly capacity: Capacity
   /** The claims that volumes become. Null: none. */
   readonly claims: ClaimSettings | null
@@ -62,10 +68,21 @@ const RIGHTS: readonly Right[] = [
   { verb: 'list', group: '', resource: 'pods' },
   { verb: 'watch', group: '', resource: 'pods' },
 ]
+/** What a worker needs to delete namespaces that nobody uses. */
+const SWEEP_RIGHTS: readonly Right[] = ['list', 'patch', 'delete'].map((verb) => ({
+  verb,
+  group: '',
+  resource: 'namespaces',
+}))
+/** How often unused namespaces are looked for. */
+const SWEEP_MS = 3_600_000
 const UNLIMITED: OrgLimits = { max_running: null, max_vcpus_per_sandbox: null, max_memory_mib_per_sandbox: null }
 /** How long a new RoleBinding may take until the API server observes it. */
 const BINDING_LIMIT_MS = 15_000
 const BINDING_RETRY_MS = 100
+/** How long the deletion of a namespace may take. It took 6 s in the cluster of the tests. */
+const DELETION_LIMIT_MS = 60_000
+const DELETION_RETRY_MS = 500
 
 /**
  * Finds out whether the worker may make namespaces, and returns how it names and makes them. Rejects in words if `wanted` asks for
@@ -88,33 +105,58 @@ export async function openNamespaces(input: NamespacesInput): Promise<SandboxNam
       nameOf: () => base,
       prepare: () => Promise.resolve(),
       forget: () => undefined,
+      close: () => Promise.resolve(),
     }
   }
   log.info({ prefix: base }, 'each organization gets a namespace of its own')
-  return openOrgNamespaces(input, await readOwnUser(client))
+  const lacking = input.idleDays === 0 ? [] : await findMissingRights(client, SWEEP_RIGHTS)
+  if (lacking.length > 0)
+    log.info(
+      { missing: lacking.map(({ verb }) => verb) },
+      'unused namespaces stay: the worker lacks rights to delete them',
+    )
+  const sweeps = input.idleDays > 0 && lacking.length === 0
+  return openOrgNamespaces(input, { user: await readOwnUser(client), sweeps })
 }
 
 function openOrgNamespaces(
-  { client, base, capacity, claims, clock, log }: NamespacesInput,
-  user: string,
+  { client, base, idleDays, capacity, claims, clock, log }: NamespacesInput,
+  { user, sweeps }: { readonly user: string; readonly sweeps: boolean },
 ): SandboxNamespaces {
   const deps = { client, clock, log }
-  /** The bounds that this process has applied last, as JSON. */
-  const applied = new Map<OrgId, string>()
+  /** The bounds that this process has applied last, as JSON, and when. */
+  const applied = new Map<OrgId, { readonly content: string; readonly atMs: number }>()
   const mutex = makeKeyedMutex()
   const nameOf = (org: OrgId): string => orgNamespaceName(base, org)
   nameOf('' as OrgId) // the base's length is checked now, and not at the first start
 
-  const requireOwn = async (name: string, org: OrgId, signal: AbortSignal): Promise<void> => {
-    const { metadata } = await persistRequest(
+  /** Whether the namespace is there, and not about to go. Throws if it is somebody else's. */
+  const isThere = async (name: string, org: OrgId, signal: AbortSignal): Promise<boolean> => {
+    const found = await persistRequest(
       () => client.request<Namespace>('GET', `/api/v1/namespaces/${name}`, undefined, { signal }),
       { signal, clock, log },
-    )
+    ).catch((error: unknown) => {
+      if (isApiError(error, 404)) return null
+      throw error
+    })
+    if (found === null) return false
+    const { metadata } = found
     if (metadata.labels?.[LABELS.org] !== org)
       throw new StartError('host', `the cluster has a namespace ${name} that is not of this organization`)
     if (metadata.labels['pod-security.kubernetes.io/enforce'] !== 'restricted')
       throw new StartError('host', `the namespace ${name} does not enforce restricted Pod security`)
-    if (metadata.deletionTimestamp !== undefined) throw new StartError('host', `the namespace ${name} is being deleted`)
+    return metadata.deletionTimestamp === undefined
+  }
+  const create = async (name: string, org: OrgId, signal: AbortSignal): Promise<void> => {
+    const startedMs = clock.monotonicMs()
+    for (;;) {
+      await createObject(deps, '/api/v1/namespaces', { object: makeNamespace(name, org), signal })
+      if (await isThere(name, org, signal)) return
+      // A worker has deleted it because nobody used it. It is made anew when it is gone.
+      if (clock.monotonicMs() - startedMs > DELETION_LIMIT_MS)
+        throw new StartError('host', `the namespace ${name} is being deleted`)
+      await clock.sleep(DELETION_RETRY_MS, signal)
+    }
   }
   const apply = async (namespace: string, { collection, object }: NamespacedObject, signal: AbortSignal) => {
     const path = `${collection.replace('{namespace}', namespace)}/${object.metadata.name}`
@@ -131,13 +173,24 @@ function openOrgNamespaces(
   }
   const make = async (org: OrgId, bounds: readonly NamespacedObject[], signal: AbortSignal): Promise<void> => {
     const name = nameOf(org)
-    await createObject(deps, '/api/v1/namespaces', { object: makeNamespace(name, org), signal })
-    await requireOwn(name, org, signal)
+    await create(name, org, signal)
     const binding = makeRoleBinding(user)
     const bindings = binding.collection.replace('{namespace}', name)
     await createObject(deps, bindings, { object: binding.object, signal })
-    for (const object of bounds) await apply(name, object, signal)
+    const counted = sweeps ? [makeObjectsQuota()] : []
+    for (const object of [...bounds, ...counted]) await apply(name, object, signal)
+    if (sweeps) await touchNamespace(deps, { name, org }, signal)
   }
+  const closing = new AbortController()
+  const sweep = async (): Promise<void> => {
+    if (!sweeps) return
+    const input = { ...deps, base, idleMs: idleDays * 86_400_000 }
+    for (const org of await sweepNamespaces(input, closing.signal)) applied.delete(org)
+  }
+  const onFailure = (error: unknown): void => {
+    if (!closing.signal.aborted) log.warn({ err: error }, 'unused namespaces could not be looked for')
+  }
+  const sweeping = repeat(sweep, { pauseMs: SWEEP_MS, clock, onFailure })
 
   return {
     mode: 'organization',
@@ -148,17 +201,23 @@ function openOrgNamespaces(
       const bounds = makeBounds(org_limits ?? UNLIMITED, { capacity, claims })
       const content = JSON.stringify(bounds)
       await mutex.run(org_id, async () => {
-        if (applied.get(org_id) === content) return
+        const known = applied.get(org_id)
+        if (known?.content === content && clock.monotonicMs() - known.atMs < REFRESH_MS) return
+        const atMs = clock.monotonicMs()
         try {
           await make(org_id, bounds, signal)
         } catch (error) {
           if (!(error instanceof ApiError)) throw error
           throw new StartError('host', `the namespace of the organization can't be made: ${error.message}`, error)
         }
-        applied.set(org_id, content)
+        applied.set(org_id, { content, atMs })
       })
     },
     forget: (org) => void applied.delete(org),
+    async close() {
+      closing.abort(new Error('the driver is closed'))
+      await sweeping.close()
+    },
   }
 }
 

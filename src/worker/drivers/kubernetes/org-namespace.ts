@@ -29,9 +29,9 @@ export function orgNamespaceName(base: string, org: string): string {
 }
 
 /** The namespace itself. It admits only Pods of the Pod Security Standard `restricted`. */
-export function makeNamespace(name: string, org: OrgId): object {
+export function makeNamespace(name: string, org: OrgId, annotations: Readonly<Record<string, string>> = {}): object {
   const labels = { [LABELS.org]: org, 'pod-security.kubernetes.io/enforce': 'restricted' }
-  return { apiVersion: 'v1', kind: 'Namespace', metadata: { name, labels } }
+  return { apiVersion: 'v1', kind: 'Namespace', metadata: { name, labels, annotations } }
 }
 
 /** The binding that gives the worker its rights in the namespace. Each user of the API has one of its own. */
