@@ -140,7 +140,7 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
     usualSeconds: 180,
     run: benchFleet,
   },
-  metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 120, run: benchMetrics },
+  metrics: { about: 'what it costs to sample and keep what sandboxes use', usualSeconds: 150, run: benchMetrics },
   kubernetes: {
     about: 'sandboxes as Pods of a real cluster, against Pods made by its API',
     usualSeconds: 200,
