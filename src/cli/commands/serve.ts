@@ -10,7 +10,7 @@ import { mountDataFolder } from '../server/data-mount.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openServerStore } from '../server/open-server-store.ts'
 import { createFirstKey } from '../server/first-key.ts'
-import { freeStartMemory } from '../free-start-memory.ts'
+import { tuneMemory } from '../tune-memory.ts'
 import { printDashboard } from '../server/print-dashboard.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
@@ -71,7 +71,7 @@ async function runServe({ config: given, given: texts }: Call): Promise<void> {
   printStatus('this process runs no sandboxes; workers run them')
   printClientSetup(given, control, first)
   await printDashboard(control, first)
-  freeStartMemory()
+  tuneMemory()
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

@@ -9,7 +9,7 @@ import type { Log } from '../../lib/log.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 import type { WorkerStart } from '../local-worker/messages.ts'
-import { freeStartMemory } from '../free-start-memory.ts'
+import { tuneMemory } from '../tune-memory.ts'
 import { superviseWorker, type SupervisedWorker } from '../local-worker/supervise-worker.ts'
 import { workerSettings } from '../local-worker/worker-settings.ts'
 import { openLog } from '../open-log.ts'
@@ -81,7 +81,7 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   await Promise.race([servers.begun, waitForAbort(signal)])
   printClientSetup(given, control, first)
   await printDashboard(control, first, switches.has('open') ? (link) => openBrowser(link, given.dataDir) : null)
-  freeStartMemory()
+  tuneMemory()
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
 }

@@ -13,7 +13,7 @@ import { DataFolderInUse, lockDataFolder, type DataFolderLock } from '../../stor
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
-import { freeStartMemory } from '../free-start-memory.ts'
+import { tuneMemory } from '../tune-memory.ts'
 import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { openLog } from '../open-log.ts'
 import { localWorkerFolder } from '../server/data-folder.ts'
@@ -100,7 +100,7 @@ async function runUntilStopped(config: Config, { host, start, log }: Opened): Pr
     await loadDemoImage({ config, log }, host)
     await waitForFirstSync(synced.promise, signal)
     if (!signal.aborted) pipe.tell({ kind: 'ready' })
-    freeStartMemory()
+    tuneMemory()
   }
   try {
     const local = { ...host, driver: outliving(host.driver) }

@@ -6,7 +6,7 @@ import { readConfig } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { openParentPipe } from '../child/parent-pipe.ts'
-import { freeStartMemory } from '../free-start-memory.ts'
+import { tuneMemory } from '../tune-memory.ts'
 import { openLog } from '../open-log.ts'
 import { openStore } from '../server/open-store.ts'
 import { startControl } from '../server/start-control.ts'
@@ -33,7 +33,7 @@ async function run({ settings, folder, index }: ServerStart): Promise<number> {
     await using store = await openStore(config, log)
     await using _control = await startControl(config, folder, store, { log, index })
     pipe.tell({ kind: 'ready' })
-    freeStartMemory()
+    tuneMemory()
     await waitForAbort(AbortSignal.any([stopping.signal, store.schema.incompatible]))
     store.schema.incompatible.throwIfAborted()
     return 0

@@ -12,7 +12,7 @@ import { openLog } from '../open-log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
-import { freeStartMemory } from '../free-start-memory.ts'
+import { tuneMemory } from '../tune-memory.ts'
 import { withSyncMetrics } from '../metrics/machine-metrics.ts'
 import { listenForMetrics } from './metrics-listener.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
@@ -146,7 +146,7 @@ async function runUntilStopped(
   const ending = new AbortController()
   const leaving = new AbortController()
   const identity = { worker_id, incarnation, controlPlane, leaving: leaving.signal, onSynced: printDrainChanges() }
-  freeStartMemory()
+  tuneMemory()
   const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
   const stopped = waitForAbort(signal)
     .then(async () => {

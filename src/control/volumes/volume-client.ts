@@ -1,4 +1,4 @@
-import { request as startRequest, type ClientRequest, type IncomingMessage } from 'node:http'
+import { IncomingMessage, request as startRequest, type ClientRequest } from 'node:http'
 import { finished, type Duplex, type Readable } from 'node:stream'
 import {
   encodeVolumePath,
@@ -87,13 +87,24 @@ async function exchange(
   { route, headers, content }: { readonly route: Route; readonly headers: Headers; readonly content?: Readable },
 ): Promise<IncomingMessage> {
   duplex.on('error', () => duplex.destroy()) // the request gets the error; after its end nobody needs it
-  const request = startRequest({ method: route.method, path: route.url, headers, createConnection: () => duplex })
+  const request = startRequest({
+    method: route.method,
+    path: route.url,
+    headers: content instanceof IncomingMessage ? { ...headers, ...lengthOf(content) } : headers,
+    createConnection: () => duplex,
+  })
   const replied = replyTo(request)
   if (content === undefined) request.end()
   else await send(request, content, replied)
   const response = await within(duplex, replied)
   if (response.statusCode === 200) return response
   throw refusalOf(response.statusCode, await jsonOf(response))
+}
+
+/** The length of a request's body. Without it, each piece of content would be a chunk, whose head and end are messages of their own. */
+function lengthOf({ headers }: IncomingMessage): Headers {
+  const length = headers['content-length']
+  return length === undefined ? {} : { 'content-length': length }
 }
 
 function replyTo(request: ClientRequest): Promise<IncomingMessage> {

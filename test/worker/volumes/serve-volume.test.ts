@@ -174,7 +174,7 @@ test('an idle stream is destroyed, but not while an operation is running', { tim
   await using volume = await makeVolumeFolder()
   await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
   const { promise: released, resolve: release } = Promise.withResolvers<void>()
-  const world = serveAll({ ...volume.files, copy: () => released }, 50)
+  const world = serveAll({ ...volume.files, copy: () => released }, 1_000)
   const copying = world.client.copy('/file', '/copy')
   await world.open() // an idle stream: no request is sent
   const stalled = world.client.write('/stalled', new PassThrough())
