@@ -14,6 +14,8 @@ export type DebounceOptions = {
 export type Debounced = {
   /** Schedules one run of the work, or delays the one that is scheduled. */
   schedule(): void
+  /** Delays a run that is scheduled, as `schedule` does. Schedules none. */
+  postpone(): void
   /** Cancels a scheduled run. Later calls of `schedule` do nothing. */
   close(): void
 }
@@ -35,11 +37,15 @@ export function debounce({ clock, delayMs, maxWaitMs, work }: DebounceOptions): 
     if (!closed.signal.aborted) work()
   }
 
+  const delay = (): void => {
+    dueMs = Math.min(clock.monotonicMs() + delayMs, latestMs)
+  }
+
   return {
+    postpone: delay,
     schedule() {
-      const nowMs = clock.monotonicMs()
-      if (!isAsked) latestMs = nowMs + maxWaitMs
-      dueMs = Math.min(nowMs + delayMs, latestMs)
+      if (!isAsked) latestMs = clock.monotonicMs() + maxWaitMs
+      delay()
       if (isAsked || closed.signal.aborted) return
       isAsked = true
       void wait() // never rejects: neither the sleep nor the work does

@@ -255,10 +255,10 @@ export const WORKER_SETTINGS = {
   warm: {
     variable: 'SANDYARD_WARM',
     flag: null,
-    fallback: '8',
+    fallback: null,
     unit: 'count',
     meaning:
-      'how many warm sandboxes a worker with `crun` or the driver `kubernetes` keeps at most: sandboxes that are ready before a create asks for them; each takes about 4 MiB of the memory of a worker with `crun`, and a whole Pod of a cluster; 0 turns them off',
+      'how many warm sandboxes a worker with `crun` or the driver `kubernetes` keeps at most: sandboxes that are ready before a create asks for them; each takes about 4 MiB of the memory of a worker with `crun`, and a whole Pod of a cluster; 0 turns them off (default: with `crun` one for each 256 MiB of memory, at least 8 and at most 32; with `kubernetes` 8)',
     parse: integerBetween(0, 64),
   } satisfies Setting<number>,
   logLimitMib: {

@@ -50,3 +50,18 @@ test('a scheduled run is cancelled by close', async () => {
   await pass(1_000)
   assert.equal(done(), 0)
 })
+
+test('a delay of scheduled work schedules none, and ends with the maximum wait', async () => {
+  const { later, pass, done } = makeWorld(30, 50)
+  later.postpone()
+  await pass(1_000)
+  assert.equal(done(), 0)
+  later.schedule()
+  await pass(20)
+  later.postpone()
+  await pass(29)
+  assert.equal(done(), 0)
+  later.postpone()
+  await pass(1)
+  assert.equal(done(), 1)
+})

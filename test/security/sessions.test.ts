@@ -5,7 +5,7 @@ import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { makeSessionPermits, sessionLimitsFor, type SessionPermits } from '../../src/worker/channel/session-permits.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
-import { makeContainerGuest } from '../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../support/container-guest.ts'
 import { loadPtyBinding } from '../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
 import { connectAgent, type AgentClient } from '../support/agent-client.ts'
@@ -31,7 +31,7 @@ attack(
     const sessions = makeSessionPermits(limits)
     const connect = async (org: string): Promise<{ readonly client: AgentClient; readonly container: Container }> => {
       const container = { ...(await startContainer(attacked)), orgId: asId<OrgId>(org) }
-      const client = connectAgent(makeContainerGuest(container, { log, launcher, sessions, pty: null }))
+      const client = connectAgent(makeGuest(container, { log, launcher, sessions, pty: null }))
       t.after(() => client.hangUp())
       return { client, container }
     }
@@ -87,7 +87,7 @@ test(
     const launcher = makeLauncher(log)
     const sessions = makeSessionPermits({ perSandbox: 1, perOrg: 8, total: 8 })
     const container = await startContainer(attacked)
-    const client = connectAgent(makeContainerGuest(container, { log, launcher, sessions, pty: null }))
+    const client = connectAgent(makeGuest(container, { log, launcher, sessions, pty: null }))
     t.after(async () => {
       await client.hangUp()
       launcher.close()
@@ -118,7 +118,7 @@ attack(
       },
     }
     const container = await startContainer(attacked)
-    const guest = makeContainerGuest(container, {
+    const guest = makeGuest(container, {
       log,
       launcher,
       sessions,

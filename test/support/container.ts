@@ -106,6 +106,7 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
     rootPath: found.name === 'runsc' ? rootfs : `/proc/${String(initPid)}/root`,
     uidShift: UID_SHIFT,
     runDir,
+    pipeDir: runDir,
     orgId: asId<OrgId>('org'),
     commandCgroups: [],
     watchMemory: () => () => null,

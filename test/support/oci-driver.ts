@@ -35,6 +35,7 @@ import { processCapabilities } from '../../src/worker/drivers/oci/run/capabiliti
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { containerIdOf, type OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/run/runtime.ts'
+import { PIPE_FOLDER } from '../../src/worker/drivers/oci/exec/pipe-folder.ts'
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
@@ -227,7 +228,8 @@ export async function makeOciFixture(
       const own = join('/run/sandyard', folderHash(stateDir))
       const mounts = (await mountPointsBelow(own)).filter(
         (point) =>
-          point !== own && ![POOLED_DISK_PREFIX, TOOLBOX_PREFIX].some((prefix) => point.startsWith(join(own, prefix))),
+          point !== own &&
+          ![POOLED_DISK_PREFIX, TOOLBOX_PREFIX, PIPE_FOLDER].some((prefix) => point.startsWith(join(own, prefix))),
       )
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))

@@ -29,6 +29,9 @@ function claimSettingsOf({
   return storageClass === null ? null : { storageClass, mode, sizeGib }
 }
 
+/** How many warm Pods to keep if no setting says it. */
+const DEFAULT_WARM_PODS = 8
+
 /** Opens the driver for Pods. Rejects with words if a setting is missing or the cluster can't be used. */
 export async function openKubernetesDriver(
   config: Config,
@@ -68,7 +71,7 @@ export async function openKubernetesDriver(
     images: registry?.served ?? null,
     runtimeClass: config.kubernetesRuntimeClass,
     claimSettings: claimSettingsOf(config),
-    warm: config.warm,
+    warm: config.warm ?? DEFAULT_WARM_PODS,
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,
     metrics,

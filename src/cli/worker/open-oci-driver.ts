@@ -13,6 +13,7 @@ import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../../worker/drivers/oci/driver.ts'
+import { defaultWarmLimit } from '../../worker/drivers/oci/warm-limit.ts'
 import { findEarlierKey } from '../../worker/drivers/oci/run/earlier-key.ts'
 import { cgroupFolderOf, cgroupParentOf } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
 import { makeSnapshotFetcher } from '../../worker/images/fetch-snapshot.ts'
@@ -161,7 +162,7 @@ export async function openOciDriver(
       maxDiskMib: config.diskMaxMib,
       diskOvercommit: config.diskOvercommit,
       readyAhead: config.readyAhead,
-      warm: config.warm,
+      warm: config.warm ?? defaultWarmLimit(),
       ...limitSettings(config),
       uidShift: UID_SHIFT,
       uidRange: config.uidRange,

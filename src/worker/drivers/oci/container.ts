@@ -21,8 +21,10 @@ export type Container = {
   readonly rootPath: string
   /** The id of the host user that is user 0 in the container. */
   readonly uidShift: number
-  /** The folder of the container's start, which also stores FIFOs and process files. Only root may enter it. */
+  /** The folder of the container's start, which also stores process files. Only root may enter it. */
   readonly runDir: string
+  /** The folder of the worker's pipes: see `mountPipeFolder`. */
+  readonly pipeDir: string
   readonly orgId: OrgId
   /**
    * The files by which the processes that serve the container's commands join its second cgroup: one for each hierarchy.

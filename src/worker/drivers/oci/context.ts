@@ -134,6 +134,8 @@ export type OciContext = OciDriverInput & {
   readonly parentLimits: ParentLimits
   /** The folder in which root file systems are mounted. Every user of the host may enter its parent folders. */
   readonly mountDir: string
+  /** The folder of the worker's pipes: see `mountPipeFolder`. */
+  readonly pipeDir: string
   readonly bootId: string
   readonly isAlive: LivenessCheck
   /**

@@ -11,6 +11,7 @@ import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
 import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import { repeat } from '../../../lib/repeat.ts'
+import { mountPipeFolder } from './exec/pipe-folder.ts'
 import { openDiskSnapshots } from './disk/disk-snapshots.ts'
 import { openSandboxDisks } from './disk/sandbox-disks.ts'
 import { makePoolFiller, type PoolFiller } from '../shared/pool-filler.ts'
@@ -104,6 +105,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       )
     },
     async openChannel(run) {
+      poolFiller.postpone()
       const { container, record } = await runningContainer(run)
       const usage = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
       return input.openGuestChannel(container, usage, logs.writerOf(record.sandbox_id))
@@ -215,6 +217,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     growth: makeGrowthLimits({ records, mountDir, reserve: settings.diskReserve, volumes: input.volumes, clock, log }),
     ...limited,
     mountDir,
+    pipeDir: await mountPipeFolder(mountDir),
     bootId,
     isAlive: makeCachedLivenessCheck(clock),
     toolbox: await mountToolbox({ dir, mountDir }, settings.initBinary, log),
@@ -253,6 +256,7 @@ async function containerOf(context: OciContext, record: OciRunRecord): Promise<C
     rootPath: hasHostRoot ? `/proc/${String(initPid)}/root` : rootfsPaths(context.mountDir, containerId).root,
     uidShift: started.uid_shift,
     runDir: context.records.containerFolderOf(run_id),
+    pipeDir: context.pipeDir,
     orgId: org_id,
     watchMemory: () => context.memoryKills.watch(run_id),
     commandCgroups: await limitCommandsOf(context, record, name),

@@ -8,13 +8,15 @@ export type PoolFiller = {
   fill(): void
   /** Fills the pools after the current burst of starts. */
   fillLater(): void
+  /** Delays a fill of `fillLater`: a burst of starts is followed by one of first commands. */
+  postpone(): void
   /** Prevents further fills, and waits for the fill in progress. */
   close(): Promise<void>
 }
 
 /**
- * `fillLater` waits until there was no start for this long. A start takes about 100 ms, and filling would take
- * processor time from a burst of starts. `QUIET_LIMIT_MS` limits the wait.
+ * `fillLater` waits until there was no start and no new channel for this long. Filling would take processor time from a burst of
+ * them. `QUIET_LIMIT_MS` limits the wait.
  */
 const QUIET_MS = 250
 const QUIET_LIMIT_MS = 1_000
@@ -42,6 +44,9 @@ export function makePoolFiller(
     fill,
     fillLater: () => {
       later.schedule()
+    },
+    postpone: () => {
+      later.postpone()
     },
     async close() {
       later.close()

@@ -20,7 +20,7 @@ my $IDLE_SECS = 300;
 my $REQUEST_BYTES = 65_536;
 use constant {
     CLONE_PARENT => 0x8000, SIGCHLD => 17, PR_SET_DUMPABLE => 4, F_DUPFD_CLOEXEC => 1030, MSG_CMSG_CLOEXEC => 0x40000000,
-    MSG_NOSIGNAL => 0x4000, CONTROL_BYTES => 32, SCM_RIGHTS => 1, DESCRIPTORS => 4,
+    MSG_NOSIGNAL => 0x4000, CONTROL_BYTES => 32, SCM_RIGHTS => 1, DESCRIPTORS => 4, ENOEXEC => 8,
 };
 # asm/unistd_64.h for x86-64, asm-generic/unistd.h for the others
 my %CALLS = $architecture eq 'x64'
@@ -86,7 +86,10 @@ sub start {
         my $limit = pack 'Q Q', $soft, $hard;
         give_up($status) if syscall($CALLS{prlimit64}, 0, $resource, $limit, 0) < 0;
     }
-    syscall $CALLS{execve}, $_, $command, $environment for @$paths;
+    for (@$paths) {
+        syscall $CALLS{execve}, $_, $command, $environment;
+        last if $! == ENOEXEC; # as execvp(3), which then takes a shell
+    }
     give_up($status);
 }
 

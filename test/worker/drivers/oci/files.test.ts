@@ -7,7 +7,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { UNLIMITED_SESSIONS } from '../../../support/container.ts'
 import { connectFiles, fieldOf, namesOf, type FsClient } from '../../../support/fs-client.ts'
@@ -247,7 +247,7 @@ async function inside(desired: DesiredRun, script: string): Promise<CommandResul
 async function connect(desired: DesiredRun): Promise<FsClient> {
   await driver.openChannel(desired.run_id)
   const client = connectFiles(
-    makeContainerGuest(fixture.container(desired.run_id), {
+    makeGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
       sessions: UNLIMITED_SESSIONS,
       launcher: makeLauncher(makeLog('silent')),

@@ -4,7 +4,7 @@ import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import { makeForkServers } from '../../../../src/worker/drivers/oci/exec/fork-servers.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { makeSeededChoices } from '../../../fault/seeded-choices.ts'
@@ -47,7 +47,7 @@ describe('a command by a fork server', { skip, timeout: 300_000 }, () => {
   let byRuntime: Guest
   before(async () => {
     box = await startTestContainer({ spec: { env: [{ key: 'FROM_SPEC', value: 'spec' }] } })
-    byRuntime = makeContainerGuest(box.container, common)
+    byRuntime = makeGuest(box.container, common)
   })
   after(() => {
     launcher.close()
@@ -58,7 +58,7 @@ describe('a command by a fork server', { skip, timeout: 300_000 }, () => {
   async function byServer(): Promise<Guest> {
     const forkServers = makeForkServers({ launcher, clock: systemClock, log })
     await forkServers.prepare(box.container)
-    return makeContainerGuest(box.container, { ...common, forkServers })
+    return makeGuest(box.container, { ...common, forkServers })
   }
   async function run(guest: Guest, request: ExecOptions): Promise<Finished> {
     const client = connectAgent(guest)
@@ -131,6 +131,27 @@ describe('a command by a fork server', { skip, timeout: 300_000 }, () => {
     assert.equal((await run(guest, { cmd: 'sh', args: ['-c', 'echo ran >> /tmp/runs'] })).code, 0)
     await waitUntil(() => stopped.every((pid) => !pidsWith('fork-server.pl').includes(pid)))
     assert.equal((await run(byRuntime, { cmd: 'cat', args: ['/tmp/runs'] })).stdout, 'ran\n')
+  })
+
+  test('that can not start fails as one by the runtime', async () => {
+    await run(byRuntime, { cmd: 'sh', args: ['-c', 'mkdir /tmp/first && echo text > /tmp/first/ls && chmod +x /tmp/first/ls && mkdir -m 700 /tmp/closed'] }) // prettier-ignore
+    const guest = await byServer()
+    const requests: readonly ExecOptions[] = [
+      { cmd: 'missing' },
+      { cmd: '/tmp' },
+      { cmd: '/etc/passwd' },
+      { cmd: 'true', cwd: '/missing' },
+      { cmd: 'true', cwd: '/etc/passwd' },
+      { cmd: 'true', cwd: '/tmp/closed', user: '4242' },
+      { cmd: 'ls', env: ['PATH=/tmp/first:/usr/bin:/bin'] }, // the first one is no program, and no later one is looked for
+      { cmd: 'true', user: 'nobody-knows' },
+    ]
+    for (const request of requests) {
+      const { last } = await run(guest, request)
+      assert.equal(last.type, 'core.exec.failed', JSON.stringify(request))
+      assert.deepEqual(last.payload, (await run(byRuntime, request)).last.payload)
+    }
+    assert.equal((await run(guest, { cmd: 'true' })).code, 0)
   })
 
   test('is started by the runtime if its request is longer than the server reads', async () => {

@@ -12,7 +12,7 @@ import { makeLog } from '../../../../src/lib/log.ts'
 import type { SandboxLogLevel } from '../../../../src/domain/spec/spec.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { UNLIMITED_SESSIONS } from '../../../support/container.ts'
@@ -139,7 +139,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     const desired = shell('sleep 1000')
     await driver.start(desired, NEVER)
     await driver.openChannel(desired.run_id)
-    const guest = makeContainerGuest(fixture.container(desired.run_id), {
+    const guest = makeGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
       sessions: UNLIMITED_SESSIONS,
       launcher: makeLauncher(makeLog('silent')),

@@ -8,7 +8,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { makeForkServers } from '../../../../src/worker/drivers/oci/exec/fork-servers.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
@@ -41,7 +41,7 @@ before(async () => {
       ],
     },
   })
-  guest = makeContainerGuest(box.container, {
+  guest = makeGuest(box.container, {
     log,
     sessions: UNLIMITED_SESSIONS,
     launcher,
@@ -152,11 +152,11 @@ test('a user is resolved by name or number, with group, home and supplementary g
 
 test('a request without user and folder gets the sandbox’s, or else the image’s', { skip }, async (t) => {
   const runtime = { ...box.container.spec.runtime, user: 'alice', workdir: '/home/alice' }
-  const fromSpec = makeContainerGuest(
+  const fromSpec = makeGuest(
     { ...box.container, spec: { ...box.container.spec, runtime } },
     { log, sessions: UNLIMITED_SESSIONS, launcher, pty: null },
   )
-  const fromImage = makeContainerGuest(
+  const fromImage = makeGuest(
     { ...box.container, image: { ...box.container.image, user: '1000', workdir: '/tmp' } },
     { log, sessions: UNLIMITED_SESSIONS, launcher, pty: null },
   )
@@ -337,7 +337,7 @@ for (const { name, pty } of terminals) {
   const skipTerminal =
     skip !== false ? skip : name === 'native' && pty === null ? '@lydell/node-pty has no binary here' : false
   const connectTerminal = (t: TestContext): AgentClient => {
-    const client = connectAgent(makeContainerGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty }))
+    const client = connectAgent(makeGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty }))
     t.after(() => client.hangUp())
     return client
   }
@@ -423,7 +423,7 @@ test('a process whose sandbox dies ends with -1, and nothing can be started afte
     other.remove()
   })
   const client = connectAgent(
-    makeContainerGuest(other.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: loadPtyBinding() }),
+    makeGuest(other.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: loadPtyBinding() }),
   )
   t.after(() => client.hangUp())
   const ids = [client.exec(sh('echo up; sleep 1000')), client.exec(sh('echo up; sleep 1000', { tty: true }))]

@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test'
 import type { TestContext } from 'node:test'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import type { Container } from '../../../../src/worker/drivers/oci/container.ts'
 import { makeLoopbackConnections } from '../../../../src/worker/network/loopback-connections.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
@@ -48,8 +48,8 @@ before(async () => {
     pty: null,
   }
   guests = {
-    'a process in the sandbox': makeContainerGuest(box.container, deps),
-    'a socket in its network namespace': makeContainerGuest(namingItsNetwork(box.container), { ...deps, loopback }),
+    'a process in the sandbox': makeGuest(box.container, deps),
+    'a socket in its network namespace': makeGuest(namingItsNetwork(box.container), { ...deps, loopback }),
   }
 })
 after(() => {

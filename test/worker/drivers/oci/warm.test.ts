@@ -10,7 +10,7 @@ import { WARM_MEMORY_MIB } from '../../../../src/worker/drivers/oci/warm-limit.t
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
+import { makeGuest } from '../../../support/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import { StartError } from '../../../../src/worker/start-error.ts'
@@ -72,7 +72,7 @@ describe('warm sandboxes of the oci driver', { skip, timeout: 120_000 }, () => {
     const log = makeLog('silent')
     const launcher = makeLauncher(log)
     const sessions = makeSessionPermits({ perSandbox: 8, perOrg: 8, total: 8 })
-    const client = connectAgent(makeContainerGuest(container, { log, launcher, sessions, pty: null }))
+    const client = connectAgent(makeGuest(container, { log, launcher, sessions, pty: null }))
     const { code, stdout } = await client.finish(client.exec({ cmd: 'id', args: ['-u'] }))
     assert.deepEqual({ code, stdout }, { code: 0, stdout: '0\n' })
     await client.hangUp()

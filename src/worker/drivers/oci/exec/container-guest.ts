@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import type { Socket } from 'node:net'
 import { join } from 'node:path'
@@ -7,25 +7,25 @@ import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
 import { isLoopback, type LoopbackConnections } from '../../../network/loopback-connections.ts'
-import { localHostCommands, type HostCommands } from '../../../processes/system-calls.ts'
 import { ExecFailure, type Guest, type GuestProcess, type TcpTarget } from '../../../channel/guest.ts'
 import type { SessionPermits } from '../../../channel/session-permits.ts'
 import type { Container } from '../container.ts'
 import { connectPipes, startExecOnPipes, withDefaultSize, type ExecCli, type TerminalSize } from './exec-cli.ts'
 import type { ForkServers } from './fork-servers.ts'
 import {
-  makeProcessSpec,
+  makeProcess,
   makeToolProcessSpec,
   readProcessDefaults,
+  type CheckedProcess,
   type ProcessDefaults,
   type ProcessSpec,
 } from './process-spec.ts'
 import { startExecOnTerminal } from './exec-terminal.ts'
 import { exitCodeOf } from './exit-code.ts'
 import { asDetachedProcess, asGuestProcess } from './guest-process.ts'
-import { makeFifoPool } from './fifo-pool.ts'
+import type { FifoPool } from './fifo-pool.ts'
 import type { Launcher } from '../run/launcher.ts'
-import { makePidFileWaiter } from './pid-file.ts'
+import { makePidFileWaiter, type PidFileWaiter } from './pid-file.ts'
 import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
 import { describeStartFailure } from './start-failure.ts'
@@ -38,8 +38,7 @@ export type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
-  /** Creates FIFOs. Absent: a process of its own does, for each batch. */
-  readonly commands?: Pick<HostCommands, 'callSystem'>
+  readonly fifoPool: FifoPool
   /** Start processes without the runtime. Absent: the runtime starts every process. */
   readonly forkServers?: ForkServers
   /** Limits how many sessions are open at once. */
@@ -65,27 +64,18 @@ export type ContainerGuest = Guest & {
 const START_TIMEOUT_MS = 30_000
 
 /**
- * Creates a guest, which runs processes in a container with the runtime's `exec`. Create only one guest for each
- * container: it keeps pipes ready and serves any number of channels. The worker must be root, and `runDir` must contain
- * the container's bundle.
+ * Creates a guest, which runs processes in a container by its fork server or by the runtime's `exec`. It serves any number of
+ * channels. The worker must be root, and `runDir` must contain the container's bundle.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): ContainerGuest {
-  const fifoPool = makeFifoPool(container.runDir, { commands: deps.commands ?? localHostCommands, log: deps.log })
-  const pidFiles = makePidFileWaiter(fifoPool.folder)
+  const { fifoPool } = deps
   const isGvisor = container.runtimeName === 'runsc'
-  const terminals = { ...deps, fifoPool, commandCgroups: container.commandCgroups, usesOuterTerminal: isGvisor }
-  let base: Promise<ProcessDefaults> | null = null
+  const terminals = { ...deps, commandCgroups: container.commandCgroups, usesOuterTerminal: isGvisor }
+  let base: ProcessDefaults | null = null
+  let processFiles: ProcessFiles | null = null
   let count = 0
 
-  const readBase = (): Promise<ProcessDefaults> => {
-    base ??= readProcessDefaults(container.runDir).catch((error: unknown) => {
-      base = null
-      throw error
-    })
-    return base
-  }
-  // The first command needs them soon. Its own read reports a failure.
-  readBase().catch(() => undefined)
+  const readBase = (): ProcessDefaults => (base ??= readProcessDefaults(container.runDir))
   const startCli = async (files: ExecFiles, tty: TerminalSize | null): Promise<ExecCli> => {
     try {
       if (tty !== null) return await startExecOnTerminal(terminals, execCommand(container, files), tty)
@@ -96,7 +86,11 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       throw new ExecFailure('other', 'the sandbox has ended') // its cgroups were removed
     }
   }
-  const launch = async (files: ExecFiles, spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+  const launch = async (
+    { pidFiles, ...files }: ExecFiles & Pick<ProcessFiles, 'pidFiles'>,
+    spec: ProcessSpec,
+    tty: TerminalSize | null,
+  ): Promise<GuestProcess> => {
     await writeFile(files.spec, JSON.stringify(spec), { mode: 0o600 })
     const describeMemoryKill = container.watchMemory()
     const execCli = await startCli(files, tty)
@@ -130,8 +124,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  const start = (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> =>
-    startWithPermit(deps.sessions, container, () => startProcess(spec, tty))
+  const start = (process: CheckedProcess, tty: TerminalSize | null): Promise<GuestProcess> =>
+    startWithPermit(deps.sessions, container, () => startProcess(process, tty))
   const startByServer = async (spec: ProcessSpec): Promise<GuestProcess | null> => {
     const starter = detaches(container) ? await deps.forkServers?.starterOf(container, spec) : null
     if (starter === null || starter === undefined) return null
@@ -142,17 +136,19 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return execCli === null ? null : await asDetachedProcess(execCli, container, describeMemoryKill)
   }
-  const startProcess = async (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+  const startProcess = async ({ spec, check }: CheckedProcess, tty: TerminalSize | null): Promise<GuestProcess> => {
     const started = await startByServer(spec)
     if (started !== null) return started
+    await check() // the runtime would not tell the reason
+    const { folder, pidFiles } = (processFiles ??= makeProcessFiles(container))
     const name = String(count++)
     const files = {
-      spec: join(fifoPool.folder, `${name}.json`),
-      pid: join(fifoPool.folder, `${name}.pid`),
-      innerPid: join(fifoPool.folder, `${name}.inner`),
+      spec: join(folder, `${name}.json`),
+      pid: join(folder, `${name}.pid`),
+      innerPid: join(folder, `${name}.inner`),
     }
     try {
-      return await launch(files, spec, tty)
+      return await launch({ ...files, pidFiles }, spec, tty)
     } finally {
       await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
     }
@@ -160,7 +156,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
 
   const connectSocket: ContainerGuest['connectSocket'] = async (target, signal) => {
     const { loopback, sessions } = deps
-    const { netnsPath } = await readBase()
+    const { netnsPath } = readBase()
     // gVisor has loopback devices of its own, which are not in the namespace.
     if (loopback === undefined || !detaches(container) || netnsPath === null || !isLoopback(target.host)) return null
     return await connectLoopback({ loopback, sessions }, { container, netnsPath }, target, signal)
@@ -170,13 +166,17 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     connectSocket,
     async exec(request) {
       const tty = request.tty === null ? null : withDefaultSize(request.tty)
-      return await start(await makeProcessSpec(container, await readBase(), { ...request, tty }), tty)
+      const isUnused = deps.forkServers?.isUnused(container.id) ?? false
+      return await start(
+        await makeProcess(container, { base: readBase(), request: { ...request, tty }, isUnused }),
+        tty,
+      )
     },
     async openFiles() {
-      const spec = makeToolProcessSpec(await readBase(), toolCommand('files.pl', [process.arch]))
+      const spec = makeToolProcessSpec(readBase(), toolCommand('files.pl', [process.arch]))
       if (spec === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
-        return makeFilesClient(await start(spec, null))
+        return makeFilesClient(await start({ spec, check: NO_CHECK }, null))
       } catch (error) {
         if (!(error instanceof ExecFailure)) throw error
         throw new FileFailure(`files: ${error.message}`, { cause: error })
@@ -186,9 +186,9 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const socket = await connectSocket(target, signal)
       if (socket !== null) return socket
       const run = async (args: readonly string[]): Promise<GuestProcess> => {
-        const spec = makeToolProcessSpec(await readBase(), toolCommand('tcp.pl', args))
+        const spec = makeToolProcessSpec(readBase(), toolCommand('tcp.pl', args))
         if (spec === null) throw new ExecFailure('other', NOT_OFFERED)
-        return await start(spec, null)
+        return await start({ spec, check: NO_CHECK }, null)
       }
       return await connectByProcess(run, target, signal)
     },
@@ -200,6 +200,22 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
  * no perl when the sandbox started.
  */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
+
+/** The programs of the toolbox are there. */
+const NO_CHECK = (): Promise<void> => Promise.resolve()
+
+/** The folder for the files of a container's `exec` commands, made with the first one. */
+type ProcessFiles = { readonly folder: string; readonly pidFiles: PidFileWaiter }
+
+function makeProcessFiles({ runDir }: Container): ProcessFiles {
+  try {
+    const folder = mkdtempSync(join(runDir, 'exec-'))
+    return { folder, pidFiles: makePidFileWaiter(folder) }
+  } catch (error) {
+    if (!hasErrorCode(error, 'ENOENT')) throw error
+    throw new ExecFailure('other', 'the sandbox has ended') // its folder was removed
+  }
+}
 
 type ExecFiles = { readonly spec: string; readonly pid: string; readonly innerPid: string }
 

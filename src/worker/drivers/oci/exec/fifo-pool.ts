@@ -1,12 +1,13 @@
-import { closeSync, constants, mkdtempSync, openSync, unlinkSync } from 'node:fs'
+import { closeSync, constants, openSync, unlinkSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
 import type { HostCommands } from '../../../processes/system-calls.ts'
 
 /**
- * A pool of FIFOs for the streams of processes. Node's own pipes are UNIX sockets, which a program can't reopen: `echo x >
- * /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so a helper creates batches of them in advance.
+ * A worker's pool of FIFOs for the streams of processes in its containers. Node's own pipes are UNIX sockets, which a program can't
+ * reopen: `echo x > /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so a helper creates batches of them in advance. Each
+ * is used once.
  */
 export type FifoPool = {
   /**
@@ -14,8 +15,6 @@ export type FifoPool = {
    * end or has failed to start.
    */
   takePipe(direction: 'to-child' | 'from-child'): Promise<ChildPipe>
-  /** The folder of the FIFOs, which only root may enter. */
-  readonly folder: string
 }
 
 type ChildPipe = {
@@ -26,19 +25,18 @@ type ChildPipe = {
   closeChildEnd(): void
 }
 
-/** The number of FIFOs in one batch, enough for eight processes. */
-const BATCH = 24
-const LOW_WATER = 12
+/** The number of FIFOs in one batch, enough for 32 processes: a burst of starts must not wait for the next one. */
+const BATCH = 96
+const LOW_WATER = 48
 const TIMEOUT_MS = 10_000
 /** How many bytes are read ahead of the client: the capacity of four kernel pipes. */
 const READ_BUFFER_BYTES = 256 * 1024
 
-/** Creates a pool in a new folder in `parent`, and starts to fill it. */
+/** Creates a pool and starts to fill it. `folder` must be its own, and only root may enter it. */
 export function makeFifoPool(
-  parent: string,
+  folder: string,
   { commands, log }: { readonly commands: Pick<HostCommands, 'callSystem'>; readonly log: Log },
 ): FifoPool {
-  const folder = mkdtempSync(join(parent, 'exec-'))
   const ready: string[] = []
   let made = 0
   let refill: Promise<void> | null = null
@@ -66,7 +64,6 @@ export function makeFifoPool(
 
   fillAhead()
   return {
-    folder,
     async takePipe(direction) {
       for (;;) {
         const path = ready.shift()

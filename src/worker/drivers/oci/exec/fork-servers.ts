@@ -14,6 +14,8 @@ import { makeForkServerSpec, readProcessDefaults, type ProcessSpec } from './pro
 export type ForkServers = {
   /** Starts the server of a container ahead of its first command. Never rejects. */
   prepare(container: ForkServerContainer): Promise<void>
+  /** Whether a container's server was prepared by this worker process and nothing was started in it since. */
+  isUnused(id: string): boolean
   /**
    * Returns what starts a process by the server of a container. It rejects if the process was not started. Resolves with null if only
    * the runtime can start the process: for the first command of a container whose server wasn't prepared, after a failure, and
@@ -35,7 +37,7 @@ type Deps = {
 
 type Server = { readonly process: ForkServerProcess; readonly capabilities: ReadonlySet<string> }
 /** What is known of a container. `server` is null before the first start and after a failure. */
-type Known = { server: Promise<Server | null> | null; notBeforeMs: number }
+type Known = { server: Promise<Server | null> | null; notBeforeMs: number; isUnused: boolean }
 
 /** How long after a server's start the next one is started at the earliest. A sandbox may kill its server again and again. */
 const RESTART_MS = 10_000
@@ -47,7 +49,7 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
   const known = new Map<string, Known>()
 
   const knownOf = (id: string): Known => {
-    const found = known.get(id) ?? { server: null, notBeforeMs: -Infinity }
+    const found = known.get(id) ?? { server: null, notBeforeMs: -Infinity, isUnused: false }
     known.delete(id)
     known.set(id, found)
     const [oldest] = known.keys()
@@ -78,11 +80,15 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
 
   return {
     async prepare(container) {
-      await serverOf(container, knownOf(container.id))
+      const entry = knownOf(container.id)
+      entry.isUnused = true
+      await serverOf(container, entry)
     },
+    isUnused: (id) => known.get(id)?.isUnused ?? false,
     async starterOf(container, spec) {
       const isFirst = !known.has(container.id)
       const entry = knownOf(container.id)
+      entry.isUnused = false
       // A server costs as much as a command by the runtime, so a sandbox with one command needs none.
       const server = isFirst ? null : await serverOf(container, entry)
       const request = server === null ? null : encodeForkRequest(spec, server.capabilities)
@@ -94,7 +100,7 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
 /** Starts the server of a container. Resolves with null if the container has no toolbox. Rejects if the runtime fails. */
 async function openServer(launcher: Launcher, container: ForkServerContainer): Promise<Server | null> {
   const { id, runtime, runDir, commandCgroups } = container
-  const base = await readProcessDefaults(runDir)
+  const base = readProcessDefaults(runDir)
   const spec = makeForkServerSpec(base)
   if (spec === null) return null
   const [file, pidFile] = [join(runDir, 'fork-server.json'), join(runDir, 'fork-server.pid')]

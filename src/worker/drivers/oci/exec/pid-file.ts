@@ -3,7 +3,7 @@ import type { FSWatcher } from 'node:fs'
 import { basename } from 'node:path'
 
 /** Waits for a runtime to write process ids to files in one folder. It uses inotify instead of polling. */
-type PidFileWaiter = {
+export type PidFileWaiter = {
   /**
    * Resolves with the process id in a file once the runtime has written it, or with null if the file contains none when
    * `ended` resolves.

@@ -1,5 +1,4 @@
 import { readFileSync } from 'node:fs'
-import { readFile } from 'node:fs/promises'
 import { constants } from 'node:os'
 import { join, posix } from 'node:path'
 import type { RlimitResource } from '../../../../domain/spec/spec.ts'
@@ -39,9 +38,9 @@ export type ProcessSpec = Readonly<Record<string, unknown>> & {
   readonly rlimits: readonly OciRlimit[]
 }
 
-/** Reads the defaults from the container's bundle in `runDir`. */
-export async function readProcessDefaults(runDir: string): Promise<ProcessDefaults> {
-  const config = asObject(JSON.parse(await readFile(join(runDir, 'config.json'), 'utf8')))
+/** Reads the defaults from the container's bundle in `runDir`, on this thread: the worker wrote the small file itself. */
+export function readProcessDefaults(runDir: string): ProcessDefaults {
+  const config = asObject(JSON.parse(readFileSync(join(runDir, 'config.json'), 'utf8')))
   const { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj, rlimits } = asObject(
     config['process'],
   )
@@ -54,15 +53,25 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
   }
 }
 
-/**
- * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse
- * without telling the reason. Rejects with `ExecFailure`.
- */
-export async function makeProcessSpec(
+/** A process to start. */
+export type CheckedProcess = {
+  readonly spec: ProcessSpec
+  /** Rejects with `ExecFailure` if its program or folder can't be used: a runtime refuses them without telling the reason. */
+  readonly check: () => Promise<void>
+}
+
+type ProcessInput = {
+  readonly base: ProcessDefaults
+  readonly request: GuestExec
+  /** Whether no process of the container's owner has run in it. Nothing of its root can block then. */
+  readonly isUnused: boolean
+}
+
+/** Makes a requested process, with the sandbox's defaults. Rejects with `ExecFailure` if its user or limits can't be used. */
+export async function makeProcess(
   container: Container,
-  base: ProcessDefaults,
-  request: GuestExec,
-): Promise<ProcessSpec> {
+  { base, request, isUnused }: ProcessInput,
+): Promise<CheckedProcess> {
   const isSeen = hasOwnRoot(container)
   const root = {
     path: container.rootPath,
@@ -72,13 +81,11 @@ export async function makeProcessSpec(
   const { runtime } = container.spec
   const cwd = posix.resolve('/', request.cwd ?? runtime.workdir ?? container.image.workdir ?? '/')
   const wantedUser = [request.user, runtime.user, container.image.user].find((user) => user !== null && user !== '')
-  const user = resolveUser(wantedUser ?? null, await readUserFiles({ root: root.path, isFresh: false }))
+  const user = resolveUser(wantedUser ?? null, await readUserFiles({ root: root.path, isFresh: isUnused }))
   if (typeof user === 'string') throw new ExecFailure('user_setup_failed', user, { ...EINVAL, stage: 'setuid' })
   const env = makeEnv(container, request, user.home)
   const rlimits = mergeRlimits(container, base, request)
-  await checkWorkdir(root, cwd, user)
-  await checkProgram(root, { cmd: request.cmd, cwd, path: env.get('PATH') ?? '', user })
-  return {
+  const spec = {
     ...base.shared,
     terminal: request.tty !== null,
     ...(request.tty === null ? {} : { consoleSize: { height: request.tty.rows, width: request.tty.cols } }),
@@ -88,6 +95,11 @@ export async function makeProcessSpec(
     cwd,
     rlimits,
   }
+  const check = async (): Promise<void> => {
+    await checkWorkdir(root, cwd, user)
+    await checkProgram(root, { cmd: request.cmd, cwd, path: env.get('PATH') ?? '', user })
+  }
+  return { spec, check }
 }
 
 /**

@@ -6,6 +6,7 @@ import { unmountBelow } from '../../../mounts.ts'
 import { endOrphanedCallers } from '../../../processes/orphaned-callers.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
+import { PIPE_FOLDER } from '../exec/pipe-folder.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
 import { removeContainer } from './release.ts'
 import { containerIdOf, type OciRunRecord } from './run-records.ts'
@@ -58,7 +59,7 @@ function namesOf(record: OciRunRecord): readonly RunId[] {
 
 /** Lists every run and container that has a folder, a cgroup or a mount on this machine. */
 async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise<readonly RunId[]> {
-  const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
+  const mounted = (await readdir(mountDir)).filter((name) => !isShared(name))
   const names = new Set([...(await records.names()), ...(await cgroups.list()), ...mounted])
   return [...names].map((name) => asId<RunId>(name))
 }
@@ -71,14 +72,15 @@ export async function removeIfUnused({
   commands,
 }: Pick<OciContext, 'mountDir' | 'cgroups' | 'clock' | 'commands'>): Promise<void> {
   const names = existsSync(mountDir) ? await readdir(mountDir) : []
-  const toolboxes = names.filter(isToolbox)
-  if (names.length > toolboxes.length || (await cgroups.list()).length > 0) return
+  const shared = names.filter(isShared)
+  if (names.length > shared.length || (await cgroups.list()).length > 0) return
   await unmountBelow(mountDir, { clock, commands })
-  for (const name of toolboxes) await rmdir(join(mountDir, name))
+  for (const name of shared) await rmdir(join(mountDir, name))
   if (existsSync(mountDir)) await rmdir(mountDir)
   await cgroups.close()
 }
 
-function isToolbox(name: string): boolean {
-  return name.startsWith(TOOLBOX_PREFIX)
+/** Whether a mount belongs to no run, but to the driver. */
+function isShared(name: string): boolean {
+  return name.startsWith(TOOLBOX_PREFIX) || name === PIPE_FOLDER
 }
