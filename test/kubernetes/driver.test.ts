@@ -91,6 +91,8 @@ test('a sandbox is confined, and has what was asked for', LIMIT, async () => {
     ['0000000000000000', '0000000000000000', '1', '2'],
   )
   assert.equal(await run(id, 'touch /.msb/tools/x /.msb/scripts/x 2>/dev/null || echo refused'), 'refused\n')
+  // The agent starts processes that have no limits yet, so no other process may trace it.
+  assert.equal(await run(id, 'cat /proc/$PPID/environ 2>/dev/null || echo refused'), 'refused\n')
   await driver.remove(id)
 })
 

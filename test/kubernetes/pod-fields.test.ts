@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import type { Mount } from '../../src/domain/spec/spec.ts'
+import type { Mount, Rlimit } from '../../src/domain/spec/spec.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
@@ -55,4 +55,21 @@ test('a tmpfs is in memory, ends at its size, and can be readonly; the Pod has t
   const [pod = ''] = await namespace.pods()
   assert.equal(await kubectl('get', '-n', 'pod-fields', pod, '-o', 'jsonpath={.spec.runtimeClassName}'), 'other')
   await driver.remove(desired.run_id)
+})
+
+test('limits hold for commands, and one above what the node allows is refused by name', LIMIT, async () => {
+  const desired = makeDesiredRun({ ...POD_SPEC, rlimits: [{ resource: 'nofile', soft: 64, hard: 128 }] })
+  await driver.start(desired, NEVER)
+  const guest = await driver.guestOf(desired.run_id)
+  const read = async (rlimits: readonly Rlimit[]): Promise<string> => {
+    const plain = { env: [], cwd: null, user: null, tty: null, rlimits }
+    const process = await guest.exec({ cmd: 'sh', args: ['-c', 'ulimit -Sn; ulimit -Hn'], ...plain })
+    return await text(process.stdout)
+  }
+  assert.equal(await read([]), '64\n128\n')
+  assert.equal(await read([{ resource: 'nofile', soft: 32, hard: 32 }]), '32\n32\n')
+  await driver.remove(desired.run_id)
+  const high = makeDesiredRun({ ...POD_SPEC, rlimits: [{ resource: 'nofile', soft: 64, hard: 2 ** 40 }] })
+  await assert.rejects(driver.start(high, NEVER), /rlimits: nofile=64:1099511627776: Operation not permitted/)
+  await driver.remove(high.run_id)
 })

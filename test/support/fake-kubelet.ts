@@ -31,7 +31,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
       const { name, uid } = pod.metadata
       const container = (pod.spec['containers'] as readonly Container[]).find((one) => one.name === 'sandbox')
       if (container === undefined) return
-      const { image, command = [], args = [], env = [], resources } = container
+      const { image, command = [], args = [], resources } = container
       if (parseInt(resources?.limits?.memory ?? '0', 10) >= UNSCHEDULABLE_MIB) return
       setTimeout(() => {
         if (cluster.pods.get(name)?.metadata.uid !== uid) return
@@ -41,9 +41,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
           return
         }
         const [program = '', ...rest] = local([...command, ...args])
-        const variables = Object.fromEntries(env.map((one) => [one.name, one.value.replaceAll('$$', '$')]))
-        const path = process.env['PATH'] ?? ''
-        const child = spawn(program, rest, { env: { PATH: path, ...variables }, detached: true })
+        const child = spawn(program, rest, { env: variablesOf(container), detached: true })
         const output: string[] = []
         const keep = (data: Buffer): void => {
           output.push(data.toString('utf8'))
@@ -81,11 +79,11 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
       clearTimeout(timer)
       kill(one.child, 'SIGKILL')
     },
-    exec(_pod, command, socket) {
+    exec(pod, command, socket) {
       const [program = '', ...rest] = local(command)
-      const child = spawn(program, rest, {
-        env: { PATH: process.env['PATH'] ?? '', KUBERNETES_PORT: 'tcp://10.0.0.1' },
-      })
+      const [container] = pod.spec['containers'] as readonly Container[]
+      const env = { ...variablesOf(container), KUBERNETES_PORT: 'tcp://10.0.0.1' }
+      const child = spawn(program, rest, { env })
       const send = (channel: number, data: Buffer): void => {
         socket.send(Buffer.concat([Buffer.of(channel), data]))
       }
@@ -142,6 +140,11 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
       })
     },
   }
+}
+
+function variablesOf(container: Container | undefined): Record<string, string> {
+  const own = (container?.env ?? []).map(({ name, value }) => [name, value.replaceAll('$$', '$')])
+  return { PATH: process.env['PATH'] ?? '', ...(Object.fromEntries(own) as Record<string, string>) }
 }
 
 function kill({ pid }: ChildProcess, signal: NodeJS.Signals): void {

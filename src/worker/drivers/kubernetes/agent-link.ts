@@ -1,5 +1,7 @@
+import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
 import { ExecFailure, type GuestProcess } from '../../channel/guest.ts'
+import { encodeLimits } from './pod-limits.ts'
 import { makeLinkedProcess, type LinkedProcess } from './linked-process.ts'
 
 /** A process to start by `guest/agent.pl`. */
@@ -12,12 +14,19 @@ export type AgentStart = {
   readonly cwd: string | null
   readonly user: string | null
   readonly tty: { readonly rows: number; readonly cols: number } | null
+  /** Limits instead of those of the sandbox. */
+  readonly rlimits: readonly { readonly resource: string; readonly soft: number; readonly hard: number }[]
 }
+
+/** The agent says that the sandbox can't be what was asked for. */
+export class AgentRefusal extends Error {}
 
 /** A connection to the agent in a sandbox, which carries any number of processes. */
 export type AgentLink = {
   /** Starts a process. Rejects with `ExecFailure`, also when the connection is lost meanwhile. */
   start(request: AgentStart): Promise<GuestProcess>
+  /** Whether the agent sets limits. One of an earlier version ignores them. */
+  readonly setsLimits: boolean
   /** Whether the connection is lost or closed. All processes of it are then killed by the agent. */
   readonly isClosed: boolean
   /** Resolves when the connection is closed. */
@@ -48,6 +57,7 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   const ready = Promise.withResolvers<void>()
   const closed = Promise.withResolvers<void>()
   let isClosed = false
+  let version = 0
   let last = 0
   let received: Buffer = Buffer.alloc(0)
 
@@ -59,18 +69,19 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
     header.writeUInt32BE(number, 5)
     stream.write(Buffer.concat([header, fields]))
   }
-  const close = (why: string): void => {
+  const close = (why: string, refusal: AgentRefusal | null = null): void => {
     if (isClosed) return
     isClosed = true
     clearInterval(pinging)
     stream.destroy()
-    ready.reject(new Error(why))
+    ready.reject(refusal ?? new Error(why))
     for (const { reject } of starting.values()) reject(new ExecFailure('other', why))
     for (const process of processes.values()) process.lose()
     starting.clear()
     processes.clear()
     closed.resolve()
   }
+  const hasLimits = (): boolean => version >= LIMITS_VERSION
   const started = (number: number, fields: Buffer): boolean => {
     const waiting = starting.get(number)
     if (waiting === undefined || fields.length !== 4) return false
@@ -99,6 +110,9 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   /** Handles one message. False if it breaks the protocol. */
   const receive = (type: string, number: number, fields: Buffer): boolean => {
     if (type === 'H') {
+      version = fields[0] ?? 0
+      const refused = fields.toString('utf8', 1)
+      if (refused !== '') close(refused, new AgentRefusal(`rlimits: ${refused}`))
       ready.resolve()
       return true
     }
@@ -147,10 +161,23 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
           reject(new ExecFailure('other', 'the connection to the sandbox was lost'))
           return
         }
+        if (request.rlimits.length > 0 && !hasLimits()) {
+          reject(
+            new ExecFailure(
+              'resource_limit',
+              'this sandbox was started before commands had limits of their own',
+              NO_LIMITS,
+            ),
+          )
+          return
+        }
         last = (last + 1) % 0x1_0000_0000
         starting.set(last, { hasTty: request.tty !== null, resolve, reject })
         send('S', last, encodeStart(request))
       })
+    },
+    get setsLimits() {
+      return hasLimits()
     },
     get isClosed() {
       return isClosed
@@ -162,14 +189,18 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   }
 }
 
-const [TERMINAL, OWN_ENV] = [1, 2]
+const [TERMINAL, OWN_ENV, LIMITS] = [1, 2, 4]
+/** The first version of the agent that takes limits. The toolbox of a sandbox is as old as its run. */
+const LIMITS_VERSION = 1
+const NO_LIMITS = { errno: constants.errno.ENOSYS, errnoName: 'ENOSYS', stage: 'setrlimit' } as const
 
-function encodeStart({ command, env, hasOwnEnv, cwd, user, tty }: AgentStart): Buffer {
+function encodeStart({ command, env, hasOwnEnv, cwd, user, tty, rlimits }: AgentStart): Buffer {
   const head = Buffer.alloc(5)
-  head.writeUInt8((tty === null ? 0 : TERMINAL) | (hasOwnEnv ? OWN_ENV : 0), 0)
+  const limits = rlimits.length === 0 ? [] : [encodeLimits(rlimits)]
+  head.writeUInt8((tty === null ? 0 : TERMINAL) | (hasOwnEnv ? OWN_ENV : 0) | (limits.length === 0 ? 0 : LIMITS), 0)
   head.writeUInt16BE(tty?.rows ?? 0, 1)
   head.writeUInt16BE(tty?.cols ?? 0, 3)
-  const texts = [cwd ?? '', user ?? '', String(env.length), ...env, ...command]
+  const texts = [cwd ?? '', user ?? '', ...limits, String(env.length), ...env, ...command]
   return Buffer.concat([head, ...texts.flatMap(encodeText)])
 }
 
@@ -197,6 +228,7 @@ const STAGES: Readonly<Record<string, { readonly kind: ExecFailure['kind'] | nul
   c: { kind: 'bad_cwd', stage: 'chdir' },
   u: { kind: 'user_setup_failed', stage: 'setuid' },
   p: { kind: 'pty_setup_failed', stage: 'pty' },
+  l: { kind: 'resource_limit', stage: 'setrlimit' },
   e: { kind: null, stage: 'exec' },
 }
 

@@ -1,7 +1,7 @@
 import { toolCommand } from '../../../contract/workers/guest-tools.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { execInPod } from '../../kubernetes/exec-stream.ts'
-import { openAgentLink, type AgentLink } from './agent-link.ts'
+import { AgentRefusal, openAgentLink, type AgentLink } from './agent-link.ts'
 import { SANDBOX_CONTAINER, type PodName } from './pod.ts'
 
 /** The connections to the agents in Pods: at most one for each Pod, made at the first use and after a loss. */
@@ -23,6 +23,7 @@ export function makeAgentLinks(client: Pick<ApiClient, 'openSocket'>): AgentLink
       return await openAgentLink(stream)
     } catch (error) {
       stream.destroy()
+      if (error instanceof AgentRefusal) throw error
       const status = await ended
       const why = status.kind === 'failed' ? status.message : `the helper process ended with ${String(status.code)}`
       throw new Error(why, { cause: error })

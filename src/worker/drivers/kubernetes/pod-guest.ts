@@ -32,18 +32,11 @@ export function makePodGuest({ sandbox, org, sessions, link, tools = TOOLS_FOLDE
     }
   }
   const startTool = (command: readonly string[]): Promise<GuestProcess> =>
-    start({ command, env: ['LC_ALL=C'], hasOwnEnv: true, cwd: '/', user: null, tty: null })
+    start({ command, env: ['LC_ALL=C'], hasOwnEnv: true, cwd: '/', user: null, tty: null, rlimits: [] })
 
   return {
     async exec({ cmd, args, env, cwd, user, tty, rlimits }) {
-      const [limit] = rlimits
-      if (limit !== undefined)
-        throw new ExecFailure('resource_limit', `${limit.resource}: a command in a Pod has no limits of its own`, {
-          errno: constants.errno.ENOSYS,
-          errnoName: 'ENOSYS',
-          stage: 'setrlimit',
-        })
-      return await start({ command: [cmd, ...args], env, hasOwnEnv: false, cwd, user, tty })
+      return await start({ command: [cmd, ...args], env, hasOwnEnv: false, cwd, user, tty, rlimits })
     },
     async connect(target, signal) {
       return await connectByProcess((args) => startTool(toolCommand('tcp.pl', args, tools)), target, signal)

@@ -8,6 +8,7 @@ import { StartError } from '../../start-error.ts'
 import type { RunClaim } from './claim.ts'
 import { podClaimsOf } from './pod-claims.ts'
 import { literal, makeFillContainers } from './fill-container.ts'
+import { limitVariables } from './pod-limits.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from './pod.ts'
 
@@ -109,7 +110,7 @@ export function makePod(
           imagePullPolicy: PULL_POLICIES[spec.pull_policy],
           ...commandOf(spec),
           ...(runtime.workdir === null ? {} : { workingDir: runtime.workdir }),
-          env: environmentOf(spec),
+          env: [...environmentOf(spec), ...limitVariables(spec)],
           resources: { requests: limits, limits },
           securityContext: security,
           volumeMounts: [

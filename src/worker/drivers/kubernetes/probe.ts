@@ -7,7 +7,13 @@ import type { Probe } from '../driver.ts'
 import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
 /** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES`. */
-export const KUBERNETES_ABILITIES: readonly Ability[] = ['tmpfs', 'hostname', 'scripts', 'security_restricted']
+export const KUBERNETES_ABILITIES: readonly Ability[] = [
+  'rlimits',
+  'tmpfs',
+  'hostname',
+  'scripts',
+  'security_restricted',
+]
 /** What a worker enforces whose cluster makes claims. */
 export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts']
 

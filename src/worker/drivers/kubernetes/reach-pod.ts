@@ -1,4 +1,5 @@
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import { AgentRefusal } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
 import { sandboxStatus, type Pod, type PodName } from './pod.ts'
 import type { Pods } from './pods.ts'
@@ -19,7 +20,10 @@ type Reaching = {
 /** The pause between attempts to reach a container that runs. */
 const RUNNING_PAUSE_MS = 100
 
-/** Waits until the agent in a Pod answers, or the Pod is over. Rejects with what `judge` throws, or with the signal's reason. */
+/**
+ * Waits until the agent in a Pod answers, or the Pod is over. Rejects with what `judge` throws, with
+ * `AgentRefusal`, or with the signal's reason.
+ */
 export async function reachPod(
   { pods, links, pace, clock }: ReachDeps,
   target: PodName,
@@ -40,7 +44,7 @@ export async function reachPod(
     if (attempts !== null && (clock.monotonicMs() >= dueMs || (isRunning && !hasTriedRunning))) {
       hasTriedRunning = isRunning
       attempts.began()
-      const link = await links.of(target, signal).catch(() => null)
+      const link = await links.of(target, signal).catch(nullUnlessRefused)
       if (link !== null) {
         attempts.reached()
         return
@@ -49,6 +53,12 @@ export async function reachPod(
       dueMs = clock.monotonicMs() + (isRunning ? Math.min(pauseMs, RUNNING_PAUSE_MS) : pauseMs)
     } else await changeOrTime(target.name, Math.max(0, dueMs - clock.monotonicMs()), { pods, clock, signal })
   }
+}
+
+/** A Pod that starts can't be reached yet. An agent that refuses will always do so. */
+function nullUnlessRefused(error: unknown): null {
+  if (error instanceof AgentRefusal) throw error
+  return null
 }
 
 /** Whether the sandbox's container may run already: the Pod has a node. */

@@ -1,9 +1,11 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT } from '../../../domain/isolation.ts'
+import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import { StartError } from '../../start-error.ts'
 import type { StartAttempt } from '../shared/run-supervisor.ts'
+import { AgentRefusal } from './agent-link.ts'
 import type { PodContext, PodRunRecord } from './context.ts'
 import { assertOnlyPod, claimPod } from './claim-pod.ts'
 import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret.ts'
@@ -31,7 +33,7 @@ export async function startPod(
     const { uid } = acquired
     own = acquired.record
     const target = podOf(own)
-    const reached = waitUntilReached(context, own, { uid, image: desired.spec.image, signal: either })
+    const reached = waitUntilReached(context, own, { uid, spec: desired.spec, signal: either })
     const [running] = await stopwatch.measure(
       'workload',
       Promise.all([
@@ -125,19 +127,26 @@ async function createPod(
 async function waitUntilReached(
   context: PodContext,
   run: PodRunRecord,
-  { uid, image, signal }: { readonly uid: string; readonly image: string; readonly signal: AbortSignal },
+  { uid, spec, signal }: { readonly uid: string; readonly spec: SandboxSpec; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const { pods, warmPods } = context
+  const { pods, links, warmPods } = context
   const target = podOf(run)
   const judge = (pod: Pod | undefined): boolean => {
     if (pod?.metadata.uid !== uid || pod.metadata.deletionTimestamp !== undefined)
       throw new StartError('host', 'the Pod was deleted while it started')
-    throwIfFailed(pod, image)
+    throwIfFailed(pod, spec.image)
     if (isUnschedulable(pod)) warmPods.removeAll().catch(() => undefined) // the next look at the Pods tries again
     return isOver(pod)
   }
-  await reachPod(context, target, { judge, signal })
-  return pods.get(target.name) // the digest of the image may not be reported yet
+  try {
+    await reachPod(context, target, { judge, signal })
+  } catch (error) {
+    throw error instanceof AgentRefusal ? new StartError('config', error.message, error) : error
+  }
+  const pod = pods.get(target.name) // the digest of the image may not be reported yet
+  if (spec.rlimits.length > 0 && pod !== undefined && !isOver(pod) && !(await links.of(target, signal)).setsLimits)
+    throw new StartError('config', 'rlimits: the helper image of this worker is too old to set them')
+  return pod
 }
 
 /** The reasons of the kubelet for a container that will not run. Others, such as `ContainerCreating`, pass. */

@@ -10,6 +10,7 @@ my $SCRIPTS = '/.msb/scripts';
 my $DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 our ($architecture, $WINDOW_BYTES);
+my (undef, @sandbox_limits) = take_limits();
 my %sandbox_environment = sandbox_environment();
 
 # The environment of commands: that of the container, without what Kubernetes adds to every Pod.
@@ -27,7 +28,10 @@ sub sandbox_environment {
 sub start_process {
     my ($fields) = @_;
     my ($flags, $rows, $cols, @texts) = unpack 'C n n (N/a)*', $fields;
-    my ($cwd, $user, $count) = splice @texts, 0, 3;
+    my ($cwd, $user) = splice @texts, 0, 2;
+    my @limits = (@sandbox_limits, split / /, $flags & 4 ? shift @texts : '');
+    @limits = () if $flags & 2;
+    my $count = shift @texts;
     my @variables = splice @texts, 0, $count;
     my ($program, @arguments) = @texts;
     my $is_terminal = $flags & 1;
@@ -51,6 +55,7 @@ sub start_process {
     if ($pid == 0) {
         $SIG{$_} = 'DEFAULT' for 'PIPE', 'CHLD';
         my $stage = begin($is_terminal, \@ends, $cwd);
+        $stage = 'l' if $stage eq '' && defined refuse_limits($architecture, @limits);
         if ($stage eq '') {
             %ENV = %variables;
             no warnings 'exec';
@@ -117,6 +122,22 @@ sub set_size {
     my ($terminal, $rows, $cols) = @_;
     my $size = pack 'S4', $rows || 24, $cols || 80, 0, 0;
     ioctl $terminal, TIOCSWINSZ, $size;
+}
+
+# Which of the sandbox's limits a process can't have, or undef. Tries them in a process of its own.
+sub refusal_of_limits {
+    return if !@sandbox_limits;
+    pipe my $told, my $tell or return $!;
+    my $pid = fork // return $!;
+    if ($pid == 0) {
+        my $refused = refuse_limits($architecture, @sandbox_limits);
+        syswrite $tell, "$refused: $!" if defined $refused;
+        kill 'KILL', $$; # without the clean-up of the parent's handles
+    }
+    close $tell;
+    my $got = sysread $told, my $text, 1000;
+    waitpid $pid, 0;
+    return $got ? $text : undef;
 }
 
 # A Pod without privileges has one user. Another one is refused.

@@ -8,7 +8,8 @@
 # Numbers are big-endian. The worker chooses the numbers of processes. From the worker:
 #
 #   S flags(u8) rows(u16) cols(u16), then texts with their lengths (u32): cwd, user, the number of variables as a text,
-#     the variables, the program, its arguments. Flag 1: with a terminal. Flag 2: without the sandbox's environment.
+#     the variables, the program, its arguments. Flag 1: with a terminal. Flag 2: without the sandbox's environment and limits.
+#     Flag 4: after the user comes a text with limits, each RESOURCE=SOFT:HARD, which replace the sandbox's.
 #   I bytes        input; no bytes: its end
 #   A stream(u8) count(u32)   so many more bytes of output may be sent: 1 standard output, 2 error output
 #   K signal(u32)  to the process group
@@ -18,9 +19,10 @@
 #
 # To the worker:
 #
-#   H              once: this process is ready
+#   H version(u8) text   once: this process is ready, or `text` says which limit of the sandbox can't be set. An agent without
+#     a version reads no flag 4.
 #   S pid(u32)     the process runs
-#   F stage errno(u32) text    it could not be started; stage is one character: c cwd, u user, p terminal, e exec, o other
+#   F stage errno(u32) text    it could not be started; stage is one character: c cwd, u user, p terminal, l limits, e exec, o other
 #   O bytes, E bytes   output; no bytes: its end
 #   A count(u32)   so many bytes of input were written
 #   C errno(u32)   the process takes no more input
@@ -39,10 +41,11 @@ my $MESSAGE_MAX_BYTES = 8 * 1024 * 1024;
 # Above so many unsent bytes, no output of processes is read.
 my $UNSENT_MAX_BYTES = 2 * 1024 * 1024;
 my $SILENCE_SECS = 90;
-use constant WNOHANG => 1;
+use constant { WNOHANG => 1, PR_SET_DUMPABLE => 4 };
+my %PRCTL = (x64 => 157, arm64 => 167, riscv64 => 167);
 
 our $architecture = $ARGV[0] // '';
-require(__FILE__ =~ s{[^/]+$}{$_}r) for 'file-users.pl', 'agent-process.pl';
+require(__FILE__ =~ s{[^/]+$}{$_}r) for 'file-users.pl', 'limits.pl', 'agent-process.pl';
 
 our $request = ''; # for file-users.pl
 our @operations;
@@ -52,11 +55,13 @@ my %number_of; # by process id
 my ($in, $out, $out_at) = ('', '', 0);
 my $heard = time;
 
+# No process of the sandbox may trace this one, which starts processes that have no limits yet.
+syscall $PRCTL{$architecture}, PR_SET_DUMPABLE, 0, 0, 0, 0;
 $SIG{PIPE} = 'IGNORE';
 $SIG{CHLD} = sub { }; # so that select() returns
 umask 0022;
 set_nonblocking($_) for \*STDIN, \*STDOUT;
-say_message('H', 0, '');
+say_message('H', 0, "\1" . (refusal_of_limits() // ''));
 serve() while time - $heard < $SILENCE_SECS;
 end_all();
 

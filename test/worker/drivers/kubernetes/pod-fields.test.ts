@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, test } from 'node:test'
-import type { Mount, TmpfsMount } from '../../../../src/domain/spec/spec.ts'
+import type { Mount, SandboxSpec, TmpfsMount } from '../../../../src/domain/spec/spec.ts'
 import { StartError } from '../../../../src/worker/start-error.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../../support/kubernetes-driver.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+import { waitUntil } from '../../../support/wait.ts'
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 // What of a specification is in the Pod.
@@ -107,4 +109,26 @@ test('a worker does not start with a RuntimeClass that it can not read', async (
   await assert.rejects(open, /has no RuntimeClass strong/)
   fake.cluster.answers.set(RUNTIME_CLASS, 403)
   await assert.rejects(open, /may not read the RuntimeClass strong/)
+})
+
+test('limits hold for commands and workloads, and what the sandbox can not have ends its start by name', async () => {
+  const { runtime } = DEFAULT_SPEC_FOR_TESTS
+  const rlimits = [{ resource: 'nofile', soft: 64, hard: 128 }] as const
+  const workload = { ...runtime, entrypoint: [], cmd: ['sh', '-c', 'test $(ulimit -Hn) = 128 && exit 9'] }
+  const run = makeDesiredRun({ ...POD_SPEC, rlimits, runtime: workload })
+  await driver.start(run, NEVER)
+  await waitUntil(async () => (await driver.list())[0]?.phase === 'ended')
+  assert.deepEqual((await driver.list())[0]?.outcome, { kind: 'exited', code: 9 })
+  await driver.remove(run.run_id)
+  const refused = async (spec: Partial<SandboxSpec>, pattern: RegExp): Promise<void> => {
+    const one = makeDesiredRun({ ...POD_SPEC, ...spec })
+    await assert.rejects(
+      driver.start(one, NEVER),
+      (error) => error instanceof StartError && error.reason === 'config' && pattern.test(error.message),
+    )
+    await driver.remove(one.run_id)
+  }
+  await refused({ rlimits: [{ resource: 'nofile', soft: 1, hard: 2 ** 40 }] }, /rlimits: nofile=1:1099511627776/)
+  await refused({ rlimits, runtime: { ...runtime, entrypoint: null, cmd: ['true'] } }, /also need runtime\.entrypoint/)
+  await refused({ env: [{ key: 'SANDYARD_RLIMITS', value: '' }] }, /env 'SANDYARD_RLIMITS'/)
 })

@@ -12,7 +12,7 @@ import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { asId, type OrgId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { ExecFailure, type Guest, type GuestExec } from '../../../../src/worker/channel/guest.ts'
 import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
-import { openAgentLink, type AgentLink } from '../../../../src/worker/drivers/kubernetes/agent-link.ts'
+import { AgentRefusal, openAgentLink, type AgentLink } from '../../../../src/worker/drivers/kubernetes/agent-link.ts'
 import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/pod-guest.ts'
 import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -36,13 +36,28 @@ after(async () => {
   await rm(folder, { recursive: true })
 })
 
-function startAgent(): { readonly stream: Duplex; readonly ended: Promise<unknown> } {
+function startAgent(limits?: string): { readonly stream: Duplex; readonly ended: Promise<unknown> } {
   const [program = '', ...args] = toolCommand('agent.pl', [process.arch], tools)
   const child = spawn(program, args, {
     stdio: ['pipe', 'pipe', 'inherit'],
-    env: { PATH: process.env['PATH'], KUBERNETES_PORT: 'tcp://10.0.0.1:443', FROM_IMAGE: 'yes' },
+    env: {
+      PATH: process.env['PATH'],
+      KUBERNETES_PORT: 'tcp://10.0.0.1:443',
+      FROM_IMAGE: 'yes',
+      ...(limits === undefined ? {} : { SANDYARD_RLIMITS: `${process.arch} ${limits}` }),
+    },
   })
   return { stream: Duplex.from({ writable: child.stdin, readable: child.stdout }), ended: once(child, 'exit') }
+}
+
+/** The connection of an agent that says nothing by itself. */
+function silentStream(): Duplex {
+  return new Duplex({
+    read: () => undefined,
+    write: (_data, _encoding, done) => {
+      done()
+    },
+  })
 }
 
 function guestOf(one: AgentLink): Guest {
@@ -90,7 +105,7 @@ test('what can not be started is refused with its reason', async () => {
   await refused({ cwd: '/no/such/folder' }, 'bad_cwd')
   await refused({ user: 'no-such-user' }, 'user_setup_failed')
   await refused({ user: '4321' }, 'user_setup_failed')
-  await refused({ rlimits: [{ resource: 'nofile', soft: 1, hard: 1 }] }, 'resource_limit')
+  await refused({ rlimits: [{ resource: 'nofile', soft: 2, hard: 1 }] }, 'resource_limit')
 })
 
 test('a user that is the own one is accepted', async () => {
@@ -209,16 +224,55 @@ test('the agent kills everything that it started when its connection ends', asyn
   await agent.ended
   const pid = Number(line.toString('utf8'))
   await waitUntil(async () => (await run(`kill -0 ${String(pid)} 2>/dev/null || echo gone`)).out === 'gone\n')
-  await assert.rejects(own.start({ command: ['true'], env: [], hasOwnEnv: false, cwd: null, user: null, tty: null }))
+  await assert.rejects(
+    own.start({ command: ['true'], env: [], hasOwnEnv: false, cwd: null, user: null, tty: null, rlimits: [] }),
+  )
+})
+
+test('commands have the limits of their sandbox or their own, and the programs of the toolbox have neither', async () => {
+  const own = await openAgentLink(startAgent('nofile=64:128 core=0:0').stream)
+  const limited = guestOf(own)
+  const read = async (more: Partial<GuestExec> = {}): Promise<string> => {
+    const script = 'ulimit -Sn; ulimit -Hn; ulimit -c; env | grep -c SANDYARD || true'
+    const process = await limited.exec({ ...PLAIN, cmd: 'sh', args: ['-c', script], ...more })
+    return await text(process.stdout)
+  }
+  assert.equal(await read(), '64\n128\n0\n0\n')
+  assert.equal(await read({ rlimits: [{ resource: 'nofile', soft: 32, hard: 96 }] }), '32\n96\n0\n0\n')
+  assert.equal(await read(), '64\n128\n0\n0\n')
+  const tool = { command: ['sh', '-c', 'ulimit -Hn'], env: [`PATH=${process.env['PATH'] ?? ''}`], hasOwnEnv: true }
+  const started = await own.start({ ...tool, cwd: null, user: null, tty: null, rlimits: [] })
+  assert.notEqual(await text(started.stdout), '128\n')
+  own.close()
+})
+
+test('a limit that the sandbox can not have is refused by name before any command', async () => {
+  const refused = async (limits: string, pattern: RegExp): Promise<void> => {
+    await assert.rejects(
+      openAgentLink(startAgent(limits).stream),
+      (error) => error instanceof AgentRefusal && pattern.test(error.message),
+    )
+  }
+  await refused(`core=0:0 nofile=1:${String(2 ** 40)}`, /^rlimits: nofile=1:1099511627776: Operation not permitted$/)
+  await refused('nofile=-1:-1', /^rlimits: nofile=-1:-1: Invalid argument$/)
+})
+
+test('an agent of an earlier version takes no limits, and says so', async () => {
+  const stream = silentStream()
+  const opening = openAgentLink(stream)
+  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const rlimits = [{ resource: 'nofile', soft: 1, hard: 1 }]
+  const old = await opening
+  assert.equal(old.setsLimits, false)
+  await assert.rejects(
+    old.start({ command: ['true'], env: [], hasOwnEnv: false, cwd: null, user: null, tty: null, rlimits }),
+    (error) => error instanceof ExecFailure && error.kind === 'resource_limit',
+  )
+  stream.destroy()
 })
 
 test('an agent that breaks its protocol is disconnected', async () => {
-  const stream = new Duplex({
-    read: () => undefined,
-    write: (_data, _encoding, done) => {
-      done()
-    },
-  })
+  const stream = silentStream()
   const opening = openAgentLink(stream)
   stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
   const broken = await opening
