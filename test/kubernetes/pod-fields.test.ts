@@ -2,11 +2,13 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import type { Mount, Rlimit } from '../../src/domain/spec/spec.ts'
+import type { Mount, Patch, Rlimit } from '../../src/domain/spec/spec.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
+import { waitUntil } from '../support/wait.ts'
 import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
 // Fields of a specification that only a kubelet can prove.
@@ -73,3 +75,22 @@ test('limits hold for commands, and one above what the node allows is refused by
   await assert.rejects(driver.start(high, NEVER), /rlimits: nofile=64:1099511627776: Operation not permitted/)
   await driver.remove(high.run_id)
 })
+
+test(
+  "patches have the sandbox's rights: what these allow is there before the workload, and the rest is refused",
+  LIMIT,
+  async () => {
+    const text = (path: string): Patch => ({ type: 'text', path, content: 'ready', mode: null, replace: false })
+    const cmd = ['sh', '-c', 'test "$(cat /tmp/patched/file)" = ready && exit 7']
+    const runtime = { ...DEFAULT_SPEC_FOR_TESTS.runtime, entrypoint: [], cmd }
+    const desired = makeDesiredRun({ ...POD_SPEC, runtime, patches: [text('/tmp/patched/file')] })
+    await driver.start(desired, NEVER)
+    const outcome = async () => (await driver.list()).find(({ run_id }) => run_id === desired.run_id)?.outcome
+    await waitUntil(async () => (await outcome()) !== undefined, 30_000)
+    assert.deepEqual(await outcome(), { kind: 'exited', code: 7 })
+    await driver.remove(desired.run_id)
+    const beyond = makeDesiredRun({ ...POD_SPEC, patches: [text('/etc/patched')] })
+    await assert.rejects(driver.start(beyond, NEVER), /patch 0 \(text\): open: Permission denied .*: \/etc\/patched/)
+    await driver.remove(beyond.run_id)
+  },
+)

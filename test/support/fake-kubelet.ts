@@ -81,7 +81,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
     },
     exec(pod, command, socket) {
       const [program = '', ...rest] = local(command)
-      const [container] = pod.spec['containers'] as readonly Container[]
+      const container = (pod.spec['containers'] as readonly Container[]).find((one) => one.name === 'sandbox')
       const env = { ...variablesOf(container), KUBERNETES_PORT: 'tcp://10.0.0.1' }
       const child = spawn(program, rest, { env })
       const send = (channel: number, data: Buffer): void => {

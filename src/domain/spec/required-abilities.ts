@@ -123,9 +123,12 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
     findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'named'),
   },
   bind_mounts: {
-    fields: '`mounts` of type `bind`',
-    why: "needs a worker that is capable of mounting a folder of the organization's default volume",
-    findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'bind'),
+    fields: '`mounts` of type `bind`, `patches` of type `copy_file` and `copy_dir`',
+    why: "needs a worker that is capable of using the organization's default volume",
+    findFields: (spec) => [
+      ...indexedFields('mounts', spec.mounts, ({ type }) => type === 'bind'),
+      ...indexedFields('patches', spec.patches, ({ type }) => type === 'copy_file' || type === 'copy_dir'),
+    ],
   },
   bind_quota: {
     fields: '`mounts[].quota_mib` of type `bind`',

@@ -108,7 +108,7 @@ export function makePod(
           name: SANDBOX_CONTAINER,
           image: spec.image,
           imagePullPolicy: PULL_POLICIES[spec.pull_policy],
-          ...commandOf(spec),
+          ...commandOf(run_id, spec),
           ...(runtime.workdir === null ? {} : { workingDir: runtime.workdir }),
           env: [...environmentOf(spec), ...limitVariables(spec)],
           resources: { requests: limits, limits },
@@ -155,12 +155,19 @@ function environmentOf({ env }: SandboxSpec): readonly object[] {
  * The command of the container. Only the node knows the entrypoint of the image. If the image's is asked for, the workload is therefore
  * process 1 itself, and otherwise the toolbox's init is. Without a workload, the init waits.
  */
-function commandOf({ runtime }: SandboxSpec): object {
+function commandOf(run_id: string, { runtime, patches }: SandboxSpec): object {
   const { cmd, entrypoint, scripts } = runtime
   const init = `${TOOLS_FOLDER}/init`
   if (cmd === null) return { command: [init, '-P'] }
-  if (entrypoint !== null)
-    return { command: verbatim([...toolCommand('workload.pl'), init, '--', ...entrypoint, ...cmd]) }
+  if (entrypoint !== null) {
+    const wait = patches.length === 0 ? [] : ['--wait', run_id]
+    return { command: verbatim([...toolCommand('workload.pl', wait), init, '--', ...entrypoint, ...cmd]) }
+  }
+  if (patches.length > 0)
+    throw new StartError(
+      'config',
+      'patches with runtime.cmd also need runtime.entrypoint on this worker: only the node knows that of the image',
+    )
   if (Object.keys(scripts).length > 0)
     throw new StartError(
       'config',

@@ -8,6 +8,7 @@ import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
 /** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES`. */
 export const KUBERNETES_ABILITIES: readonly Ability[] = [
+  'patches',
   'rlimits',
   'tmpfs',
   'hostname',

@@ -1,3 +1,4 @@
+import { TOOLS_FOLDER } from '../../../contract/workers/guest-tools.ts'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { ISOLATION_LEVEL_FACT } from '../../../domain/isolation.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
@@ -10,6 +11,7 @@ import type { PodContext, PodRunRecord } from './context.ts'
 import { assertOnlyPod, claimPod } from './claim-pod.ts'
 import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret.ts'
 import { makePod } from './pod-spec.ts'
+import { applyPodPatches } from './pod-patches.ts'
 import { podOf } from './run-pod.ts'
 import { isOver, isUnschedulable, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
 import { fillStatus } from './fill-container.ts'
@@ -44,6 +46,8 @@ export async function startPod(
           : assertOnlyPod(context, { target, uid, run: desired, signal: either }),
       ]),
     )
+    const link = desired.spec.patches.length === 0 ? null : await context.links.of(target, either)
+    if (link !== null) await applyPodPatches({ ...desired, link, tools: context.tools ?? TOOLS_FOLDER }, either)
     const facts = {
       ...(running === undefined ? {} : factsOf(running)),
       isolation: context.isolation,

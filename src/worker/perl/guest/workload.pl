@@ -2,11 +2,16 @@
 # scripts on the PATH, sets the limits of the sandbox, and executes the command. It is written in Perl because the worker brings a Perl into every sandbox
 # (toolbox.ts).
 #
-# perl workload.pl PROGRAM ARGUMENT…
+# perl workload.pl [--wait NAME] PROGRAM ARGUMENT…     with NAME, it waits until the other call is made in the same sandbox
+# perl workload.pl --begin NAME
 use strict;
 use warnings;
 
 require(__FILE__ =~ s{[^/]+$}{limits.pl}r);
+
+use constant { AF_UNIX => 1, SOCK_STREAM => 1, ATTEMPTS => 1000, PAUSE_SECS => 0.01 };
+if ($ARGV[0] eq '--begin') { exit(begin($ARGV[1]) ? 0 : 1) }
+if ($ARGV[0] eq '--wait') { wait_until_begun((splice @ARGV, 0, 2)[1]) }
 
 my $SCRIPTS = '/.msb/scripts';
 delete $ENV{$_} for grep { /^KUBERNETES_/ } keys %ENV;
@@ -20,3 +25,26 @@ no warnings 'exec';
 exec { $ARGV[0] } @ARGV;
 print STDERR "$ARGV[0]: $! (os error " . ($! + 0) . ")\n";
 exit($!{ENOENT} ? 127 : 126);
+
+# Waits for a connection to a socket with a name in the network namespace of the sandbox, where nothing else runs yet.
+sub wait_until_begun {
+    my ($name) = @_;
+    local $SIG{TERM} = sub { exit 143 }; # process 1 ignores it otherwise
+    socket my $socket, AF_UNIX, SOCK_STREAM, 0 or die "socket: $!\n";
+    bind $socket, address_of($name) or die "bind: $!\n";
+    listen $socket, 1 or die "listen: $!\n";
+    accept my $connection, $socket or die "accept: $!\n";
+}
+
+# Connects to that socket, for which the other process may need some moments.
+sub begin {
+    my ($name) = @_;
+    for (1 .. ATTEMPTS) {
+        socket my $socket, AF_UNIX, SOCK_STREAM, 0 or die "socket: $!\n";
+        return 1 if connect $socket, address_of($name);
+        select undef, undef, undef, PAUSE_SECS;
+    }
+    return 0;
+}
+
+sub address_of { return pack 'S a*', AF_UNIX, "\0sandyard-workload-$_[0]" }
