@@ -35,7 +35,7 @@ import { processCapabilities } from '../../src/worker/drivers/oci/run/capabiliti
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { containerIdOf, type OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/run/runtime.ts'
-import { PIPE_FOLDER } from '../../src/worker/drivers/oci/exec/pipe-folder.ts'
+import { PIPE_FOLDER } from '../../src/worker/drivers/oci/run/pipe-folder.ts'
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
