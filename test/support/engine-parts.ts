@@ -24,6 +24,8 @@ export function enginePart(machine: string, name: string): EnginePart {
     },
     thaw: () => {
       signal('SIGCONT')
+      // nsenter, which started the part, stops itself when the part is stopped, and would wait for ever.
+      process.kill(parentOf(pidOf(`parts/${name}.pid`)), 'SIGCONT')
     },
     kill: () => {
       signal('SIGKILL')
@@ -33,4 +35,10 @@ export function enginePart(machine: string, name: string): EnginePart {
       spawn('nsenter', [...enter, join(machine, 'parts', `${name}.sh`)], { stdio: 'ignore', detached: true }).unref()
     },
   }
+}
+
+/** The process id of the parent of a process. */
+function parentOf(pid: number): number {
+  const status = readFileSync(`/proc/${String(pid)}/status`, 'utf8')
+  return Number(/^PPid:\s+(\d+)$/m.exec(status)?.[1])
 }

@@ -15,6 +15,7 @@ import { makeEmptyDatabase, makeTestDatabase, onServer, type TestDatabase } from
 import { waitUntil } from '../../support/wait.ts'
 
 const log = makeLog('silent')
+const OF_HOLDS = `where application_name = 'sandyard schema' and datname = current_database()`
 const OURS = join(import.meta.dirname, '..', '..', '..', 'migrations')
 
 describe('migrations', () => {
@@ -125,8 +126,10 @@ describe('migrations', () => {
   test('a process that lost its schema lock acquires it again, and stops if the schema was changed incompatibly', async () => {
     await migrate(home.url, dir, log)
     await using hold = await holdIt()
+    const before = await holders()
     await cutHolds()
-    await waitUntil(() => !hold.isHeld)
+    // It may be held again before anybody sees that it was lost, so the connection tells.
+    await waitUntil(async () => (await holders()).some((pid) => !before.includes(pid)))
     await waitUntil(() => hold.isHeld)
     assert.equal(hold.incompatible.aborted, false)
     await onServer(home.adminUrl, (admin) =>
@@ -169,12 +172,17 @@ describe('migrations', () => {
     return lockSchema({ connectionString: home.url, migrations: await readMigrations(dir), clock: systemClock, log })
   }
 
+  /** The connections of schema locks. */
+  async function holders(): Promise<readonly number[]> {
+    return onServer(home.adminUrl, async (admin) => {
+      const { rows } = await admin.query<{ pid: number }>(`select pid from pg_stat_activity ${OF_HOLDS}`)
+      return rows.map(({ pid }) => pid)
+    })
+  }
+
   async function cutHolds(): Promise<void> {
     await onServer(home.adminUrl, (admin) =>
-      admin.query(
-        `select pg_terminate_backend(pid) from pg_stat_activity
-          where application_name = 'sandyard schema' and datname = current_database()`,
-      ),
+      admin.query(`select pg_terminate_backend(pid) from pg_stat_activity ${OF_HOLDS}`),
     )
   }
 
