@@ -26,6 +26,7 @@ import {
   type PersistentVolumeClaim,
   type RunClaim,
 } from './claim.ts'
+import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-conditions.ts'
 import type { SandboxNamespaces } from './namespaces.ts'
 import { isOver, LABELS, type Pod } from './pod.ts'
 import type { Pods } from './pods.ts'
@@ -174,46 +175,6 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
     },
     openFiles: () => Promise.resolve(REFUSED_FILES),
   }
-}
-
-function claimsPath(namespace: string): string {
-  return `/api/v1/namespaces/${namespace}/persistentvolumeclaims`
-}
-
-async function requireClass(client: Pick<ApiClient, 'request'>, name: string): Promise<void> {
-  try {
-    await client.request('GET', `/apis/storage.k8s.io/v1/storageclasses/${encodeURIComponent(name)}`)
-  } catch (error) {
-    if (isApiError(error, 404))
-      throw new Error(`the cluster has no StorageClass ${name} (SANDYARD_KUBERNETES_VOLUME_CLASS)`, { cause: error })
-    if (isApiError(error, 403))
-      throw new Error(`the worker may not read the StorageClass ${name}: grant it get of storageclasses`, {
-        cause: error,
-      })
-    throw error
-  }
-}
-
-/** Asks the API server whether it would accept a claim. It stores nothing. */
-async function tryClaim(client: Pick<ApiClient, 'request'>, base: string, settings: ClaimSettings): Promise<void> {
-  const probe = makeClaim({ org_id: asId<OrgId>('probe'), volume_id: asId<VolumeId>('probe') }, settings)
-  try {
-    await client.request('POST', `${claimsPath(base)}?dryRun=All`, probe)
-  } catch (error) {
-    if (!isApiError(error, 400, 403, 422)) throw error
-    throw new Error(`the cluster refuses PersistentVolumeClaims in namespace ${base}: ${error.message}`, {
-      cause: error,
-    })
-  }
-}
-
-/** Throws if volumes are in namespaces that this mode doesn't use. Sandboxes would find empty ones instead. */
-function requireNamespaces(used: ReadonlySet<string>, { mode }: Pick<SandboxNamespaces, 'mode'>, base: string): void {
-  const other = [...used].find((namespace) => (mode === 'shared') !== (namespace === base))
-  if (other === undefined) return
-  throw new Error(
-    `this worker has volumes in namespace ${other}, which it does not use any more: set SANDYARD_KUBERNETES_NAMESPACES=${other === base ? 'shared' : 'organization'} as before`,
-  )
 }
 
 const refuse = (): Promise<never> =>

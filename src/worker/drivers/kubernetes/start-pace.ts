@@ -24,8 +24,8 @@ const GROWTH = 1.15
 const LONGEST_PAUSE_MS = 500
 
 /**
- * Makes a pace that follows what recent starts took. The kubelet reports a container up to a second after it runs, so that only an
- * attempt finds out earlier, and each attempt is a request to the API server and one to the kubelet.
+ * Makes a pace that follows what recent starts took. The kubelet reports a container up to a second after it runs, and only an attempt
+ * finds out earlier. Each attempt is a request to the API server and one to the kubelet.
  */
 export function makeStartPace(clock: Pick<Clock, 'monotonicMs'>): StartPace {
   let recent: readonly number[] = []
