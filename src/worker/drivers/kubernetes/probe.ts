@@ -2,6 +2,7 @@ import type { Ability } from '../../../domain/abilities.ts'
 import { isolationAbilities, type IsolationLevel } from '../../../domain/isolation.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
+import { parseQuantity } from '../../kubernetes/quantity.ts'
 import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 import type { Probe } from '../driver.ts'
 import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
@@ -118,15 +119,4 @@ async function listIfAllowed<Item>(client: Pick<ApiClient, 'request'>, path: str
     if (isApiError(error, 401, 403)) return null
     throw error
   }
-}
-
-const UNITS: Readonly<Record<string, number>> = {
-  '': 1, n: 1e-9, u: 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50,
-} // prettier-ignore
-
-/** Parses a quantity of Kubernetes, such as `500m`, `2` or `16Gi`. Null for another text. */
-export function parseQuantity(text: string | undefined): number | null {
-  const [, number = '', unit = ''] = /^(\d+(?:\.\d+)?)([a-zA-Z]*)$/.exec(text ?? '') ?? []
-  const factor = UNITS[unit]
-  return number === '' || factor === undefined ? null : Number(number) * factor
 }

@@ -8,7 +8,7 @@ import { after, before, test } from 'node:test'
 import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../../../src/worker/drivers/oci/context.ts'
 import { collectFiles, makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
-import { fillStatus, makeFillContainers } from '../../../../src/worker/drivers/kubernetes/fill-container.ts'
+import { fillStatus, makeFillContainers } from '../../../../src/worker/drivers/kubernetes/spec/fill-container.ts'
 import type { Pod } from '../../../../src/worker/drivers/kubernetes/pod.ts'
 import { waitUntil } from '../../../support/wait.ts'
 

@@ -12,8 +12,12 @@ import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { asId, type OrgId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { ExecFailure, type Guest, type GuestExec } from '../../../../src/worker/channel/guest.ts'
 import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
-import { AgentRefusal, openAgentLink, type AgentLink } from '../../../../src/worker/drivers/kubernetes/agent-link.ts'
-import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/pod-guest.ts'
+import {
+  AgentRefusal,
+  openAgentLink,
+  type AgentLink,
+} from '../../../../src/worker/drivers/kubernetes/link/agent-link.ts'
+import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/link/pod-guest.ts'
 import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { waitUntil } from '../../../support/wait.ts'
 

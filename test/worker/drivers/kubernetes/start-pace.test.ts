@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { makeStartPace } from '../../../../src/worker/drivers/kubernetes/start-pace.ts'
+import { makeStartPace } from '../../../../src/worker/drivers/kubernetes/link/start-pace.ts'
 
 test('the first attempt comes shortly before the fastest of recent starts, and later ones become rare', () => {
   let nowMs = 0

@@ -3,7 +3,10 @@ import { after, before, beforeEach, test } from 'node:test'
 import { asId, type OrgId } from '../../../../src/domain/ids.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { makeApiClient, type ApiClient } from '../../../../src/worker/kubernetes/api-client.ts'
-import { makeObjectsQuota, sweepNamespaces } from '../../../../src/worker/drivers/kubernetes/sweep-namespaces.ts'
+import {
+  makeObjectsQuota,
+  sweepNamespaces,
+} from '../../../../src/worker/drivers/kubernetes/namespaces/sweep-namespaces.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import type { FakeObject } from '../../../support/fake-kubernetes.ts'
 import { makeFakeKubernetes, type FakeKubernetes } from '../../../support/kubernetes-driver.ts'

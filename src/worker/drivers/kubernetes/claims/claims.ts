@@ -5,18 +5,18 @@
  */
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { DesiredRun, StorageReport } from '../../../contract/workers/worker-protocol.ts'
-import { VolumeFileError, type VolumeFiles } from '../../../contract/volumes/volume-protocol.ts'
-import { asId, type OrgId, type VolumeId } from '../../../domain/ids.ts'
-import type { Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { isApiError } from '../../kubernetes/api-error.ts'
-import { createObject } from '../../kubernetes/objects.ts'
-import { persistRequest } from '../../kubernetes/persist-request.ts'
-import { StartError } from '../../start-error.ts'
-import type { VolumeKey } from '../../volumes/volume-storage.ts'
-import type { DriverVolumes } from '../driver.ts'
+import type { DesiredRun, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
+import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import type { Log } from '../../../../lib/log.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { isApiError } from '../../../kubernetes/api-error.ts'
+import { createObject } from '../../../kubernetes/objects.ts'
+import { persistRequest } from '../../../kubernetes/persist-request.ts'
+import { StartError } from '../../../start-error.ts'
+import type { VolumeKey } from '../../../volumes/volume-storage.ts'
+import type { DriverVolumes } from '../../driver.ts'
 import {
   claimNameOf,
   makeClaim,
@@ -25,12 +25,12 @@ import {
   type ClaimSettings,
   type PersistentVolumeClaim,
   type RunClaim,
-} from './claim.ts'
+} from '../claim.ts'
 import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-conditions.ts'
-import type { SandboxNamespaces } from './namespaces.ts'
-import { isOver, LABELS, type Pod } from './pod.ts'
-import type { Pods } from './pods.ts'
-import { parseQuantity } from './probe.ts'
+import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
+import { isOver, LABELS, type Pod } from '../pod.ts'
+import type { Pods } from '../pods.ts'
+import { parseQuantity } from '../../../kubernetes/quantity.ts'
 
 /** The volumes of the worker. */
 export type Claims = DriverVolumes & {

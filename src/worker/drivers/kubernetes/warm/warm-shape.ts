@@ -1,7 +1,7 @@
-import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import { LABELS } from './pod.ts'
-import { makePod, type PodSettings } from './pod-spec.ts'
-import { StartError } from '../../start-error.ts'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import { LABELS } from '../pod.ts'
+import { makePod, type PodSettings } from '../spec/pod-spec.ts'
+import { StartError } from '../../../start-error.ts'
 
 /** What all runs have in common that may take the same warm Pod. */
 export type WarmShape = {

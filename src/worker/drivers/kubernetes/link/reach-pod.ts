@@ -1,8 +1,8 @@
-import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import { AgentRefusal } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
-import { sandboxStatus, type Pod, type PodName } from './pod.ts'
-import type { Pods } from './pods.ts'
+import { sandboxStatus, type Pod, type PodName } from '../pod.ts'
+import type { Pods } from '../pods.ts'
 import type { StartAttempts, StartPace } from './start-pace.ts'
 
 type ReachDeps = {

@@ -1,10 +1,10 @@
 import { posix } from 'node:path'
-import { toolCommand } from '../../../contract/workers/guest-tools.ts'
-import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
-import { awaitAnswer } from '../../../lib/await-answer.ts'
-import { makeFilesClient } from '../../channel/files-client.ts'
-import { FileFailure, MAX_PIECE_BYTES, type GuestFiles, type OpenOptions } from '../../channel/guest-files.ts'
-import { StartError } from '../../start-error.ts'
+import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import type { Patch, SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { awaitAnswer } from '../../../../lib/await-answer.ts'
+import { makeFilesClient } from '../../../channel/files-client.ts'
+import { FileFailure, MAX_PIECE_BYTES, type GuestFiles, type OpenOptions } from '../../../channel/guest-files.ts'
+import { StartError } from '../../../start-error.ts'
 import type { AgentLink, AgentStart } from './agent-link.ts'
 
 /** The sandbox of a run that starts, reached but not used yet. */

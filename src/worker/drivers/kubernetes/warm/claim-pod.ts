@@ -1,11 +1,11 @@
-import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import type { Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { isApiError } from '../../kubernetes/api-error.ts'
-import { persistRequest } from '../../kubernetes/persist-request.ts'
-import { StartError } from '../../start-error.ts'
-import { isOver, LABELS, type Pod, type PodName } from './pod.ts'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import type { Log } from '../../../../lib/log.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { isApiError } from '../../../kubernetes/api-error.ts'
+import { persistRequest } from '../../../kubernetes/persist-request.ts'
+import { StartError } from '../../../start-error.ts'
+import { isOver, LABELS, type Pod, type PodName } from '../pod.ts'
 
 type ClaimDeps = {
   readonly client: Pick<ApiClient, 'request'>

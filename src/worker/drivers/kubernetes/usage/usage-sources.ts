@@ -1,7 +1,7 @@
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { isApiError } from '../../kubernetes/api-error.ts'
-import { SANDBOX_CONTAINER, type Pod } from './pod.ts'
-import { parseQuantity } from './probe.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { isApiError } from '../../../kubernetes/api-error.ts'
+import { SANDBOX_CONTAINER, type Pod } from '../pod.ts'
+import { parseQuantity } from '../../../kubernetes/quantity.ts'
 
 /** What a Pod's sandbox uses, as its cluster says. */
 export type PodUse = {

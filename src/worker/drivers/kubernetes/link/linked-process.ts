@@ -1,5 +1,5 @@
 import { Readable, Writable } from 'node:stream'
-import type { GuestProcess } from '../../channel/guest.ts'
+import type { GuestProcess } from '../../../channel/guest.ts'
 
 /** A process that the agent in a sandbox started, as the messages about it change it. */
 export type LinkedProcess = {

@@ -1,5 +1,5 @@
-import type { SandboxSpec } from '../../../domain/spec/spec.ts'
-import { StartError } from '../../start-error.ts'
+import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { StartError } from '../../../start-error.ts'
 
 /** The variable of a container with the limits of its processes. `perl/guest/limits.pl` takes it out of their environment. */
 const VARIABLE = 'SANDYARD_RLIMITS'

@@ -1,4 +1,4 @@
-import type { Clock } from '../../../lib/clock.ts'
+import type { Clock } from '../../../../lib/clock.ts'
 
 /** When to try to reach a Pod that starts. */
 export type StartPace = {

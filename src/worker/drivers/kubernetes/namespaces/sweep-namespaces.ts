@@ -1,11 +1,11 @@
-import type { OrgId } from '../../../domain/ids.ts'
-import type { Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { isApiError } from '../../kubernetes/api-error.ts'
-import { applyObject } from '../../kubernetes/objects.ts'
+import type { OrgId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import type { Log } from '../../../../lib/log.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { isApiError } from '../../../kubernetes/api-error.ts'
+import { applyObject } from '../../../kubernetes/objects.ts'
 import { makeNamespace, orgNamespaceName, type NamespacedObject } from './org-namespace.ts'
-import { LABELS } from './pod.ts'
+import { LABELS } from '../pod.ts'
 
 type SweepDeps = {
   readonly client: Pick<ApiClient, 'request'>

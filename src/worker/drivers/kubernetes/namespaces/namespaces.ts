@@ -1,17 +1,17 @@
-import type { Capacity, DesiredRun, OrgLimits } from '../../../contract/workers/worker-protocol.ts'
-import type { OrgId } from '../../../domain/ids.ts'
-import type { Clock } from '../../../lib/clock.ts'
-import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
-import type { Log } from '../../../lib/log.ts'
-import { repeat } from '../../../lib/repeat.ts'
-import { findMissingRights, readOwnUser, type Right } from '../../kubernetes/access-review.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { ApiError, isApiError } from '../../kubernetes/api-error.ts'
-import { applyObject, createObject } from '../../kubernetes/objects.ts'
-import { persistRequest } from '../../kubernetes/persist-request.ts'
+import type { Capacity, DesiredRun, OrgLimits } from '../../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import { makeKeyedMutex } from '../../../../lib/keyed-mutex.ts'
+import type { Log } from '../../../../lib/log.ts'
+import { repeat } from '../../../../lib/repeat.ts'
+import { findMissingRights, readOwnUser, type Right } from '../../../kubernetes/access-review.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { ApiError, isApiError } from '../../../kubernetes/api-error.ts'
+import { applyObject, createObject } from '../../../kubernetes/objects.ts'
+import { persistRequest } from '../../../kubernetes/persist-request.ts'
 import { makeObjectsQuota, REFRESH_MS, sweepNamespaces, touchNamespace } from './sweep-namespaces.ts'
-import { StartError } from '../../start-error.ts'
-import type { ClaimSettings } from './claim.ts'
+import { StartError } from '../../../start-error.ts'
+import type { ClaimSettings } from '../claim.ts'
 import {
   makeBounds,
   makeNamespace,
@@ -20,7 +20,7 @@ import {
   SANDBOXES_ROLE,
   type NamespacedObject,
 } from './org-namespace.ts'
-import { LABELS } from './pod.ts'
+import { LABELS } from '../pod.ts'
 
 /** Who shares a namespace: all organizations of the worker (`shared`), or nobody (`organization`). */
 export type NamespaceMode = 'shared' | 'organization'

@@ -1,5 +1,5 @@
-import { toolCommand } from '../../../contract/workers/guest-tools.ts'
-import type { ContainerStatus, Pod } from './pod.ts'
+import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import type { ContainerStatus, Pod } from '../pod.ts'
 
 /** The container that puts the toolbox and the scripts into the volumes of a Pod. */
 const FILL_CONTAINER = 'fill'

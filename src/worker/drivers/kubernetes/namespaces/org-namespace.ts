@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
-import type { Capacity, OrgLimits } from '../../../contract/workers/worker-protocol.ts'
-import type { OrgId } from '../../../domain/ids.ts'
-import { VOLUMES_MAX } from '../../../domain/volumes/volume.ts'
-import type { ClaimSettings } from './claim.ts'
-import { LABELS } from './pod.ts'
+import type { Capacity, OrgLimits } from '../../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../../domain/ids.ts'
+import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
+import type { ClaimSettings } from '../claim.ts'
+import { LABELS } from '../pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
 export const SANDBOXES_ROLE = 'sandyard-sandboxes'

@@ -1,9 +1,9 @@
 // What must hold before a worker makes claims.
-import { asId, type OrgId, type VolumeId } from '../../../domain/ids.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { isApiError } from '../../kubernetes/api-error.ts'
-import { makeClaim, type ClaimSettings } from './claim.ts'
-import type { SandboxNamespaces } from './namespaces.ts'
+import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { isApiError } from '../../../kubernetes/api-error.ts'
+import { makeClaim, type ClaimSettings } from '../claim.ts'
+import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
 
 /** The path of the claims of a namespace. */
 export function claimsPath(namespace: string): string {

@@ -1,6 +1,6 @@
 import { posix } from 'node:path'
-import type { NamedMount, SandboxSpec, TmpfsMount } from '../../../domain/spec/spec.ts'
-import { StartError } from '../../start-error.ts'
+import type { NamedMount, SandboxSpec, TmpfsMount } from '../../../../domain/spec/spec.ts'
+import { StartError } from '../../../start-error.ts'
 
 /** The folder of the worker's own files in a sandbox. */
 const OWN_FOLDER = '/.msb'

@@ -1,8 +1,8 @@
-import { toolCommand } from '../../../contract/workers/guest-tools.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import { execInPod } from '../../kubernetes/exec-stream.ts'
+import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { execInPod } from '../../../kubernetes/exec-stream.ts'
 import { AgentRefusal, openAgentLink, type AgentLink } from './agent-link.ts'
-import { SANDBOX_CONTAINER, type PodName } from './pod.ts'
+import { SANDBOX_CONTAINER, type PodName } from '../pod.ts'
 
 /** The connections to the agents in Pods: at most one for each Pod, made at the first use and after a loss. */
 export type AgentLinks = {

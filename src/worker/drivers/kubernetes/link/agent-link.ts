@@ -1,7 +1,7 @@
 import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
-import { ExecFailure, type GuestProcess } from '../../channel/guest.ts'
-import { encodeLimits } from './pod-limits.ts'
+import { ExecFailure, type GuestProcess } from '../../../channel/guest.ts'
+import { encodeLimits } from '../spec/pod-limits.ts'
 import { makeLinkedProcess, type LinkedProcess } from './linked-process.ts'
 
 /** A process to start by `guest/agent.pl`. */

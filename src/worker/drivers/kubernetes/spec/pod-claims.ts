@@ -1,6 +1,6 @@
-import type { SandboxSpec } from '../../../domain/spec/spec.ts'
-import { StartError } from '../../start-error.ts'
-import { CLAIM_GROUP, volumeLabel, type RunClaim } from './claim.ts'
+import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { StartError } from '../../../start-error.ts'
+import { CLAIM_GROUP, volumeLabel, type RunClaim } from '../claim.ts'
 import { mountPathOf } from './pod-tmpfs.ts'
 
 /** What a Pod has because its sandbox mounts volumes. All empty without such mounts. */

@@ -1,9 +1,9 @@
-import type { Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
-import { repeat } from '../../../lib/repeat.ts'
-import type { ApiClient } from '../../kubernetes/api-client.ts'
-import type { Meter } from '../../metrics/meter.ts'
-import type { Pod } from './pod.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import type { Log } from '../../../../lib/log.ts'
+import { repeat } from '../../../../lib/repeat.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import type { Meter } from '../../../metrics/meter.ts'
+import type { Pod } from '../pod.ts'
 import { usageSources, type PodUse, type UsageSource } from './usage-sources.ts'
 
 /** What the Pods of this worker use. It asks the cluster while meters are open, and asks for all Pods of a node at once. */

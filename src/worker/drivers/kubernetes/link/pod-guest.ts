@@ -1,11 +1,11 @@
 import { constants } from 'node:os'
-import { TOOLS_FOLDER, toolCommand } from '../../../contract/workers/guest-tools.ts'
-import type { OrgId, SandboxId } from '../../../domain/ids.ts'
-import { ExecFailure, type Guest, type GuestProcess } from '../../channel/guest.ts'
-import { makeFilesClient } from '../../channel/files-client.ts'
-import { FileFailure } from '../../channel/guest-files.ts'
-import { SessionLimitReached, type SessionPermits } from '../../channel/session-permits.ts'
-import { connectByProcess } from '../shared/tcp-stream.ts'
+import { TOOLS_FOLDER, toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import type { OrgId, SandboxId } from '../../../../domain/ids.ts'
+import { ExecFailure, type Guest, type GuestProcess } from '../../../channel/guest.ts'
+import { makeFilesClient } from '../../../channel/files-client.ts'
+import { FileFailure } from '../../../channel/guest-files.ts'
+import { SessionLimitReached, type SessionPermits } from '../../../channel/session-permits.ts'
+import { connectByProcess } from '../../shared/tcp-stream.ts'
 import type { AgentLink, AgentStart } from './agent-link.ts'
 
 type PodGuestInput = {
