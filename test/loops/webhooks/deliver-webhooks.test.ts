@@ -71,8 +71,10 @@ test('a webhook gets the events after its creation that match its filters, once 
 test('a failing delivery holds back its own sandbox and no other, and a slow endpoint delays no other', async (t) => {
   const [bad, good] = [randomUUID(), randomUUID()]
   let isBroken = true
+  const release = Promise.withResolvers<void>()
+  t.after(release.resolve) // the receiver closes when its replies are sent
   const { world, receiver } = await open(t, async ({ sandbox_id, path }) => {
-    if (path === '/slow') await systemClock.sleep(3_000)
+    if (path === '/slow') await release.promise
     return { status: isBroken && sandbox_id === bad ? 500 : 200, body: 'why not' }
   })
   await world.add(receiver, '/slow')
@@ -80,7 +82,9 @@ test('a failing delivery holds back its own sandbox and no other, and a slow end
   world.deliver()
   for (const sandbox of [bad, good])
     for (let n = 0; n < 10; n++) await world.record(sandbox, `${sandbox === bad ? 'bad' : 'good'}-${String(n)}`)
-  await waitUntil(() => names(receiver).length === 10, 2_500)
+  await waitUntil(() => names(receiver).length === 10)
+  assert.deepEqual(names(receiver, '/slow'), [])
+  release.resolve()
   assert.deepEqual(
     names(receiver),
     Array.from({ length: 10 }, (_, n) => `good-${String(n)}`),
