@@ -72,7 +72,7 @@ test('a failing delivery holds back its own sandbox and no other, and a slow end
   const [bad, good] = [randomUUID(), randomUUID()]
   let isBroken = true
   const release = Promise.withResolvers<void>()
-  t.after(release.resolve) // the receiver closes when its replies are sent
+  t.after(() => release.resolve()) // the receiver closes when its replies are sent
   const { world, receiver } = await open(t, async ({ sandbox_id, path }) => {
     if (path === '/slow') await release.promise
     return { status: isBroken && sandbox_id === bad ? 500 : 200, body: 'why not' }
