@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -73,4 +73,46 @@ test('image list, inspect and prune show sizes and what uses an image, and free 
     /^0 layers were deleted/,
     'another process may be about to use a new layer',
   )
+})
+
+test('with the driver kubernetes, the same commands manage the images that are served to its cluster', async (t) => {
+  const root = mkdtempSync(join(tmpdir(), 'sandyard-served-'))
+  t.after(() => {
+    rmSync(root, { recursive: true })
+  })
+  const env = { SANDYARD_DATA_DIR: join(root, 'data'), SANDYARD_DRIVER: 'kubernetes' }
+  const run = (line: string): ReturnType<typeof runProgram> => runProgram(line.split(' '), env)
+  const printed = async (line: string): Promise<string> => {
+    const { code, output } = await run(line)
+    assert.equal(code, 0, `${line}: ${output}`)
+    return output
+  }
+  const rows = async (): Promise<readonly (readonly string[])[]> =>
+    (await printed('image list')).split('\n').map((line) => line.split('\t'))
+  const blobs = join(root, 'data/kubernetes/registry/images/blobs')
+
+  const base = [{ path: 'base', content: 'b'.repeat(3_000_000) }]
+  const image = await makeTestImage({ layers: [base], compression: 'plain' })
+  await writeLayout(image, join(root, 'base'))
+  assert.deepEqual(await rows(), [['REFERENCE', 'SIZE', 'LOADED', 'DIGEST'], ['']])
+  assert.equal(await printed(`image load ${join(root, 'base')} localhost/base`), `localhost/base ${image.digest}\n`)
+  const [, [reference, size, , digest] = []] = await rows()
+  assert.deepEqual([reference, size, digest], ['localhost/base:latest', '3 MiB', image.digest])
+  const facts = JSON.parse(await printed('image inspect localhost/base')) as Record<string, unknown>
+  assert.equal(facts['origin'], 'loaded')
+  assert.deepEqual(
+    (facts['blobs'] as readonly { readonly digest: string }[]).map((blob) => blob.digest).toSorted(),
+    [...image.blobs.keys()].toSorted(),
+  )
+
+  assert.equal(await printed('image remove localhost/base'), 'localhost/base is removed; 0 files of images were deleted\n')
+  for (const line of ['image inspect localhost/base', 'image remove localhost/base']) {
+    const { code, output } = await run(line)
+    assert.equal(code, 1)
+    assert.match(output, /there is no image 'localhost\/base' here/)
+  }
+  const past = new Date(Date.now() - 3_600_000)
+  for (const blob of readdirSync(blobs)) utimesSync(join(blobs, blob), past, past)
+  assert.equal(await printed('image prune'), '3 files of images were deleted\n')
+  assert.deepEqual(readdirSync(blobs), [])
 })

@@ -12,7 +12,7 @@ import { openRegistryServer } from '../../worker/registry/registry-server.ts'
 import { printStatus } from '../print-status.ts'
 import { openTransport } from '../server/transport.ts'
 import { readRegistryCertificate } from './registry-certificate.ts'
-import { imageLimits } from './worker-storage.ts'
+import { diskReserve, imageLimits, storeBytesOf } from './worker-storage.ts'
 
 /** Whether images of this installation are kept to be served to a cluster: its worker unpacks none. */
 export function servesImages({ driver }: Pick<Config, 'driver'>): boolean {
@@ -23,7 +23,16 @@ export function servesImages({ driver }: Pick<Config, 'driver'>): boolean {
 export async function openServedStore(config: Config, log: Log): Promise<LoadedImages> {
   const { defaultRegistry } = config
   const dir = join(registryFolder(config), 'images')
-  return await openLoadedImages({ dir, limits: imageLimits(config), defaultRegistry, clock: systemClock, log })
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  return await openLoadedImages({
+    dir,
+    limits: imageLimits(config),
+    storeBytes: await storeBytesOf(config, dir),
+    reserve: diskReserve(config),
+    defaultRegistry,
+    clock: systemClock,
+    log,
+  })
 }
 
 function registryFolder({ dataDir }: Pick<Config, 'dataDir'>): string {

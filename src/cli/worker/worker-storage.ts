@@ -38,7 +38,7 @@ export async function openImages(config: Config, log: Log): Promise<ImageStore> 
   await mkdir(dir, { recursive: true, mode: 0o700 })
   return openImageStore({
     dir,
-    storeBytes: config.imageStoreGib === null ? await defaultStoreBytes(dir) : config.imageStoreGib * 1024 ** 3,
+    storeBytes: await storeBytesOf(config, dir),
     reserve: diskReserve(config),
     readLayersInUse: () => readSandboxLayers(config),
     uidShift: UID_SHIFT,
@@ -88,7 +88,9 @@ export function diskReserve(config: Config): DiskReserve {
 /** The share of the file system that images may take if no setting says otherwise. */
 const STORE_SHARE = 1 / 4
 
-async function defaultStoreBytes(dir: string): Promise<number> {
+/** The most that all images in a folder may have together. */
+export async function storeBytesOf({ imageStoreGib }: Pick<Config, 'imageStoreGib'>, dir: string): Promise<number> {
+  if (imageStoreGib !== null) return imageStoreGib * 1024 ** 3
   const { blocks, bsize } = await statfs(dir)
   return blocks * bsize * STORE_SHARE
 }

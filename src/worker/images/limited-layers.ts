@@ -40,6 +40,7 @@ export async function openLimitedLayers(
     sizes,
     reserve,
     evict: (isShort) => evictImages({ records, layers, readLayersInUse, log }, isShort),
+    words: { undone: 'the image was not pulled', kept: 'the other images in it are in use' },
   })
   const layers = await openLayerStore({ ...input, dir: layersDir, proofsDir: join(dir, 'proofs'), sizes, space })
   return { layers, space }

@@ -2,15 +2,15 @@ import { StartError } from '../start-error.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
 import type { LayerSizes } from './layer-sizes.ts'
 
-/** The space of the image store: what its layers take, and what pulls in progress have unpacked so far. */
+/** The space of an image store: what its layers take, and what pulls or loads in progress have written so far. */
 export type StoreSpace = {
-  /** Begins to count a layer that is being unpacked. */
+  /** Begins to count a layer that is being written. */
   claim(): SpaceClaim
   /** Evicts images until the store is within its limit, or until nothing more can go. */
   trim(): Promise<void>
 }
 
-/** The space of one layer that is being unpacked. */
+/** The space of one layer that is being written. */
 export type SpaceClaim = {
   bytes(): number
   add(bytes: number): void
@@ -27,18 +27,20 @@ export type SpaceClaim = {
 type StoreSpaceInput = {
   /** The limit of the store. */
   readonly limitBytes: number
-  readonly sizes: LayerSizes
+  readonly sizes: Pick<LayerSizes, 'total'>
   readonly reserve: DiskReserve
   /** Deletes images until `isShort` resolves with false. */
   readonly evict: (isShort: () => Promise<boolean>) => Promise<void>
+  /** What did not happen, and why nothing more can go: parts of the refusals. */
+  readonly words: { readonly undone: string; readonly kept: string }
 }
 
-/** How much may be unpacked between two checks. The store may exceed its limit by this much for each layer in progress. */
+/** How much may be written between two checks. The store may exceed its limit by this much for each layer in progress. */
 const STEP_BYTES = 8 * 1024 * 1024
 const GIB = 1024 ** 3
 
 /** Makes the space of a store. */
-export function makeStoreSpace({ limitBytes, sizes, reserve, evict }: StoreSpaceInput): StoreSpace {
+export function makeStoreSpace({ limitBytes, sizes, reserve, evict, words }: StoreSpaceInput): StoreSpace {
   let claimedBytes = 0
   let making: Promise<void> | null = null
 
@@ -56,11 +58,11 @@ export function makeStoreSpace({ limitBytes, sizes, reserve, evict }: StoreSpace
 
   async function require(): Promise<void> {
     await makeRoom()
-    await reserve.require('the image was not pulled')
+    await reserve.require(words.undone)
     if (!(await isOverLimit())) return
     throw new StartError(
       'disk',
-      `the image store of this worker is full: it holds at most ${(limitBytes / GIB).toFixed(1)} GiB (SANDYARD_IMAGE_STORE_GIB), and the other images in it are in use`,
+      `the image store of this worker is full: it holds at most ${(limitBytes / GIB).toFixed(1)} GiB (SANDYARD_IMAGE_STORE_GIB), and ${words.kept}`,
     )
   }
 

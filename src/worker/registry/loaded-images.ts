@@ -11,6 +11,8 @@ import type { ImageLimits } from '../images/image.ts'
 import { hostArchitecture, parseManifest, type Descriptor } from '../images/manifest.ts'
 import type { ImageSource } from '../images/source.ts'
 import { openTempFolders } from '../images/temp-folders.ts'
+import { makeStoreSpace } from '../images/store-space.ts'
+import type { DiskReserve } from '../disk-reserve.ts'
 import { StartError } from '../start-error.ts'
 import { storeBlobs } from './store-blobs.ts'
 
@@ -43,6 +45,9 @@ type LoadedImagesDeps = {
   /** The folder of the store, created when missing. */
   readonly dir: string
   readonly limits: ImageLimits
+  /** The most that all blobs may have together. */
+  readonly storeBytes: number
+  readonly reserve: DiskReserve
   /** The registry of references that name none. */
   readonly defaultRegistry: string
   readonly clock: Clock
@@ -54,20 +59,54 @@ const PRUNE_GRACE_MS = 10 * 60_000
 
 /** Opens the store, and deletes the unfinished work of processes that died. */
 export async function openLoadedImages(deps: LoadedImagesDeps): Promise<LoadedImages> {
-  const { dir, limits, defaultRegistry, clock, log } = deps
+  const { dir, limits, storeBytes, reserve, defaultRegistry, clock, log } = deps
   const blobsDir = join(dir, 'blobs')
   await mkdir(blobsDir, { recursive: true, mode: 0o700 })
   const temp = await openTempFolders(join(dir, 'tmp'), log)
   const records = await openImageRecords(join(dir, 'images'), { temp, clock })
   const pathOf = (digest: string): string => join(blobsDir, digest.slice('sha256:'.length))
 
+  const prune = async (): Promise<number> => {
+    const kept = new Set<string>()
+    for (const { digest } of await records.list())
+      for (const blob of [digest, ...((await readManifest(digest))?.blobs ?? []).map((one) => one.digest)])
+        kept.add(pathOf(blob))
+    let deleted = 0
+    for (const path of (await readdir(blobsDir)).map((name) => join(blobsDir, name))) {
+      const found = kept.has(path) ? null : await statOrNull(path)
+      if (found === null || clock.now().getTime() - found.mtimeMs < PRUNE_GRACE_MS) continue
+      await rm(path, { force: true })
+      deleted += 1
+    }
+    return deleted
+  }
+  const space = makeStoreSpace({
+    limitBytes: storeBytes,
+    sizes: {
+      async total() {
+        let bytes = 0
+        for (const name of await readdir(blobsDir)) bytes += (await statOrNull(join(blobsDir, name)))?.size ?? 0
+        return bytes
+      },
+    },
+    reserve,
+    evict: async () => void (await prune()),
+    words: {
+      undone: 'the image was not loaded',
+      kept: 'loaded images stay until `sandyard image remove` removes them',
+    },
+  })
   const parse = (requested: string): ImageReference => {
     const parsed = parseImageReference(requested, defaultRegistry)
     if (!parsed.ok) throw new StartError('image', parsed.problem)
     return parsed.reference
   }
   const install = async (source: ImageSource, reference: string, folder: string, signal: AbortSignal) => {
-    const digest = await storeBlobs(source, { name: reference, folder, pathOf, limits, signal })
+    const claim = space.claim()
+    const options = { name: reference, folder, pathOf, limits, claim, signal }
+    const digest = await storeBlobs(source, options).finally(() => {
+      claim.release()
+    })
     const { labels, config, diffIds } = source.configDocument
     const record: ImageRecord = {
       reference,
@@ -111,20 +150,7 @@ export async function openLoadedImages(deps: LoadedImagesDeps): Promise<LoadedIm
         return await load(folder, reference, folder, signal)
       }),
     remove: async (reference) => records.remove(canonicalReference(parse(reference))),
-    async prune() {
-      const kept = new Set<string>()
-      for (const { digest } of await records.list())
-        for (const blob of [digest, ...((await readManifest(digest))?.blobs ?? []).map((one) => one.digest)])
-          kept.add(pathOf(blob))
-      let deleted = 0
-      for (const path of (await readdir(blobsDir)).map((name) => join(blobsDir, name))) {
-        const found = kept.has(path) ? null : await statOrNull(path)
-        if (found === null || clock.now().getTime() - found.mtimeMs < PRUNE_GRACE_MS) continue
-        await rm(path, { force: true })
-        deleted += 1
-      }
-      return deleted
-    },
+    prune,
     readManifest,
     async findBlob(digest) {
       try {

@@ -7,6 +7,7 @@ import { decompress } from '../images/blob.ts'
 import { makeImageBudget, type LayerBudget } from '../images/image-budget.ts'
 import type { ImageLimits } from '../images/image.ts'
 import type { ImageSource } from '../images/source.ts'
+import type { SpaceClaim } from '../images/store-space.ts'
 import { StartError } from '../start-error.ts'
 
 type StoreOptions = {
@@ -17,6 +18,8 @@ type StoreOptions = {
   /** The path of a blob by its digest. A file there is complete, because it gets its name by a rename. */
   readonly pathOf: (digest: string) => string
   readonly limits: ImageLimits
+  /** Counts the blob that is being written. */
+  readonly claim: SpaceClaim
   readonly signal: AbortSignal
 }
 
@@ -76,7 +79,7 @@ async function storeDocument(bytes: Buffer, mediaType: string, options: StoreOpt
 
 async function storeBlob(
   chunks: AsyncIterable<Buffer> | Iterable<Buffer>,
-  { folder, pathOf, signal }: StoreOptions,
+  { folder, pathOf, claim, signal }: StoreOptions,
 ): Promise<Omit<StoredBlob, 'mediaType'>> {
   const written = join(folder, 'blob')
   const hash = createHash('sha256')
@@ -87,8 +90,11 @@ async function storeBlob(
       signal.throwIfAborted()
       hash.update(chunk)
       size += chunk.length
+      claim.add(chunk.length)
+      await claim.check()
       await file.writeFile(chunk)
     }
+    await claim.require()
     await file.sync()
   } finally {
     await file.close()
@@ -96,6 +102,7 @@ async function storeBlob(
   const digest = `sha256:${hash.digest('hex')}`
   const path = pathOf(digest)
   await rename(written, path) // the same content replaces itself, and counts as new for `prune`
+  claim.release() // it counts among the stored ones now
   return { digest, size }
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { mkdir, readFile, rm, utimes, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises'
 import type { IncomingMessage } from 'node:http'
 import { request } from 'node:https'
 import type { Socket } from 'node:net'
@@ -8,6 +8,7 @@ import { buffer } from 'node:stream/consumers'
 import { before, test, type TestContext } from 'node:test'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
+import { NO_DISK_RESERVE } from '../../../src/worker/disk-reserve.ts'
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from '../../../src/worker/images/image.ts'
 import { openLoadedImages, type LoadedImages } from '../../../src/worker/registry/loaded-images.ts'
 import { makePullAccess } from '../../../src/worker/registry/pull-access.ts'
@@ -44,13 +45,19 @@ type Ask = {
 }
 type Answer = { readonly status: number; readonly headers: IncomingMessage['headers']; readonly body: Buffer }
 
-async function openWorld(t: TestContext, limits: Partial<ImageLimits> = {}): Promise<World> {
+async function openWorld(
+  t: TestContext,
+  limits: Partial<ImageLimits> = {},
+  storeBytes = Number.POSITIVE_INFINITY,
+): Promise<World> {
   const folder = await makeFolder(t)
   const dir = join(folder, 'store')
   const log = makeLog('silent')
   const images = await openLoadedImages({
     dir,
     limits: { ...DEFAULT_IMAGE_LIMITS, ...limits },
+    storeBytes,
+    reserve: NO_DISK_RESERVE,
     defaultRegistry: 'registry.example',
     clock: systemClock,
     log,
@@ -183,6 +190,22 @@ test('an image whose layer is not what its configuration says, or beyond a limit
   const large = await makeTestImage({ layers: [[{ path: 'a', content: 'a'.repeat(500_000) }]], compression: 'gzip' })
   await assert.rejects(load(large, 'localhost/large'), /is larger than 400000 bytes/)
   assert.deepEqual(await images.list(), [])
+})
+
+test('an image beyond the limit of the store is refused, until blobs that no image has make space for it', async (t) => {
+  const { load, images, ask, dir } = await openWorld(t, {}, 400_000)
+  const plain = (content: string): Promise<TestImage> =>
+    makeTestImage({ layers: [[{ path: 'file', content: content.repeat(300_000) }]], compression: 'plain' })
+  const [first, second] = [await plain('a'), await plain('b')]
+  await load(first, 'localhost/first')
+  await assert.rejects(load(second, 'localhost/second'), /holds at most 0\.0 GiB .*`sandyard image remove`/)
+  assert.equal((await ask('/v2/localhost/first/manifests/latest', { as: 'localhost/first' })).status, 200)
+  assert.equal(await images.inspect('localhost/second'), null)
+  await images.remove('localhost/first')
+  const past = new Date(Date.now() - 3_600_000)
+  for (const blob of await readdir(join(dir, 'blobs'))) await utimes(join(dir, 'blobs', blob), past, past)
+  await load(second, 'localhost/second')
+  assert.deepEqual((await readdir(join(dir, 'tmp'))).length, 0)
 })
 
 test('a removed image is served no longer, and prune deletes the blobs that no other image has', async (t) => {

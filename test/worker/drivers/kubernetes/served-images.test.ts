@@ -6,6 +6,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { makeServedImages } from '../../../../src/worker/drivers/kubernetes/served-images.ts'
+import { NO_DISK_RESERVE } from '../../../../src/worker/disk-reserve.ts'
 import { DEFAULT_IMAGE_LIMITS } from '../../../../src/worker/images/image.ts'
 import { openLoadedImages } from '../../../../src/worker/registry/loaded-images.ts'
 import { makePullAccess } from '../../../../src/worker/registry/pull-access.ts'
@@ -29,6 +30,8 @@ before(async () => {
   const images = await openLoadedImages({
     dir: join(fake.folder, 'images'),
     limits: DEFAULT_IMAGE_LIMITS,
+    storeBytes: Number.POSITIVE_INFINITY,
+    reserve: NO_DISK_RESERVE,
     defaultRegistry: 'docker.io',
     clock: systemClock,
     log: makeLog('silent'),
