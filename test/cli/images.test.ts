@@ -105,7 +105,10 @@ test('with the driver kubernetes, the same commands manage the images that are s
     [...image.blobs.keys()].toSorted(),
   )
 
-  assert.equal(await printed('image remove localhost/base'), 'localhost/base is removed; 0 files of images were deleted\n')
+  assert.equal(
+    await printed('image remove localhost/base'),
+    'localhost/base is removed; 0 files of images were deleted\n',
+  )
   for (const line of ['image inspect localhost/base', 'image remove localhost/base']) {
     const { code, output } = await run(line)
     assert.equal(code, 1)

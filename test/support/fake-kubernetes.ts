@@ -23,7 +23,10 @@ export type FakePod = {
 }
 
 /** An object that the fake only stores. */
-export type FakeObject = { metadata: { name: string; labels?: Record<string, string> }; [field: string]: unknown }
+export type FakeObject = {
+  metadata: { name: string; labels?: Record<string, string>; ownerReferences?: readonly { readonly uid: string }[] }
+  [field: string]: unknown
+}
 
 /** What the fake's kubelet does: runs Pods, commands in them, and their logs. */
 export type FakeKubelet = {
@@ -116,6 +119,8 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
   const remove = (pod: FakePod): void => {
     if (pods.get(pod.metadata.name) !== pod) return
     pods.delete(pod.metadata.name)
+    for (const [path, { metadata }] of objects)
+      if (metadata.ownerReferences?.some(({ uid }) => uid === pod.metadata.uid) === true) objects.delete(path)
     claims.sweep()
     record('DELETED', pod)
   }

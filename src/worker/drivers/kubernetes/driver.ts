@@ -106,6 +106,8 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     most: input.warm,
     settings,
     capacity: facts.capacity,
+    images: input.images,
+    client,
     pods,
     links,
     pace,

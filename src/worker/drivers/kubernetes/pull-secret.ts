@@ -24,16 +24,23 @@ export function pullCredentialOf({ spec, registry_auth }: Pick<DesiredRun, 'spec
   return JSON.stringify({ auths: { [registry === PUBLIC_HUB ? HUB_ADDRESS : registry]: { username, password, auth } } })
 }
 
-/** Creates the Secret of a Pod that is created next. Both have the same name. May be repeated. */
+type Creation = {
+  readonly credential: string
+  /** The Pod, if there is one already: the cluster deletes the Secret with it. */
+  readonly owner?: Pod
+  readonly signal: AbortSignal
+}
+
+/** Creates the Secret of a Pod. Both have the same name. May be repeated. */
 export async function createPullSecret(
   deps: ObjectDeps,
   { namespace, name }: PodName,
-  { credential, signal }: { readonly credential: string; readonly signal: AbortSignal },
+  { credential, owner, signal }: Creation,
 ): Promise<void> {
   const secret = {
     apiVersion: 'v1',
     kind: 'Secret',
-    metadata: { name },
+    metadata: { name, ...(owner === undefined ? {} : { ownerReferences: ownersOf(owner) }) },
     type: 'kubernetes.io/dockerconfigjson',
     data: { '.dockerconfigjson': Buffer.from(credential).toString('base64') },
   }
@@ -51,13 +58,9 @@ export async function createPullSecret(
 }
 
 /** Makes a Pod the owner of its Secret, so that the cluster deletes both together. */
-export async function ownPullSecret(deps: ObjectDeps, { metadata }: Pod, signal: AbortSignal): Promise<void> {
-  const { namespace, name, uid } = metadata
-  const owned = {
-    apiVersion: 'v1',
-    kind: 'Secret',
-    metadata: { name, ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', name, uid }] },
-  }
+export async function ownPullSecret(deps: ObjectDeps, pod: Pod, signal: AbortSignal): Promise<void> {
+  const { namespace, name } = pod.metadata
+  const owned = { apiVersion: 'v1', kind: 'Secret', metadata: { name, ownerReferences: ownersOf(pod) } }
   await applyObject(deps, `${secretsOf(namespace)}/${name}`, { object: owned, signal })
 }
 
@@ -74,6 +77,10 @@ export async function deletePullSecret(
   } catch (error) {
     if (!isApiError(error, 404)) throw error
   }
+}
+
+function ownersOf({ metadata: { name, uid } }: Pod): readonly object[] {
+  return [{ apiVersion: 'v1', kind: 'Pod', name, uid }]
 }
 
 function secretsOf(namespace: string): string {

@@ -11,6 +11,8 @@ export type ServedImages = {
    * `StartError` for an invalid name.
    */
   resolve(desired: DesiredRun): Promise<DesiredRun>
+  /** Whether `resolve` gave a run its credential. That one is not the organization's own, and the same for all runs of the image. */
+  isServed(desired: Pick<DesiredRun, 'spec' | 'registry_auth'>): boolean
 }
 
 type ServedImagesInput = {
@@ -35,6 +37,11 @@ export function makeServedImages({ images, access, address }: ServedImagesInput)
         spec: { ...spec, image: `${address}/${repository}@${record.digest}`, pull_policy: 'if_missing' },
         registry_auth: access.credentialOf(repository),
       }
+    },
+    isServed({ spec, registry_auth }) {
+      if (registry_auth === null) return false
+      const { username, password } = registry_auth
+      return spec.image.startsWith(`${address}/${username}@`) && password === access.credentialOf(username).password
     },
   }
 }

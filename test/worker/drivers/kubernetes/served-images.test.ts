@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test'
 import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
-import { makeServedImages } from '../../../../src/worker/drivers/kubernetes/served-images.ts'
+import { makeServedImages, type ServedImages } from '../../../../src/worker/drivers/kubernetes/served-images.ts'
 import { NO_DISK_RESERVE } from '../../../../src/worker/disk-reserve.ts'
 import { DEFAULT_IMAGE_LIMITS } from '../../../../src/worker/images/image.ts'
 import { openLoadedImages } from '../../../../src/worker/registry/loaded-images.ts'
@@ -13,13 +13,16 @@ import { makePullAccess } from '../../../../src/worker/registry/pull-access.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../../support/kubernetes-driver.ts'
 import { makeTestImage, writeLayout, type TestImage } from '../../../support/test-image.ts'
+import { waitUntil } from '../../../support/wait.ts'
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 const NEVER = new AbortController().signal
+const RUN = 'sandyard.dev/run'
 const ADDRESS = '10.96.1.1:5443'
 let fake: FakeKubernetes
 let driver: TestDriver
 let image: TestImage
+let served: ServedImages
 
 before(async () => {
   fake = await makeFakeKubernetes()
@@ -39,12 +42,21 @@ before(async () => {
   for (const reference of ['localhost/demo', 'registry.example:5000/team/box:1', 'library/box'])
     await images.load(layout, reference, NEVER)
   const access = makePullAccess(Buffer.alloc(32, 1))
-  driver = await fake.open({ images: makeServedImages({ images, access, address: ADDRESS }) })
+  served = makeServedImages({ images, access, address: ADDRESS })
+  driver = await fake.open({ images: served })
 })
 after(async () => {
   await driver.close()
   await fake.remove()
 })
+
+/** The credentials in the Secret of a Pod. Null if it has none. */
+function authsOf(pod: string): Readonly<Record<string, { readonly username: string }>> | null {
+  const secret = fake.cluster.objects.get(`/api/v1/namespaces/sandboxes/secrets/${pod}`)
+  const data = secret?.['data'] as Record<string, string> | undefined
+  const text = Buffer.from(data?.['.dockerconfigjson'] ?? '', 'base64').toString('utf8')
+  return text === '' ? null : (JSON.parse(text) as { auths: Record<string, { username: string }> }).auths
+}
 
 /** Starts a run, and resolves with the image and the pull credentials of its Pod. */
 async function startWith(spec: Partial<DesiredRun['spec']>) {
@@ -57,11 +69,9 @@ async function startWith(spec: Partial<DesiredRun['spec']>) {
     imagePullPolicy: string
   }[]
   const path = `/api/v1/namespaces/sandboxes/secrets/${name}`
-  const data = fake.cluster.objects.get(path)?.['data'] as Record<string, string> | undefined
-  const text = Buffer.from(data?.['.dockerconfigjson'] ?? '', 'base64').toString('utf8')
+  const auths = authsOf(name)
   await driver.remove(desired.run_id)
   assert.equal(fake.cluster.objects.has(path), false, 'the Secret is gone with the run')
-  const auths = text === '' ? null : (JSON.parse(text) as { auths: Record<string, { username: string }> }).auths
   const sandbox = containers.find(({ name: is }) => is === 'sandbox')
   return { image: sandbox?.image, policy: sandbox?.imagePullPolicy, auths }
 }
@@ -90,4 +100,42 @@ test('the policy `always` asks the registry that an image names, and a local ima
 test("an image that was not loaded is the cluster's to pull", async () => {
   const { image: pulled, auths } = await startWith({ image: 'registry.example:5000/team/box:2' })
   assert.deepEqual([pulled, auths], ['registry.example:5000/team/box:2', null])
+})
+
+test('a warm Pod of a loaded image has a Secret of its own, which it owns from the beginning, and which goes with its run', async () => {
+  const warm = await fake.open({ dir: join(fake.folder, 'warm'), images: served, warm: 1 })
+  const start = async (more: Partial<DesiredRun> = {}): Promise<readonly [DesiredRun, string]> => {
+    const desired = { ...makeDesiredRun({ ...POD_SPEC, image: 'localhost/demo' }), ...more }
+    await warm.start(desired, NEVER)
+    const of = [...fake.cluster.pods.values()].find(({ metadata }) => metadata.labels?.[RUN] === desired.run_id)
+    return [desired, of?.metadata.name ?? '']
+  }
+  const isReady = (): boolean => warm.pools?.()[0]?.ready === 1
+  const [first] = await start()
+  await warm.remove(first.run_id)
+  await waitUntil(isReady)
+  const [ready] = [...fake.cluster.pods.values()]
+  const name = ready?.metadata.name ?? ''
+  assert.deepEqual(ready?.spec['imagePullSecrets'], [{ name }])
+  assert.equal(authsOf(name)?.[ADDRESS]?.username, 'localhost/demo')
+  const { metadata } = fake.cluster.objects.get(`/api/v1/namespaces/sandboxes/secrets/${name}`) ?? {}
+  assert.deepEqual(metadata?.ownerReferences, [{ apiVersion: 'v1', kind: 'Pod', name, uid: ready?.metadata.uid }])
+  const [second, taken] = await start()
+  assert.equal(taken, name)
+  await warm.remove(second.run_id)
+  assert.equal(authsOf(name), null)
+
+  await waitUntil(isReady)
+  const registry_auth = { username: 'puller', password: 'of the organization' }
+  const [own, plain] = await start({
+    registry_auth,
+    spec: { ...second.spec, image: `${ADDRESS}/localhost/demo@${image.digest}` },
+  })
+  assert.equal(plain, `sandyard-${own.run_id}`, 'a credential of the organization is never one of a warm Pod')
+  await warm.remove(own.run_id)
+  await warm.close()
+  assert.deepEqual(
+    [...fake.cluster.objects.keys()].filter((path) => path.includes('/secrets/')),
+    [],
+  )
 })

@@ -2,6 +2,7 @@ import type { Capacity, DesiredRun } from '../../../../contract/workers/worker-p
 import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
+import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import type { WarmStarts } from '../../driver.ts'
 import { makeShapeDemand } from '../../shared/shape-demand.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
@@ -9,6 +10,8 @@ import { isOver, isUnschedulable, type Pod, type PodName } from '../pod.ts'
 import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
 import type { Pods } from '../pods.ts'
+import { createPullSecret } from '../pull-secret.ts'
+import type { ServedImages } from '../served-images.ts'
 import { reachPod } from '../link/reach-pod.ts'
 import type { StartPace } from '../link/start-pace.ts'
 import { warmShapeOf, type WarmShape } from './warm-shape.ts'
@@ -44,6 +47,9 @@ type WarmPodsInput = {
   readonly most: number
   readonly settings: PodSettings
   readonly capacity: Capacity
+  /** The images that this worker serves. Null: the cluster pulls all images. */
+  readonly images: Pick<ServedImages, 'isServed'> | null
+  readonly client: ApiClient
   readonly pods: Pods
   readonly links: AgentLinks
   readonly pace: StartPace
@@ -60,7 +66,7 @@ const MIB = 1024 ** 2
 
 /** Makes the pool, which is empty until `fillPool`. `signal` ends the making of Pods. */
 export function makeWarmPods(input: WarmPodsInput): WarmPods {
-  const { settings, capacity, pods, links, newName, clock, log, signal: closed } = input
+  const { capacity, pods, links, newName, clock, log, signal: closed } = input
   const demand = makeShapeDemand<WarmShape>(clock)
   const starts = { hit: 0, miss: 0, unsuited: 0 }
   const taken = new Map<RunId, WarmPod>()
@@ -109,6 +115,10 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     try {
       const pod = await pods.create(target, shape.pod(target.name), signal)
       uid = pod.metadata.uid
+      // After its Pod, which owns it from the beginning: a process that dies between the two leaves no Secret behind. The image is
+      // pulled once the toolbox is in the Pod.
+      if (shape.credential !== null)
+        await createPullSecret(input, target, { credential: shape.credential, owner: pod, signal })
       await reachPod(input, target, { judge: judgeOf(uid), signal })
       ready = [...ready, { ...target, uid, shape }]
       return true
@@ -125,7 +135,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
   return {
     take(desired, namespace) {
       if (most === 0) return null
-      const shape = warmShapeOf(desired, namespace, settings)
+      const shape = warmShapeOf(desired, namespace, input)
       if (shape === null) {
         starts.unsuited += 1
         return null
