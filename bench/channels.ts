@@ -21,7 +21,8 @@ export async function benchChannels(): Promise<readonly ResultRow[]> {
   await runProgram(first, 'true')
   await pause(SETTLE_MS)
   const pssMib = async (): Promise<number> => {
-    const parts = [cloud.pid, ...(await findParts(cloud.pid)).worker]
+    const { worker, helpers } = await findParts(cloud.pid)
+    const parts = [cloud.pid, ...worker, ...helpers]
     return (await Promise.all(parts.map(readProcessMemory))).reduce((sum, part) => sum + part.pssMib, 0)
   }
   const before = await pssMib()

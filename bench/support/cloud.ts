@@ -17,6 +17,9 @@ export type Cloud = {
   adminEnv(): Promise<Readonly<Record<string, string>>>
 } & AsyncDisposable
 
+/** What starts the server. */
+export type CloudProgram = { readonly command: readonly string[]; readonly cwd: string }
+
 export type Reply = { readonly status: number; readonly body: Readonly<Record<string, unknown>> }
 
 const KEY = 'msb_benchmark_key'
@@ -38,14 +41,25 @@ const UNLIMITED = {
 /** Its usual port may be taken by another server of this machine. The benchmark of SSH names a port. */
 const NO_SSH = { SANDYARD_SSH_PORT: 'off' }
 
+/** The sources of this clone, without a set-up. */
+const FROM_SOURCES: CloudProgram = {
+  command: [process.execPath, join(import.meta.dirname, '../../src/cli.ts'), 'up'],
+  cwd: process.cwd(),
+}
+
 /**
- * Starts a server on a free port. Resolves when it is ready. Closing the cloud stops the server and deletes its data.
+ * Starts a server on a free port. Resolves when it is ready. Closing the cloud stops the server and deletes its data, but not a data
+ * folder that `env` names.
  */
-export async function startCloud(env: Readonly<Record<string, string>>): Promise<Cloud> {
+export async function startCloud(
+  env: Readonly<Record<string, string>>,
+  { command: [file = '', ...args], cwd }: CloudProgram = FROM_SOURCES,
+): Promise<Cloud> {
   // Don't use /root: the database's user can't enter it.
   const dataDir = await mkdtemp('/tmp/sandyard-bench-')
-  const child = spawn(process.execPath, [join(import.meta.dirname, '../../src/cli.ts'), 'up'], {
+  const child = spawn(file, args, {
     stdio: ['ignore', 'pipe', 'inherit'],
+    cwd,
     env: {
       ...process.env,
       SANDYARD_DATA_DIR: dataDir,

@@ -1,13 +1,13 @@
 import { readdir, readFile } from 'node:fs/promises'
 
-/** The memory of a process in MiB. `pss` divides shared pages among the processes that share them. */
-export type Memory = { readonly rssMib: number; readonly pssMib: number }
+/** The memory of a process in MiB. `pss` divides shared pages among the processes that share them. `anonymous` is its part without files. */
+export type Memory = { readonly rssMib: number; readonly pssMib: number; readonly anonymousMib: number }
 
 /** Reads the current memory use of a process (proc(5), `smaps_rollup`). */
 export async function readProcessMemory(pid: number): Promise<Memory> {
   const text = await readFile(`/proc/${String(pid)}/smaps_rollup`, 'utf8')
   const read = (name: string): number => Number(new RegExp(`^${name}: +(\\d+) kB`, 'm').exec(text)?.[1] ?? NaN) / 1024
-  return { rssMib: read('Rss'), pssMib: read('Pss') }
+  return { rssMib: read('Rss'), pssMib: read('Pss'), anonymousMib: read('Pss_Anon') }
 }
 
 /** Finds all descendants of a process, without the process itself. */
@@ -19,14 +19,27 @@ export async function findDescendants(pid: number): Promise<readonly number[]> {
   return below(pid)
 }
 
-/** The processes that a server has started. Those of the worker are its process and its helpers. */
-export async function findParts(
-  server: number,
-): Promise<{ readonly postgres: readonly number[]; readonly worker: readonly number[] }> {
+/** The processes that a server has started. */
+export type ServerParts = {
+  readonly postgres: readonly number[]
+  readonly worker: readonly number[]
+  /** Processes of the worker that run Perl. */
+  readonly helpers: readonly number[]
+}
+
+/** Finds the processes that a server has started. */
+export async function findParts(server: number): Promise<ServerParts> {
   const pids = await findDescendants(server)
   const programs = await Promise.all(pids.map(async (pid) => ({ pid, name: await programOf(pid) })))
-  const postgres = programs.filter(({ name }) => name.includes('postgres')).map(({ pid }) => pid)
-  return { postgres, worker: pids.filter((pid) => !postgres.includes(pid)) }
+  const pidsOf = (isOne: (name: string) => boolean): readonly number[] =>
+    programs.filter(({ name }) => isOne(name)).map(({ pid }) => pid)
+  const isPostgres = (name: string): boolean => name.includes('postgres')
+  const isPerl = (name: string): boolean => /(^|\/)perl$/.test(name)
+  return {
+    postgres: pidsOf(isPostgres),
+    helpers: pidsOf(isPerl),
+    worker: pidsOf((name) => !isPostgres(name) && !isPerl(name)),
+  }
 }
 
 /** The command line of a process. Empty if it has ended. */

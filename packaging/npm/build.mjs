@@ -5,7 +5,8 @@ import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from
 import { stripTypeScriptTypes } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { ensureDashboard } from '../../setup/dashboard.mjs'
+import { dashboardOf } from '../../setup/dashboard.mjs'
+import { ensureBuilt } from '../../setup/ensure-built.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const source = join(root, 'src')
@@ -15,7 +16,7 @@ const shrinkwrap = join(root, 'npm-shrinkwrap.json')
 for (const made of [target, shrinkwrap]) rmSync(made, { recursive: true, force: true })
 if (!process.argv.includes('--clean')) {
   buildProgram()
-  ensureDashboard(root, { node: process.execPath })
+  ensureBuilt(root, [dashboardOf(root)], { node: process.execPath })
   writeShrinkwrap()
 }
 

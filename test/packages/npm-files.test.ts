@@ -60,10 +60,13 @@ test('a clone without the packages for development fetches what builds the dashb
   const clone = join(folder, 'clone')
   for (const name of ['dashboard', 'setup', 'src/channel', ...MANIFESTS])
     cpSync(join(ROOT, name), join(clone, name), { recursive: true })
-  const ensure = `import('./setup/dashboard.mjs').then((it) => it.ensureDashboard(process.cwd(), { node: process.execPath }))`
-  await runCommand(process.execPath, ['--eval', ensure], { timeoutMs: LIMIT_MS, cwd: clone })
+  const ensure = `
+    import { dashboardOf } from '${join(clone, 'setup/dashboard.mjs')}'
+    import { ensureBuilt } from '${join(clone, 'setup/ensure-built.mjs')}'
+    ensureBuilt(process.cwd(), [dashboardOf(process.cwd())], { node: process.execPath })`
+  await runCommand(process.execPath, ['--input-type=module', '--eval', ensure], { timeoutMs: LIMIT_MS, cwd: clone })
   assert.ok(existsSync(join(clone, 'dist/dashboard/index.html.br')))
-  assert.ok(!existsSync(join(clone, '.setup/dashboard')), 'the packages of the build stayed')
+  assert.ok(!existsSync(join(clone, '.setup/workshop')), 'the packages of the build stayed')
 })
 
 test('the built program runs, and tells the version of package.json', async () => {

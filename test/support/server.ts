@@ -11,8 +11,8 @@ import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 
-/** The program that users start. */
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
+/** The program of the sources, as arguments of Node. */
+const PROGRAM: readonly string[] = [join(import.meta.dirname, '../../src/cli.ts')]
 /**
  * The time limit of a start. A first start creates the database cluster and the demo image. Measured: 3 s (2026-11),
  * longer on a busy machine.
@@ -54,8 +54,11 @@ export function whyNoServer(): string | false {
   return whyNoOci() ?? (lacksFilter ? 'nft is not installed' : false)
 }
 
-/** Starts a server with these settings and waits until it is ready. Always close it. */
-export async function startServer(env: Readonly<Record<string, string>> = {}): Promise<RealServer> {
+/** Starts a server with these settings and waits until it is ready. Always close it. `program` is another one than that of the sources. */
+export async function startServer(
+  env: Readonly<Record<string, string>> = {},
+  program: readonly string[] = PROGRAM,
+): Promise<RealServer> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-e2e-'))
   chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
   const dataDir = env['SANDYARD_DATA_DIR'] ?? join(root, 'data')
@@ -79,7 +82,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
   async function start(more: Readonly<Record<string, string>> = {}): Promise<void> {
     const port = url === '' ? '0' : new URL(url).port
     const from = said.length
-    const started = spawnProgram(['up'], { SANDYARD_PORT: port, ...settings, ...more })
+    const started = spawnProgram(['up'], { SANDYARD_PORT: port, ...settings, ...more }, { program })
     child = started
     for (const stream of [started.stdout, started.stderr]) {
       stream?.setEncoding('utf8').on('data', (text: string) => {
@@ -153,13 +156,13 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
 export function spawnProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,
-  netns: string | null = null,
+  { netns = null, program = PROGRAM }: { readonly netns?: string | null; readonly program?: readonly string[] } = {},
 ): ChildProcess {
   const [file = '', ...words] = [
     // `nsenter` replaces itself by the program, so the child's process id is that of the program.
     ...(netns === null ? [] : ['nsenter', `--net=/run/netns/${netns}`]),
     process.execPath,
-    PROGRAM,
+    ...program,
     ...args,
   ]
   const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_)/.test(name))

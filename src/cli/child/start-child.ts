@@ -1,18 +1,20 @@
 import { spawn, type ChildProcess } from 'node:child_process'
+import { getCompileCacheDir } from 'node:module'
 import { join } from 'node:path'
 import { findMissingPrograms } from '../../worker/drivers/shared/machine.ts'
 import { environmentWithoutSettings } from './child-settings.ts'
 
-/** Node keeps compiled code there, as cli.ts says. By a variable, it also finds the child's own file there. */
+/** Node keeps compiled code there, as cli.ts says. By a variable, it also finds the child's own file there. The built program has no cache. */
 const COMPILE_CACHE = join(import.meta.dirname, '..', '..', '..', '.setup', 'compile-cache')
 
 /** Starts a program of ours as a child with a pipe for messages, and with nothing secret on its command line or in its environment. */
 export function startChild(program: string): ChildProcess {
   const [file = '', ...args] = commandOf(program)
+  const cache = getCompileCacheDir() === undefined ? {} : { NODE_COMPILE_CACHE: COMPILE_CACHE }
   return spawn(file, args, {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
     serialization: 'advanced',
-    env: { ...environmentWithoutSettings(process.env), NODE_COMPILE_CACHE: COMPILE_CACHE },
+    env: { ...environmentWithoutSettings(process.env), ...cache },
     detached: true, // keeps Ctrl-C in the terminal of its parent from it
   })
 }
