@@ -28,15 +28,15 @@ export const JOIN_SETTINGS = {
       'a file with the join token instead of SANDYARD_JOIN_TOKEN, or with the token of a Kubernetes service account for the audience `sandyard`; needed at the first start only',
     parse: nonEmptyText,
   } satisfies Setting<string>,
-  joinServiceAccount: {
+  joinServiceAccounts: {
     variable: 'SANDYARD_JOIN_SERVICE_ACCOUNT',
     flag: null,
     fallback: null,
-    unit: 'NAMESPACE/NAME',
+    unit: 'NAMESPACE/NAME,…',
     meaning:
-      'the Kubernetes service account whose Pods may join as workers by their own tokens; the server must run in that cluster and may create TokenReviews (default: none)',
-    parse: serviceAccount,
-  } satisfies Setting<string>,
+      'the Kubernetes service accounts whose Pods may join as workers by their own tokens, separated by commas; the server must run in that cluster and may create TokenReviews (default: none)',
+    parse: serviceAccounts,
+  } satisfies Setting<readonly string[]>,
   shutdown: {
     variable: 'SANDYARD_SHUTDOWN',
     flag: 'shutdown',
@@ -56,8 +56,11 @@ export const JOIN_SETTINGS = {
   } satisfies Setting<number>,
 } as const
 
-function serviceAccount(seen: string): ReturnType<Setting<string>['parse']> {
+function serviceAccounts(seen: string): ReturnType<Setting<readonly string[]>['parse']> {
   const label = '[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?'
-  const isFine = new RegExp(`^${label}/${label}(?:\\.${label})*$`).test(seen)
-  return isFine ? { value: seen } : { accepted: 'NAMESPACE/NAME, such as sandyard/sandyard-worker' }
+  const account = new RegExp(`^${label}/${label}(?:\\.${label})*$`)
+  const accounts = seen.split(',')
+  return accounts.every((one) => account.test(one))
+    ? { value: accounts }
+    : { accepted: 'NAMESPACE/NAME, such as sandyard/sandyard-worker, or several of them, separated by commas' }
 }

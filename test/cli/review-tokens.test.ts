@@ -9,6 +9,7 @@ import { json } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { joiningPods } from '../../src/cli/server/joining-pods.ts'
 import { makeReviewToken } from '../../src/cli/server/review-tokens.ts'
+import { JOIN_SETTINGS } from '../../src/settings/join.ts'
 import { makeCertificate } from '../support/certificates.ts'
 
 // An HTTPS server that answers as the API server of Kubernetes does. `npm run test:kubernetes` asks a real one.
@@ -38,7 +39,7 @@ after(() => {
 
 const review = (token: string) => {
   const { port } = server.address() as AddressInfo
-  return makeReviewToken({ account: ACCOUNT, host: '127.0.0.1', port, folder })(token)
+  return makeReviewToken({ accounts: [ACCOUNT, 'cloud/cloud-driver'], host: '127.0.0.1', port, folder })(token)
 }
 const user = {
   username: 'system:serviceaccount:cloud:cloud-worker',
@@ -48,6 +49,15 @@ const user = {
   },
 }
 const known = { authenticated: true, audiences: ['sandyard'], user }
+
+test('each service account of the setting may join, and a list with a wrong name is refused as a whole', async () => {
+  const driver = { ...user, username: 'system:serviceaccount:cloud:cloud-driver' }
+  answer = { status: 201, body: { status: { ...known, user: driver } } }
+  assert.deepEqual((await review('ey.a.b'))?.names.length, 2)
+  const { parse } = JOIN_SETTINGS.joinServiceAccounts
+  assert.deepEqual(parse('cloud/cloud-worker,cloud/cloud-driver'), { value: [ACCOUNT, 'cloud/cloud-driver'] })
+  for (const seen of ['cloud/cloud-worker,', 'cloud', 'cloud/a, cloud/b']) assert.ok('accepted' in parse(seen), seen)
+})
 
 test('a token of the service account may take the names of its Pod and of its node', async () => {
   answer = { status: 201, body: { status: known } }
@@ -84,9 +94,9 @@ test('an API server that forbids reviews is an error, not a refusal', async () =
 })
 
 test('the setting is refused outside of Kubernetes, and nobody joins without it', () => {
-  assert.deepEqual(joiningPods({ joinServiceAccount: null }, {}), {})
+  assert.deepEqual(joiningPods({ joinServiceAccounts: null }, {}), {})
   assert.throws(
-    () => joiningPods({ joinServiceAccount: ACCOUNT }, {}),
+    () => joiningPods({ joinServiceAccounts: [ACCOUNT] }, {}),
     /SANDYARD_JOIN_SERVICE_ACCOUNT is 'cloud\/cloud-worker'/,
   )
 })

@@ -2,10 +2,12 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { after, before, suite, test, type TestContext } from 'node:test'
+import { runCommand } from '../../src/lib/run-command.ts'
 import { mustCall, type SandboxBody } from '../support/api.ts'
 import { installChart, type InstalledChart, type Pod } from '../support/installed-chart.ts'
-import { whyNoKubernetes } from '../support/kubernetes.ts'
+import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { runMsb } from '../support/msb.ts'
+import { HELPER_IMAGE, loadHelperImage, makeNodeVolume, trustRegistry } from '../support/real-kubernetes.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { underUpgradeLoad, type UpgradeLoad } from '../support/upgrade-load.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -13,12 +15,13 @@ import { waitUntil } from '../support/wait.ts'
 // The Helm chart, installed with the image of packaging/ on a real cluster: two servers, and a worker on the only node.
 
 const LIMIT_MS = 180_000
+const MACHINE = process.env['SANDYARD_TEST_KUBERNETES'] ?? ''
 
 suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, () => {
   let chart: InstalledChart
 
   before(async () => {
-    chart = await installChart(process.env['SANDYARD_TEST_KUBERNETES'] ?? '')
+    chart = await installChart(MACHINE)
   })
   after(() => chart.close())
 
@@ -29,13 +32,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
   })
 
   test('the unmodified client runs a command, reads logs, stops and removes through a forwarded Service', async () => {
-    const port = '18443'
-    const forward = spawn('kubectl', ['--namespace', 'cloud', 'port-forward', 'service/cloud-server', `${port}:443`], {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    })
-    try {
-      await once(forward.stdout, 'data')
-      const env = { MSB_API_URL: `https://localhost:${port}` }
+    await throughService(async (env) => {
       assert.match(await msb(['run', DEMO_IMAGE, '--', 'id'], env), /^uid=0/)
       await msb(['run', '-d', '--name', 'walk', DEMO_IMAGE, '--', 'sh', '-c', 'exec sleep 600'], env)
       assert.equal(await msb(['exec', 'walk', '--', 'echo', 'here'], env), 'here\n')
@@ -43,9 +40,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       assert.match(await msb(['logs', '-f', 'talk'], env), /logged/)
       await msb(['stop', 'walk'], env)
       await msb(['rm', '--force', 'walk', 'talk'], env)
-    } finally {
-      forward.kill()
-    }
+    })
   })
 
   test('an upgrade of the servers loses no create, fails no command, and lets sandboxes run on', async (t) => {
@@ -80,6 +75,35 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
     assert.equal(await msb(['exec', 'steady', '--', 'cat', '/root/file']), 'kept\n')
   })
 
+  test('a worker of the chart whose sandboxes are Pods has no privileges, and runs the demo image that it serves to the node', async () => {
+    await loadHelperImage(MACHINE)
+    await makeNodeVolume('driver', { accessMode: 'ReadWriteOncePod', size: '10Gi' })
+    await chart.upgrade(
+      'workers.enabled=false',
+      'driver.enabled=true',
+      `driver.helperImage=${HELPER_IMAGE}`,
+      'driver.storage.class=driver',
+      'driver.resources.requests.cpu=50m',
+      'driver.env.SANDYARD_KUBERNETES_NETWORK=cluster',
+    )
+    await waitUntil(async () => (await workerState('cloud-driver-0')) === 'live', LIMIT_MS)
+    const restricted = ['label', 'namespace', 'cloud', 'pod-security.kubernetes.io/enforce=restricted']
+    const { stderr } = await runCommand('kubectl', [...restricted, '--overwrite', '--dry-run=server'], {
+      timeoutMs: LIMIT_MS,
+    })
+    assert.doesNotMatch(stderr, /cloud-driver|cloud-server/, 'the standard `restricted` admits its Pod')
+
+    const host = await chart.kubectl('get', 'service', 'cloud-driver', '-o', 'jsonpath={.spec.clusterIP}')
+    const file = '/var/lib/sandyard/worker/kubernetes/registry/certificate.pem'
+    await trustRegistry(`${host}:5443`, await chart.kubectl('exec', 'cloud-driver-0', '--', 'cat', file))
+    const options = ['--label', 'sandyard.disk=run', '--memory', '64M']
+    await throughService(async (env) => {
+      assert.match(await msb(['run', ...options, DEMO_IMAGE, '--', 'id'], env), /^uid=1000/)
+    })
+    const pods = await kubectl('get', 'namespaces', '-l', 'sandyard.dev/organization', '-o', 'name')
+    assert.match(pods, /^namespace\/sandboxes-/, 'the organization got a namespace of its own')
+  })
+
   /** Every created sandbox is there, and those that were to start have started once. */
   async function assertNothingLost({ created }: UpgradeLoad): Promise<void> {
     assert.ok(created.length >= 5, 'the load did something')
@@ -87,6 +111,20 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       await waitUntil(async () => !/pending|starting/.test((await read(id)).status), LIMIT_MS)
       const { status, status_reason } = await read(id)
       assert.match(status, /^(created|running|stopped)$/, String(status_reason))
+    }
+  }
+
+  /** Makes the variables with which a client uses the Service through `kubectl port-forward`. */
+  async function throughService(use: (env: Readonly<Record<string, string>>) => Promise<void>): Promise<void> {
+    const port = '18443'
+    const forward = spawn('kubectl', ['--namespace', 'cloud', 'port-forward', 'service/cloud-server', `${port}:443`], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
+    try {
+      await once(forward.stdout, 'data')
+      await use({ MSB_API_URL: `https://localhost:${port}` })
+    } finally {
+      forward.kill()
     }
   }
 
@@ -105,11 +143,11 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
     return mustCall(chart, 'get_sandbox', { params: { sandbox_id: id } })
   }
 
-  /** The state of the worker of the node, as an operator sees it. */
-  async function workerState(): Promise<string | undefined> {
+  /** The state of a worker, by default that of the node, as an operator sees it. */
+  async function workerState(of = 'node'): Promise<string | undefined> {
     const text = await chart.kubectl('exec', 'deployment/cloud-server', '--', 'sandyard', 'worker', 'list', '--json')
     const workers = JSON.parse(text) as readonly { readonly name: string; readonly state: string }[]
-    return workers.find(({ name }) => name === 'node')?.state
+    return workers.find(({ name }) => name === of)?.state
   }
 })
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { copyFile, mkdir, writeFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { runCommand } from '../../src/lib/run-command.ts'
@@ -7,7 +7,7 @@ import { freePort } from '../support/free-port.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { runMsb } from '../support/msb.ts'
 import { runProgram } from '../support/program.ts'
-import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { HELPER_IMAGE, makeRealNamespace, trustRegistry, type RealNamespace } from '../support/real-kubernetes.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -35,11 +35,7 @@ before(async () => {
     SANDYARD_KUBERNETES_REGISTRY: registry,
     SANDYARD_KUBERNETES_REGISTRY_LISTEN: registry,
   })
-  // What the guide tells an administrator to do on each node.
-  const trust = join(process.env['SANDYARD_TEST_KUBERNETES'] ?? '', 'conf/certs.d', registry)
-  await mkdir(trust, { recursive: true })
-  await copyFile(join(server.dataDir, 'kubernetes/registry/certificate.pem'), join(trust, 'ca.pem'))
-  await writeFile(join(trust, 'hosts.toml'), `server = "https://${registry}"\nca = "${join(trust, 'ca.pem')}"\n`)
+  await trustRegistry(registry, await readFile(join(server.dataDir, 'kubernetes/registry/certificate.pem'), 'utf8'))
 })
 after(async () => {
   if (skip !== false) return

@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict'
-import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
@@ -9,20 +8,18 @@ import type { NamedMount } from '../../src/domain/spec/spec.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
-import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { HELPER_IMAGE, makeNodeVolume, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
 import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
-// Volumes as claims of a real cluster. Its class `folders` makes folders that belong to root alone, so these tests bring a folder of the
-// node whose group the kubelet sets, as it does with the volumes of most drivers.
+// Volumes as claims of a real cluster. These tests bring a folder of the node whose group the kubelet
+// sets, as it does with the volumes of most drivers.
 
 const skip = whyNoKubernetes()
 const LIMIT = { skip, timeout: 90_000 }
 const NEVER = new AbortController().signal
 const OPTIONS = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const CLASS = 'local'
-/** The folder of the cluster, which its kubelet sees. */
-const MACHINE = process.env['SANDYARD_TEST_KUBERNETES'] ?? ''
 const KEY = { org_id: asId<OrgId>('org'), volume_id: asId<VolumeId>('data') }
 const VOLUME = { ...KEY, kind: 'managed', name: 'data', capacity_bytes: null, org_capacity_bytes: null } as const
 let namespace: RealNamespace
@@ -31,28 +28,13 @@ let driver: TestDriver
 before(async () => {
   if (skip !== false) return
   namespace = await makeRealNamespace('volumes')
-  const path = join(MACHINE, 'volume')
-  await mkdir(path)
   await applyObject({
     apiVersion: 'storage.k8s.io/v1',
     kind: 'StorageClass',
     metadata: { name: CLASS },
     provisioner: 'kubernetes.io/no-provisioner',
   })
-  const onNode = { key: 'kubernetes.io/hostname', operator: 'In', values: ['node'] }
-  await applyObject({
-    apiVersion: 'v1',
-    kind: 'PersistentVolume',
-    metadata: { name: CLASS },
-    spec: {
-      storageClassName: CLASS,
-      accessModes: ['ReadWriteOnce'],
-      capacity: { storage: '2Gi' },
-      persistentVolumeReclaimPolicy: 'Retain',
-      local: { path },
-      nodeAffinity: { required: { nodeSelectorTerms: [{ matchExpressions: [onNode] }] } },
-    },
-  })
+  await makeNodeVolume(CLASS, { accessMode: 'ReadWriteOnce', size: '2Gi' })
   driver = await open()
 })
 after(async () => {

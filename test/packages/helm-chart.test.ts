@@ -65,6 +65,17 @@ test(
     const everything = await render('database.cloudnativepg.enabled=true', 'workers.kind=StatefulSet', 'workers.keda.enabled=true', 'workers.keda.prometheusUrl=http://p:9090', 'ingress.enabled=true', 'ingress.host=a.b', 'ingress.previewDomain=p.b', 'gateway.enabled=true', 'gateway.parent.name=g', 'metrics.serviceMonitor=true') // prettier-ignore
     for (const kind of ['Cluster', 'HTTPRoute', 'Ingress', 'ScaledObject', 'ServiceMonitor', 'StatefulSet'])
       assert.match(everything.stdout, new RegExp(`^kind: ${kind}$`, 'm'))
+    const driver = await render('database.secret=db', 'driver.enabled=true', 'driver.helperImage=helper:1', 'driver.namespace=boxes') // prettier-ignore
+    for (const kind of ['Namespace', 'ResourceQuota', 'StatefulSet', 'ValidatingAdmissionPolicyBinding'])
+      assert.match(driver.stdout, new RegExp(`^kind: ${kind}$`, 'm'))
+    assertNone(
+      [...driver.stdout.matchAll(/.*\bsandboxes\b.*/g)]
+        .map(([line]) => line)
+        .filter((line) => !/^ *#|#.*sandboxes|sandyard-sandboxes/.test(line)),
+      'it names another namespace than driver.namespace',
+    )
+    assert.match(driver.stdout, /request\.userInfo\.username == '+system:serviceaccount:default:cloud-driver'/)
+    await assert.rejects(render('database.secret=db', 'driver.enabled=true'), /driver\.helperImage: name the image/)
     await assert.rejects(render(), /database\.secret: name a Secret/)
     await assert.rejects(
       render('database.secret=db', 'server.replica=3'),

@@ -7,14 +7,14 @@ import { makeReviewToken } from './review-tokens.ts'
  * Kubernetes.
  */
 export function joiningPods(
-  { joinServiceAccount: account }: Pick<Config, 'joinServiceAccount'>,
+  { joinServiceAccounts: accounts }: Pick<Config, 'joinServiceAccounts'>,
   env: NodeJS.ProcessEnv,
 ): { readonly reviewToken?: ReviewToken } {
-  if (account === null) return {}
+  if (accounts === null) return {}
   const { KUBERNETES_SERVICE_HOST: host = '', KUBERNETES_SERVICE_PORT: port = '' } = env
   if (host === '' || port === '')
     throw new SettingError(
-      `SANDYARD_JOIN_SERVICE_ACCOUNT is '${account}', and this server is not in Kubernetes: KUBERNETES_SERVICE_HOST is missing. Accepted: no value`,
+      `SANDYARD_JOIN_SERVICE_ACCOUNT is '${accounts.join(',')}', and this server is not in Kubernetes: KUBERNETES_SERVICE_HOST is missing. Accepted: no value`,
     )
-  return { reviewToken: makeReviewToken({ account, host, port: Number(port) }) }
+  return { reviewToken: makeReviewToken({ accounts, host, port: Number(port) }) }
 }

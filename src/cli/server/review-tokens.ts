@@ -10,8 +10,8 @@ const FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
 const LIMIT_MS = 10_000
 
 type ReviewInput = {
-  /** The service account that may join, as NAMESPACE/NAME. */
-  readonly account: string
+  /** The service accounts that may join, each as NAMESPACE/NAME. */
+  readonly accounts: readonly string[]
   /** The API server: host and port. */
   readonly host: string
   readonly port: number
@@ -32,8 +32,8 @@ type TokenReview = {
  * Makes the function that asks the API server of Kubernetes whose token a joining worker has shown. Nothing is remembered: a join is
  * rare, and a deleted Pod's token must be refused at once.
  */
-export function makeReviewToken({ account, host, port, folder = FOLDER }: ReviewInput): ReviewToken {
-  const username = `system:serviceaccount:${account.replace('/', ':')}`
+export function makeReviewToken({ accounts, host, port, folder = FOLDER }: ReviewInput): ReviewToken {
+  const usernames = accounts.map((account) => `system:serviceaccount:${account.replace('/', ':')}`)
   return async (token) => {
     const [own, ca] = await Promise.all(['token', 'ca.crt'].map((name) => readFile(`${folder}/${name}`, 'utf8')))
     const review = {
@@ -43,8 +43,8 @@ export function makeReviewToken({ account, host, port, folder = FOLDER }: Review
     }
     const { status } = await post({ host, port, ca: ca ?? '', token: (own ?? '').trim() }, review)
     const isKnown = status?.authenticated === true && status.audiences?.includes(AUDIENCE) === true
-    if (!isKnown || status.user?.username !== username) return null
-    const { extra = {} } = status.user
+    const { username = '', extra = {} } = status?.user ?? {}
+    if (!isKnown || !usernames.includes(username)) return null
     return { names: ['node-name', 'pod-name'].flatMap((name) => extra[`authentication.kubernetes.io/${name}`] ?? []) }
   }
 }

@@ -137,7 +137,7 @@ async function joinPod(deps: JoinDeps, pod: ReviewedPod | null, joining: JoinAtt
   if (pod === null)
     throw new Problem('invalid_join_token', {
       message:
-        'the token is not one of the service account that may join (SANDYARD_JOIN_SERVICE_ACCOUNT), for the audience `sandyard`',
+        'the token is not one of a service account that may join (SANDYARD_JOIN_SERVICE_ACCOUNT), for the audience `sandyard`',
     })
   const name = joining.name ?? joining.fallbackName
   if (!pod.names.includes(name))
