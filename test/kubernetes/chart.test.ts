@@ -83,6 +83,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       'driver.enabled=true',
       `driver.helperImage=${HELPER_IMAGE}`,
       'driver.storage.class=driver',
+      'driver.namespace=boxes',
       'driver.resources.requests.cpu=50m',
       'driver.env.SANDYARD_KUBERNETES_NETWORK=cluster',
     )
@@ -101,7 +102,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       assert.match(await msb(['run', ...options, DEMO_IMAGE, '--', 'id'], env), /^uid=1000/)
     })
     const pods = await kubectl('get', 'namespaces', '-l', 'sandyard.dev/organization', '-o', 'name')
-    assert.match(pods, /^namespace\/sandboxes-/, 'the organization got a namespace of its own')
+    assert.match(pods, /^namespace\/boxes-/, 'the organization got a namespace of its own')
   })
 
   /** Every created sandbox is there, and those that were to start have started once. */
