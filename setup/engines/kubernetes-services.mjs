@@ -3,20 +3,12 @@
 // Arguments: a kubeconfig, and the address of the DNS server.
 import { execFileSync } from 'node:child_process'
 import { createSocket } from 'node:dgram'
-import { readFileSync } from 'node:fs'
-import { Agent, get } from 'node:https'
 import { connect, createServer } from 'node:net'
+import { makeLists } from './cluster-lists.mjs'
 
 const [kubeconfig, dnsAddress] = process.argv.slice(2)
 const pollMs = 300
-const { clusters, users } = JSON.parse(readFileSync(kubeconfig, 'utf8'))
-const decode = (base64) => Buffer.from(base64, 'base64')
-const agent = new Agent({
-  keepAlive: true,
-  ca: decode(clusters[0].cluster['certificate-authority-data']),
-  cert: decode(users[0].user['client-certificate-data']),
-  key: decode(users[0].user['client-key-data']),
-})
+const list = makeLists(kubeconfig)
 
 /** Addresses of Services by `NAME.NAMESPACE.svc.cluster.local`. */
 let addresses = new Map()
@@ -94,19 +86,6 @@ function listen(key) {
 
 function addAddress(address) {
   execFileSync('ip', ['address', 'replace', `${address}/32`, 'dev', 'lo'])
-}
-
-function list(path) {
-  return new Promise((resolve, reject) => {
-    const asking = get(`${clusters[0].cluster.server}${path}`, { agent, timeout: 5_000 }, (reply) => {
-      let text = ''
-      reply.setEncoding('utf8').on('data', (part) => (text += part))
-      reply.on('end', () =>
-        reply.statusCode === 200 ? resolve(JSON.parse(text).items) : reject(new Error(`${path}: ${reply.statusCode}`)),
-      )
-    })
-    asking.on('error', reject).on('timeout', () => asking.destroy(new Error(`${path}: no answer`)))
-  })
 }
 
 /** Answers one question of DNS (RFC 1035): an A record of a Service, nothing for its other types, else that there is no such name. */

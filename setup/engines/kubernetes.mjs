@@ -1,5 +1,5 @@
-// A real Kubernetes of one node in a machine of its own (machine.mjs). It has no enforcer of NetworkPolicy, and no way to the
-// internet. kubernetes-services.mjs stands in for kube-proxy and DNS.
+// A real Kubernetes of one node in a machine of its own (machine.mjs), without a way to the internet. kubernetes-services.mjs stands in
+// for kube-proxy and DNS. network-policies.mjs enforces NetworkPolicies while a test asks for it, and nothing does otherwise.
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { spawnSync } from 'node:child_process'
@@ -15,6 +15,7 @@ const apiService = '10.96.0.1'
 const dns = '10.96.0.10'
 const url = `https://${apiService}`
 const services = fileURLToPath(new URL('kubernetes-services.mjs', import.meta.url))
+const policies = fileURLToPath(new URL('network-policies.mjs', import.meta.url))
 const partLimitMs = 120_000
 
 /**
@@ -31,6 +32,7 @@ export async function startKubernetes(programs, { images = [] } = {}) {
     await waitFor(machine, 'apiserver', partLimitMs, () => kubectl('get', '--raw', '/readyz').status === 0)
     startNode(machine, folders)
     machine.part('services', `exec ${process.execPath} ${services} ${machine.folder}/kubeconfig ${dns}`)
+    machine.part('policies', `exec ${process.execPath} ${policies} ${machine.folder} ${subnet}.0/24 ${node}`)
     const ctr = join(machine.folder, 'tools/ctr')
     await waitFor(machine, 'containerd', partLimitMs, () => spawnSync(ctr, ['version']).status === 0)
     startKubelet(machine, folders)

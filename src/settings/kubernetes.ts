@@ -118,10 +118,10 @@ export const KUBERNETES_SETTINGS = {
   kubernetesNetwork: {
     variable: 'SANDYARD_KUBERNETES_NETWORK',
     flag: null,
-    fallback: 'refuse',
-    unit: 'refuse, cluster',
+    fallback: 'prove',
+    unit: 'prove, cluster',
     meaning:
-      'who decides what the sandboxes of `--driver kubernetes` reach: with `cluster`, only the NetworkPolicies of the cluster do; with `refuse`, that driver does not start',
-    parse: oneOf(['refuse', 'cluster']),
-  } satisfies Setting<'refuse' | 'cluster'>,
+      'who decides what the sandboxes of `--driver kubernetes` reach: with `prove`, NetworkPolicies of that driver, which starts only in a cluster that is proved to enforce them; with `cluster`, only what you set up in the cluster',
+    parse: oneOf(['prove', 'cluster']),
+  } satisfies Setting<'prove' | 'cluster'>,
 } as const

@@ -7,6 +7,7 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { makeCertificate } from './certificates.ts'
 import { makeFakeClaims, type FakeClaims } from './fake-claims.ts'
+import { isCanary, makeFakeNetwork, runCanaryPod, tryConnection, type FakeNetwork } from './fake-network.ts'
 
 /** A Pod of the fake: what its creator wrote, and a status. */
 export type FakePod = {
@@ -67,6 +68,7 @@ export type FakeCluster = {
   /** What GET of a path answers, instead of what the fake has there. A number is the status of a refusal. */
   readonly answers: Map<string, object | number>
   readonly claims: FakeClaims
+  readonly network: FakeNetwork
   /** All other objects by their paths. */
   readonly objects: Map<string, FakeObject>
   /** Counts the requests by method and kind of path, such as `POST pods`. */
@@ -137,6 +139,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     pods,
     answers,
     claims,
+    network: makeFakeNetwork(),
     objects,
     requests,
     setStatus(name, status) {
@@ -199,7 +202,8 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     pod.status = { phase: 'Pending' }
     pods.set(pod.metadata.name, pod)
     record('ADDED', pod)
-    kubelet.run(pod, cluster)
+    if (isCanary(pod)) runCanaryPod(pod, cluster)
+    else kubelet.run(pod, cluster)
     if (faults.loseCreates > 0) {
       faults.loseCreates -= 1
       reply.destroy()
@@ -334,7 +338,8 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       return
     }
     upgrades.handleUpgrade(request, socket, head, (accepted) => {
-      kubelet.exec(pod, searchParams.getAll('command'), accepted)
+      if (isCanary(pod)) tryConnection(pod, cluster, accepted)
+      else kubelet.exec(pod, searchParams.getAll('command'), accepted)
     })
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

@@ -14,6 +14,7 @@ import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
 import type { ClaimSettings } from '../../src/worker/drivers/kubernetes/claim.ts'
 import type { NamespaceMode } from '../../src/worker/drivers/kubernetes/namespaces/namespaces.ts'
+import type { CanaryLimits } from '../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import type { ServedImages } from '../../src/worker/drivers/kubernetes/served-images.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
@@ -30,6 +31,9 @@ type DriverOptions = {
   readonly helperImage: string
   readonly runtimeClass?: string
   readonly namespaceMode?: NamespaceMode | 'auto'
+  /** Default: `cluster`, so that no canary runs. */
+  readonly network?: 'prove' | 'cluster'
+  readonly canaryLimits?: CanaryLimits
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly images?: ServedImages
   readonly tools?: string
@@ -59,6 +63,7 @@ export async function openKubernetesDriver({
   const driver = await makeKubernetesDriver({
     namespaceMode: 'shared',
     namespaceDays: 7,
+    network: 'cluster',
     runtimeClass: null,
     claimSettings: null,
     images: null,

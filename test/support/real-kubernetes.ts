@@ -79,3 +79,9 @@ export async function makeRealNamespace(name: string): Promise<RealNamespace> {
     },
   }
 }
+
+/** Lets the cluster of the tests enforce NetworkPolicies from now on, or no longer. It takes some time. */
+export async function enforcePolicies(isOn: boolean): Promise<void> {
+  const file = join(process.env['SANDYARD_TEST_KUBERNETES'] ?? '', 'enforce-policies')
+  await (isOn ? writeFile(file, '') : rm(file, { force: true }))
+}

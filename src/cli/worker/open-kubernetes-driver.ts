@@ -37,17 +37,12 @@ export async function openKubernetesDriver(
   config: Config,
   { logs, metrics, log, deadlineFile }: DriverDeps,
 ): Promise<Driver> {
-  const { kubernetesHelperImage: helperImage, kubernetesNetwork } = config
+  const { kubernetesHelperImage: helperImage } = config
   if (deadlineFile !== null)
     throw new Error('the driver kubernetes runs its sandboxes without a deadline of this worker')
   if (helperImage === null)
     throw new Error(
       'SANDYARD_KUBERNETES_HELPER_IMAGE must name the helper image in a registry of the cluster; `sandyard image helper FILE` writes it',
-    )
-  if (kubernetesNetwork !== 'cluster')
-    throw new Error(
-      'this driver enforces no network policy of its own, not even the default one: apply the NetworkPolicies of packaging/kubernetes, ' +
-        'make sure that the cluster enforces them, and set SANDYARD_KUBERNETES_NETWORK=cluster',
     )
   const access = await readClusterAccess({
     kubeconfig: config.kubeconfig,
@@ -67,6 +62,7 @@ export async function openKubernetesDriver(
     namespace: config.kubernetesNamespace ?? access.namespace,
     namespaceMode: config.kubernetesNamespaces,
     namespaceDays: config.kubernetesNamespaceDays,
+    network: config.kubernetesNetwork,
     helperImage,
     images: registry?.served ?? null,
     runtimeClass: config.kubernetesRuntimeClass,

@@ -14,6 +14,8 @@ import type { AgentLinks } from './link/agent-links.ts'
 import type { ClaimSettings } from './claim.ts'
 import type { Claims } from './claims/claims.ts'
 import type { NamespaceMode, SandboxNamespaces } from './namespaces/namespaces.ts'
+import type { CanaryLimits } from './network/canary-pods.ts'
+import type { NetworkProof } from './network/network-proof.ts'
 import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './spec/pod-spec.ts'
 import type { PodUsage } from './usage/pod-usage.ts'
@@ -47,6 +49,8 @@ export type KubernetesDriverInput = {
   readonly namespaceMode: NamespaceMode | 'auto'
   /** After how many days without a sandbox an organization's namespace is deleted. 0: never. */
   readonly namespaceDays: number
+  /** Who decides what sandboxes reach: policies that the cluster is proved to enforce, or whatever the cluster does. */
+  readonly network: 'prove' | 'cluster'
   readonly helperImage: string
   /** The images that were loaded into this worker. Null: the cluster pulls all images. */
   readonly images: ServedImages | null
@@ -68,6 +72,8 @@ export type KubernetesDriverInput = {
   readonly tools?: string
   /** How long a Pod may take to accept commands. Default: `START_LIMIT_MS`. */
   readonly startLimitMs?: number
+  /** Default: `CANARY_LIMITS`. */
+  readonly canaryLimits?: CanaryLimits
   /** The pause between two looks at what Pods use. Default: the one of `makePodUsage`. */
   readonly usagePollMs?: number
 }
@@ -77,6 +83,8 @@ export type PodContext = KubernetesDriverInput & {
   readonly settings: PodSettings
   readonly records: RunRecords<PodRunRecord>
   readonly namespaces: SandboxNamespaces
+  /** Null: the cluster decides what sandboxes reach. */
+  readonly proof: Pick<NetworkProof, 'isProved'> | null
   readonly pods: Pods
   /** Null: the driver mounts no volumes. */
   readonly claims: Pick<Claims, 'prepare'> | null

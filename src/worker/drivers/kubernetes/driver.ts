@@ -13,6 +13,9 @@ import { openClaims } from './claims/claims.ts'
 import { makeAgentLinks } from './link/agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
+import { runCanary } from './network/canary.ts'
+import { CANARY_LIMITS } from './network/canary-pods.ts'
+import { openNetworkProof, type NetworkProof } from './network/network-proof.ts'
 import { openNamespaces, type SandboxNamespaces } from './namespaces/namespaces.ts'
 import { makePodGuest } from './link/pod-guest.ts'
 import { makePodLogs } from './pod-logs.ts'
@@ -52,6 +55,8 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     log,
   })
   opened.defer(() => namespaces.close())
+  const proof = input.network === 'cluster' ? null : await proveNetwork(input, owner)
+  opened.defer(() => proof?.close())
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
   // Records of an earlier version have no namespace.
   for (const record of records.list())
@@ -93,7 +98,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     ...(input.usagePollMs === undefined ? {} : { pollMs: input.usagePollMs }),
   })
   opened.defer(() => usage.close())
-  const isolation = describeIsolation(namespaces.description, facts)
+  const isolation = describeIsolation(namespaces.description, { ...facts, isProved: proof !== null })
   const settings = {
     owner,
     helperImage: input.helperImage,
@@ -121,6 +126,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     settings,
     records,
     namespaces,
+    proof,
     pods,
     claims,
     links,
@@ -214,6 +220,16 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
 function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBeingStarted: boolean) {
   const { name } = podOf(record)
   return derivePodPhase(record, { isBeingStarted, pod: pods.get(name), last: pods.lastOf(name) })
+}
+
+/** Proves that the cluster enforces NetworkPolicies. Rejects in words if it doesn't. */
+async function proveNetwork(input: KubernetesDriverInput, owner: string): Promise<NetworkProof> {
+  const limits = input.canaryLimits ?? CANARY_LIMITS
+  const newSuffix = (): string => input.random.bytes(6).toString('hex')
+  return await openNetworkProof({
+    ...input,
+    runCanary: (signal) => runCanary({ ...input, owner, limits, newSuffix }, signal),
+  })
 }
 
 type OperationDeps = {

@@ -17,6 +17,7 @@ export type Pod = ApiObject & {
     readonly phase?: 'Pending' | 'Running' | 'Succeeded' | 'Failed' | 'Unknown'
     readonly reason?: string
     readonly message?: string
+    readonly podIPs?: readonly { readonly ip: string }[]
     readonly conditions?: readonly PodCondition[]
     readonly containerStatuses?: readonly ContainerStatus[]
     readonly initContainerStatuses?: readonly ContainerStatus[]
@@ -51,6 +52,8 @@ export const LABELS = {
   org: `${PREFIX}organization`,
   sandbox: `${PREFIX}sandbox`,
   volume: `${PREFIX}volume`,
+  canary: `${PREFIX}canary`,
+  canaryPart: `${PREFIX}canary-part`,
 } as const
 
 /** A Pod by its names. */

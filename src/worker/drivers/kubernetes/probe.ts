@@ -105,11 +105,19 @@ export function reportOf(
 /** Describes in words what separates sandboxes. */
 export function describeIsolation(
   namespaces: string,
-  { hasOwnUsers, runtimeClass }: Pick<ClusterFacts, 'hasOwnUsers' | 'runtimeClass'>,
+  {
+    hasOwnUsers,
+    runtimeClass,
+    isProved,
+  }: Pick<ClusterFacts, 'hasOwnUsers' | 'runtimeClass'> & {
+    /** Whether the cluster is proved to enforce NetworkPolicies. */
+    readonly isProved: boolean
+  },
 ): string {
   const runtime = runtimeClass === null ? '' : `RuntimeClass ${runtimeClass.name}, `
   const users = hasOwnUsers ? 'user namespaces, ' : ''
-  return `Pods in ${namespaces}: ${runtime}containers without root and capabilities, ${users}seccomp; their network is the one of the cluster`
+  const network = isProved ? 'NetworkPolicies that the cluster enforces' : 'their network is the one of the cluster'
+  return `Pods in ${namespaces}: ${runtime}containers without root and capabilities, ${users}seccomp; ${network}`
 }
 
 async function listIfAllowed<Item>(client: Pick<ApiClient, 'request'>, path: string): Promise<readonly Item[] | null> {

@@ -26,7 +26,9 @@ export async function startPod(
   desired: DesiredRun,
   { record, signal, stopwatch }: StartAttempt & { readonly record: PodRunRecord },
 ): Promise<void> {
-  const { records, podLogs, logs } = context
+  const { records, podLogs, logs, proof } = context
+  if (proof?.isProved === false)
+    throw new StartError('host', 'the cluster no longer enforces NetworkPolicies, so this worker starts no sandboxes')
   const limit = AbortSignal.timeout(context.startLimitMs ?? START_LIMIT_MS)
   const either = AbortSignal.any([signal, limit])
   let own = record
