@@ -20,7 +20,9 @@ export function makeLists(kubeconfig) {
         let text = ''
         reply.setEncoding('utf8').on('data', (part) => (text += part))
         reply.on('end', () =>
-          reply.statusCode === 200 ? resolve(JSON.parse(text).items) : reject(new Error(`${path}: ${reply.statusCode}`)),
+          reply.statusCode === 200
+            ? resolve(JSON.parse(text).items)
+            : reject(new Error(`${path}: ${reply.statusCode}`)),
         )
       })
       asking.on('error', reject).on('timeout', () => asking.destroy(new Error(`${path}: no answer`)))

@@ -93,7 +93,8 @@ function selects({ matchLabels = {}, matchExpressions = [] }, labels) {
 function rulesOf({ metadata, spec }, direction, cluster) {
   const [rules, peers, end] = direction === 'Egress' ? [spec.egress, 'to', 'daddr'] : [spec.ingress, 'from', 'saddr']
   return (rules ?? []).flatMap((rule) => {
-    const sets = rule[peers] === undefined ? [''] : rule[peers].map((peer) => addressesOf(peer, { metadata, end, cluster }))
+    const sets =
+      rule[peers] === undefined ? [''] : rule[peers].map((peer) => addressesOf(peer, { metadata, end, cluster }))
     const ports = rule.ports === undefined ? [''] : rule.ports.map(portOf)
     return sets.filter((set) => set !== null).flatMap((set) => ports.map((port) => `${set} ${port}`))
   })

@@ -7,7 +7,14 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { makeCertificate } from './certificates.ts'
 import { makeFakeClaims, type FakeClaims } from './fake-claims.ts'
-import { isCanary, makeFakeNetwork, runCanaryPod, tryConnection, type FakeNetwork } from './fake-network.ts'
+import {
+  isCanary,
+  listPolicies,
+  makeFakeNetwork,
+  runCanaryPod,
+  tryConnection,
+  type FakeNetwork,
+} from './fake-network.ts'
 
 /** A Pod of the fake: what its creator wrote, and a status. */
 export type FakePod = {
@@ -243,7 +250,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
         })
     }
   }
-  /** Creates, applies, reads or deletes an object that is no Pod. Lists are empty. */
+  /** Creates, applies, reads or deletes an object that is no Pod. Lists are empty, but for those of policies. */
   const store = async (
     { pathname: path, searchParams }: URL,
     request: IncomingMessage,
@@ -270,7 +277,9 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     const { method } = request
     const at = method === 'POST' ? `${path}/${given?.metadata.name ?? ''}` : path
     const known = objects.get(at)
-    if (method === 'GET') answer(reply, 200, known ?? { metadata: {}, items: [] })
+    if (method === 'GET' && path.endsWith('/networkpolicies'))
+      answer(reply, 200, { metadata: {}, items: listPolicies(objects, path, searchParams) })
+    else if (method === 'GET') answer(reply, 200, known ?? { metadata: {}, items: [] })
     else if (method === 'POST' && known !== undefined) refuse(reply, 409, 'AlreadyExists')
     else if (method === 'DELETE' && !isExpected(known, given)) refuse(reply, 409, 'Conflict')
     else if (method === 'DELETE') answer(reply, objects.delete(at) ? 200 : 404, {})

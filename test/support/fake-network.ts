@@ -43,7 +43,9 @@ export function tryConnection({ metadata }: FakePod, { network, objects }: FakeC
     return
   }
   const isDenied = [...objects.values()].some(
-    (object) => object.metadata.labels?.[CANARY] === metadata.labels?.[CANARY] && network.enforced.some((one) => denies(object, one)),
+    (object) =>
+      object.metadata.labels?.[CANARY] === metadata.labels?.[CANARY] &&
+      network.enforced.some((one) => denies(object, one)),
   )
   const causes = [{ reason: 'ExitCode', message: String(CLOSED) }]
   const failure = { status: 'Failure', reason: 'NonZeroExitCode', message: 'exited', details: { causes } }
@@ -54,10 +56,28 @@ export function tryConnection({ metadata }: FakePod, { network, objects }: FakeC
 
 /** Whether a policy of a canary, which allows everything or nothing, denies a direction. */
 function denies({ spec }: FakeObject, direction: 'Egress' | 'Ingress'): boolean {
-  const { policyTypes, egress = [], ingress = [] } = spec as {
+  const {
+    policyTypes,
+    egress = [],
+    ingress = [],
+  } = spec as {
     readonly policyTypes: readonly string[]
     readonly egress?: readonly object[]
     readonly ingress?: readonly object[]
   }
   return policyTypes.includes(direction) && (direction === 'Egress' ? egress : ingress).length === 0
+}
+
+/** The policies of a namespace that a selector of the form KEY, !KEY or KEY=VALUE selects. */
+export function listPolicies(
+  objects: FakeCluster['objects'],
+  path: string,
+  query: URLSearchParams,
+): readonly FakeObject[] {
+  const [, not, key = '', value] = /^(!?)([^=]*)(?:=(.*))?$/.exec(query.get('labelSelector') ?? '') ?? []
+  return [...objects].flatMap(([at, object]) => {
+    const label = object.metadata.labels?.[key]
+    const isSelected = key === '' || (value === undefined ? (label === undefined) === (not === '!') : label === value)
+    return at.startsWith(`${path}/`) && isSelected ? [object] : []
+  })
 }

@@ -64,6 +64,7 @@ export async function openKubernetesDriver({
     namespaceMode: 'shared',
     namespaceDays: 7,
     network: 'cluster',
+    ownRanges: { addresses: () => [], rangesOf: () => [] },
     runtimeClass: null,
     claimSettings: null,
     images: null,

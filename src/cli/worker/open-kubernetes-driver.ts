@@ -12,6 +12,7 @@ import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
 import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
 import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
 import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
+import { openOwnRanges } from './open-own-ranges.ts'
 import { openImageRegistry } from './open-image-registry.ts'
 import { VERSION } from '../version.ts'
 import type { DriverDeps } from './worker-storage.ts'
@@ -63,6 +64,7 @@ export async function openKubernetesDriver(
     namespaceMode: config.kubernetesNamespaces,
     namespaceDays: config.kubernetesNamespaceDays,
     network: config.kubernetesNetwork,
+    ownRanges: await openOwnRanges(config, log),
     helperImage,
     images: registry?.served ?? null,
     runtimeClass: config.kubernetesRuntimeClass,

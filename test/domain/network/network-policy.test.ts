@@ -13,44 +13,15 @@ import {
   type Rule,
 } from '../../../src/domain/spec/spec.ts'
 import { requiredAbilities } from '../../../src/domain/spec/required-abilities.ts'
+import { GATEWAY, policy, port, SAMPLE_ADDRESSES } from '../../support/arbitrary-policy.ts'
 import { DEFAULT_NETWORK, networkWith } from '../../support/networks.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
 
-const GATEWAY = '10.209.0.5'
 const HARD_DENY = ['10.209.0.0/16', '44.0.113.12/32', 'fd12::/16']
 const environment = { gateway: cidr(GATEWAY), hardDeny: HARD_DENY.map(cidr) }
 
-// prettier-ignore
-const ADDRESSES = [
-  '1.1.1.1', '44.0.113.10', '44.0.113.12', '9.9.9.9', '10.1.2.3', '172.16.0.1', '172.32.0.1', '192.168.1.1',
-  '100.64.0.1', '100.100.100.200', '100.128.0.1', '127.0.0.1', '169.254.1.1', '169.254.169.254', '224.0.0.1',
-  '255.255.255.255', '0.0.0.0', '192.0.2.1', '198.18.0.1', '203.0.113.9', '240.0.0.1', GATEWAY, '10.209.0.6',
-  '2606:4700::1111', '::1', 'fe80::1', 'fc00::1', 'fd00:ec2::254', 'fd12::9', 'ff02::1', '2001:db8::1', '2002::1',
-] as const
-const BLOCKS = [...ADDRESSES, '0.0.0.0/0', '10.0.0.0/8', '44.0.0.0/8', '169.254.0.0/16', '::/0', 'fd00::/8'] as const
-
-const action = fc.constantFrom<Action>('allow', 'deny')
-const port = fc.constantFrom(0, 22, 53, 80, 443, 8080, 65_535)
-const range = fc.tuple(port, port).map(([a, b]) => ({ start: Math.min(a, b), end: Math.max(a, b) }))
-const destination = fc.oneof(
-  fc.constant('any' as const),
-  fc.constantFrom(...BLOCKS).map((block) => ({ cidr: block })),
-  fc.constantFrom(...DESTINATION_GROUPS).map((group) => ({ group })),
-)
-const rule: fc.Arbitrary<Rule> = fc.record({
-  direction: fc.constantFrom('egress' as const, 'ingress' as const, 'any' as const),
-  destination,
-  action,
-  ports: fc.array(range, { maxLength: 2 }),
-  protocols: fc.subarray([...PROTOCOLS]),
-})
-const policy: fc.Arbitrary<NetworkPolicy> = fc.record({
-  default_egress: action,
-  default_ingress: action,
-  rules: fc.array(rule, { maxLength: 8 }),
-})
 const packet: fc.Arbitrary<Packet> = fc
-  .record({ peer: fc.constantFrom(...ADDRESSES).map(cidr), protocol: fc.constantFrom(...PROTOCOLS), port })
+  .record({ peer: fc.constantFrom(...SAMPLE_ADDRESSES).map(cidr), protocol: fc.constantFrom(...PROTOCOLS), port })
   .map((made) => ({ ...made, port: made.protocol === 'tcp' || made.protocol === 'udp' ? made.port : null }))
 
 test('a compiled policy decides about every packet like an evaluation of its rules one by one', () => {
@@ -95,7 +66,7 @@ test('every address is in at most one group, and no special address is in the gr
     })
     return decidePacket(egress, { peer: cidr(address), protocol: 'tcp', port: 53 }) === 'allow'
   }
-  for (const address of ADDRESSES) {
+  for (const address of SAMPLE_ADDRESSES) {
     const groups = DESTINATION_GROUPS.filter((group) => isIn(address, group))
     assert.ok(groups.length <= 1, `${address} is in ${groups.join(' and ')}`)
     const isSpecial = SPECIAL_CIDRS.some((block) => contains(block, cidr(address)))
@@ -106,7 +77,7 @@ test('every address is in at most one group, and no special address is in the gr
 test('without a policy, egress to public addresses and DNS is allowed, and all other traffic is denied in both directions', () => {
   const { egress, ingress } = compilePolicy(null, environment)
   assert.deepEqual(compilePolicy(DEFAULT_POLICY, environment), { egress, ingress })
-  for (const address of ADDRESSES) {
+  for (const address of SAMPLE_ADDRESSES) {
     const peer = cidr(address)
     const isHardDenied = environment.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
     const isOpen = !SPECIAL_CIDRS.some((block) => contains(block, peer)) && !isHardDenied

@@ -15,7 +15,9 @@ import type { ClaimSettings } from './claim.ts'
 import type { Claims } from './claims/claims.ts'
 import type { NamespaceMode, SandboxNamespaces } from './namespaces/namespaces.ts'
 import type { CanaryLimits } from './network/canary-pods.ts'
+import type { OwnRanges } from '../../network/own-ranges.ts'
 import type { NetworkProof } from './network/network-proof.ts'
+import type { Policies } from './network/policies.ts'
 import type { PodLogs } from './pod-logs.ts'
 import type { PodSettings } from './spec/pod-spec.ts'
 import type { PodUsage } from './usage/pod-usage.ts'
@@ -51,6 +53,8 @@ export type KubernetesDriverInput = {
   readonly namespaceDays: number
   /** Who decides what sandboxes reach: policies that the cluster is proved to enforce, or whatever the cluster does. */
   readonly network: 'prove' | 'cluster'
+  /** The addresses that this worker denies to its sandboxes. */
+  readonly ownRanges: OwnRanges
   readonly helperImage: string
   /** The images that were loaded into this worker. Null: the cluster pulls all images. */
   readonly images: ServedImages | null
@@ -85,6 +89,8 @@ export type PodContext = KubernetesDriverInput & {
   readonly namespaces: SandboxNamespaces
   /** Null: the cluster decides what sandboxes reach. */
   readonly proof: Pick<NetworkProof, 'isProved'> | null
+  /** Null: no Pod has a policy of its own. */
+  readonly policies: Pick<Policies, 'ensure' | 'forget'> | null
   readonly pods: Pods
   /** Null: the driver mounts no volumes. */
   readonly claims: Pick<Claims, 'prepare'> | null

@@ -13,9 +13,9 @@ import { openClaims } from './claims/claims.ts'
 import { makeAgentLinks } from './link/agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
-import { runCanary } from './network/canary.ts'
-import { CANARY_LIMITS } from './network/canary-pods.ts'
-import { openNetworkProof, type NetworkProof } from './network/network-proof.ts'
+import { openPolicies } from './network/policies.ts'
+import { proveNetwork } from './network/prove-network.ts'
+import { makeRunPolicies } from './network/run-policy.ts'
 import { openNamespaces, type SandboxNamespaces } from './namespaces/namespaces.ts'
 import { makePodGuest } from './link/pod-guest.ts'
 import { makePodLogs } from './pod-logs.ts'
@@ -43,7 +43,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const { dir, client, namespace, clock, log, logs } = input
   await using opened = new AsyncDisposableStack()
   const owner = await readOwner(input)
-  const facts = await readClusterFacts(client, input)
+  let facts = await readClusterFacts(client, input)
   const namespaces = await openNamespaces({
     client,
     base: namespace,
@@ -55,7 +55,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     log,
   })
   opened.defer(() => namespaces.close())
-  const proof = input.network === 'cluster' ? null : await proveNetwork(input, owner)
+  const proof = input.network === 'cluster' ? null : await proveNetwork(input, { owner, mode: namespaces.mode })
   opened.defer(() => proof?.close())
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
   // Records of an earlier version have no namespace.
@@ -79,6 +79,11 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   })
   opened.defer(() => pods.close())
   await pods.ready
+  const policies =
+    proof === null
+      ? null
+      : openPolicies({ ...input, owner, pods, namespaces: namespacesOf(records.list(), namespaces, namespace) })
+  opened.defer(() => policies?.close())
   const { claimSettings } = input
   const claims =
     claimSettings === null
@@ -104,6 +109,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     helperImage: input.helperImage,
     hasOwnUsers: facts.hasOwnUsers,
     runtimeClass: input.runtimeClass,
+    policyOf: proof === null ? null : makeRunPolicies({ ...input, owner, nodeAddresses: () => facts.nodeAddresses }),
   }
   const pace = makeStartPace(clock)
   const making = new AbortController()
@@ -114,6 +120,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     images: input.images,
     client,
     pods,
+    policies,
     links,
     pace,
     newName: () => podNameOf(makeUuids(clock, input.random).next()),
@@ -127,6 +134,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     records,
     namespaces,
     proof,
+    policies,
     pods,
     claims,
     links,
@@ -184,7 +192,10 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const parts = opened.move()
   return {
     name: 'kubernetes',
-    probe: async () => reportOf(await readClusterFacts(client, input), { isolation, hasClaims: claims !== null }),
+    async probe() {
+      facts = await readClusterFacts(client, input)
+      return reportOf(facts, { isolation, hasClaims: claims !== null, isProved: proof?.isProved === true })
+    },
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
     start: async (desired, signal) => supervisor.start((await input.images?.resolve(desired)) ?? desired, signal),
@@ -222,14 +233,9 @@ function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBei
   return derivePodPhase(record, { isBeingStarted, pod: pods.get(name), last: pods.lastOf(name) })
 }
 
-/** Proves that the cluster enforces NetworkPolicies. Rejects in words if it doesn't. */
-async function proveNetwork(input: KubernetesDriverInput, owner: string): Promise<NetworkProof> {
-  const limits = input.canaryLimits ?? CANARY_LIMITS
-  const newSuffix = (): string => input.random.bytes(6).toString('hex')
-  return await openNetworkProof({
-    ...input,
-    runCanary: (signal) => runCanary({ ...input, owner, limits, newSuffix }, signal),
-  })
+/** The namespaces that may have policies of an earlier process. */
+function namespacesOf(records: readonly PodRunRecord[], { mode }: SandboxNamespaces, base: string): readonly string[] {
+  return [...new Set([...records.map(({ namespace }) => namespace), ...(mode === 'shared' ? [base] : [])])]
 }
 
 type OperationDeps = {

@@ -52,6 +52,8 @@ export const LABELS = {
   org: `${PREFIX}organization`,
   sandbox: `${PREFIX}sandbox`,
   volume: `${PREFIX}volume`,
+  /** The policy of a Pod's network. Without it, the cluster decides. */
+  network: `${PREFIX}network`,
   canary: `${PREFIX}canary`,
   canaryPart: `${PREFIX}canary-part`,
 } as const

@@ -1,3 +1,4 @@
+import { isIP } from 'node:net'
 import type { Ability } from '../../../domain/abilities.ts'
 import { isolationAbilities, type IsolationLevel } from '../../../domain/isolation.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
@@ -7,7 +8,7 @@ import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 import type { Probe } from '../driver.ts'
 import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
-/** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES`. */
+/** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES` and `NETWORK_ABILITIES`. */
 export const KUBERNETES_ABILITIES: readonly Ability[] = [
   'patches',
   'rlimits',
@@ -18,10 +19,13 @@ export const KUBERNETES_ABILITIES: readonly Ability[] = [
 ]
 /** What a worker enforces whose cluster makes claims. */
 export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts']
+/** What a worker enforces whose cluster is proved to enforce NetworkPolicies. */
+export const NETWORK_ABILITIES: readonly Ability[] = ['network_off', 'network_policy']
 
 type Node = {
   readonly spec?: { readonly unschedulable?: boolean }
   readonly status?: {
+    readonly addresses?: readonly { readonly address: string }[]
     readonly allocatable?: Readonly<Record<string, string>>
     readonly runtimeHandlers?: readonly {
       readonly name?: string
@@ -37,6 +41,8 @@ export type ClusterFacts = {
   readonly capacity: Capacity
   /** Whether every node can give Pods users of their own. */
   readonly hasOwnUsers: boolean
+  /** The IP addresses of the nodes. Empty if the worker may not list nodes. */
+  readonly nodeAddresses: readonly string[]
   readonly runtimeClass: RuntimeClass | null
   readonly level: IsolationLevel
 }
@@ -80,19 +86,30 @@ export async function readClusterFacts(
     throw new Error(
       `the capacity is unknown: give namespace ${namespace} a ResourceQuota with limits.cpu and limits.memory, or let the worker list nodes`,
     )
-  return { capacity, hasOwnUsers, runtimeClass, level: runtimeClass?.level ?? 'container' }
+  const named = (nodes ?? []).flatMap(({ status }) => status?.addresses?.map(({ address }) => address) ?? [])
+  const nodeAddresses = named.filter((address) => isIP(address) !== 0)
+  return { capacity, hasOwnUsers, nodeAddresses, runtimeClass, level: runtimeClass?.level ?? 'container' }
 }
 
 /** Reports the abilities of Pods and the capacity of the cluster. */
 export function reportOf(
   { capacity, level }: ClusterFacts,
-  { isolation, hasClaims }: { readonly isolation: string; readonly hasClaims: boolean },
+  {
+    isolation,
+    hasClaims,
+    isProved,
+  }: { readonly isolation: string; readonly hasClaims: boolean; readonly isProved: boolean },
 ): Probe {
   return {
     report: {
       name: 'kubernetes',
       isolation,
-      abilities: [...KUBERNETES_ABILITIES, ...(hasClaims ? CLAIM_ABILITIES : []), ...isolationAbilities(level)],
+      abilities: [
+        ...KUBERNETES_ABILITIES,
+        ...(hasClaims ? CLAIM_ABILITIES : []),
+        ...(isProved ? NETWORK_ABILITIES : []),
+        ...isolationAbilities(level),
+      ],
       images: [],
       default_disk_mib: 1,
       keeps_disks: false,

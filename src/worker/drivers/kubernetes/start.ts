@@ -103,10 +103,13 @@ async function createPod(
   desired: DesiredRun,
   { target, credential, signal }: Creation,
 ): Promise<Pod> {
-  const { pods, namespaces, claims, warmPods, settings } = context
+  const { pods, namespaces, policies, claims, warmPods, settings } = context
   await namespaces.prepare(desired, signal)
   try {
     const pod = makePod(desired, settings, (await claims?.prepare(desired, signal)) ?? [])
+    const policy = settings.policyOf?.(desired)
+    // Before the Pod, so that no moment of it is without a policy.
+    if (policy !== undefined) await policies?.ensure(target.namespace, policy, signal)
     if (credential === null) return await pods.create(target, pod, signal)
     await createPullSecret(context, target, { credential, signal })
     const made = await pods.create(target, pod, signal)
@@ -115,6 +118,7 @@ async function createPod(
   } catch (error) {
     if (isApiError(error, 404)) {
       namespaces.forget(desired.org_id)
+      policies?.forget(target.namespace)
       throw new StartError('host', `the namespace ${target.namespace} is gone`, error)
     }
     if (isApiError(error, 403) && warmPods.pooledCount > 0) {

@@ -26,21 +26,28 @@ const LIMITS = { ...CANARY_LIMITS, lookMs: 5 }
 /** What a canary waits for in these tests never comes. */
 const SHORT = { ...LIMITS, startMs: 50, changeMs: 50 }
 let fake: FakeKubernetes
+const opened: TestDriver[] = []
 
 before(async () => {
   fake = await makeFakeKubernetes()
 })
-after(() => fake.remove())
+after(async () => {
+  for (const driver of opened) await driver.close()
+  await fake.remove()
+})
 beforeEach(() => {
   Object.assign(fake.cluster.network, makeFakeNetwork())
 })
 
-function open(name: string, canaryLimits = LIMITS): Promise<TestDriver> {
-  return fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits })
+async function open(name: string, canaryLimits = LIMITS): Promise<TestDriver> {
+  const driver = await fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits })
+  opened.push(driver)
+  return driver
 }
 
+/** The policies of canaries. */
 function policies(): readonly string[] {
-  return [...fake.cluster.objects.keys()].filter((path) => path.includes('/networkpolicies/'))
+  return [...fake.cluster.objects.keys()].filter((path) => path.includes('/networkpolicies/sandyard-canary-'))
 }
 
 /** The Pods that nobody has asked to delete. */

@@ -25,7 +25,6 @@ const UNUSED = {
   'count/configmaps': '1',
   'count/serviceaccounts': '1',
   'count/limitranges': '1',
-  'count/networkpolicies.networking.k8s.io': '1',
 }
 let fake: FakeKubernetes
 let client: ApiClient
@@ -103,6 +102,22 @@ test('a namespace with a volume claim, or with one object more than workers make
     assert.deepEqual(await sweep(clock), [], `${kind} is not counted`)
   }
   assert.equal(isThere('sandboxes-one'), true)
+})
+
+test('a namespace with a policy of others is left alone, and the policies of workers do not keep it', async () => {
+  const clock = makeTestClock()
+  addNamespace(clock, 'sandboxes-one')
+  const path = '/apis/networking.k8s.io/v1/namespaces/sandboxes-one/networkpolicies'
+  const add = (name: string, labels: Readonly<Record<string, string>> = {}): void => {
+    fake.cluster.objects.set(`${path}/${name}`, { metadata: { name, labels } })
+  }
+  add('sandyard') // as earlier versions made it
+  add('sandyard-closed', { 'sandyard.dev/network': 'base' })
+  add('sandyard-1', { 'sandyard.dev/network': '1' })
+  add('theirs')
+  assert.deepEqual(await sweep(clock), [])
+  fake.cluster.objects.delete(`${path}/theirs`)
+  assert.deepEqual(await sweep(clock), ['one'])
 })
 
 test('a namespace with a Pod of anybody is left alone, and its time begins anew', async () => {

@@ -3,6 +3,7 @@ import type { Capacity, OrgLimits } from '../../../../contract/workers/worker-pr
 import type { OrgId } from '../../../../domain/ids.ts'
 import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
 import type { ClaimSettings } from '../claim.ts'
+import { CLOSED_POLICY, PLAIN_POLICY } from '../network/base-policies.ts'
 import { LABELS } from '../pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
@@ -11,7 +12,10 @@ export const SANDBOXES_ROLE = 'sandyard-sandboxes'
 /** An object of a namespace, and the path of the collection that it is in. */
 export type NamespacedObject = {
   readonly collection: string
-  readonly object: { readonly metadata: { readonly name: string }; readonly [field: string]: unknown }
+  readonly object: {
+    readonly metadata: { readonly name: string; readonly labels?: Readonly<Record<string, string>> }
+    readonly [field: string]: unknown
+  }
 }
 
 const RBAC = 'rbac.authorization.k8s.io'
@@ -87,41 +91,7 @@ export function makeBounds(
       metadata: { name },
       spec: { limits: [{ type: 'Container', max: largest, default: largest }] },
     }),
-    {
-      collection: '/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies',
-      object: { apiVersion: 'networking.k8s.io/v1', kind: 'NetworkPolicy', metadata: { name }, spec: NETWORK },
-    },
+    CLOSED_POLICY,
+    PLAIN_POLICY,
   ]
-}
-
-const DNS = { 'kubernetes.io/metadata.name': 'kube-system' }
-/** Names and public IPv4 addresses, nothing inbound: the policy of `packaging/kubernetes/driver.yaml`. */
-const NETWORK = {
-  podSelector: {},
-  policyTypes: ['Ingress', 'Egress'],
-  egress: [
-    {
-      to: [{ namespaceSelector: { matchLabels: DNS }, podSelector: { matchLabels: { 'k8s-app': 'kube-dns' } } }],
-      ports: ['UDP', 'TCP'].map((protocol) => ({ protocol, port: 53 })),
-    },
-    {
-      to: [
-        {
-          ipBlock: {
-            cidr: '0.0.0.0/0',
-            except: [
-              '0.0.0.0/8',
-              '10.0.0.0/8',
-              '100.64.0.0/10',
-              '127.0.0.0/8',
-              '169.254.0.0/16',
-              '172.16.0.0/12',
-              '192.168.0.0/16',
-              '224.0.0.0/3',
-            ],
-          },
-        },
-      ],
-    },
-  ],
 }

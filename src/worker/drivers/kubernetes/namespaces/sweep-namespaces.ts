@@ -5,6 +5,8 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { applyObject } from '../../../kubernetes/objects.ts'
 import { makeNamespace, orgNamespaceName, type NamespacedObject } from './org-namespace.ts'
+import { PLAIN_POLICY } from '../network/base-policies.ts'
+import { policiesPath } from '../network/canary-objects.ts'
 import { LABELS } from '../pod.ts'
 
 type SweepDeps = {
@@ -28,6 +30,7 @@ type Namespace = {
   }
 }
 type List<Item> = { readonly items: readonly Item[] }
+type Named = { readonly metadata: { readonly name: string } }
 
 /** When the namespace last had something of a worker, to a day: a start writes it at most once in `REFRESH_MS`. */
 const USED_AT = 'sandyard.dev/used-at'
@@ -42,7 +45,6 @@ const OWN_COUNTS: Readonly<Record<string, number>> = {
   'count/configmaps': 1, // kube-root-ca.crt
   'count/serviceaccounts': 1, // default
   'count/limitranges': 1,
-  'count/networkpolicies.networking.k8s.io': 1,
   'count/ingresses.networking.k8s.io': 0,
   'count/deployments.apps': 0,
   'count/statefulsets.apps': 0,
@@ -125,13 +127,20 @@ async function applyQuota(deps: SweepDeps, name: string, signal: AbortSignal): P
   await applyObject(deps, `${collection.replace('{namespace}', name)}/${OBJECTS_QUOTA}`, { object, signal })
 }
 
-/** Whether a namespace has no Pod and nothing of others. Null if its objects are not counted. */
+/** Whether a namespace has no Pod, no policy of others, and nothing else of them. Null if its objects are not counted. */
 async function hasOwnObjectsAlone({ client }: SweepDeps, name: string, signal: AbortSignal): Promise<boolean | null> {
   const path = `/api/v1/namespaces/${name}`
   const pods = await client.request<List<unknown>>('GET', `${path}/pods?limit=1`, undefined, { signal })
   if (pods.items.length > 0) return false
   const used = await readCounts(client, `${path}/resourcequotas/${OBJECTS_QUOTA}`, signal)
-  return used === null ? null : Object.entries(OWN_COUNTS).every(([kind, count]) => Number(used[kind]) <= count)
+  if (used === null) return null
+  if (!Object.entries(OWN_COUNTS).every(([kind, count]) => Number(used[kind]) <= count)) return false
+  // Workers have a changing number of policies there. All have the label, but for the one that earlier versions made.
+  const query = new URLSearchParams({ labelSelector: `!${LABELS.network}`, limit: '2' })
+  const policies = await client.request<List<Named>>('GET', `${policiesPath(name)}?${query.toString()}`, undefined, {
+    signal,
+  })
+  return policies.items.every(({ metadata }) => metadata.name === PLAIN_POLICY.object.metadata.name)
 }
 
 /** The counts of a quota. Null without the quota, or until they are known. */

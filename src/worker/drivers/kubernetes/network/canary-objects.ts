@@ -26,7 +26,11 @@ function labelsOf(owner: string, part: CanaryPart): Readonly<Record<string, stri
 export function makeCanaryPod(
   { owner }: CanaryPlace,
   part: CanaryPart,
-  { name, image, runtimeClass }: { readonly name: string; readonly image: string; readonly runtimeClass: string | null },
+  {
+    name,
+    image,
+    runtimeClass,
+  }: { readonly name: string; readonly image: string; readonly runtimeClass: string | null },
 ): object {
   return {
     apiVersion: 'v1',

@@ -107,7 +107,10 @@ function describe(pod: Pod | undefined): string {
 type Reaching = { readonly client: string; readonly address: string; readonly signal: AbortSignal }
 
 /** Tries one connection from Pod to Pod. Tries again if the command's own stream breaks. */
-export async function reach(deps: CanaryDeps, { client: pod, address, signal }: Reaching): Promise<'reached' | 'closed'> {
+export async function reach(
+  deps: CanaryDeps,
+  { client: pod, address, signal }: Reaching,
+): Promise<'reached' | 'closed'> {
   const { connectMs, lookMs } = deps.limits
   const command = reachCommand(address, connectMs / 1_000)
   for (;;) {
@@ -119,7 +122,9 @@ export async function reach(deps: CanaryDeps, { client: pod, address, signal }: 
     if (status.kind === 'exited' && status.code === 0) return 'reached'
     if (status.kind === 'exited' && status.code === CLOSED_CODE) return 'closed'
     if (status.kind === 'exited')
-      throw new CanaryFailure(`its command ended with ${String(status.code)}: the helper image must be the one of this release`)
+      throw new CanaryFailure(
+        `its command ended with ${String(status.code)}: the helper image must be the one of this release`,
+      )
     deps.log.warn({ seen: status.message }, 'a command of the canary failed; trying again')
     await deps.clock.sleep(lookMs, signal)
   }

@@ -12,8 +12,7 @@ import { CanaryFailure, EXEC_MS, reach, removeCanaries, startPods, type CanaryDe
  * What a canary showed. `enforced`: policies hold in both directions. `open`: a connection was accepted that a policy denied. `unknown`: the
  * canary could not be completed, which says nothing about the cluster. `seen` says why, for people.
  */
-export type CanaryVerdict =
-  { readonly kind: 'enforced' } | { readonly kind: 'open' | 'unknown'; readonly seen: string }
+export type CanaryVerdict = { readonly kind: 'enforced' } | { readonly kind: 'open' | 'unknown'; readonly seen: string }
 
 /** How many connections in a row must fail until a policy counts as enforced. One may be lost by chance. */
 const CONFIRMATIONS = 3
@@ -63,14 +62,21 @@ async function tryPolicies(deps: CanaryDeps, signal: AbortSignal): Promise<Canar
   }
   const seconds = String(changeMs / 1_000)
   if (!(await becomes('reached')))
-    throw new CanaryFailure(`of two Pods between which policies allow everything, one did not reach the other within ${seconds} s`)
+    throw new CanaryFailure(
+      `of two Pods between which policies allow everything, one did not reach the other within ${seconds} s`,
+    )
   for (const part of CANARY_PARTS) {
     await set(part, 'closed')
     if (!(await becomes('closed')))
-      return { kind: 'open', seen: `a connection that a NetworkPolicy denies (${DIRECTIONS[part]}) was still accepted after ${seconds} s` }
+      return {
+        kind: 'open',
+        seen: `a connection that a NetworkPolicy denies (${DIRECTIONS[part]}) was still accepted after ${seconds} s`,
+      }
     await set(part, 'open')
     if (!(await becomes('reached')))
-      throw new CanaryFailure(`a connection stayed closed for ${seconds} s after its NetworkPolicy (${DIRECTIONS[part]}) allowed it`)
+      throw new CanaryFailure(
+        `a connection stayed closed for ${seconds} s after its NetworkPolicy (${DIRECTIONS[part]}) allowed it`,
+      )
   }
   return { kind: 'enforced' }
 }

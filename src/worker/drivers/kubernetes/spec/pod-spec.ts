@@ -7,6 +7,7 @@ import { assertScriptNames, withInterpreter } from '../../shared/desired-run.ts'
 import { StartError } from '../../../start-error.ts'
 import type { RunClaim } from '../claim.ts'
 import { podClaimsOf } from './pod-claims.ts'
+import type { RunPolicy } from '../network/run-policy.ts'
 import { literal, makeFillContainers } from './fill-container.ts'
 import { limitVariables } from './pod-limits.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
@@ -22,6 +23,8 @@ export type PodSettings = {
   readonly hasOwnUsers: boolean
   /** The name of the RuntimeClass. Null: the default runtime of the nodes. */
   readonly runtimeClass: string | null
+  /** The policy of a run's network. Null: the cluster decides. Throws `StartError` for what no NetworkPolicy can express. */
+  readonly policyOf: ((run: Pick<DesiredRun, 'spec' | 'network_ranges'>) => RunPolicy) | null
 }
 
 const SCRIPTS_FOLDER = '/.msb/scripts'
@@ -47,7 +50,7 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
  * Pod can't have.
  */
 export function makePod(
-  { run_id, sandbox_id, spec, registry_auth }: DesiredRun,
+  { run_id, sandbox_id, spec, registry_auth, network_ranges }: DesiredRun,
   settings: PodSettings,
   claims: readonly RunClaim[] = [],
 ): object {
@@ -62,6 +65,7 @@ export function makePod(
   const { uid, gid } = userOf(runtime.user)
   const tmpfs = tmpfsOf(spec)
   const ofClaims = podClaimsOf(spec, claims)
+  const policy = settings.policyOf?.({ spec, network_ranges })
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
   const fill = makeFillContainers({
@@ -78,6 +82,7 @@ export function makePod(
         [LABELS.owner]: settings.owner,
         [LABELS.run]: run_id,
         [LABELS.sandbox]: sandbox_id,
+        ...(policy === undefined ? {} : { [LABELS.network]: policy.label }),
         ...ofClaims.labels,
       },
       // An autoscaler that empties a node would end the sandbox.

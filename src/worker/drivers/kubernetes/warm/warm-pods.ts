@@ -6,6 +6,7 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import type { WarmStarts } from '../../driver.ts'
 import { makeShapeDemand } from '../../shared/shape-demand.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
+import type { Policies } from '../network/policies.ts'
 import { isOver, isUnschedulable, type Pod, type PodName } from '../pod.ts'
 import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
@@ -51,6 +52,8 @@ type WarmPodsInput = {
   readonly images: Pick<ServedImages, 'isServed'> | null
   readonly client: ApiClient
   readonly pods: Pods
+  /** Null: no Pod has a policy. */
+  readonly policies: Pick<Policies, 'ensure'> | null
   readonly links: AgentLinks
   readonly pace: StartPace
   /** Makes the name of a Pod. */
@@ -113,6 +116,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     names.add(target.name) // before the Pod is seen, or it would be deleted as one without a run
     let uid: string | null = null
     try {
+      if (shape.policy !== null) await input.policies?.ensure(shape.namespace, shape.policy, signal)
       const pod = await pods.create(target, shape.pod(target.name), signal)
       uid = pod.metadata.uid
       // After its Pod, which owns it from the beginning: a process that dies between the two leaves no Secret behind. The image is

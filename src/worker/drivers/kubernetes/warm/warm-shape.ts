@@ -1,4 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunPolicy } from '../network/run-policy.ts'
 import { LABELS } from '../pod.ts'
 import { pullCredentialOf } from '../pull-secret.ts'
 import type { ServedImages } from '../served-images.ts'
@@ -12,6 +13,8 @@ export type WarmShape = {
   readonly namespace: string
   readonly vcpus: number
   readonly memoryMib: number
+  /** The policy of the Pod's network. Null: the cluster decides. */
+  readonly policy: RunPolicy | null
   /** The image, for messages. */
   readonly image: string
   /** The content of the Pod's image pull Secret. Null: the Pod has none. */
@@ -39,16 +42,19 @@ export function warmShapeOf(desired: DesiredRun, namespace: string, { settings, 
   if (made === null) return null
   const { metadata, spec: podSpec, ...rest } = made
   const { imagePullSecrets: secrets, ...named } = podSpec
+  const policy = settings.policyOf?.(desired) ?? null
+  const labels = { [LABELS.owner]: settings.owner, ...(policy === null ? {} : { [LABELS.network]: policy.label }) }
   return {
-    key: JSON.stringify([namespace, org_id, secrets !== undefined, metadata.annotations, named, rest]),
+    key: JSON.stringify([namespace, org_id, secrets !== undefined, metadata.annotations, policy?.label, named, rest]),
     namespace,
     vcpus: spec.resources.vcpus,
     memoryMib: spec.resources.memory_mib,
+    policy,
     image: spec.image,
     credential: pullCredentialOf(desired),
     pod: (name) => ({
       ...rest,
-      metadata: { ...metadata, name, labels: { [LABELS.owner]: settings.owner } },
+      metadata: { ...metadata, name, labels },
       spec: { ...named, ...(secrets === undefined ? {} : { imagePullSecrets: [{ name }] }) },
     }),
   }
