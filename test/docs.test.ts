@@ -7,7 +7,7 @@ import { CHANNEL_ENDS } from '../src/contract/sandboxes/channel-ends.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
 import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
-import { CLAIM_ABILITIES, KUBERNETES_ABILITIES } from '../src/worker/drivers/kubernetes/probe.ts'
+import { CLAIM_ABILITIES, KUBERNETES_ABILITIES, NETWORK_ABILITIES } from '../src/worker/drivers/kubernetes/probe.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
 import { readStoredResults, renderStored } from '../bench/support/stored-results.ts'
@@ -35,7 +35,7 @@ const abilities = table([
   ['---', '---', '---', '---', '---'],
   ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
-    ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES, [...KUBERNETES_ABILITIES, ...CLAIM_ABILITIES]].map((offered) =>
+    ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES, [...KUBERNETES_ABILITIES, ...CLAIM_ABILITIES, ...NETWORK_ABILITIES]].map((offered) =>
       offered.includes(ability) ? 'enforced' : '**refused**',
     ),
     meaning.replace(/^needs a worker that is capable of /, ''),

@@ -14,9 +14,10 @@ import { makeAgentLinks } from './link/agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
 import { openPolicies } from './network/policies.ts'
+import { namespacesOf, requireNamespaces } from './namespaces/record-namespaces.ts'
 import { proveNetwork } from './network/prove-network.ts'
 import { makeRunPolicies } from './network/run-policy.ts'
-import { openNamespaces, type SandboxNamespaces } from './namespaces/namespaces.ts'
+import { openNamespaces } from './namespaces/namespaces.ts'
 import { makePodGuest } from './link/pod-guest.ts'
 import { makePodLogs } from './pod-logs.ts'
 import { derivePodPhase } from './pod-phase.ts'
@@ -45,14 +46,12 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const owner = await readOwner(input)
   let facts = await readClusterFacts(client, input)
   const namespaces = await openNamespaces({
-    client,
+    ...input,
     base: namespace,
     wanted: input.namespaceMode,
     idleDays: input.namespaceDays,
     capacity: facts.capacity,
     claims: input.claimSettings,
-    clock,
-    log,
   })
   opened.defer(() => namespaces.close())
   const proof = input.network === 'cluster' ? null : await proveNetwork(input, { owner, mode: namespaces.mode })
@@ -69,13 +68,11 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const closing = new AbortController()
   const { signal } = closing
   const pods = openPods({
-    client,
+    ...input,
     path: namespaces.podsPath,
     owner,
     onChange: (pod) => onPodChange(pod),
     signal,
-    clock,
-    log,
   })
   opened.defer(() => pods.close())
   await pods.ready
@@ -84,7 +81,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       ? null
       : openPolicies({ ...input, owner, pods, namespaces: namespacesOf(records.list(), namespaces, namespace) })
   opened.defer(() => policies?.close())
-  const { claimSettings } = input
+  const { claimSettings, helperImage, runtimeClass } = input
   const claims =
     claimSettings === null
       ? null
@@ -104,13 +101,10 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   })
   opened.defer(() => usage.close())
   const isolation = describeIsolation(namespaces.description, { ...facts, isProved: proof !== null })
-  const settings = {
-    owner,
-    helperImage: input.helperImage,
-    hasOwnUsers: facts.hasOwnUsers,
-    runtimeClass: input.runtimeClass,
-    policyOf: proof === null ? null : makeRunPolicies({ ...input, owner, nodeAddresses: () => facts.nodeAddresses }),
-  }
+  const { hasOwnUsers } = facts
+  const policyOf =
+    proof === null ? null : makeRunPolicies({ ...input, owner, nodeAddresses: () => facts.nodeAddresses })
+  const settings = { owner, helperImage, hasOwnUsers, runtimeClass, policyOf }
   const pace = makeStartPace(clock)
   const making = new AbortController()
   const warmPods = makeWarmPods({
@@ -233,11 +227,6 @@ function phaseOf({ pods }: Pick<PodContext, 'pods'>, record: PodRunRecord, isBei
   return derivePodPhase(record, { isBeingStarted, pod: pods.get(name), last: pods.lastOf(name) })
 }
 
-/** The namespaces that may have policies of an earlier process. */
-function namespacesOf(records: readonly PodRunRecord[], { mode }: SandboxNamespaces, base: string): readonly string[] {
-  return [...new Set([...records.map(({ namespace }) => namespace), ...(mode === 'shared' ? [base] : [])])]
-}
-
 type OperationDeps = {
   /** Aborts when the driver is closed. */
   readonly closed: AbortSignal
@@ -307,13 +296,4 @@ async function deletePodOf({ pods }: PodContext, record: PodRunRecord, graceMs: 
   const of = pods.get(pod.name)?.metadata.labels?.[LABELS.run]
   if (record.started === null && of !== undefined && of !== record.run_id) return
   await pods.delete(pod, record.started?.pod_uid ?? null, graceMs)
-}
-
-/** Throws if the worker can't see the Pods of its records. They would be taken as gone. */
-function requireNamespaces(records: readonly PodRunRecord[], { mode }: SandboxNamespaces, base: string): void {
-  const other = records.find(({ namespace }) => namespace !== base)?.namespace
-  if (mode === 'shared' && other !== undefined)
-    throw new Error(
-      `this worker has sandboxes in other namespaces than ${base}, such as ${other}, and may no longer use those: grant it the rights of packaging/kubernetes again`,
-    )
 }

@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import { after, before, beforeEach, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
+import { policiesPath } from '../../../../src/worker/drivers/kubernetes/namespaces/base-policies.ts'
 import { runCanary, type CanaryVerdict } from '../../../../src/worker/drivers/kubernetes/network/canary.ts'
 import {
   canaryPolicyName,
   makeCanaryPod,
   makeCanaryPolicy,
-  policiesPath,
 } from '../../../../src/worker/drivers/kubernetes/network/canary-objects.ts'
 import { CANARY_LIMITS } from '../../../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import { openNetworkProof } from '../../../../src/worker/drivers/kubernetes/network/network-proof.ts'

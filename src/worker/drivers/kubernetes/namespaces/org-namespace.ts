@@ -3,7 +3,7 @@ import type { Capacity, OrgLimits } from '../../../../contract/workers/worker-pr
 import type { OrgId } from '../../../../domain/ids.ts'
 import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
 import type { ClaimSettings } from '../claim.ts'
-import { CLOSED_POLICY, PLAIN_POLICY } from '../network/base-policies.ts'
+import { CLOSED_POLICY, PLAIN_POLICY } from './base-policies.ts'
 import { LABELS } from '../pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */

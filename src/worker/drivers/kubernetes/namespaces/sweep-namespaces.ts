@@ -4,9 +4,8 @@ import type { Log } from '../../../../lib/log.ts'
 import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { applyObject } from '../../../kubernetes/objects.ts'
+import { PLAIN_POLICY, policiesPath } from './base-policies.ts'
 import { makeNamespace, orgNamespaceName, type NamespacedObject } from './org-namespace.ts'
-import { PLAIN_POLICY } from '../network/base-policies.ts'
-import { policiesPath } from '../network/canary-objects.ts'
 import { LABELS } from '../pod.ts'
 
 type SweepDeps = {

@@ -1,6 +1,6 @@
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { LABELS } from '../pod.ts'
-import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../spec/fill-container.ts'
+import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../helper-image.ts'
 
 /** The two Pods of a canary: `client` connects to `server`. */
 export const CANARY_PARTS = ['server', 'client'] as const
@@ -75,11 +75,6 @@ export function reachCommand(address: string, limitSecs: number): readonly strin
 
 /** The exit code of that command if no connection was accepted. */
 export const CLOSED_CODE = 3
-
-/** The path of the policies of the canary's namespace. */
-export function policiesPath(namespace: string): string {
-  return `/apis/networking.k8s.io/v1/namespaces/${namespace}/networkpolicies`
-}
 
 export function canaryPolicyName(owner: string, part: CanaryPart): string {
   return `sandyard-canary-${owner.slice(0, 16)}-${part}`

@@ -4,6 +4,7 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { execInPod, type ExecStatus, type ExecTarget } from '../../../kubernetes/exec-stream.ts'
 import { persistRequest } from '../../../kubernetes/persist-request.ts'
+import { policiesPath } from '../namespaces/base-policies.ts'
 import { LABELS, type Pod } from '../pod.ts'
 import {
   CANARY_CONTAINER,
@@ -11,7 +12,6 @@ import {
   canaryPolicyName,
   CLOSED_CODE,
   makeCanaryPod,
-  policiesPath,
   reachCommand,
   type CanaryPart,
   type CanaryPlace,

@@ -5,7 +5,8 @@
  */
 import { ApiError } from '../../../kubernetes/api-error.ts'
 import { applyObject } from '../../../kubernetes/objects.ts'
-import { CANARY_PARTS, canaryPolicyName, makeCanaryPolicy, policiesPath, type CanaryPart } from './canary-objects.ts'
+import { policiesPath } from '../namespaces/base-policies.ts'
+import { CANARY_PARTS, canaryPolicyName, makeCanaryPolicy, type CanaryPart } from './canary-objects.ts'
 import { CanaryFailure, EXEC_MS, reach, removeCanaries, startPods, type CanaryDeps } from './canary-pods.ts'
 
 /**

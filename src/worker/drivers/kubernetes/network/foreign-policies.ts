@@ -1,6 +1,6 @@
 import type { ApiClient } from '../../../kubernetes/api-client.ts'
+import { policiesPath } from '../namespaces/base-policies.ts'
 import { LABELS } from '../pod.ts'
-import { policiesPath } from './canary-objects.ts'
 
 type Expression = { readonly key: string; readonly operator: string; readonly values?: readonly string[] }
 type Selector = {

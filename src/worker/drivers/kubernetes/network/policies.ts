@@ -6,8 +6,8 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import type { ApiObject } from '../../../kubernetes/object-watch.ts'
 import { createObject } from '../../../kubernetes/objects.ts'
+import { policiesPath } from '../namespaces/base-policies.ts'
 import { LABELS, type Pod } from '../pod.ts'
-import { policiesPath } from './canary-objects.ts'
 import type { RunPolicy } from './run-policy.ts'
 
 /** The NetworkPolicies of the Pods of this worker: one for all Pods of a namespace that may reach the same. */

@@ -1,7 +1,7 @@
 import { applyObject } from '../../../kubernetes/objects.ts'
 import type { KubernetesDriverInput } from '../context.ts'
+import { CLOSED_POLICY } from '../namespaces/base-policies.ts'
 import type { NamespaceMode } from '../namespaces/namespaces.ts'
-import { CLOSED_POLICY } from './base-policies.ts'
 import { runCanary } from './canary.ts'
 import { CANARY_LIMITS } from './canary-pods.ts'
 import { requireNoForeignPolicy } from './foreign-policies.ts'

@@ -1,16 +1,10 @@
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../helper-image.ts'
 import type { ContainerStatus, Pod } from '../pod.ts'
 
 /** The container that puts the toolbox and the scripts into the volumes of a Pod. */
 const FILL_CONTAINER = 'fill'
-/** The toolbox in the helper image. */
-export const TOOLBOX_IN_IMAGE = '/toolbox'
 const FOLDERS = { tools: '/fill/tools', scripts: '/fill/scripts' }
-/**
- * Neither reserved nor limited, because the container ends before the sandbox is used. A limit would count against the quota for as long
- * as the Pod exists. Quotas need a value, and 0 is no limit.
- */
-export const NO_RESOURCES = { requests: { cpu: '0', memory: '0' }, limits: { cpu: '0', memory: '0' } }
 
 type FillInput = {
   readonly helperImage: string

@@ -1,4 +1,4 @@
-import type { NamespacedObject } from '../namespaces/org-namespace.ts'
+import type { NamespacedObject } from './org-namespace.ts'
 import { LABELS } from '../pod.ts'
 
 /** The value of `LABELS.network` of the policies that workers share. */
@@ -45,9 +45,14 @@ export const PLAIN_POLICY: NamespacedObject = makeBase('sandyard', {
   ],
 })
 
+/** The path of the NetworkPolicies of a namespace. */
+export function policiesPath(namespace: string): string {
+  return `/apis/networking.k8s.io/v1/namespaces/${namespace}/networkpolicies`
+}
+
 function makeBase(name: string, spec: object): NamespacedObject {
   return {
-    collection: '/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies',
+    collection: policiesPath('{namespace}'),
     object: {
       apiVersion: 'networking.k8s.io/v1',
       kind: 'NetworkPolicy',
