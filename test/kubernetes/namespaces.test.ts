@@ -12,7 +12,7 @@ import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.t
 import { makeDesiredRun, runVolume } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
-import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { enforcePolicies, HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { waitUntil } from '../support/wait.ts'
 import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
@@ -30,6 +30,7 @@ before(async () => {
   if (skip !== false) return
   await kubectl('apply', '-f', MANIFESTS)
   namespace = await makeRealNamespace('sandboxes')
+  await enforcePolicies(true)
   const token = (await kubectl('create', 'token', '-n', 'sandboxes', 'sandyard-driver')).trim()
   access = { ...namespace.access, certificate: null, readToken: () => Promise.resolve(token) }
   driver = await open()
@@ -40,6 +41,7 @@ function open(): Promise<TestDriver> {
     access,
     helperImage: HELPER_IMAGE,
     namespaceMode: 'organization',
+    network: 'prove',
     claimSettings: { storageClass: 'folders', mode: 'ReadWriteOnce', sizeGib: 1 },
   })
 }
@@ -53,6 +55,7 @@ after(async () => {
   if (skip !== false) return
   for (const { run_id } of await driver.list()) await driver.remove(run_id)
   await driver.close()
+  await enforcePolicies(false)
   await namespace.remove()
   await kubectl('delete', 'namespace', '--ignore-not-found', '--wait=false', 'sandboxes-one', 'sandboxes-two')
 })
