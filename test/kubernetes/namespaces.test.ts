@@ -19,7 +19,7 @@ import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 // A worker with the rights of packaging/kubernetes/driver.yaml alone.
 
 const skip = whyNoKubernetes()
-const LIMIT = { skip, timeout: 90_000 }
+const LIMIT = { skip, timeout: 180_000 }
 const NEVER = new AbortController().signal
 const MANIFESTS = join(import.meta.dirname, '../../packaging/kubernetes/driver.yaml')
 let namespace: RealNamespace
