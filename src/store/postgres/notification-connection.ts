@@ -57,6 +57,8 @@ export async function openNotificationConnection(
     client.on('notification', ({ channel, payload, processId }) => {
       if (channel === CHANNEL && processId !== ownPid) options.onTopics(parsePayload(payload ?? EVERYTHING))
     })
+    // A notification needs no flush to disk: it is lost anyway if the server ends. Each NOTIFY is a commit of its own.
+    await client.query('set synchronous_commit = off')
     await client.query(`listen ${CHANNEL}`)
   } catch (error) {
     await connection.close()
