@@ -8,6 +8,7 @@ import { makeIdempotencyClaims } from './requests/idempotency-claims.ts'
 import type { SignedIn } from './sign-in/sessions.ts'
 import type { TraceDeps } from './requests/trace-work.ts'
 import { makeAdmitInBatch } from './sandboxes/admit-in-batch.ts'
+import { makeAdmissionPlacer } from './sandboxes/place-admissions.ts'
 import { makeDeleteInBatch } from './sandboxes/delete-sandbox.ts'
 import { makeReadFleet } from './workers/explain-waiting.ts'
 import { makeReadSandbox } from './sandboxes/read-sandboxes.ts'
@@ -44,12 +45,14 @@ export type ControlDeps = ReturnType<typeof makeControlDeps>
 /** Adds the caches, watchers and batches that all requests of a process share. */
 export function makeControlDeps(options: ControlOptions) {
   const readSandbox = makeReadSandbox(options)
+  const admissionPlacer = makeAdmissionPlacer(options)
   return {
     ...options,
     readSandbox,
     waitHub: makeWaitHub({ ...options, readSandbox }),
     idempotencyClaims: makeIdempotencyClaims(options),
-    admitInBatch: makeAdmitInBatch(options),
+    admissionPlacer,
+    admitInBatch: makeAdmitInBatch({ ...options, admissionPlacer }),
     moveQueued: makeMoveQueue(options),
     deleteInBatch: makeDeleteInBatch(options),
     workerAbilities: makeWorkerAbilities(options),

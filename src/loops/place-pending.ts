@@ -1,12 +1,12 @@
 import { PLACEMENT_TOPIC } from '../control/topics.ts'
+import { PLACEMENT_CAUSE } from '../control/sandboxes/place-admissions.ts'
 import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
 import type { WorkerId } from '../domain/ids.ts'
-import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
+import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from '../control/workers/fleet-snapshot.ts'
 import { awayFromHome } from '../control/workers/read-fleet.ts'
 import * as capacity from '../store/workers/capacity.ts'
-import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import type { Loop } from './loop.ts'
 
 /** How many pending runs are read at once. */
@@ -64,9 +64,9 @@ function decisionsOn(pending: readonly capacity.PendingRun[], snapshot: FleetSna
     if (worker_id !== null) {
       const ports = run.ports === null ? {} : { ports: run.ports }
       const worker = { id: worker_id, name: snapshot.nameOf(worker_id), ...ports }
-      return [{ sandbox_id, run_id, event: 'placed', cause: CAUSE, worker }]
+      return [{ sandbox_id, run_id, event: 'placed', cause: PLACEMENT_CAUSE, worker }]
     }
-    return run.is_waiting ? [] : [{ sandbox_id, run_id, event: 'no_capacity', cause: CAUSE }]
+    return run.is_waiting ? [] : [{ sandbox_id, run_id, event: 'no_capacity', cause: PLACEMENT_CAUSE }]
   })
 }
 
@@ -78,8 +78,6 @@ function chooseWorker(run: capacity.PendingRun, snapshot: FleetSnapshot): Worker
   return capacityIndex.allocate(snapshot.requestOf(awayFromHome(run)))
 }
 
-const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
-
 /**
  * The failure of a run whose volumes have different home workers. Waiting would not help, because volumes keep their
  * homes. The create can't refuse such a run if the volumes get their homes only later.
@@ -88,5 +86,5 @@ const CONFLICTING_HOMES_MESSAGE = 'its volumes are on different workers, and a s
 const CONFLICTING_HOMES = {
   event: 'ended_badly',
   outcome: { kind: 'start_failed', reason: 'mount', message: CONFLICTING_HOMES_MESSAGE },
-  cause: { actor: SYSTEM_ACTOR, code: 'placement', message: CONFLICTING_HOMES_MESSAGE },
+  cause: { ...PLACEMENT_CAUSE, message: CONFLICTING_HOMES_MESSAGE },
 } as const satisfies Partial<TransitionRequest>

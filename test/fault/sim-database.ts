@@ -83,7 +83,11 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
       scope = setting
       hasSavepoint = true
       const sent: Promise<unknown>[] = []
-      const send = (statement: Statement): void => void sent.push(queryable.query(statement))
+      const send = <R extends Row>(statement: Statement): Promise<QueryResult<R>> => {
+        const one = queryable.query<R>(statement)
+        sent.push(one)
+        return one
+      }
       try {
         const [, result] = await Promise.all([begun, work({ ...queryable, send })])
         await Promise.all(sent)

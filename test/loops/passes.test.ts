@@ -23,7 +23,7 @@ let clock: TestClock
 let control: TestControl
 before(async () => {
   clock = makeTestClock()
-  control = await makeTestControl({ clock })
+  control = await makeTestControl({ clock, leavesPlacementToLoop: true })
 })
 after(() => control.close())
 

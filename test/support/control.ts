@@ -4,6 +4,7 @@ import { createFirstOrg } from '../../src/control/orgs/create-first-org.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
 import { makeLogStreamLimit, type LogStreamLimits } from '../../src/control/requests/concurrency-limit.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
+import { makeAdmitInBatch } from '../../src/control/sandboxes/admit-in-batch.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -37,6 +38,8 @@ export async function makeTestControl(
     readonly networkDeny?: readonly string[]
     readonly webhooks?: ControlDeps['webhooks']
     readonly sealingKey?: Buffer
+    /** Creates never place their runs, so that a test can watch the placement loop do it. */
+    readonly leavesPlacementToLoop?: boolean
   } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
@@ -55,7 +58,7 @@ export async function makeTestControl(
     log,
     windowMs: 5,
   })
-  const deps = makeControlDeps({
+  const made = makeControlDeps({
     db,
     clock,
     random: systemRandom,
@@ -78,6 +81,7 @@ export async function makeTestControl(
       networkDeny: () => options.networkDeny ?? [],
     },
   })
+  const deps = options.leavesPlacementToLoop === true ? withoutPlacer(made) : made
   const first = await createFirstOrg(deps, null)
   const caller = first === null ? null : await authenticate(deps, first.key)
   if (caller === null) throw new Error('the first organization has no usable key')
@@ -96,4 +100,9 @@ export async function makeTestControl(
       await database.close()
     },
   }
+}
+
+function withoutPlacer(deps: ControlDeps): ControlDeps {
+  const admissionPlacer = { suggest: () => Promise.resolve(new Map()), forget: () => undefined }
+  return { ...deps, admissionPlacer, admitInBatch: makeAdmitInBatch({ ...deps, admissionPlacer }) }
 }

@@ -4,18 +4,21 @@ import { makeBatch } from '../../lib/batch.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
-import type { Queryable } from '../../store/postgres/database.ts'
+import { isLockTimeout, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import type { BaseDeps } from '../deps.ts'
-import type { EventObserver } from './transition.ts'
+import { workerTopic } from '../topics.ts'
+import { placeAdmissions, type AdmissionPlacer, type PlacedAdmission } from './place-admissions.ts'
+import type { EventObserver, TransitionObserver } from './transition.ts'
+import type { TransitionStep } from './transition-step.ts'
 
 /**
- * The result of a create. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
+ * The result of a create. `admitted`, with `isPlaced` if its run already has a worker. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
  * `failed`: the transaction that checks its quota failed.
  */
 export type AdmissionResult =
-  | { readonly kind: 'admitted' }
+  | { readonly kind: 'admitted'; readonly isPlaced: boolean }
   | { readonly kind: 'conflict' }
   | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
   | { readonly kind: 'failed'; readonly error: unknown }
@@ -23,10 +26,11 @@ export type AdmissionResult =
 /** Commits a new sandbox, in one transaction with others of its organization that arrive at the same time. */
 export type SandboxAdmitter = { readonly admitInBatch: (admission: admissions.Admission) => Promise<AdmissionResult> }
 
-const ADMITTED: AdmissionResult = { kind: 'admitted' }
+const ADMITTED: AdmissionResult = { kind: 'admitted', isPlaced: false }
+const PLACED: AdmissionResult = { kind: 'admitted', isPlaced: true }
 const CONFLICT: AdmissionResult = { kind: 'conflict' }
 
-type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'> & EventObserver
+type AdmitDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'> & EventObserver & TransitionObserver
 type Results = Map<admissions.Admission, AdmissionResult>
 
 /**
@@ -34,13 +38,11 @@ type Results = Map<admissions.Admission, AdmissionResult>
  * more than 256 sandboxes, did not raise the rate of creates (2026-11). Of large specifications, one is written at a time,
  * organizations in turn: the bytes of a batch are copied and sent in one turn of the event loop.
  */
-export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
+export function makeAdmitInBatch(
+  deps: AdmitDeps & { readonly admissionPlacer: AdmissionPlacer },
+): SandboxAdmitter['admitInBatch'] {
   const admit = makeBatch<admissions.Admission, AdmissionResult>({
-    run: async (batch) => {
-      const results = await admitBatch(deps, batch)
-      deps.onEvents?.(batch.flatMap(({ events }, index) => (results[index]?.kind === 'admitted' ? events : [])))
-      return results
-    },
+    run: (batch) => admitBatch(deps, batch),
     groupOf: ({ sandbox }) => sandbox.org_id,
     maxItems: 256,
     maxInFlight: 2,
@@ -60,29 +62,75 @@ export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch
 }
 
 /**
- * Commits sandboxes of one organization in their order, as many as fit its quotas. The first statement commits the
- * sandboxes for which no quota must be counted, usually all. The others are checked and committed under the
- * organization's lock. Rejects when the first statement fails. A failure under the lock affects only the sandboxes that
+ * Commits sandboxes of one organization in their order, as many as fit its quotas. The first transaction commits the
+ * sandboxes for which no quota must be counted, usually all, and places those that it can. The others are checked and committed under the
+ * organization's lock. Rejects when the first transaction fails. A failure under the lock affects only the sandboxes that
  * are checked there.
  */
 export async function admitBatch(
-  deps: AdmitDeps,
+  deps: AdmitDeps & { readonly admissionPlacer: AdmissionPlacer },
   batch: readonly admissions.Admission[],
 ): Promise<readonly AdmissionResult[]> {
   const [first] = batch
   if (first === undefined) return []
   const { org_id } = first.sandbox
-  const { rows } = await deps.db.commitStatement<admissions.AdmissionRow>(
-    org_id,
-    admissions.insertMany(org_id, batch, { isQuotaChecked: false }),
-  )
+  const { rows, placed } = await insertUncounted(deps, org_id, batch)
   const found = new Map(rows.map((row) => [row.id, row]))
+  const isAdmitted = ({ sandbox }: admissions.Admission): boolean => found.get(sandbox.id)?.is_admitted === true
   const unchecked = batch.filter(({ sandbox }) => found.get(sandbox.id)?.skips_quota_check !== true)
+  const placedNow = batch.flatMap((one) => (isAdmitted(one) ? (placed.get(one) ?? []) : []))
+  deps.notifications.publish([...new Set(placedNow.flatMap(({ step }) => topicOfWorker(step)))])
+  deps.onTransitions?.(placedNow.map(({ step }) => step))
   const checked: Results = unchecked.length === 0 ? new Map() : await admitUnderLock(deps, org_id, unchecked)
-  return batch.map(
-    (admission) =>
-      checked.get(admission) ?? (found.get(admission.sandbox.id)?.is_admitted === true ? ADMITTED : CONFLICT),
+  const results = batch.map((one) => {
+    if (!isAdmitted(one)) return checked.get(one) ?? CONFLICT
+    return placed.has(one) ? PLACED : ADMITTED
+  })
+  deps.onEvents?.(
+    batch.flatMap((one, index) =>
+      results[index]?.kind === 'admitted' ? (placed.get(one)?.admission ?? one).events : [],
+    ),
   )
+  return results
+}
+
+type Inserted = {
+  readonly rows: readonly admissions.AdmissionRow[]
+  /** The admissions whose rows have a worker, if they were inserted. */
+  readonly placed: ReadonlyMap<admissions.Admission, PlacedAdmission>
+}
+
+/**
+ * Inserts the admissions for which no quota must be counted. Those with a suggested worker are placed in the same transaction, which
+ * needs all organizations' runs: it names the organization of its rows in every insert.
+ */
+async function insertUncounted(
+  deps: AdmitDeps & { readonly admissionPlacer: AdmissionPlacer },
+  org: OrgId,
+  batch: readonly admissions.Admission[],
+): Promise<Inserted> {
+  const suggestions = await deps.admissionPlacer.suggest(batch)
+  if (suggestions.size > 0) {
+    try {
+      const { placed, answer } = await deps.db.transaction('system', async (tx) => {
+        const found = await placeAdmissions(deps, tx, suggestions)
+        const rows = batch.map((one) => found.get(one)?.admission ?? one)
+        const statement = admissions.insertMany(org, rows, { isQuotaChecked: false })
+        return { placed: found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
+      })
+      if (placed.size < suggestions.size) deps.admissionPlacer.forget()
+      return { rows: (await answer).rows, placed }
+    } catch (error) {
+      deps.admissionPlacer.forget()
+      if (!isLockTimeout(error)) throw error // a worker's row that stays locked must not keep sandboxes from being created
+    }
+  }
+  const statement = admissions.insertMany(org, batch, { isQuotaChecked: false })
+  return { ...(await deps.db.commitStatement<admissions.AdmissionRow>(org, statement)), placed: new Map() }
+}
+
+function topicOfWorker({ request }: TransitionStep): readonly string[] {
+  return request.worker === undefined ? [] : [workerTopic(request.worker.id)]
 }
 
 async function admitUnderLock(

@@ -22,6 +22,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, DefaultRegistryDeps } from '../deps.ts'
 import { PLACEMENT_TOPIC } from '../topics.ts'
 import type { SandboxAdmitter } from './admit-in-batch.ts'
+import { noteChanges } from './note-changes.ts'
 import { getSandbox, type SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
@@ -101,15 +102,20 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
     await requireCredential(deps, caller, input)
   }
   const releaseWait = input.start && input.waitMs !== null ? acquireWaitPermit(deps) : null
+  const changes = noteChanges(deps.notifications)
   try {
-    const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
-    if (input.start) deps.notifications.publish([PLACEMENT_TOPIC])
+    const sandbox = existing ?? (await admitSandbox(deps, caller, input, { abilities: needed, onAdmit: changes.of }))
+    if (sandbox.status_reason === 'scheduling') deps.notifications.publish([PLACEMENT_TOPIC])
     if (!input.start || input.waitMs === null) return sandbox
-    const waited = await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
+    const isUnmet = existing === null && sandbox.status === 'starting' && !changes.hasAny()
+    const wait = waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal, isUnmet })
+    changes.end()
+    const waited = await wait
     if (input.onTimeout !== 'cancel' || waited.status !== 'starting') return waited
     await withdrawCreate(deps, caller, waited, input.waitMs)
     return await getSandbox(deps, caller, { id: waited.id })
   } finally {
+    changes.end()
     releaseWait?.()
   }
 }
@@ -136,7 +142,7 @@ async function admitSandbox(
   deps: CreateDeps,
   caller: Caller,
   input: CreateSandboxCommand,
-  abilities: readonly string[],
+  { abilities, onAdmit }: { readonly abilities: readonly string[]; readonly onAdmit: (id: SandboxId) => void },
 ): Promise<Sandbox> {
   const texts = await renderSpec(input.spec)
   for (let tried = 1; ; tried++) {
@@ -144,9 +150,11 @@ async function admitSandbox(
     const volume_ids = await requireVolumes(deps, caller, input.spec)
     const named = { ...input, ...texts, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
-    const admission = { sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) }
+    const placeable_image = isPlaceable(input, sandbox) ? input.spec.image : null
+    const admission = { sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image), placeable_image }
+    if (input.waitMs !== null) onAdmit(sandbox.id)
     const answer = await traceWork(deps, admissionSpan(sandbox, input), () => deps.admitInBatch(admission))
-    if (answer.kind === 'admitted') return toSandbox(sandbox)
+    if (answer.kind === 'admitted') return toSandbox(answer.isPlaced ? { ...sandbox, status_reason: null } : sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'failed') throw answer.error
     const { attempt = null } = input
@@ -156,6 +164,11 @@ async function admitSandbox(
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
   }
+}
+
+/** Whether neither a disk, nor volumes, nor ports of a machine have a say in which worker runs a new sandbox. */
+function isPlaceable({ start, spec, origin }: CreateSandboxCommand, { volume_ids }: NewSandbox): boolean {
+  return start && origin === undefined && volume_ids.length === 0 && (spec.network.ports ?? []).length === 0
 }
 
 function admissionSpan({ id, org_id, created_at }: NewSandbox, { traceParent = null, spec }: CreateSandboxCommand) {

@@ -41,13 +41,14 @@ export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal
 
 /**
  * Waits until a starting sandbox is no longer `starting`, the time is over or the client disconnects. Resolves with the
- * state of the sandbox at that moment, or with the given sandbox if it can't be read any more.
+ * state of the sandbox at that moment, or with the given sandbox if it can't be read any more. With `isUnmet`, the caller knows
+ * that the sandbox is still starting.
  */
 export async function waitWhileStarting(
   deps: Pick<WaitDeps, 'waitHub'>,
   caller: Caller,
   sandbox: Sandbox,
-  budget: WaitBudget,
+  budget: WaitBudget & { readonly isUnmet?: boolean },
 ): Promise<Sandbox> {
   const condition = { org_id: caller.org_id, id: sandbox.id, mask: NOT_STARTING, run_id: null }
   const found = await deps.waitHub.wait(condition, budget)

@@ -17,15 +17,19 @@ export type WaitHub = {
    * longer exists, and with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start of the
    * wait or at its end.
    */
-  wait(
-    condition: WaitCondition,
-    how: { readonly waitMs: number; readonly signal: AbortSignal | null },
-  ): Promise<Sandbox | null | 'left'>
+  wait(condition: WaitCondition, how: WaitOptions): Promise<Sandbox | null | 'left'>
   /**
    * Like `wait`, but with less memory. It calls `onEnd` once. The returned function ends the wait early, with `left`.
    * An awaited promise would keep all functions that await it in memory: several KiB per request.
    */
   watch(condition: WaitCondition, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
+}
+
+export type WaitOptions = {
+  readonly waitMs: number
+  readonly signal: AbortSignal | null
+  /** Whether the caller knows that the condition is not met at this moment. The wait then begins without a read. Absent: no. */
+  readonly isUnmet?: boolean
 }
 
 /** How a wait ended: with the sandbox, null for a deleted sandbox, `left` for an early end, or the error of a read. */
@@ -181,38 +185,46 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     sleeper = null
   }
 
-  /**
-   * Reads the sandbox of a new wait, and ends the wait if its condition is already met. The subscription comes before
-   * this read, so that a change between the two is not missed.
-   */
-  async function begin(waiting: Waiting, waitMs: number): Promise<void> {
-    try {
-      const sandbox = await readSandbox(waiting)
-      if (isMet(waiting, sandbox) || waitMs <= 0) end(waiting, { found: sandbox })
-    } catch (failure) {
-      end(waiting, { failure })
-    }
+  async function begin(waiting: Waiting, waitMs: number, isUnmet: boolean): Promise<void> {
+    if (!isUnmet || waitMs <= 0) await readFirst(waiting, waitMs)
     if (waiting.isOver) return
     if (sleeper === null)
       void keepTime() // it never rejects: it catches its failures
     else if (waiting.deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
   }
 
-  function watch({ org_id, id, mask, run_id }: WaitCondition, waitMs: number, onEnd: Waiting['onEnd']): () => void {
+  /**
+   * Reads the sandbox of a new wait, and ends the wait if its condition is already met. The subscription comes before
+   * this read, so that a change between the two is not missed.
+   */
+  async function readFirst(waiting: Waiting, waitMs: number): Promise<void> {
+    try {
+      const sandbox = await readSandbox(waiting)
+      if (isMet(waiting, sandbox) || waitMs <= 0) end(waiting, { found: sandbox })
+    } catch (failure) {
+      end(waiting, { failure })
+    }
+  }
+
+  function open(
+    { org_id, id, mask, run_id }: WaitCondition,
+    { waitMs, isUnmet = false }: Pick<WaitOptions, 'waitMs' | 'isUnmet'>,
+    onEnd: Waiting['onEnd'],
+  ): () => void {
     const deadlineMs = clock.monotonicMs() + waitMs
     const waiting: Waiting = { org_id, id, mask, run_id, deadlineMs, onEnd, isOver: false }
     add(waiting)
-    void begin(waiting, waitMs) // it never rejects: a failure ends the wait
+    void begin(waiting, waitMs, isUnmet) // it never rejects: a failure ends the wait
     return () => {
       end(waiting, { found: 'left' })
     }
   }
 
   return {
-    watch,
-    wait(condition, { waitMs, signal }) {
+    watch: (condition, waitMs, onEnd) => open(condition, { waitMs }, onEnd),
+    wait(condition, { signal, ...options }) {
       const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
-      const leave = watch(condition, waitMs, (how) => {
+      const leave = open(condition, options, (how) => {
         signal?.removeEventListener('abort', leave)
         if ('failure' in how) reject(how.failure)
         else resolve(how.found)

@@ -171,10 +171,11 @@ async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Prom
     mayPass = false
     return begun.then(() => session.query<Row>(statement))
   }
-  const send = (statement: Statement): void => {
-    const one = run(statement)
+  const send = <Row extends QueryResultRow>(statement: Statement): Promise<QueryResult<Row>> => {
+    const one = run<Row>(statement)
     one.catch(() => undefined) // reported below
     sent.push(one)
+    return one
   }
   begun.catch(() => undefined) // reported below
   let result: T

@@ -30,10 +30,10 @@ export interface Queryable {
 /** A `Queryable` whose statements commit together. */
 export interface Transaction extends Queryable {
   /**
-   * Sends a statement whose result nobody needs, so that it shares a round trip with the next statement or with the commit. If
-   * it fails, the transaction is rolled back and rejects with its error.
+   * Sends a statement that shares a round trip with the next statement or with the commit, if its result is not awaited before
+   * the transaction has ended. If the statement fails, the transaction is rolled back and rejects with its error.
    */
-  send(statement: Statement): void
+  send<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
 }
 
 /** Options that apply to every connection of the pools. */

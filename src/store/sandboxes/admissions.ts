@@ -32,6 +32,8 @@ export type NewSandbox = {
   readonly secrets_sealed: Buffer | null
   readonly tls_key_sealed: Buffer | null
   readonly run_id: string | null
+  /** The worker of the run, if the transaction that creates it also places it. Null or absent: it still needs a worker. */
+  readonly placement?: { readonly worker_id: WorkerId; readonly placed_at: Date } | null
   /** The span of the request, as a `traceparent`. Null or absent: it is not traced. */
   readonly trace_parent?: string | null
   /** The snapshot from which its disk is made, and the worker with both. Null: the disk is made empty, on any worker. */
@@ -42,7 +44,12 @@ export type NewSandbox = {
 }
 
 /** The rows that one create request writes in its transaction. */
-export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
+export type Admission = {
+  readonly sandbox: NewSandbox
+  readonly events: readonly NewEvent[]
+  /** The image of a sandbox that starts and whose size and image alone decide which worker can run it. Null: any other sandbox. */
+  readonly placeable_image: string | null
+}
 
 /** The row that the statement returns for each admission. */
 export type AdmissionRow = {
@@ -112,6 +119,8 @@ const SANDBOXES = column.columnList<SandboxRow>({
   secrets_sealed: column.bytea(({ sandbox }) => sandbox.secrets_sealed),
   tls_key_sealed: column.bytea(({ sandbox }) => sandbox.tls_key_sealed),
   run_id: column.uuid(({ sandbox }) => sandbox.run_id),
+  worker_id: column.uuid(({ sandbox }) => sandbox.placement?.worker_id ?? null),
+  placed_at: column.timestamptz(({ sandbox }) => sandbox.placement?.placed_at ?? null),
   trace_parent: column.text(({ sandbox }) => sandbox.trace_parent ?? null),
   snapshot_id: column.uuid(({ sandbox }) => sandbox.snapshot_id),
   home_worker_id: column.uuid(({ sandbox }) => sandbox.home_worker_id),
@@ -234,14 +243,15 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
         max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
         octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, tls_key_sealed,
-        run_id, snapshot_id, home_worker_id
+        run_id, snapshot_id, coalesce(worker_id, home_worker_id)
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),
     new_labels AS (
       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
       SELECT $1, r.key, r.value, r.id FROM ${LABELS.unnest({ alias: 'r', first: FIRST_LABEL })} JOIN inserted i ON i.id = r.id),
     new_runs AS (
-      INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at, trace_parent)
-      SELECT r.run_id, $1, r.id, r.vcpus, r.memory_mib, coalesce(r.disk_size_mib, 0), r.ephemeral, r.created_at, r.trace_parent
+      INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at, trace_parent, worker_id, placed_at)
+      SELECT r.run_id, $1, r.id, r.vcpus, r.memory_mib, coalesce(r.disk_size_mib, 0), r.ephemeral, r.created_at, r.trace_parent,
+        r.worker_id, r.placed_at
       FROM input r JOIN inserted i ON i.id = r.id WHERE r.run_id IS NOT NULL),
     ${mounting.insert}
     new_events AS (

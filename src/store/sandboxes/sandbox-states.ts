@@ -116,7 +116,7 @@ const TRANSITIONS = column.columnList<TransitionWrite>({
  */
 export function writeTransitions(tx: Transaction, transitions: readonly TransitionWrite[]): void {
   const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]
-  tx.send({ name: 'sandboxStates.write', text: WRITE, values })
+  void tx.send({ name: 'sandboxStates.write', text: WRITE, values }) // a failure fails the transaction
 }
 
 const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alias: 'r', first: 2 })} LIMIT $1::bigint),

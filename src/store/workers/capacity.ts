@@ -178,6 +178,7 @@ export const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 export async function hasWaiting(q: Queryable): Promise<boolean> {
   const { rows } = await q.query<{ readonly has_waiting: boolean }>({
     name: 'capacity.hasWaiting',
+    isRead: true,
     text: `SELECT EXISTS (SELECT 1 FROM runs r WHERE ${IS_WAITING}) AS has_waiting`,
   })
   return rows[0]?.has_waiting ?? false

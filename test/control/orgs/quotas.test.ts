@@ -35,7 +35,7 @@ let control: TestControl
 let worker: WorkerId
 before(async () => {
   clock = makeTestClock(new Date('2026-11-10T00:00:00Z'))
-  control = await makeTestControl({ clock })
+  control = await makeTestControl({ clock, leavesPlacementToLoop: true })
   worker = await registerWorker(control.deps, { name: 'w1', credential: 'a credential of a test' })
   const driver = { name: 'test', isolation: 'none', abilities: ['disk_size'], images: [] }
   await control.deps.db.asSystem((q) =>

@@ -185,8 +185,8 @@ test('whatever happens in whatever order, a sandbox has at most one open run, a 
 })
 
 test('a sandbox whose start finds no capacity shows that it waits, and is placed once a worker has the capacity', async () => {
-  const id = await create(true)
   await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE workers SET vcpus = 0' }))
+  const id = await create(true)
   await makePlacePendingLoop(control.deps).run(never)
   assert.equal((await getSandbox(control.deps, control.caller, { id })).status_reason, 'insufficient_capacity')
   await sync([])

@@ -14,7 +14,7 @@ import { createTestSandbox } from '../../support/quota-world.ts'
 
 let control: TestControl
 before(async () => {
-  control = await makeTestControl()
+  control = await makeTestControl({ leavesPlacementToLoop: true })
 })
 after(() => control.close())
 

@@ -25,7 +25,7 @@ const never = new AbortController().signal
 const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 let control: TestControl
 before(async () => {
-  control = await makeTestControl()
+  control = await makeTestControl({ leavesPlacementToLoop: true })
 })
 after(() => control.close())
 beforeEach(async () => {

@@ -1,14 +1,14 @@
-import { makeFleetReader, placementRequestOf, type PlacementSettings } from '../control/workers/read-fleet.ts'
-import type { WorkerId } from '../domain/ids.ts'
-import type { PlacementPolicy, PlacementRequest } from '../domain/workers/placement.ts'
-import { makeCapacityIndex, type CapacityIndex } from '../domain/workers/capacity-index.ts'
-import type { Clock } from '../lib/clock.ts'
-import type { Database } from '../store/postgres/database.ts'
-import type { PendingRun } from '../store/workers/capacity.ts'
+import { makeFleetReader, placementRequestOf, type PlacementSettings } from './read-fleet.ts'
+import type { WorkerId } from '../../domain/ids.ts'
+import type { PlacementPolicy, PlacementRequest } from '../../domain/workers/placement.ts'
+import { makeCapacityIndex, type CapacityIndex } from '../../domain/workers/capacity-index.ts'
+import type { Clock } from '../../lib/clock.ts'
+import type { Database } from '../../store/postgres/database.ts'
+import type { PendingRun } from '../../store/workers/capacity.ts'
 
 /**
- * The placement loop's copy of the fleet's free capacity. The loop reads the copy from the tables, and then subtracts
- * the capacity of each run that it assigns. The copy may be out of date. That only delays placements, because the
+ * A copy of the fleet's free capacity. Whoever places runs reads the copy from the tables, and then subtracts the
+ * capacity of each run that it assigns. The copy may be out of date. That only delays placements, because the
  * transaction that places a run checks the worker's capacity again.
  */
 export type FleetSnapshot = {
