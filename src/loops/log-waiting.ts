@@ -1,6 +1,6 @@
 import type { BaseDeps } from '../control/deps.ts'
 import { explainWaiting, type FleetReader } from '../control/workers/explain-waiting.ts'
-import type { PlacementSettings } from '../control/workers/read-fleet.ts'
+import type { PlacementSettings } from '../control/sandboxes/read-fleet.ts'
 import { describeMissing } from '../domain/workers/describe-missing.ts'
 import * as waitingRuns from '../store/workers/waiting-runs.ts'
 import type { Loop } from './loop.ts'

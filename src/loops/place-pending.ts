@@ -4,8 +4,8 @@ import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batch
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
-import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from '../control/workers/fleet-snapshot.ts'
-import { awayFromHome } from '../control/workers/read-fleet.ts'
+import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from '../control/sandboxes/fleet-snapshot.ts'
+import { awayFromHome } from '../control/sandboxes/read-fleet.ts'
 import * as capacity from '../store/workers/capacity.ts'
 import type { Loop } from './loop.ts'
 

@@ -27,7 +27,7 @@ import { waitUntil } from '../support/wait.ts'
 
 let control: TestControl
 before(async () => {
-  control = await makeTestControl()
+  control = await makeTestControl({ leavesPlacementToLoop: true })
   const workers = [
     ['w1', 4, `now() + interval '30 s'`, 'NULL'],
     ['w2', 8, `now() + interval '30 s'`, 'NULL'],

@@ -5,10 +5,10 @@ import { sandboxTopic } from '../topics.ts'
 /** Notes whether a sandbox changes. */
 export type ChangeNote = {
   /** Begins to watch a sandbox, in place of the one before. */
-  of(id: SandboxId): void
+  readonly of: (id: SandboxId) => void
   /** Whether a sandbox changed while it was watched. */
-  hasAny(): boolean
-  end(): void
+  readonly hasAny: () => boolean
+  readonly end: () => void
 }
 
 /**
@@ -19,7 +19,7 @@ export function noteChanges(notifications: BaseDeps['notifications']): ChangeNot
   let hasChanged = false
   let unsubscribe = (): void => undefined
   return {
-    of(id) {
+    of: (id) => {
       unsubscribe()
       unsubscribe = notifications.subscribe(sandboxTopic(id), () => {
         hasChanged = true

@@ -11,7 +11,7 @@ import type { Admission, NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { SandboxStateRow } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 import type { BaseDeps } from '../deps.ts'
-import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from '../workers/fleet-snapshot.ts'
+import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import { writesOf, type TransitionStep } from './transition-step.ts'
 
 /** Why a sandbox got a worker. */

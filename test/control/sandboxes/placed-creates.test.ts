@@ -39,11 +39,14 @@ async function sql<Row extends Record<string, unknown>>(
 }
 
 let reports = 0
+const CAPACITY = { vcpus: 4, memory_mib: 1_000_000, disk_mib: 1_000_000 }
+const DRIVER = { name: 'test', isolation: 'none', abilities: [], images: [], default_disk_mib: 1 } as const
 async function join(name: string, vcpus: number): Promise<WorkerId> {
   const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
-  const capacity = { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 }
-  const driver = { name: 'test', isolation: 'none', abilities: [], images: [], default_disk_mib: 1 } as const
-  await recordReport(control.deps, reportOf(worker_id, { seq: ++reports, capacity, driver }))
+  await recordReport(
+    control.deps,
+    reportOf(worker_id, { seq: ++reports, capacity: { ...CAPACITY, vcpus }, driver: DRIVER }),
+  )
   return worker_id
 }
 
@@ -144,15 +147,35 @@ test('a limit that must be counted leaves the run to the loop', async () => {
   assert.equal(await workerOf(counted), worker)
 })
 
+/** Reports all runs of a worker as running. Returns how many there are. */
+async function reportRunning(worker: WorkerId): Promise<number> {
+  const known = reportOf(worker, { seq: ++reports })
+  const answer = await makeAnswer({ ...control.deps, tickets: { openTickets: () => [] } }, known)
+  const observed_runs = (answer.desired_runs ?? []).map(
+    ({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' }) as const,
+  )
+  if (observed_runs.length > 0)
+    await recordReport(control.deps, reportOf(worker, { seq: ++reports, capacity: CAPACITY, driver: DRIVER, observed_runs })) // prettier-ignore
+  return observed_runs.length
+}
+
 test('a create that waits ends with the worker’s report, although its wait begins without a read', async () => {
   const worker = await join('reporting', 4)
   const created = create({ waitMs: 20_000 })
-  const answer = async () =>
-    (await makeAnswer({ ...control.deps, tickets: { openTickets: () => [] } }, reportOf(worker, { seq: ++reports })))
-      .desired_runs ?? []
-  let runs = await answer()
-  while (runs.length === 0) runs = await answer()
-  const observed_runs = runs.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' }) as const)
-  await recordReport(control.deps, reportOf(worker, { seq: ++reports, observed_runs }))
+  while ((await reportRunning(worker)) === 0);
   assert.equal((await created).status, 'running')
+})
+
+test('a sandbox that runs before its create learns of the commit ends the wait of the create at once', async () => {
+  const worker = await join('early', 4)
+  const { db, clock } = control.deps
+  const transaction: typeof db.transaction = async (scope, work) => {
+    const result = await db.transaction(scope, work)
+    await reportRunning(worker)
+    return result
+  }
+  // No timer ends the wait: it would read the sandbox too.
+  const timeless = { ...clock, sleep: () => new Promise<never>(() => undefined) }
+  const deps = makeControlDeps({ ...control.deps, clock: timeless, db: { ...db, transaction } })
+  assert.equal((await create({ waitMs: 20_000 }, deps)).status, 'running')
 })

@@ -97,24 +97,24 @@ describe('the database', () => {
   test('a statement that was only sent is committed with the others, or its error rolls them back', async () => {
     const insert = (text: string) => ({ text: `insert into notes values ($1, $2)`, values: [ALPHA, text] })
     await db.transaction(ALPHA, async (tx) => {
-      tx.send(insert('one'))
+      void tx.send(insert('one'))
       await tx.query({ text: 'select 1 as one', isRead: true })
-      tx.send(insert('two'))
+      void tx.send(insert('two'))
     })
     assert.equal(await countNotes(), 2)
     const failing = db.transaction(ALPHA, async (tx) => {
       await tx.query(insert('three'))
-      tx.send({ text: 'select 1 / 0' })
+      void tx.send({ text: 'select 1 / 0' })
     })
     await assert.rejects(failing, /division by zero/)
     const behind = db.transaction(ALPHA, async (tx) => {
       await tx.query(insert('three'))
-      tx.send({ text: 'select 1 / 0' })
+      void tx.send({ text: 'select 1 / 0' })
       await tx.query(insert('four')) // fails only because of the one before it
     })
     await assert.rejects(behind, /division by zero/)
     const refusing = db.transaction(ALPHA, async (tx) => {
-      tx.send(insert('four'))
+      void tx.send(insert('four'))
       await Promise.reject(new Error('refused'))
     })
     await assert.rejects(refusing, /refused/)
