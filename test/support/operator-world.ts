@@ -45,7 +45,7 @@ export type OperatorWorld = TestControl & {
 
 /** Opens the world. Always close it. */
 export async function makeOperatorWorld(): Promise<OperatorWorld> {
-  const control = await makeTestControl()
+  const control = await makeTestControl({ leavesPlacementToLoop: true })
   const { deps, caller } = control
   const dataDir = mkdtempSync(join(tmpdir(), 'sandyard-view-'))
   let reports = 0
