@@ -14,6 +14,12 @@ import type { BaseDeps } from '../deps.ts'
 import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import { writesOf, type TransitionStep } from './transition-step.ts'
 
+/**
+ * Larger batches are left to the placement loop. Their inserts take longer, and would keep the reports of their workers waiting for
+ * the locks of the workers' rows.
+ */
+const PLACED_TOGETHER_MAX = 8
+
 /** Why a sandbox got a worker. */
 export const PLACEMENT_CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
@@ -37,7 +43,7 @@ export function makeAdmissionPlacer(deps: SnapshotDeps & Pick<BaseDeps, 'log'>):
     },
     async suggest(batch) {
       const placeable = batch.filter(({ placeable_image }) => placeable_image !== null)
-      if (placeable.length === 0) return new Map()
+      if (placeable.length === 0 || batch.length > PLACED_TOGETHER_MAX) return new Map()
       try {
         await snapshot.refresh()
       } catch (error) {
