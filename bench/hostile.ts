@@ -1,4 +1,6 @@
 import { spawn } from 'node:child_process'
+import { readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { ATTACKS, type Attack, type AttackTarget, type AttackTally } from '../test/support/attacks.ts'
@@ -18,6 +20,8 @@ const REST_MS = 2_000
 const SANDBOXES = 50_000
 /** How many times the quiet p99 the others may meet. */
 const RATIO_GOAL = 5
+/** How long a large body, or a reply that nobody reads, may hold the server's thread in one turn of its event loop. */
+const TURN_GOAL_MS = 10
 const ADDRESS = '127.0.0.66'
 
 /** Restores the default limits on requests, because `startCloud` raises them. */
@@ -34,24 +38,33 @@ const BY_DEFAULT = {
  * requests. Compares each result with a measurement without the attack just before it.
  */
 export async function benchHostile(): Promise<readonly ResultRow[]> {
-  await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
+  const turnsFile = join(tmpdir(), `sandyard-bench-turns-${String(process.pid)}`)
+  await using cloud = await startCloud({
+    SANDYARD_DRIVER: 'simulated',
+    ...BY_DEFAULT,
+    NODE_OPTIONS: `--import ${join(import.meta.dirname, 'support/turn-probe.ts')}`,
+    BENCH_TURNS_FILE: turnsFile,
+  })
   const key = await createSecondOrg(cloud.dataDir, 'hostile')
   const asHostile = { headers: { authorization: `Bearer ${key}` } }
   const url = `http://${cloud.host}:${String(cloud.port)}`
   const volume: { readonly id: string } = JSON.parse(await (await fetch(`${url}/v1/volumes/default`, asHostile)).text())
   await fill(cloud)
-  const rows: ResultRow[] = []
+  const rounds: Round[] = []
   for (const [nth, attack] of ATTACKS.entries()) {
     const quiet = await watch(cloud, `quiet-${String(nth)}`)
     const target = { port: cloud.port, key: attack.hasKey ? key : '', address: ADDRESS, volume: volume.id }
+    await takeLongestTurnMs(cloud.pid, turnsFile)
     const attacker = startAttack(attack, target)
     const seen = await watch(cloud, `attacked-${String(nth)}`)
     const tried = await attacker.stop()
     await pause(REST_MS)
+    const longestTurnMs = await takeLongestTurnMs(cloud.pid, turnsFile)
     const { rssMib } = await readProcessMemory(cloud.pid)
-    rows.push(rowOf({ attack, tried, quiet, seen, rssMib }))
+    rounds.push({ attack, tried, quiet, seen, rssMib, longestTurnMs })
   }
-  return rows
+  await rm(turnsFile, { force: true })
+  return [missedRow(rounds), turnsRow(rounds), ...rounds.map(rowOf)]
 }
 
 /** The latencies of the answered requests in milliseconds, and the requests that failed. */
@@ -63,20 +76,67 @@ type Round = {
   readonly quiet: ClientResult
   readonly seen: ClientResult
   readonly rssMib: number
+  readonly longestTurnMs: number
 }
 
-function rowOf({ attack, tried, quiet, seen, rssMib }: Round): ResultRow {
-  const [p50, p99] = [quantile(seen.latenciesMs, 0.5), quantile(seen.latenciesMs, 0.99)]
-  const quietP99 = quantile(quiet.latenciesMs, 0.99)
+const p99Of = ({ latenciesMs }: ClientResult): number => quantile(latenciesMs, 0.99)
+const ratioOf = ({ quiet, seen }: Round): number => p99Of(seen) / p99Of(quiet)
+
+/** Names the attacks that miss the goal. */
+function missedRow(rounds: readonly Round[]): ResultRow {
+  const missed = rounds.filter((round) => ratioOf(round) > RATIO_GOAL).toSorted((a, b) => ratioOf(b) - ratioOf(a))
+  const names = missed.map((round) => `${round.attack.what} (${ratioOf(round).toFixed(1)})`).join(', ')
+  return {
+    benchmark: 'hostile',
+    what: `attacks in which p99 of the others is more than ${String(RATIO_GOAL)} times the quiet one`,
+    measured: missed.length === 0 ? 'none' : `${String(missed.length)} of ${String(rounds.length)}: ${names}`,
+    limit: '',
+    ratio: null,
+    value: missed.length,
+    goal: 'none',
+    isMet: missed.length === 0,
+  }
+}
+
+/** The longest turns of the attacks with large bodies or with replies that nobody reads. */
+function turnsRow(rounds: readonly Round[]): ResultRow {
+  const holding = rounds.filter(({ attack }) => /without reading|large bodies|megabytes/.test(attack.what))
+  const longestMs = Math.max(...holding.map((round) => round.longestTurnMs))
+  return {
+    benchmark: 'hostile',
+    what: "the longest turn of the server's thread by large bodies and by replies that nobody reads, processor time",
+    measured: holding.map(({ attack, longestTurnMs }) => `${attack.what} ${formatMs(longestTurnMs)} ms`).join(', '),
+    limit: '',
+    ratio: null,
+    value: longestMs,
+    goal: `<= ${String(TURN_GOAL_MS)} ms`,
+    isMet: longestMs <= TURN_GOAL_MS,
+  }
+}
+
+function rowOf({ attack, tried, quiet, seen, rssMib, longestTurnMs }: Round): ResultRow {
+  const [p50, p99] = [quantile(seen.latenciesMs, 0.5), p99Of(seen)]
+  const quietP99 = p99Of(quiet)
   return {
     benchmark: 'hostile',
     what: `${attack.what} (${attack.hasKey ? 'a key of another organization' : 'no key'}), p99 of the others`,
-    measured: `p50 ${formatMs(p50)}, p99 ${formatMs(p99)} ms, ${String(seen.failures.length)} of ${String(seen.latenciesMs.length + seen.failures.length)} failed; RSS ${String(Math.round(rssMib))} MiB; ${String(tried.connections)} connections, ${String(tried.sent)} sent`,
+    measured: `p50 ${formatMs(p50)}, p99 ${formatMs(p99)} ms, ${String(seen.failures.length)} of ${String(seen.latenciesMs.length + seen.failures.length)} failed; longest turn ${formatMs(longestTurnMs)} ms; RSS ${String(Math.round(rssMib))} MiB; ${String(tried.connections)} connections, ${String(tried.sent)} sent`,
     limit: `quiet p50 ${formatMs(median(quiet.latenciesMs))}, p99 ${formatMs(quietP99)} ms`,
     ratio: p99 / quietP99,
     goal: `<= ${String(RATIO_GOAL)}`,
     isMet: p99 / quietP99 <= RATIO_GOAL,
     samples: { quiet, seen, tried },
+  }
+}
+
+/** The longest turn of the server's event loop since the last call, in milliseconds of processor time. */
+async function takeLongestTurnMs(pid: number, file: string): Promise<number> {
+  await rm(file, { force: true })
+  process.kill(pid, 'SIGUSR2')
+  for (;;) {
+    const text = await readFile(file, 'utf8').catch(() => '')
+    if (text !== '') return Number(text)
+    await pause(10)
   }
 }
 

@@ -27,6 +27,8 @@ export type RequestRateLimiter = {
    * takes nothing.
    */
   count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
+  /** Takes `tokens` more for a request that was counted, because it took longer than most. Never refuses. */
+  charge(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): void
   /**
    * Throws `rate_limited` for an address with too many failed authentications. Call it before the look-up of an unknown
    * key.
@@ -65,6 +67,11 @@ export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'm
       const ofOrg = take(org, caller.org_id, { tokens, nowMs })
       const isKeys = ofOrg === null || (ofKey !== null && ofKey.remaining <= ofOrg.remaining)
       return { status: isKeys ? ofKey : ofOrg, refusal: null }
+    },
+    charge(caller, tokens) {
+      const nowMs = clock.monotonicMs()
+      take(key, caller.api_key_id, { tokens, nowMs })
+      take(org, caller.org_id, { tokens, nowMs })
     },
     checkFailedAuthentications(address) {
       const state = failedAuthentications?.buckets.peek(address, 1, clock.monotonicMs())

@@ -30,6 +30,9 @@ export type RequestLimits = {
 /** The bytes of a body that count as one more request. Parsing 4 MiB takes as long as some hundred requests. */
 const BYTES_PER_TOKEN = 16 * 1024
 
+/** The bytes of a JSON reply that count as one more request. Reading and rendering 1 MiB takes about 5 ms (2026-11). */
+const REPLY_BYTES_PER_TOKEN = 64 * 1024
+
 const MIB = 1024 * 1024
 
 /** Creates the counters of a server process. */
@@ -74,6 +77,12 @@ export function enforceRequestLimits(
   if (refusal !== null) throw refusal
   onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // releases at once if the client is gone
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
+}
+
+/** Counts a large JSON reply as more requests. Its bytes are known only now, so it counts against the caller's next requests. */
+export function chargeReply(limits: RequestLimits, caller: Caller, json: string): void {
+  const tokens = Math.floor(json.length / REPLY_BYTES_PER_TOKEN)
+  if (tokens > 0) limits.rates.charge(caller, tokens)
 }
 
 /**

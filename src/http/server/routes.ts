@@ -9,7 +9,7 @@ import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } fr
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
-import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
+import { chargeReply, enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
 import type { RequestTracer } from '../requests/trace-request.ts'
 import type { RouteTable } from '../requests/route-table.ts'
 import { sendReply, type DeferReply } from './send-reply.ts'
@@ -81,6 +81,8 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
           ? await handler(raw)
           : await serveIdempotently(deps.idempotency, { key, operation, handler, request }, raw)
       if (typeof answer === 'object' && 'start' in answer) return deps.deferReply({ request, reply, operation }, answer)
+      const json = typeof answer === 'string' ? answer : 'json' in answer ? answer.json : ''
+      if (deps.limits !== undefined) chargeReply(deps.limits, caller, json)
       return sendReply({ request, reply, operation }, answer, deps.settings)
     },
   })

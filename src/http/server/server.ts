@@ -23,6 +23,7 @@ import { makeSignInRoutes, type SignInOptions } from '../sign-in/sign-in-routes.
 import { agentRoute } from '../streams/agent-route.ts'
 import { attachUpgrades, type UpgradeRoute } from '../streams/upgrades.ts'
 import { addDashboardRoutes, sendPage, type Dashboard } from './dashboard-routes.ts'
+import { delayLimitRefusals } from './delay-limit-refusals.ts'
 import { addRoute, refuseUnrouted, routePath } from './routes.ts'
 import { makeDeferReply, renderError, replyWithError } from './send-reply.ts'
 import { addServiceRoutes } from './service-routes.ts'
@@ -71,6 +72,8 @@ export type ServerSettings = {
   readonly pingMs: number
   /** The longest silence on a stream of events, in milliseconds. Then a comment is sent. */
   readonly keepAliveMs: number
+  /** How much later than other refusals one for a limit is sent, in milliseconds, on average. */
+  readonly limitRefusalDelayMs: number
 }
 
 export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
@@ -80,6 +83,7 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   connections: { capacity: 32_768, perAddress: 16_384, checkIntervalMs: 10_000 },
   pingMs: 20_000,
   keepAliveMs: 10_000,
+  limitRefusalDelayMs: 100,
 }
 
 /**
@@ -146,7 +150,11 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       (deps.dashboard === undefined ? null : sendPage(deps.dashboard, exchange)) ??
       (await refuseUnrouted({ ...deps, clients, acceptsSessions }, table, exchange)),
   })
-  app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
+  const delayIfLimited = delayLimitRefusals(settings.limitRefusalDelayMs)
+  app.setErrorHandler(async (error, request, reply) => {
+    await delayIfLimited(error)
+    return replyWithError(deps, error, { request, reply })
+  })
 
   const handlers = new Map(Object.entries(makeHandlers(call, compileSchema)))
   const idempotency = {

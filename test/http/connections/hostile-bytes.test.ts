@@ -176,7 +176,7 @@ test('a client that sends requests and reads no replies is soon not served any m
   assert.ok(await isServing())
 })
 
-test('pipelined requests are served one after the other, in order, and too many of them close the connection', async (t) => {
+test('pipelined requests are served one after the other, in order, and too many of them close the connection without being parsed', async (t) => {
   let atOnce = 0
   let most = 0
   const getSandbox: UseCases['getSandbox'] = async (_caller, ref) => {
@@ -185,7 +185,7 @@ test('pipelined requests are served one after the other, in order, and too many 
     atOnce -= 1
     return { ...theSandbox, name: 'name' in ref ? ref.name : '' }
   }
-  const { port } = await listen(t, {}, { getSandbox })
+  const { app, port } = await listen(t, {}, { getSandbox })
   const get = (n: number): string => path(`/v1/sandboxes/by-name/n${String(n)}`)
   const few = openConnection(port)
   few.socket.write(Array.from({ length: 10 }, (_, n) => get(n)).join(''))
@@ -194,11 +194,14 @@ test('pipelined requests are served one after the other, in order, and too many 
   assert.deepEqual(names(), Array.from({ length: 10 }, (_, n) => `n${String(n)}`)) // prettier-ignore
   assert.equal(most, 1)
   few.socket.destroy()
+  let parsed = 0
+  app.server.on('request', () => void (parsed += 1))
   const many = openConnection(port)
   many.socket.write(Array.from({ length: 100 }, (_, n) => get(n)).join(''))
   const { stackTraceLimit } = Error
   await waitUntil(() => many.isClosed())
   assert.deepEqual([Error.stackTraceLimit, stackTraceLimit > 0], [stackTraceLimit, true])
+  assert.ok(parsed < 20, `${String(parsed)} of the requests of one read were parsed`)
 })
 
 test('of a large body whose request is refused, only a part is read, and its connection is closed once the client could read the refusal', async (t) => {

@@ -12,6 +12,7 @@ import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import { PEERS_ARE_CLIENTS } from '../../../src/http/requests/client-address.ts'
 import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
+import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/server/server.ts'
 import type { UseCases } from '../../support/use-cases.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl } from '../../support/control.ts'
@@ -43,17 +44,22 @@ const CALLERS: ReadonlyMap<string, Caller> = new Map(
   }),
 )
 
+type ServerParts = {
+  readonly plugins?: (rates: AuthenticationRateLimiter) => readonly FastifyPluginAsync[]
+  readonly settings?: Partial<ServerSettings>
+}
+
 async function listen(
   t: TestContext,
   limits: Partial<RequestLimitSettings>,
   useCases: Partial<UseCases> = {},
-  plugins: (rates: AuthenticationRateLimiter) => readonly FastifyPluginAsync[] = () => [],
+  { plugins = () => [], settings = {} }: ServerParts = {},
 ) {
   const clock = makeTestClock()
   const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
   const app = makeHttpWorld({
     useCases: { authenticate: (key) => Promise.resolve(CALLERS.get(key) ?? null), ...useCases },
-    server: { limits: made, plugins: plugins(made.rates) },
+    server: { limits: made, plugins: plugins(made.rates), settings: { ...DEFAULT_SERVER_SETTINGS, limitRefusalDelayMs: 0, ...settings } },
   })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.after(() => app.close())
@@ -106,6 +112,18 @@ test('all keys of an organization share its rate, every operation is refused bey
   assert.equal((await get('two')).status, 200)
 })
 
+test('a refusal for a limit is sent late, so that who repeats it at once keeps nobody waiting, and other refusals are not', async (t) => {
+  const rates = { ...NO_RATES, key: { perSec: 1, burst: 1 } }
+  const { url, get } = await listen(t, { rates }, {}, { settings: { limitRefusalDelayMs: 3_600_000 } })
+  assert.equal((await get('one-a')).status, 200)
+  const gaveUp = new AbortController()
+  const headers = { authorization: 'Bearer one-a' }
+  const refused = fetch(`${url}/v1/sandboxes/${SANDBOX_ID}`, { headers, signal: gaveUp.signal })
+  assert.deepEqual([(await get('one-b')).status, (await get('unknown')).status], [200, 401])
+  gaveUp.abort()
+  await assert.rejects(refused, { name: 'AbortError' })
+})
+
 test('without limits no reply has their headers', async (t) => {
   const { get } = await listen(t, {})
   const { status, headers } = await get('one-a')
@@ -119,6 +137,18 @@ test('a large body counts as many requests', async (t) => {
   assert.equal((await fetch(`${url}/v1/sandboxes`, { method: 'POST', headers, body })).status, 200)
   // The create cost 1 and its body 6, and this request costs 1.
   assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2')
+})
+
+test('a large reply counts as many requests', async (t) => {
+  const large = { ...theSandbox, name: 'n'.repeat(300_000) }
+  const { get } = await listen(
+    t,
+    { rates: { ...NO_RATES, key: { perSec: 1, burst: 10 } } },
+    { getSandbox: () => Promise.resolve(large) },
+  )
+  assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '9')
+  // The reply counted 4, and this request counts 1.
+  assert.equal((await get('one-a', '/v1/me/org')).headers.get('ratelimit-remaining'), '4')
 })
 
 test('an organization’s concurrent requests are limited, and a permit is free again once its reply is sent', async (t) => {
@@ -255,7 +285,7 @@ test('an address that guesses credentials or join tokens of workers is refused a
     makeJoinRoute(deps, { clients: PEERS_ARE_CLIENTS, rates }),
   ]
   const rates = { ...NO_RATES, failedAuthentications: { perSec: 1, burst: 3 } }
-  const { url, clock } = await listen(t, { rates }, {}, plugins)
+  const { url, clock } = await listen(t, { rates }, {}, { plugins })
   const credential_sha256 = 'a'.repeat(64)
   const joining = JSON.stringify({
     protocol: WORKER_PROTOCOL_VERSION,
