@@ -65,11 +65,10 @@ export async function renderSandboxDays(
     readonly sandbox_id: SandboxId | null
   }>({
     name: 'usage.renderSandboxDays',
-    text: `${PAGE}
-           SELECT p.*, last.day, last.sandbox_id, (SELECT array_agg(sandbox_id) FROM (SELECT DISTINCT sandbox_id FROM page WHERE is_usage) u) AS sandboxes
-           FROM (SELECT string_agg(${ITEM}, ',') FILTER (WHERE is_usage) AS items, count(*) FILTER (WHERE is_usage) AS count,
-                   count(*) AS walked FROM page) p
-             LEFT JOIN (SELECT day, sandbox_id FROM page ORDER BY day DESC, sandbox_id DESC LIMIT 1) last ON true`,
+    text: `${PAGE},
+           is_plain AS MATERIALIZED (SELECT NOT EXISTS (SELECT FROM part_keys) AND NOT EXISTS (SELECT FROM rest) AS yes)
+           ${renderedFrom('keys', 'true')} WHERE (SELECT yes FROM is_plain)
+           UNION ALL ${renderedFrom('page', 'is_usage')} WHERE NOT (SELECT yes FROM is_plain)`,
     values: pageValuesOf(question, page),
   })
   const [row] = rows
@@ -77,6 +76,17 @@ export async function renderSandboxDays(
   const { items, count, walked, sandboxes, day, sandbox_id } = row
   const next = walked === page.limit && day !== null && sandbox_id !== null ? { day, sandbox_id } : null
   return { items: items ?? '', count, sandboxes: sandboxes ?? [], next }
+}
+
+/**
+ * SQL: the result of `renderSandboxDays` from a sorted CTE. If nothing must be added to the sums of the page's days, they are rendered from
+ * `keys` themselves. To join and to sort 10,000 rows took a third of the statement's processor time (2026-11).
+ */
+function renderedFrom(cte: 'keys' | 'page', isUsage: string): string {
+  return `SELECT p.*, last.day, last.sandbox_id, (SELECT array_agg(sandbox_id) FROM (SELECT DISTINCT sandbox_id FROM ${cte} WHERE ${isUsage}) u) AS sandboxes
+           FROM (SELECT string_agg(${ITEM}, ',') FILTER (WHERE ${isUsage}) AS items, count(*) FILTER (WHERE ${isUsage}) AS count,
+                   count(*) AS walked FROM ${cte}) p
+             LEFT JOIN (SELECT day, sandbox_id FROM ${cte} ORDER BY day DESC, sandbox_id DESC LIMIT 1) last ON true`
 }
 
 /** SQL: a row of `page` as JSON text. Multiplying by 0.001 gives the exact decimal. */
@@ -91,13 +101,14 @@ const ITEM = `'{"sandbox_id":"' || sandbox_id || '","day":"' || day || 'T00:00:0
  * A part of a day is the sum of three things. The first is runs that ended on the day (index `runs_rolled_up_of_sandbox`). The
  * second is runs that started on the day and continued past midnight (`runs_across_midnight_of_sandbox`). The third is the sums of
  * runs that lasted all day. One statement reads one snapshot, so each run is either rolled up or pending. The planner
- * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that.
+ * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that. The SELECT around the limit hides
+ * its value from the planner, which would otherwise read and sort all days for each page: 25 ms in place of 9 for 31,000 (2026-11).
  */
 const PAGE = `WITH ${PARTS},
     keys AS MATERIALIZED (
       SELECT day, sandbox_id, vcpu_ms, memory_mib_ms, disk_mib_ms, all_day_vcpus, all_day_memory_mib, all_day_disk_mib
       FROM usage_days WHERE org_id = $4 AND day >= $5::date AND day < $6::date AND (day, sandbox_id) > ($10::date, $11::uuid)
-      ORDER BY day, sandbox_id LIMIT $12),
+      ORDER BY day, sandbox_id LIMIT (SELECT $12::bigint)),
     last AS MATERIALIZED (
       SELECT day, sandbox_id FROM keys WHERE (SELECT count(*) FROM keys) = $12 ORDER BY day DESC, sandbox_id DESC LIMIT 1),
     part_keys AS MATERIALIZED (SELECT k.*, p.since, p.until, p.since_ms, p.until_ms, p.day_at, p.next_day_at FROM parts p JOIN keys k USING (day)),
