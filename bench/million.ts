@@ -71,7 +71,7 @@ const SHAPES: readonly Shape[] = [
   { what: 'page of 20, labels of 0.2 % and 50 %', ask: (filled) => list(filled, { rare: 'yes', parity: 'even' }), hasGoal: true },
   { what: 'page of 20, two labels of 50 % that 0.2 % have both', ask: (filled) => list(filled, { parity: 'even', mirror: 'odd' }), hasGoal: true },
   { what: 'page of 20, two labels of 50 % that none has both', ask: (filled) => list(filled, { parity: 'odd', mirror: 'even' }), hasGoal: true },
-  { what: 'three labels of 17 %, each two on 8 %, none has all', ask: (filled) => list(filled, { a: '1', b: '1', c: '1' }), hasGoal: false },
+  { what: 'three labels of 17 %, each two on 8 %, none has all', ask: (filled) => list(filled, { a: '1', b: '1', c: '1' }), hasGoal: false, goalMs: 20 },
   { what: 'page of 20 events', ask: ({ cloud }) => get(cloud, '/v1/events?limit=20'), hasGoal: false },
   { what: 'quotas', ask: ({ cloud }) => get(cloud, '/v1/quotas'), hasGoal: true, goalMs: 20 },
 ] // prettier-ignore
