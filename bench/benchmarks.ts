@@ -165,7 +165,8 @@ export const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
     run: benchMillion,
   },
   thousand: {
-    about: 'a thousand real sandboxes at once: idle, a list and a command, against ten; only by name; needs 20 GiB and 8 minutes',
+    about:
+      'a thousand real sandboxes at once: idle, a list and a command, against ten; only by name; needs 20 GiB and 8 minutes',
     usualSeconds: 420,
     isByNameOnly: true,
     run: benchThousand,

@@ -59,7 +59,11 @@ async function listen(
   const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
   const app = makeHttpWorld({
     useCases: { authenticate: (key) => Promise.resolve(CALLERS.get(key) ?? null), ...useCases },
-    server: { limits: made, plugins: plugins(made.rates), settings: { ...DEFAULT_SERVER_SETTINGS, limitRefusalDelayMs: 0, ...settings } },
+    server: {
+      limits: made,
+      plugins: plugins(made.rates),
+      settings: { ...DEFAULT_SERVER_SETTINGS, limitRefusalDelayMs: 0, ...settings },
+    },
   })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.after(() => app.close())
