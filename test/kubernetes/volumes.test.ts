@@ -5,11 +5,13 @@ import { after, before, test } from 'node:test'
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type RunId, type VolumeId } from '../../src/domain/ids.ts'
 import type { NamedMount } from '../../src/domain/spec/spec.ts'
+import { systemClock } from '../../src/lib/clock.ts'
 import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeNodeVolume, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
+import { contentFrom, textOf } from '../worker/volumes/volume-folder.ts'
 import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
 // Volumes as claims of a real cluster. These tests bring a folder of the node whose group the kubelet
@@ -95,6 +97,49 @@ test('files of a volume outlive their sandbox and the worker, and are shared by 
   assert.equal(await run(third.run_id, 'cat /data/file'), 'kept\n')
   await driver.remove(third.run_id)
 })
+
+test(
+  'clients use the files of a volume without a sandbox and beside one, as far as its group may',
+  LIMIT,
+  async (t) => {
+    assert.ok(driver.volumes)
+    const files = await driver.volumes.openFiles(VOLUME)
+    const take = async (work: () => Promise<unknown>): Promise<number> => {
+      const from = systemClock.monotonicMs()
+      await work()
+      return Math.round(systemClock.monotonicMs() - from)
+    }
+    const first = await take(() => files.write('/seed/one', contentFrom('1')))
+    const rest: number[] = []
+    for (let index = 0; index < 10; index += 1) rest.push(await take(() => files.stat('/seed/one')))
+    t.diagnostic(`the first request took ${String(first)} ms, the next ones ${rest.join(', ')}`)
+    const one = runWith({}, '4321')
+    await driver.start(one, NEVER)
+    const script =
+      'cat /data/seed/one; echo 2 >/data/two; umask 77; echo 3 >/data/own; ln -s /proc/self/environ /data/out'
+    assert.equal(await run(one.run_id, script), '1')
+    assert.equal(await textOf(files, '/two'), '2\n')
+    const listed = (await files.list('/')).map(({ path, uid, gid }) => `${path} ${String(uid)} ${String(gid)}`)
+    assert.deepEqual(
+      listed.filter((line) => /own|seed|two|out/.test(line)),
+      ['/own 4321 1000', '/seed 1000 1000', '/two 4321 1000'],
+    )
+    await assert.rejects(files.read('/own'), /belongs to another user, who keeps it from the group/)
+    await assert.rejects(files.read('/out'), /through a symlink out of the volume/)
+    await files.write('/two', contentFrom('new'))
+    assert.equal(await run(one.run_id, 'cat /data/two; echo more >>/data/two && cat /data/two'), 'newnewmore\n')
+    await driver.remove(one.run_id)
+    const labels = 'sandyard.dev/volume-files=data'
+    assert.match(await kubectl('-n', 'volumes', 'get', 'pods', '-l', labels, '-o', 'name'), /^pod\/[^\n]+\n$/)
+    await driver.close()
+    assert.equal(
+      await kubectl('-n', 'volumes', 'get', 'pods', '-l', labels, '-o', 'name'),
+      '',
+      'it goes with the worker',
+    )
+    driver = await open()
+  },
+)
 
 test('a volume is deleted with its claim, and not while a Pod mounts it', LIMIT, async () => {
   assert.ok(driver.volumes)

@@ -1,6 +1,9 @@
 import { spawn, type ChildProcess } from 'node:child_process'
+import { mkdirSync } from 'node:fs'
 import type { ServerResponse } from 'node:http'
+import { join } from 'node:path'
 import { TOOLS_FOLDER } from '../../src/contract/workers/guest-tools.ts'
+import { VOLUME_FOLDER } from '../../src/worker/drivers/kubernetes/files/files-pod.ts'
 import type { FakeKubelet, FakePod } from './fake-kubernetes.ts'
 
 type Container = {
@@ -19,25 +22,30 @@ const START_MS = 30
 
 /**
  * Makes a kubelet that runs the commands of Pods as processes of this machine, without isolation. `toolbox` is the folder that takes
- * the place of the one that the container `fill` fills. Images whose host is `127.0.0.1:1` can't be pulled.
+ * the place of the one that the container `fill` fills, and `volumes` has a folder for each claim. Images whose host is `127.0.0.1:1` can't be pulled.
  */
-export function makeFakeKubelet(toolbox: string): FakeKubelet {
+export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
   const running = new Map<string, Running>()
   const local = (words: readonly string[]): readonly string[] =>
-    words.map((word) => word.replaceAll('$$', '$').replaceAll(TOOLS_FOLDER, toolbox))
+    words.map((word) =>
+      word
+        .replaceAll('$$', '$')
+        .replaceAll(TOOLS_FOLDER, toolbox)
+        .replace(/^\/toolbox(?=\/)/, toolbox),
+    )
 
   return {
     run(pod, cluster) {
       const { name, uid } = pod.metadata
-      const container = (pod.spec['containers'] as readonly Container[]).find((one) => one.name === 'sandbox')
+      const container = containerOf(pod)
       if (container === undefined) return
-      const { image, command = [], args = [], resources } = container
+      const { name: containerName, image, command = [], args = [], resources } = container
       if (parseInt(resources?.limits?.memory ?? '0', 10) >= UNSCHEDULABLE_MIB) return
       setTimeout(() => {
         if (cluster.pods.get(name)?.metadata.uid !== uid) return
         if (image.startsWith('127.0.0.1:1/')) {
           const waiting = { reason: 'ErrImagePull', message: 'connection refused' }
-          cluster.setStatus(name, { containerStatuses: [{ name: 'sandbox', state: { waiting } }] })
+          cluster.setStatus(name, { containerStatuses: [{ name: containerName, state: { waiting } }] })
           return
         }
         const [program = '', ...rest] = local([...command, ...args])
@@ -52,7 +60,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
           const end = (exitCode: number): void => {
             const terminated = { exitCode, reason: exitCode === 0 ? 'Completed' : 'Error' }
             const phase = exitCode === 0 ? 'Succeeded' : 'Failed'
-            cluster.setStatus(name, { phase, containerStatuses: [{ name: 'sandbox', state: { terminated } }] })
+            cluster.setStatus(name, { phase, containerStatuses: [{ name: containerName, state: { terminated } }] })
             resolve()
           }
           child.once('error', () => {
@@ -65,7 +73,7 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
         running.set(uid, { child, ended, output })
         pod.spec['nodeName'] = 'node'
         const state = { running: { startedAt: '2026-01-01T00:00:00Z' } }
-        cluster.setStatus(name, { phase: 'Running', containerStatuses: [{ name: 'sandbox', state }] })
+        cluster.setStatus(name, { phase: 'Running', containerStatuses: [{ name: containerName, state }] })
       }, START_MS)
     },
     async end(pod, graceSecs) {
@@ -81,8 +89,9 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
     },
     exec(pod, command, socket) {
       const [program = '', ...rest] = local(command)
-      const container = (pod.spec['containers'] as readonly Container[]).find((one) => one.name === 'sandbox')
-      const env = { ...variablesOf(container), KUBERNETES_PORT: 'tcp://10.0.0.1' }
+      const container = containerOf(pod)
+      const env: Record<string, string> = { ...variablesOf(container), KUBERNETES_PORT: 'tcp://10.0.0.1' }
+      if (env['SANDYARD_VOLUME'] === VOLUME_FOLDER) env['SANDYARD_VOLUME'] = folderOfVolume(pod, volumes)
       const child = spawn(program, rest, { env })
       const send = (channel: number, data: Buffer): void => {
         socket.send(Buffer.concat([Buffer.of(channel), data]))
@@ -140,6 +149,20 @@ export function makeFakeKubelet(toolbox: string): FakeKubelet {
       })
     },
   }
+}
+
+/** The container that a Pod is for: its sandbox, or the server of a volume's files. */
+function containerOf(pod: FakePod): Container | undefined {
+  return (pod.spec['containers'] as readonly Container[]).find(({ name }) => ['sandbox', 'files'].includes(name))
+}
+
+/** The folder of this machine for the first claim of a Pod. */
+function folderOfVolume(pod: FakePod, volumes: string): string {
+  const mounted = (pod.spec['volumes'] ?? []) as { persistentVolumeClaim?: { claimName: string } }[]
+  const claim = mounted.find(({ persistentVolumeClaim }) => persistentVolumeClaim !== undefined)?.persistentVolumeClaim
+  const folder = join(volumes, pod.metadata.namespace, claim?.claimName ?? '')
+  mkdirSync(folder, { recursive: true })
+  return folder
 }
 
 function variablesOf(container: Container | undefined): Record<string, string> {

@@ -92,6 +92,7 @@ export type FakeCluster = {
 /** The only node of the fake. */
 const NODE = { status: { allocatable: { cpu: '8', memory: '16Gi' } } }
 const NAMESPACE = 'sandboxes'
+const NAMESPACE_PATH = /^\/api\/v1\/namespaces\/[^/]+$/
 /** The paths of Pods: of all, of a namespace, of one, and of what one has. */
 const PODS = /^\/api\/v1(?:\/namespaces\/([^/]+))?\/pods(?:\/([^/]+)(?:\/(\w+))?)?$/
 
@@ -279,6 +280,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     const known = objects.get(at)
     if (method === 'GET' && path.endsWith('/networkpolicies'))
       answer(reply, 200, { metadata: {}, items: listPolicies(objects, path, searchParams) })
+    else if (method === 'GET' && known === undefined && NAMESPACE_PATH.test(path)) refuse(reply, 404, 'NotFound')
     else if (method === 'GET') answer(reply, 200, known ?? { metadata: {}, items: [] })
     else if (method === 'POST' && known !== undefined) refuse(reply, 409, 'AlreadyExists')
     else if (method === 'DELETE' && !isExpected(known, given)) refuse(reply, 409, 'Conflict')

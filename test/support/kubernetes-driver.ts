@@ -41,6 +41,8 @@ type DriverOptions = {
   readonly usagePollMs?: number
   readonly warm?: number
   readonly claimSettings?: ClaimSettings
+  readonly filesIdleMs?: number
+  readonly filesStartLimitMs?: number
   readonly metrics?: Pick<SandboxMetrics, 'begin' | 'end'>
   /** The client of the API. Default: a plain one. The driver's close closes it. */
   readonly client?: ApiClient
@@ -126,7 +128,7 @@ export async function makeFakeKubernetes(): Promise<FakeKubernetes> {
   ]
   await mkdir(certificates)
   const toolbox = await makeToolbox(tools, await collectFiles(DEFAULT_OCI_SETTINGS.initBinary))
-  const cluster = await startFakeCluster(certificates, makeFakeKubelet(toolbox))
+  const cluster = await startFakeCluster(certificates, makeFakeKubelet(toolbox, join(folder, 'volumes')))
   return {
     folder,
     cluster,

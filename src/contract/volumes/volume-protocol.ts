@@ -54,6 +54,7 @@ export const VOLUME_FILE_PROBLEMS = [
   'invalid_volume_path',
   'volume_file_conflict',
   'quota_exceeded',
+  'unavailable',
 ] as const
 export type VolumeFileProblem = (typeof VOLUME_FILE_PROBLEMS)[number]
 

@@ -8,7 +8,16 @@ export const TOOLS_FOLDER = '/.msb/tools'
 
 /** The scripts of the toolbox, from `worker/perl/guest`. */
 export type ToolScript =
-  'agent.pl' | 'canary.pl' | 'files.pl' | 'fill.pl' | 'fork-server.pl' | 'listen.pl' | 'tcp.pl' | 'workload.pl'
+  | 'agent.pl'
+  | 'canary.pl'
+  | 'files.pl'
+  | 'fill.pl'
+  | 'fork-server.pl'
+  | 'hold.pl'
+  | 'listen.pl'
+  | 'tcp.pl'
+  | 'volume.pl'
+  | 'workload.pl'
 
 /** The perl of a toolbox, its loader and its libraries. Paths are relative to the toolbox. */
 export const TOOLBOX = { loader: 'loader', libraries: 'lib', perl: 'perl', modules: 'perl5' } as const

@@ -113,6 +113,8 @@ async function withFiles<T>(
     return await work(open)
   } catch (error) {
     if (error instanceof Problem) throw error
+    if (error instanceof VolumeFileError && error.code === 'unavailable')
+      throw new Problem('unavailable', { message: error.message, retryAfterSeconds: 1, cause: error })
     if (error instanceof VolumeFileError) {
       const details = { field: 'path', seen: describeSeenPath(request.path), accepted: error.message }
       throw new Problem(error.code, { message: error.message, details, cause: error })

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import type { BigIntStats } from 'node:fs'
+import { constants, type BigIntStats } from 'node:fs'
 import { lstat } from 'node:fs/promises'
 import { type VolumeFile, VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
@@ -10,7 +10,7 @@ import { conflictError, translateErrors } from './file-errors.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
 /** The maximum number of entries in one reply, about 25 MB of JSON. The public client doesn't support pages here. */
-const ENTRIES_LIMIT = 100_000
+export const ENTRIES_LIMIT = 100_000
 /** How many files to examine at a time. Node runs four of these system calls in parallel. */
 const STAT_BATCH = 16
 /** The step budget for all symlinks in a folder. Symlinks beyond it are hidden. An ordinary symlink takes two steps. */
@@ -122,12 +122,15 @@ export function isVisible(stats: BigIntStats): boolean {
   return stats.isFile() || stats.isDirectory()
 }
 
+/** What `describeFile` needs to know of a file. */
+export type FileAttributes = Pick<BigIntStats, 'mode' | 'uid' | 'gid' | 'size' | 'atimeMs' | 'mtimeMs' | 'birthtimeMs'>
+
 /** Describes a file or folder for clients. `path` starts at the root with a slash. */
-export function describeFile(path: string, stats: BigIntStats, uidShift: number): VolumeFile {
+export function describeFile(path: string, stats: FileAttributes, uidShift: number): VolumeFile {
   const mode = Number(stats.mode)
   return {
     path,
-    kind: stats.isDirectory() ? 'directory' : 'file',
+    kind: (mode & constants.S_IFMT) === constants.S_IFDIR ? 'directory' : 'file',
     size: Number(stats.size),
     mode,
     uid: idInSandbox(stats.uid, uidShift),

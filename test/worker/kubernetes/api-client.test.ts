@@ -23,7 +23,7 @@ let client: ApiClient
 
 before(async () => {
   folder = await mkdtemp(join(tmpdir(), 'sandyard-kube-'))
-  cluster = await startFakeCluster(folder, makeFakeKubelet(folder))
+  cluster = await startFakeCluster(folder, makeFakeKubelet(folder, folder))
   client = makeApiClient(cluster.access)
 })
 after(async () => {

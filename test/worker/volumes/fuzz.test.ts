@@ -5,9 +5,9 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { VolumeFileError, type VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import { errorCodeOf } from '../../../src/lib/error-code.ts'
-import { contentFrom, makeVolumeFolder, namesBeneath, describeTree, textOf, unfinishedIn } from './volume-folder.ts'
+import { contentFrom, describeTree, namesBeneath, SERVED, textOf, unfinishedIn } from './volume-folder.ts'
 
-const TREES = 100
+const TREES = { 'in a folder': 100, 'in a Pod': 15 } // in a Pod, each operation is a process
 const OPERATIONS_OF_TREE = 30
 const SECRET = 'what lies outside'
 
@@ -84,38 +84,39 @@ const operation = fc.oneof(
 )
 type Operation = typeof operation extends fc.Arbitrary<infer T> ? T : never
 
-test('no operation on any path of any tree leaves the volume', { timeout: 120_000 }, async () => {
-  await using volume = await makeVolumeFolder()
-  const { files, root, dir } = volume
-  const canary = join(dir, 'canary')
-  mkdirSync(join(canary, 'a/b'), { recursive: true })
-  for (const path of ['secret', 'a/secret', 'a/b/c']) writeFileSync(join(canary, path), SECRET)
-  symlinkSync('a', join(canary, 'd'))
-  const before = describeTree(canary)
-  const beside = readdirSync(dir).toSorted()
-  const openFiles = readdirSync('/proc/self/fd').length
+for (const { how, make } of SERVED)
+  test(`no operation on any path of any tree leaves the volume (${how})`, { timeout: 120_000 }, async () => {
+    await using volume = await make()
+    const { files, root, dir } = volume
+    const canary = join(dir, 'canary')
+    mkdirSync(join(canary, 'a/b'), { recursive: true })
+    for (const path of ['secret', 'a/secret', 'a/b/c']) writeFileSync(join(canary, path), SECRET)
+    symlinkSync('a', join(canary, 'd'))
+    const before = describeTree(canary)
+    const beside = readdirSync(dir).toSorted()
+    const openFiles = readdirSync('/proc/self/fd').length
 
-  const trees = fc.array(treeEntry, { minLength: 3, maxLength: 15 })
-  const operations = fc.array(operation, { minLength: OPERATIONS_OF_TREE, maxLength: OPERATIONS_OF_TREE })
-  await fc.assert(
-    fc.asyncProperty(trees, operations, async (tree, asked) => {
-      for (const left of readdirSync(root)) rmSync(join(root, left), { recursive: true })
-      for (const entry of tree) grow(root, { ...entry, target: entry.target.replace('OUTSIDE', canary) })
-      for (const one of asked) {
-        const told = await outcomeOf(files, one)
-        assert.ok(!told.includes(SECRET) && !told.includes('root:'), `told ${told}`)
-      }
-      for (const found of namesBeneath(root))
-        assert.ok(!isSecret(join(root, found)), `${found} holds what lies outside`)
-      assert.deepEqual(unfinishedIn(root), [])
-      assert.equal(describeTree(canary), before)
-      assert.deepEqual(readdirSync(dir).toSorted(), beside)
-    }),
-    // No shrinking: a change outside the volume is not undone, so every later case would fail too.
-    { numRuns: TREES, endOnFailure: true },
-  )
-  assert.ok(readdirSync('/proc/self/fd').length <= openFiles + 1, 'descriptors are left open')
-})
+    const trees = fc.array(treeEntry, { minLength: 3, maxLength: 15 })
+    const operations = fc.array(operation, { minLength: OPERATIONS_OF_TREE, maxLength: OPERATIONS_OF_TREE })
+    await fc.assert(
+      fc.asyncProperty(trees, operations, async (tree, asked) => {
+        for (const left of readdirSync(root)) rmSync(join(root, left), { recursive: true })
+        for (const entry of tree) grow(root, { ...entry, target: entry.target.replace('OUTSIDE', canary) })
+        for (const one of asked) {
+          const told = await outcomeOf(files, one)
+          assert.ok(!told.includes(SECRET) && !told.includes('root:'), `told ${told}`)
+        }
+        for (const found of namesBeneath(root))
+          assert.ok(!isSecret(join(root, found)), `${found} holds what lies outside`)
+        assert.deepEqual(unfinishedIn(root), [])
+        assert.equal(describeTree(canary), before)
+        assert.deepEqual(readdirSync(dir).toSorted(), beside)
+      }),
+      // No shrinking: a change outside the volume is not undone, so every later case would fail too.
+      { numRuns: TREES[how], endOnFailure: true },
+    )
+    assert.ok(readdirSync('/proc/self/fd').length <= openFiles + 1, 'descriptors are left open')
+  })
 
 /** Creates an entry of a tree, unless something else is in its place. */
 function grow(root: string, entry: { readonly path: string; readonly kind: string; readonly target: string }): void {

@@ -1,10 +1,13 @@
+import { spawn } from 'node:child_process'
 import { lstatSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
-import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { chmod, chown, mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { tmpdir } from 'node:os'
 import { Readable } from 'node:stream'
 import { VolumeFileError, type VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
+import type { GuestProcess } from '../../../src/worker/channel/guest.ts'
+import { makeClaimFiles } from '../../../src/worker/drivers/kubernetes/files/claim-files.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 
 export const isRoot = process.getuid?.() === 0
@@ -16,6 +19,8 @@ export type VolumeFolder = AsyncDisposable & {
   readonly dir: string
   readonly root: string
   readonly files: VolumeFiles
+  /** The user whose processes may change everything in it. */
+  readonly user: { readonly uid?: number; readonly gid?: number }
 }
 
 export async function makeVolumeFolder(at = tmpdir()): Promise<VolumeFolder> {
@@ -26,9 +31,52 @@ export async function makeVolumeFolder(at = tmpdir()): Promise<VolumeFolder> {
     dir,
     root,
     files: makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom }),
+    user: {},
     [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }),
   }
 }
+
+const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/volume.pl')
+
+/** The same for the operations as processes, as a Pod has them: they have no rights over the files of others. */
+export async function makeServedFolder(at = tmpdir()): Promise<VolumeFolder> {
+  const folder = await makeVolumeFolder(at)
+  if (isRoot) {
+    await chmod(folder.dir, 0o755)
+    await chown(folder.root, UID_SHIFT, UID_SHIFT)
+  }
+  const user = isRoot ? { uid: UID_SHIFT, gid: UID_SHIFT } : {}
+  const start = (operation: readonly string[]): Promise<GuestProcess> => {
+    const child = spawn('perl', [SCRIPT, process.arch, ...operation], {
+      cwd: '/',
+      env: { ...process.env, SANDYARD_VOLUME: folder.root },
+      ...user,
+    })
+    const exited = new Promise<number>((resolve) => {
+      child.once('exit', (code) => {
+        resolve(code ?? -1)
+      })
+    })
+    child.stdin.on('error', () => undefined)
+    const { pid = 0, stdin, stdout, stderr } = child
+    return Promise.resolve({
+      pid,
+      stdin,
+      stdout,
+      stderr,
+      exited,
+      resize: () => undefined,
+      signal: (signal) => void child.kill(signal),
+    })
+  }
+  return { ...folder, user, files: makeClaimFiles({ start, random: systemRandom, uidShift: UID_SHIFT }) }
+}
+
+/** How files of volumes are served. `keepsOwners`: also those of files that belong to others. */
+export const SERVED = [
+  { how: 'in a folder', make: makeVolumeFolder, keepsOwners: isRoot },
+  { how: 'in a Pod', make: makeServedFolder, keepsOwners: false },
+] as const
 
 export function contentFrom(text: string): Readable {
   return Readable.from([Buffer.from(text)], { objectMode: false })

@@ -78,6 +78,9 @@ export type KubernetesDriverInput = {
   readonly startLimitMs?: number
   /** Default: `CANARY_LIMITS`. */
   readonly canaryLimits?: CanaryLimits
+  /** How long a Pod that serves files stays after the last request, and may take to be ready. Defaults: those of `makeFilesPods`. */
+  readonly filesIdleMs?: number
+  readonly filesStartLimitMs?: number
   /** The pause between two looks at what Pods use. Default: the one of `makePodUsage`. */
   readonly usagePollMs?: number
 }

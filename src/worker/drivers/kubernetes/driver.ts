@@ -9,7 +9,7 @@ import { makePoolFiller, type PoolFiller } from '../shared/pool-filler.ts'
 import { makeRunActivity, type RunActivity } from '../shared/run-activity.ts'
 import { newRunRecord, openRunRecords } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
-import { openClaims } from './claims/claims.ts'
+import { openVolumes } from './claims/open-volumes.ts'
 import { makeAgentLinks } from './link/agent-links.ts'
 import type { KubernetesDriverInput, PodContext, PodRunRecord } from './context.ts'
 import { LABELS, podNameOf, type Pod } from './pod.ts'
@@ -81,11 +81,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       ? null
       : openPolicies({ ...input, owner, pods, namespaces: namespacesOf(records.list(), namespaces, namespace) })
   opened.defer(() => policies?.close())
-  const { claimSettings, helperImage, runtimeClass } = input
-  const claims =
-    claimSettings === null
-      ? null
-      : await openClaims({ ...input, base: namespace, namespaces, settings: claimSettings, pods })
+  const { helperImage, runtimeClass } = input
   const links = makeAgentLinks(client)
   opened.defer(() => links.close())
   const podLogs = makePodLogs({
@@ -100,6 +96,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     ...(input.usagePollMs === undefined ? {} : { pollMs: input.usagePollMs }),
   })
   opened.defer(() => usage.close())
+  const newPodName = (): string => podNameOf(makeUuids(clock, input.random).next())
   const isolation = describeIsolation(namespaces.description, { ...facts, isProved: proof !== null })
   const { hasOwnUsers } = facts
   const policyOf =
@@ -117,11 +114,12 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     policies,
     links,
     pace,
-    newName: () => podNameOf(makeUuids(clock, input.random).next()),
+    newName: newPodName,
     signal: making.signal,
     clock,
     log,
   })
+  const volumes = await openVolumes({ ...input, pods, namespaces, settings, newPodName, signal })
   const context: PodContext = {
     ...input,
     settings,
@@ -130,7 +128,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     proof,
     policies,
     pods,
-    claims,
+    claims: volumes?.claims ?? null,
     links,
     pace,
     podLogs,
@@ -144,7 +142,9 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => activity.close())
   const abortWaits = (): void => closing.abort(new Error('the driver is closed'))
   opened.defer(abortWaits)
-  opened.defer(() => warmPods.removeAll().catch(() => undefined)) // the next process deletes those that are left
+  // The next process deletes those that are left.
+  opened.defer(() => warmPods.removeAll().catch(() => undefined))
+  opened.defer(() => volumes?.close().catch(() => undefined))
   const filler = makePoolFiller([warmPods], { clock, log })
   opened.defer(() => filler.close())
   const filling = repeat(() => filler.fill(), { pauseMs: FILL_MS, clock, onFailure: () => undefined })
@@ -158,13 +158,14 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   // Starts in flight are undone, but a node that doesn't answer delays the close no longer than this.
   opened.defer(() => void setTimeout(abortWaits, CLOSE_MS).unref())
   const deleting = new Set<string>()
+  const isKept = (name: string): boolean => warmPods.owns(name) || volumes?.ownsPod(name) === true
   /** Deletes a Pod without a record. The create of a start that was undone may have come through late. */
   const deleteOrphan = async (pod: Pod): Promise<void> => {
     const { [LABELS.run]: run = '', [LABELS.owner]: of } = pod.metadata.labels ?? {}
     if (of !== owner) return
     const record = records.read(asId<RunId>(run))
     const isOfRun = record !== null && !record.is_released && podOf(record).name === pod.metadata.name
-    if (deleting.has(pod.metadata.uid) || isOfRun || warmPods.owns(pod.metadata.name)) return
+    if (deleting.has(pod.metadata.uid) || isOfRun || isKept(pod.metadata.name)) return
     deleting.add(pod.metadata.uid)
     try {
       await pods.delete(pod.metadata, pod.metadata.uid, 0)
@@ -188,7 +189,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     name: 'kubernetes',
     async probe() {
       facts = await readClusterFacts(client, input)
-      return reportOf(facts, { isolation, hasClaims: claims !== null, isProved: proof?.isProved === true })
+      return reportOf(facts, { isolation, hasClaims: volumes !== null, isProved: proof?.isProved === true })
     },
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),
@@ -217,7 +218,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       return Promise.resolve(input.openGuestChannel(guest, use, logs.writerOf(record.sandbox_id)))
     },
     watch: (onChange) => supervisor.watch(onChange),
-    ...(claims === null ? {} : { volumes: claims }),
+    ...(volumes === null ? {} : { volumes: volumes.claims }),
     close: () => parts.disposeAsync(),
   }
 }

@@ -56,6 +56,8 @@ export const LABELS = {
   network: `${PREFIX}network`,
   canary: `${PREFIX}canary`,
   canaryPart: `${PREFIX}canary-part`,
+  /** The volume whose files a Pod serves. */
+  files: `${PREFIX}volume-files`,
 } as const
 
 /** A Pod by its names. */
@@ -67,8 +69,20 @@ export function podNameOf(run: string): string {
 }
 
 /** The state of the container with the sandbox. */
-export function sandboxStatus({ status }: Pod): ContainerStatus | undefined {
-  return status?.containerStatuses?.find(({ name }) => name === SANDBOX_CONTAINER)
+export function sandboxStatus(pod: Pod): ContainerStatus | undefined {
+  return containerStatus(pod, SANDBOX_CONTAINER)
+}
+
+/** The state of a container of a Pod. */
+export function containerStatus({ status }: Pod, container: string): ContainerStatus | undefined {
+  return status?.containerStatuses?.find(({ name }) => name === container)
+}
+
+/** Says what a Pod waits for, as the scheduler and the kubelet reported it. */
+export function describeWaiting(pod: Pod | undefined, container: string): string {
+  const scheduled = pod?.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
+  const waiting = pod === undefined ? undefined : containerStatus(pod, container)?.state?.waiting
+  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? 'the cluster does not say why'
 }
 
 /** Whether the kubelet said that the Pod is over: none of its containers runs, or will again. */

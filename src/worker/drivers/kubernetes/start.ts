@@ -13,7 +13,16 @@ import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret
 import { makePod } from './spec/pod-spec.ts'
 import { applyPodPatches } from './link/pod-patches.ts'
 import { podOf } from './run-pod.ts'
-import { isOver, isUnschedulable, sandboxStatus, type ContainerStatus, type Pod, type PodName } from './pod.ts'
+import {
+  describeWaiting,
+  isOver,
+  isUnschedulable,
+  SANDBOX_CONTAINER,
+  sandboxStatus,
+  type ContainerStatus,
+  type Pod,
+  type PodName,
+} from './pod.ts'
 import { fillStatus } from './spec/fill-container.ts'
 import { reachPod } from './link/reach-pod.ts'
 
@@ -65,7 +74,7 @@ export async function startPod(
     if (!limit.aborted || signal.aborted) throw error
     throw new StartError(
       'host',
-      `the Pod did not start in time: ${describeWaiting(context.pods.get(podOf(own).name))}`,
+      `the Pod did not start in time: ${describeWaiting(context.pods.get(podOf(own).name), SANDBOX_CONTAINER)}`,
       error,
     )
   }
@@ -208,11 +217,4 @@ function factsOf(pod: Pod): Readonly<Record<string, string>> {
   const digest = /sha256:[0-9a-f]{64}$/.exec(sandboxStatus(pod)?.imageID ?? '')?.[0]
   const node = pod.spec?.nodeName
   return { ...(digest === undefined ? {} : { image_digest: digest }), ...(node === undefined ? {} : { node }) }
-}
-
-/** Says what a Pod waits for, as the scheduler and the kubelet reported it. */
-function describeWaiting(pod: Pod | undefined): string {
-  const scheduled = pod?.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
-  const waiting = pod === undefined ? undefined : sandboxStatus(pod)?.state?.waiting
-  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? 'the cluster does not say why'
 }

@@ -238,9 +238,3 @@ async function refusedBy(subject: TestDriver): Promise<void> {
   await assert.rejects(subject.start(run, NEVER), /the volume 'data' does not exist/)
   await subject.remove(run.run_id)
 }
-
-test('the files of a claim are refused to clients by name', async () => {
-  assert.ok(driver.volumes)
-  const files = await driver.volumes.openFiles(runVolume('data'))
-  await assert.rejects(files.list('/'), /in a PersistentVolumeClaim/)
-})

@@ -3,34 +3,24 @@
  * driver's folder only names the namespaces to look into. Claims belong to volumes, not to workers: nothing here depends on which
  * data folder made a claim.
  */
-import { mkdir, readdir, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import type { DesiredRun, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
-import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import type { DesiredRun, DesiredVolume, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
+import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
+import type { Random } from '../../../../lib/random.ts'
 import type { ApiClient } from '../../../kubernetes/api-client.ts'
-import { isApiError } from '../../../kubernetes/api-error.ts'
-import { createObject } from '../../../kubernetes/objects.ts'
-import { persistRequest } from '../../../kubernetes/persist-request.ts'
+import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import { StartError } from '../../../start-error.ts'
-import type { VolumeKey } from '../../../volumes/volume-storage.ts'
 import type { DriverVolumes } from '../../driver.ts'
-import {
-  claimNameOf,
-  makeClaim,
-  modesOf,
-  volumeLabel,
-  type ClaimSettings,
-  type PersistentVolumeClaim,
-  type RunClaim,
-} from '../claim.ts'
-import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-conditions.ts'
+import { modesOf, volumeLabel, type ClaimSettings, type PersistentVolumeClaim, type RunClaim } from '../claim.ts'
+import { makeClaimFiles } from '../files/claim-files.ts'
+import type { FilesPods, MountClaim } from '../files/files-pods.ts'
 import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
 import { isOver, LABELS, type Pod } from '../pod.ts'
 import type { Pods } from '../pods.ts'
-import { parseQuantity } from '../../../kubernetes/quantity.ts'
+import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-conditions.ts'
+import { claimPath, openStoredClaims } from './stored-claims.ts'
 
 /** The volumes of the worker. */
 export type Claims = DriverVolumes & {
@@ -45,11 +35,13 @@ type ClaimsInput = {
   /** The driver's folder. */
   readonly dir: string
   readonly client: Pick<ApiClient, 'request'>
-  readonly namespaces: Pick<SandboxNamespaces, 'mode' | 'nameOf'>
+  readonly namespaces: Pick<SandboxNamespaces, 'mode' | 'nameOf' | 'prepareForFiles'>
   /** The namespace that is shared, or whose name begins those of organizations. */
   readonly base: string
   readonly settings: ClaimSettings
   readonly pods: Pick<Pods, 'all'>
+  readonly filesPods: Pick<FilesPods, 'start' | 'release' | 'releaseIfIdle'>
+  readonly random: Random
   readonly clock: Clock
   readonly log: Log
 }
@@ -64,70 +56,69 @@ const BYTES_PER_GIB = 1024 ** 3
  * volumes of an earlier start are in other namespaces.
  */
 export async function openClaims(input: ClaimsInput): Promise<Claims> {
-  const { dir, client, namespaces, base, settings, pods, clock, log } = input
+  const { dir, client, namespaces, base, settings, pods, filesPods, random, clock, log } = input
   await requireClass(client, settings.storageClass)
   await tryClaim(client, base, settings)
-  const folder = join(dir, 'claims')
-  await mkdir(folder, { recursive: true, mode: 0o700 })
-  const used = new Set(await readdir(folder))
-  requireNamespaces(used, namespaces, base)
+  const stored = await openStoredClaims(dir, { client, clock, log }, { settings, nameOf: namespaces.nameOf })
+  requireNamespaces(stored.namespaces, namespaces, base)
+  /** When a start has last asked for a volume of one Pod. That Pod may not be seen yet. */
+  const askedAtMs = new Map<string, number>()
 
-  const noteNamespace = async (namespace: string): Promise<void> => {
-    if (used.has(namespace)) return
-    await writeFile(join(folder, namespace), '', { mode: 0o600, flush: true })
-    used.add(namespace)
-  }
-  const find = async (path: string): Promise<PersistentVolumeClaim | null> => {
-    try {
-      return await client.request<PersistentVolumeClaim>('GET', path)
-    } catch (error) {
-      if (isApiError(error, 404)) return null
-      throw error
-    }
-  }
   const podsOf = (volume_id: string): readonly Pod[] =>
     pods.all().filter(({ metadata }) => metadata.labels?.[volumeLabel(volume_id)] !== undefined)
 
-  const makeIfMissing = async (volume: VolumeKey, signal: AbortSignal): Promise<PersistentVolumeClaim> => {
-    const collection = claimsPath(namespaces.nameOf(volume.org_id))
-    const path = `${collection}/${claimNameOf(volume.volume_id)}`
-    const persist = { signal, clock, log }
-    const found = await persistRequest(() => find(path), persist)
-    if (found !== null) return found
-    await noteNamespace(namespaces.nameOf(volume.org_id))
-    await createObject({ client, clock, log }, collection, { object: makeClaim(volume, settings), signal })
-    return await persistRequest(
-      () => client.request<PersistentVolumeClaim>('GET', path, undefined, { signal }),
-      persist,
-    )
-  }
-  const prepareOne = async (volume: DesiredRun['volumes'][number], signal: AbortSignal): Promise<RunClaim> => {
-    const { name, volume_id, org_id } = volume
-    const what = `the volume '${name ?? 'default'}'`
-    if (volume.capacity_bytes !== null || volume.org_capacity_bytes !== null)
-      throw new StartError('mount', `${what} has a cap, and no claim enforces one`)
-    const claim = await makeIfMissing(volume, signal).catch((error: unknown) => {
-      if (isApiError(error, 400, 403, 422))
-        throw new StartError('mount', `the cluster refuses the claim of ${what}: ${error.message}`, error)
-      throw error
-    })
-    if (claim.metadata.labels?.[LABELS.org] !== org_id)
-      throw new StartError('mount', `the claim of ${what} is not of this organization`)
-    if (claim.metadata.deletionTimestamp !== undefined)
-      throw new StartError('mount', `the claim of ${what} is being deleted`)
+  /** The claim of a volume as the next Pod mounts it. Throws if it must be the only one, and a sandbox has it. */
+  const toMount = (
+    claim: PersistentVolumeClaim,
+    volume: RunClaim['volume'],
+    { what, advice }: { readonly what: string; readonly advice: string },
+  ): RunClaim => {
     const modes = modesOf(claim)
-    const users = podsOf(volume_id).filter((pod) => !isOver(pod))
+    const users = podsOf(volume.volume_id).filter((pod) => !isOver(pod) && !isOfFiles(pod))
     const isShared = modes.includes('ReadWriteMany')
-    if (!isShared && !modes.includes('ReadWriteOnce') && users.length > 0)
-      throw new StartError('mount', `${what} is in use, and its mode ${modes.join(', ')} allows one sandbox at a time`)
+    if (isOfOnePod(claim) && users.length > 0)
+      throw new StartError('mount', `${what} is in use, and its mode ${modes.join(', ')} allows ${advice}`)
     const node = isShared ? null : (users.find(({ spec }) => spec?.nodeName !== undefined)?.spec?.nodeName ?? null)
     return { volume, claimName: claim.metadata.name, isShared, node }
+  }
+  const noteAsked = (volume_id: string): void => {
+    const now = clock.monotonicMs()
+    for (const [id, atMs] of askedAtMs) if (now - atMs >= START_SEEN_MS) askedAtMs.delete(id)
+    askedAtMs.set(volume_id, now)
+  }
+  const isAsked = (volume_id: string): boolean =>
+    clock.monotonicMs() - (askedAtMs.get(volume_id) ?? -Infinity) < START_SEEN_MS
+  const prepareOne = async (volume: DesiredRun['volumes'][number], signal: AbortSignal): Promise<RunClaim> => {
+    const what = `the volume '${volume.name ?? 'default'}'`
+    const claim = await stored.require(volume, what, signal)
+    const mounted = toMount(claim, volume, { what, advice: 'one sandbox at a time' })
+    if (mounted.isShared) return mounted
+    if (isOfOnePod(claim)) {
+      noteAsked(volume.volume_id)
+      await filesPods.release(volume.volume_id)
+    } else filesPods.releaseIfIdle(volume.volume_id) // its node would have to take the sandbox, too
+    return mounted
+  }
+  const mountForFiles = async (volume: DesiredVolume, signal: AbortSignal) => {
+    const namespace = namespaces.nameOf(volume.org_id)
+    try {
+      await namespaces.prepareForFiles(volume.org_id, signal)
+      const claim = await stored.require(volume, 'the volume', signal)
+      const advice = 'one Pod at a time: stop its sandbox, or use the files of the sandbox'
+      const mounted = toMount(claim, { name: null, volume_id: volume.volume_id }, { what: 'the volume', advice })
+      if (isOfOnePod(claim) && isAsked(volume.volume_id))
+        throw new StartError('mount', `a sandbox is about to mount the volume, whose mode allows ${advice}`)
+      return { namespace, claim: mounted }
+    } catch (error) {
+      if (error instanceof StartError && error.reason === 'mount')
+        throw new VolumeFileError('volume_file_conflict', error.message, error)
+      throw error
+    }
   }
 
   const report: StorageReport = {
     is_shared: false,
     enforces_caps: false,
-    serves_files: false,
     how: `PersistentVolumeClaims of ${String(settings.sizeGib)} GiB, storage class ${settings.storageClass}, ${settings.mode}: a claim can't be made smaller, and not every class ends a write at its size`,
   }
   return {
@@ -143,8 +134,9 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       return Promise.reject(new Error(`a cap on a volume can't be enforced here: ${report.how}`))
     },
     async remove({ org_id, volume_id }) {
-      const path = `${claimsPath(namespaces.nameOf(org_id))}/${claimNameOf(volume_id)}`
-      const claim = await find(path)
+      const path = claimPath(namespaces.nameOf(org_id), volume_id)
+      await filesPods.release(volume_id)
+      const claim = await stored.find(path)
       if (claim === null) return
       const [user] = podsOf(volume_id)
       if (user !== undefined) throw new Error(`volume ${volume_id} is mounted by the Pod ${user.metadata.name}`)
@@ -152,14 +144,14 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       if (deletionTimestamp === undefined) await client.request('DELETE', path, { preconditions: { uid } })
       // The cluster keeps the claim as long as a Pod has it, also one that this worker doesn't know.
       const startedMs = clock.monotonicMs()
-      while ((await find(path))?.metadata.uid === uid) {
+      while ((await stored.find(path))?.metadata.uid === uid) {
         if (clock.monotonicMs() - startedMs > GONE_MS)
           throw new Error(`the claim of volume ${volume_id} is still in use`)
         await clock.sleep(LOOK_MS)
       }
     },
     async measure() {
-      const lists = [...used].map(async (namespace) => {
+      const lists = [...stored.namespaces].map(async (namespace) => {
         const query = new URLSearchParams({ labelSelector: LABELS.volume })
         const path = `${claimsPath(namespace)}?${query.toString()}`
         return (await client.request<{ readonly items: readonly PersistentVolumeClaim[] }>('GET', path)).items
@@ -173,25 +165,25 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
           settings.sizeGib * BYTES_PER_GIB,
       }))
     },
-    openFiles: () => Promise.resolve(REFUSED_FILES),
+    openFiles(volume) {
+      const mount: MountClaim = (signal) => mountForFiles(volume, signal)
+      return Promise.resolve(
+        makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, mount), random }),
+      )
+    },
   }
 }
 
-const refuse = (): Promise<never> =>
-  Promise.reject(
-    new VolumeFileError(
-      'volume_file_conflict',
-      "the files of this volume are in a PersistentVolumeClaim, which only sandboxes can open: use 'mounts' of type 'named'",
-    ),
-  )
-const REFUSED_FILES: VolumeFiles = {
-  list: refuse,
-  stat: refuse,
-  exists: refuse,
-  read: refuse,
-  write: refuse,
-  mkdir: refuse,
-  copy: refuse,
-  rename: refuse,
-  remove: refuse,
+/** How long after a start has asked for a volume its Pod may still be unknown. */
+const START_SEEN_MS = 10_000
+
+/** Whether a Pod serves files, and is no sandbox's. */
+function isOfFiles({ metadata }: Pod): boolean {
+  return metadata.labels?.[LABELS.files] !== undefined
+}
+
+/** Whether only one Pod at a time may mount a claim. */
+function isOfOnePod(claim: PersistentVolumeClaim): boolean {
+  const modes = modesOf(claim)
+  return !modes.includes('ReadWriteMany') && !modes.includes('ReadWriteOnce')
 }

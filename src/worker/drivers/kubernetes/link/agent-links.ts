@@ -12,12 +12,15 @@ export type AgentLinks = {
   close(): void
 }
 
-/** Creates an empty set of connections. */
-export function makeAgentLinks(client: Pick<ApiClient, 'openSocket'>): AgentLinks {
+/** Creates an empty set of connections. `container` is the one with the agent, and `tools` the folder of the toolbox in it. */
+export function makeAgentLinks(
+  client: Pick<ApiClient, 'openSocket'>,
+  { container = SANDBOX_CONTAINER, tools }: { readonly container?: string; readonly tools?: string } = {},
+): AgentLinks {
   const links = new Map<string, Promise<AgentLink>>()
   const open = async ({ namespace, name }: PodName, signal: AbortSignal): Promise<AgentLink> => {
-    const target = { namespace, pod: name, container: SANDBOX_CONTAINER }
-    const command = toolCommand('agent.pl', [process.arch])
+    const target = { namespace, pod: name, container }
+    const command = toolCommand('agent.pl', [process.arch], tools)
     const { stream, ended } = await execInPod(client, { ...target, command }, signal)
     try {
       return await openAgentLink(stream)

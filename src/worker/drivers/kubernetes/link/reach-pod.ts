@@ -1,7 +1,7 @@
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import { AgentRefusal } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
-import { sandboxStatus, type Pod, type PodName } from '../pod.ts'
+import { containerStatus, SANDBOX_CONTAINER, type Pod, type PodName } from '../pod.ts'
 import type { Pods } from '../pods.ts'
 import type { StartAttempts, StartPace } from './start-pace.ts'
 
@@ -9,6 +9,8 @@ type ReachDeps = {
   readonly pods: Pods
   readonly links: Pick<AgentLinks, 'of'>
   readonly pace: StartPace
+  /** The container with the agent. Default: the sandbox's. */
+  readonly container?: string
   readonly clock: Clock
 }
 type Reaching = {
@@ -25,7 +27,7 @@ const RUNNING_PAUSE_MS = 100
  * `AgentRefusal`, or with the signal's reason.
  */
 export async function reachPod(
-  { pods, links, pace, clock }: ReachDeps,
+  { pods, links, pace, container = SANDBOX_CONTAINER, clock }: ReachDeps,
   target: PodName,
   { judge, signal }: Reaching,
 ): Promise<void> {
@@ -40,7 +42,7 @@ export async function reachPod(
       attempts = pace.begin()
       dueMs = clock.monotonicMs() + attempts.nextPauseMs()
     }
-    const isRunning = pod !== undefined && sandboxStatus(pod)?.state?.running !== undefined
+    const isRunning = pod !== undefined && containerStatus(pod, container)?.state?.running !== undefined
     if (attempts !== null && (clock.monotonicMs() >= dueMs || (isRunning && !hasTriedRunning))) {
       hasTriedRunning = isRunning
       attempts.began()

@@ -38,6 +38,11 @@ export type SandboxNamespaces = {
    * `StartError` if the cluster has another namespace of the name, or refuses.
    */
   prepare(run: Pick<DesiredRun, 'org_id' | 'org_limits'>, signal: AbortSignal): Promise<void>
+  /**
+   * Makes the organization's namespace for Pods that serve files, if it is missing. Its quota then allows no sandbox until `prepare` knows the plan.
+   * Leaves the bounds of an existing one alone. Rejects as `prepare` does.
+   */
+  prepareForFiles(org: OrgId, signal: AbortSignal): Promise<void>
   /** Ends the search for namespaces that nobody uses. */
   close(): Promise<void>
   /** Makes the next `prepare` look at the cluster again, because the namespace is gone. */
@@ -104,6 +109,7 @@ export async function openNamespaces(input: NamespacesInput): Promise<SandboxNam
       description: `namespace ${base}`,
       nameOf: () => base,
       prepare: () => Promise.resolve(),
+      prepareForFiles: () => Promise.resolve(),
       forget: () => undefined,
       close: () => Promise.resolve(),
     }
@@ -171,12 +177,14 @@ function openOrgNamespaces(
       }
     }
   }
+  const bind = async (name: string, signal: AbortSignal): Promise<void> => {
+    const { collection, object } = makeRoleBinding(user)
+    await createObject(deps, collection.replace('{namespace}', name), { object, signal })
+  }
   const make = async (org: OrgId, bounds: readonly NamespacedObject[], signal: AbortSignal): Promise<void> => {
     const name = nameOf(org)
     await create(name, org, signal)
-    const binding = makeRoleBinding(user)
-    const bindings = binding.collection.replace('{namespace}', name)
-    await createObject(deps, bindings, { object: binding.object, signal })
+    await bind(name, signal)
     const counted = sweeps ? [makeObjectsQuota()] : []
     for (const object of [...bounds, ...counted]) await apply(name, object, signal)
     if (sweeps) await touchNamespace(deps, { name, org }, signal)
@@ -204,13 +212,19 @@ function openOrgNamespaces(
         const known = applied.get(org_id)
         if (known?.content === content && clock.monotonicMs() - known.atMs < REFRESH_MS) return
         const atMs = clock.monotonicMs()
-        try {
-          await make(org_id, bounds, signal)
-        } catch (error) {
-          if (!(error instanceof ApiError)) throw error
-          throw new StartError('host', `the namespace of the organization can't be made: ${error.message}`, error)
-        }
+        await make(org_id, bounds, signal).catch(throwRefused)
         applied.set(org_id, { content, atMs })
+      })
+    },
+    async prepareForFiles(org, signal) {
+      await mutex.run(org, async () => {
+        const name = nameOf(org)
+        if (await isThere(name, org, signal)) {
+          if (!applied.has(org)) await bind(name, signal).catch(throwRefused)
+        } else
+          await make(org, makeBounds({ ...UNLIMITED, max_running: 0 }, { capacity, claims }), signal).catch(
+            throwRefused,
+          )
       })
     },
     forget: (org) => void applied.delete(org),
@@ -219,6 +233,11 @@ function openOrgNamespaces(
       await sweeping.close()
     },
   }
+}
+
+function throwRefused(error: unknown): never {
+  if (!(error instanceof ApiError)) throw error
+  throw new StartError('host', `the namespace of the organization can't be made: ${error.message}`, error)
 }
 
 type Namespace = {

@@ -4,6 +4,7 @@ import type { OrgId } from '../../../../domain/ids.ts'
 import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
 import type { ClaimSettings } from '../claim.ts'
 import { CLOSED_POLICY, PLAIN_POLICY } from './base-policies.ts'
+import { FILES_PODS_PER_ORG } from '../files/files-pod.ts'
 import { LABELS } from '../pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
@@ -55,7 +56,8 @@ export function makeRoleBinding(user: string): NamespacedObject {
 
 /**
  * What bounds an organization: a quota and limits from its plan, no token in its Pods, and a network of names and public addresses alone.
- * An unlimited value of the plan becomes the capacity of the worker. There may be as many claims as an organization may have volumes.
+ * An unlimited value of the plan becomes the capacity of the worker. There may be as many claims as an organization may have volumes,
+ * and Pods that serve their files beside those of sandboxes.
  */
 export function makeBounds(
   limits: OrgLimits,
@@ -65,12 +67,12 @@ export function makeBounds(
   const vcpus = Math.min(limits.max_vcpus_per_sandbox ?? Infinity, capacity.vcpus)
   const memoryMib = Math.min(limits.max_memory_mib_per_sandbox ?? Infinity, capacity.memory_mib)
   const running = limits.max_running
-  const volumes = claims === null ? 0 : VOLUMES_MAX
+  const [volumes, filesPods] = claims === null ? [0, 0] : [VOLUMES_MAX, FILES_PODS_PER_ORG]
   const most = (each: number, all: number): number => (running === null ? all : Math.min(running * each, all))
   const hard = {
     'limits.cpu': String(most(vcpus, capacity.vcpus)),
     'limits.memory': `${String(most(memoryMib, capacity.memory_mib))}Mi`,
-    ...(running === null ? {} : { pods: String(running) }),
+    ...(running === null ? {} : { pods: String(running + filesPods) }),
     persistentvolumeclaims: String(volumes),
     'requests.storage': `${String(volumes * (claims?.sizeGib ?? 0))}Gi`,
   }

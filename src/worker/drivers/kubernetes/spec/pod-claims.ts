@@ -14,6 +14,9 @@ export type PodClaims = {
   readonly security: object
 }
 
+/** Without a group of its own, a new volume would belong to root, which no process of a Pod is. */
+export const CLAIM_SECURITY = { fsGroup: CLAIM_GROUP, fsGroupChangePolicy: 'OnRootMismatch' }
+
 /**
  * The claims of a Pod, and their mounts, one for each `named` mount of the spec. Processes have no capabilities and gain none, so
  * `nosuid` and `nodev` always hold. A claim that only one node may mount keeps the Pod on the node that has it. Throws `StartError`
@@ -32,8 +35,7 @@ export function podClaimsOf({ mounts }: SandboxSpec, claims: readonly RunClaim[]
     volumes: claims.map(({ claimName }, index) => ({ name: nameOf(index), persistentVolumeClaim: { claimName } })),
     volumeMounts,
     spec: affinityOf(claims),
-    // Without a group of its own, a new volume would belong to root, which no sandbox is.
-    security: claims.length === 0 ? {} : { fsGroup: CLAIM_GROUP, fsGroupChangePolicy: 'OnRootMismatch' },
+    security: claims.length === 0 ? {} : CLAIM_SECURITY,
   }
 }
 
@@ -42,7 +44,7 @@ function nameOf(index: number): string {
 }
 
 /** Requires the node that has the claims mounted. While none is known, it requires the node of whoever else mounts them. */
-function affinityOf(claims: readonly RunClaim[]): object {
+export function affinityOf(claims: readonly RunClaim[]): object {
   const ofOneNode = claims.filter(({ isShared }) => !isShared)
   const nodes = new Set(ofOneNode.flatMap(({ node }) => node ?? []))
   if (nodes.size > 1) {

@@ -43,6 +43,18 @@ const PULL_POLICIES: Readonly<Record<PullPolicy, string>> = {
   always: 'Always',
   never: 'Never',
 }
+/** What all Pods of the driver have in their `spec`. */
+export function commonPodSpec({ hasOwnUsers, runtimeClass }: PodSettings): object {
+  return {
+    restartPolicy: 'Never',
+    automountServiceAccountToken: false,
+    enableServiceLinks: false,
+    nodeSelector: { 'kubernetes.io/os': 'linux', 'kubernetes.io/arch': ARCHITECTURES[process.arch] ?? process.arch },
+    ...(hasOwnUsers ? { hostUsers: false } : {}),
+    ...(runtimeClass === null ? {} : { runtimeClassName: runtimeClass }),
+  }
+}
+
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64', riscv64: 'riscv64' }
 
 /**
@@ -91,13 +103,8 @@ export function makePod(
     spec: {
       ...(registry_auth === null ? {} : { imagePullSecrets: [{ name: podNameOf(run_id) }] }),
       ...ofClaims.spec,
-      restartPolicy: 'Never',
-      automountServiceAccountToken: false,
-      enableServiceLinks: false,
+      ...commonPodSpec(settings),
       terminationGracePeriodSeconds: GRACE_SECS,
-      nodeSelector: { 'kubernetes.io/os': 'linux', 'kubernetes.io/arch': ARCHITECTURES[process.arch] ?? process.arch },
-      ...(settings.hasOwnUsers ? { hostUsers: false } : {}),
-      ...(settings.runtimeClass === null ? {} : { runtimeClassName: settings.runtimeClass }),
       ...(runtime.hostname === null ? {} : { hostname: hostnameOf(runtime.hostname) }),
       securityContext: {
         runAsNonRoot: true,
