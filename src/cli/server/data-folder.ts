@@ -1,9 +1,10 @@
 import { existsSync } from 'node:fs'
-import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
-import { errorCodeOf, hasErrorCode } from '../../lib/error-code.ts'
+import { chmod, mkdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { errorCodeOf } from '../../lib/error-code.ts'
 import { readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
+import { readOrCreateFile } from '../../lib/read-or-create.ts'
 
 /** The folder for persistent data, with the installation's keys and names that it contains. */
 export type DataFolder = {
@@ -74,7 +75,13 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
 export async function fillDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataFolder(path)
   if ((await readInstallationId(path)) === null) await forgetMachine(path)
-  const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
+  const stored = async (name: string, make: () => string): Promise<string> => {
+    try {
+      return await readOrCreateFile(join(path, name), random, make)
+    } catch (error) {
+      throw describeFolderError(error, path)
+    }
+  }
   return {
     path,
     sealingKey: Buffer.from(
@@ -126,42 +133,6 @@ export function describeFolderError(error: unknown, path: string): Error {
   return new Error(`the data folder ${path} can't be used${remedy === undefined ? '' : `: ${remedy}`}`, {
     cause: error,
   })
-}
-
-/**
- * Reads a file, or creates it if it is missing. If two processes create it at once, both return the text of the first.
- */
-async function readOrCreateFile(path: string, random: Random, make: () => string): Promise<string> {
-  const found = await readFileOrNull(path)
-  if (found !== null) return found
-  const fresh = `${path}.${random.bytes(8).toString('hex')}`
-  try {
-    await writeFile(fresh, make(), { mode: 0o600 })
-  } catch (error) {
-    throw describeFolderError(error, dirname(path))
-  }
-  const file = await open(fresh)
-  await file.sync()
-  await file.close()
-  try {
-    await link(fresh, path)
-    await syncFolder(dirname(path))
-  } catch (error) {
-    if (!hasErrorCode(error, 'EEXIST')) throw error
-  } finally {
-    await rm(fresh)
-  }
-  return readFile(path, 'utf8')
-}
-
-/**
- * Makes the file's name durable with fsync of the folder. Otherwise a power cut could lose a sealing key, and with it
- * all secrets that the key encrypts.
- */
-async function syncFolder(path: string): Promise<void> {
-  const dir = await open(path)
-  await dir.sync()
-  await dir.close()
 }
 
 function namePrefix(random: Random): string {

@@ -1,10 +1,10 @@
-import { mkdir, writeFile } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { readFileOrNull } from '../../lib/files.ts'
 import { systemRandom } from '../../lib/random.ts'
+import { readOrCreateFile } from '../../lib/read-or-create.ts'
 import { makeServedImages, type ServedImages } from '../../worker/drivers/kubernetes/served-images.ts'
 import { openLoadedImages, type LoadedImages } from '../../worker/registry/loaded-images.ts'
 import { makePullAccess } from '../../worker/registry/pull-access.ts'
@@ -99,9 +99,8 @@ const SECRET_BYTES = 32
 
 /** Reads the secret that credentials of the registry follow from, or makes it at the first start. */
 async function readSecret(path: string): Promise<Buffer> {
-  const known = Buffer.from((await readFileOrNull(path)) ?? '', 'hex')
-  if (known.length === SECRET_BYTES) return known
-  const made = systemRandom.bytes(SECRET_BYTES)
-  await writeFile(path, made.toString('hex'), { mode: 0o600, flush: true })
-  return made
+  const make = (): string => systemRandom.bytes(SECRET_BYTES).toString('hex')
+  const secret = Buffer.from(await readOrCreateFile(path, systemRandom, make), 'hex')
+  if (secret.length !== SECRET_BYTES) throw new Error(`${path} is damaged: delete it, and a new one is made`)
+  return secret
 }
