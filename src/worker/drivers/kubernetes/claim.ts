@@ -39,6 +39,9 @@ export type RunClaim = {
 /** The group that owns the files of claims, and that sandboxes with claims belong to. */
 export const CLAIM_GROUP = 1000
 
+/** How many Pods may serve files of one organization's volumes at once. Its namespace allows so many beside those of sandboxes. */
+export const FILES_PODS_PER_ORG = 4
+
 /** The name of a volume's claim. The API server refuses a second claim of the name, so a volume never has two. */
 export function claimNameOf(volume_id: string): string {
   return `sandyard-volume-${volume_id}`

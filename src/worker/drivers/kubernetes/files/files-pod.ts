@@ -8,8 +8,6 @@ import { commonPodSpec, type PodSettings } from '../spec/pod-spec.ts'
 export const FILES_CONTAINER = 'files'
 /** Where the volume is in the Pod. */
 export const VOLUME_FOLDER = '/volume'
-/** How many Pods may serve files of one organization's volumes at once. Its namespace allows so many beside those of sandboxes. */
-export const FILES_PODS_PER_ORG = 4
 
 /**
  * Makes the Pod that serves the files of a volume. It satisfies the Pod Security Standard `restricted`, runs nothing of a tenant, and takes

@@ -2,9 +2,8 @@ import { createHash } from 'node:crypto'
 import type { Capacity, OrgLimits } from '../../../../contract/workers/worker-protocol.ts'
 import type { OrgId } from '../../../../domain/ids.ts'
 import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
-import type { ClaimSettings } from '../claim.ts'
+import { FILES_PODS_PER_ORG, type ClaimSettings } from '../claim.ts'
 import { CLOSED_POLICY, PLAIN_POLICY } from './base-policies.ts'
-import { FILES_PODS_PER_ORG } from '../files/files-pod.ts'
 import { LABELS } from '../pod.ts'
 
 /** The ClusterRole of `packaging/kubernetes/driver.yaml`: what the worker may do in the namespace of an organization. */
