@@ -54,7 +54,7 @@ test('image list, inspect and prune show sizes and what uses an image, and free 
   ] as const) {
     const at = join(ociFolder(config), 'disks', folder, id)
     mkdirSync(at, { recursive: true })
-    await pinImage(at, app, imagesFolder(config))
+    pinImage(at, app, imagesFolder(config))
   }
   const [, size, , sandboxes, snapshots, digest] = (await rowOf('localhost/app:latest')) ?? []
   assert.deepEqual([size, sandboxes, snapshots, digest], ['8 MiB', '1', '2', app.digest])

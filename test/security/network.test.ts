@@ -102,7 +102,7 @@ if (isInOwnNetwork(import.meta.filename)) {
         await host.ask({ kind: 'serveTcp', host: '0.0.0.0', port })
         await host.ask({ kind: 'serveUdp', host: '0.0.0.0', port })
       }
-      const ownRanges = makeOwnRanges({ resolvers: [OUTSIDE.resolver], controlPlane: () => [] })
+      const ownRanges = makeOwnRanges({ resolvers: [OUTSIDE.resolver], controlPlane: () => [], clock: systemClock })
       networks = await openSandboxNetworks(
         cleanups.use(await networksOptions({ ownRanges, connectionBound: { connections: BOUND, newPerSecond: 10 } })),
       )

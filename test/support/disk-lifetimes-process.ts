@@ -111,7 +111,7 @@ async function perform(step: Step): Promise<unknown> {
           signal: NEVER,
         }))
       await disks.prepare(sandbox, SIZE_MIB, found?.path ?? null)
-      return await disks.markReady(sandbox, image)
+      return disks.markReady(sandbox, image)
     }
     case 'write': {
       const file = await open(disks.pathOf(asId<SandboxId>(step.sandbox)), 'r+')

@@ -1,10 +1,10 @@
 import type { Config } from '../../config.ts'
 import { overlaps, parseCidr } from '../../domain/cidr.ts'
 import { LOOPBACK_CIDRS } from '../../domain/network/network-groups.ts'
-import { systemClock, type Clock } from '../../lib/clock.ts'
+import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { hostOfUrl, makeResolvedHosts } from '../../lib/resolved-hosts.ts'
-import { hostAddresses } from '../../worker/network/own-ranges.ts'
+import { makeHostAddresses } from '../../worker/network/own-ranges.ts'
 
 /** What this process needs to know to find the addresses that no sandbox may reach. */
 type Places = {
@@ -30,35 +30,12 @@ export async function openNetworkDenials(
   ]
   const hosts = makeResolvedHosts({ clock: systemClock, log }, urls)
   await hosts.refresh()
-  const ownAddresses = makeOwnAddresses(systemClock, hostAddresses)
+  const ownAddresses = makeHostAddresses(systemClock)
   return () => [
     ...config.networkDeny,
     ...hosts.addresses().filter(isElsewhere),
     ...(denies('control_plane') ? ownAddresses() : []),
   ]
-}
-
-/**
- * How old the list of this machine's addresses may be, in milliseconds. Each start needs the list, and so does each
- * create with rules. The system takes 0.3 ms to make it: a twentieth of the server's busy time for a life (2026-11).
- */
-const OWN_ADDRESSES_MAX_AGE_MS = 1_000
-
-/** Returns a function that lists this machine's addresses, as of a second ago or less. `read` asks the system for them. */
-export function makeOwnAddresses(
-  clock: Pick<Clock, 'monotonicMs'>,
-  read: () => readonly string[],
-): () => readonly string[] {
-  let addresses: readonly string[] = []
-  let readAtMs = Number.NEGATIVE_INFINITY
-  return () => {
-    const nowMs = clock.monotonicMs()
-    if (nowMs - readAtMs > OWN_ADDRESSES_MAX_AGE_MS) {
-      addresses = read()
-      readAtMs = nowMs
-    }
-    return addresses
-  }
 }
 
 /** The hosts of a connection string. Empty for a local socket. */

@@ -12,5 +12,9 @@ export async function openOwnRanges(config: Config, log: Log): Promise<OwnRanges
   const host = url === null ? null : hostOfUrl(url)
   const controlPlane = makeResolvedHosts({ clock: systemClock, log }, () => (host === null ? [] : [host]))
   await controlPlane.refresh()
-  return makeOwnRanges({ resolvers: await readHostResolvers(), controlPlane: () => controlPlane.addresses() })
+  return makeOwnRanges({
+    resolvers: await readHostResolvers(),
+    controlPlane: () => controlPlane.addresses(),
+    clock: systemClock,
+  })
 }

@@ -1,4 +1,5 @@
-import type { IncomingHttpHeaders } from 'node:http'
+import { Agent as PlainAgent, type IncomingHttpHeaders } from 'node:http'
+import { Agent as TlsAgent } from 'node:https'
 import { isIP } from 'node:net'
 import { WebSocket } from 'ws'
 import {
@@ -14,6 +15,7 @@ import {
 import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
+import { isSuccess, sendRequest, type Answer } from './send-request.ts'
 import { makeSplittingAgent } from './splitting-agent.ts'
 
 /**
@@ -93,7 +95,7 @@ export type ControlPlaneOptions = {
 export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   const pinned = options.pin === undefined ? null : makePinnedTls(options.pin)
   const named = makeNamedTls(new URL(options.url).hostname)
-  /** How a server is checked. Null: as `fetch` does, by the certificate authorities and the URL's own name. */
+  /** How a server is checked. Null: by the certificate authorities and the URL's own name. */
   const tlsFor = ({ protocol, hostname }: URL): CheckedTls | null => {
     if (protocol === 'http:' || protocol === 'ws:') return null
     return pinned ?? (named !== null && isIP(hostname.replace(/^\[|\]$/g, '')) !== 0 ? named : null)
@@ -101,26 +103,21 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
 
-  async function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Response> {
-    const limitMs = replicas.untried > 0 ? NO_RESPONSE_LIMIT_MS : SYNC_HOLD_MS + SYNC_SLACK_MS
-    const silence = new AbortController()
-    const timer = setTimeout(() => {
-      silence.abort(new Error(`${url} did not answer for ${String(limitMs)} ms`))
-    }, limitMs)
-    try {
-      const target = new URL('/worker/v1/sync', url)
-      const sent = {
-        method: 'POST',
-        headers: { authorization, 'content-type': 'application/json' },
-        body: JSON.stringify(request),
-        signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
-      } as const
-      const tls = tlsFor(target)
-      if (tls !== null) return await tls.send(target, sent)
-      return await fetch(target, { ...sent, redirect: 'error' }) // only the server at `url` may get the report
-    } finally {
-      clearTimeout(timer)
-    }
+  const plainAgent = new PlainAgent({ keepAlive: true })
+  const tlsAgent = new TlsAgent({ keepAlive: true })
+
+  function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Answer> {
+    const target = new URL('/worker/v1/sync', url)
+    const limitMs = SYNC_HOLD_MS + SYNC_SLACK_MS
+    return sendRequest(target, {
+      method: 'POST',
+      headers: { authorization, 'content-type': 'application/json' },
+      body: JSON.stringify(request),
+      agent: target.protocol === 'http:' ? plainAgent : (tlsFor(target)?.requests ?? tlsAgent),
+      signal,
+      limitMs,
+      statusLimitMs: replicas.untried > 0 ? NO_RESPONSE_LIMIT_MS : limitMs,
+    })
   }
 
   return {
@@ -129,9 +126,8 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
       const url = replicas.current
       try {
         const response = await syncWith(url, request, signal)
-        if (response.ok) await onRecorded?.()
-        const text = await response.text()
-        if (!response.ok) throw refusalOf(response.status, text)
+        const [text] = await Promise.all([response.text(), isSuccess(response) ? onRecorded?.() : null])
+        if (!isSuccess(response)) throw refusalOf(response.status, text)
         const answer = JSON.parse(text) as SyncAnswer // the control plane is the same program with the same protocol version
         if (replicas.current === url) replicas.markAnswered(url, answer.replicas ?? [])
         return answer

@@ -8,6 +8,8 @@ import { publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
 export type CheckedTls = {
   /** Like `fetch`, for one request. Follows no redirect. */
   send(url: URL, request: PinnedRequest): Promise<Response>
+  /** Opens the connections of requests, and keeps them for the next ones. */
+  readonly requests: Agent
   /** Opens the connections of WebSockets. */
   readonly upgrades: Agent
 }
@@ -83,6 +85,7 @@ function makeTls({ servernameOf, pin }: Check): CheckedTls {
     Object.assign(new Agent({ keepAlive }), { createConnection: connect })
   const agent = makeAgent(true)
   return {
+    requests: agent,
     upgrades: makeAgent(false),
     send: (url, { method, headers, body, signal }) =>
       new Promise((resolve, reject) => {

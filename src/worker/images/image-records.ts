@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
-import { mkdir, open, readFile, readdir, rename, rm, utimes } from 'node:fs/promises'
+import { mkdir, open, readdir, rename, rm, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
-import { statOrNull, syncPath } from '../../lib/files.ts'
+import { readFileSyncOrNull, statOrNull, syncPath } from '../../lib/files.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import type { ImageConfig } from './image.ts'
@@ -47,7 +47,7 @@ export type ImageRecord = Readonly<Static<typeof ImageRecordSchema>>
 /** The records of all references, each in a small JSON file. Writes are atomic, even in a crash. */
 export interface ImageRecords {
   /** Reads a record. Null when there is no readable record. The image is then pulled again. */
-  read(reference: string): Promise<ImageRecord | null>
+  read(reference: string): ImageRecord | null
   write(record: ImageRecord): Promise<void>
   /** Removes a record. A missing record is fine. */
   remove(reference: string): Promise<void>
@@ -69,7 +69,7 @@ export async function openImageRecords(
     join(dir, `${createHash('sha256').update(reference).digest('hex')}.json`)
   async function list(): Promise<readonly ImageRecord[]> {
     const names = (await readdir(dir)).filter((name) => name.endsWith('.json'))
-    const records = await Promise.all(names.map((name) => readRecord(join(dir, name))))
+    const records = names.map((name) => readRecord(join(dir, name)))
     return records.filter((record) => record !== null)
   }
 
@@ -122,13 +122,14 @@ function ignoreMissing(error: unknown): null {
   throw error
 }
 
-async function readRecord(path: string): Promise<ImageRecord | null> {
+function readRecord(path: string): ImageRecord | null {
+  const text = readFileSyncOrNull(path)
+  if (text === null) return null
   try {
-    const value: unknown = JSON.parse(await readFile(path, 'utf8'))
+    const value: unknown = JSON.parse(text)
     return Value.Check(ImageRecordSchema, value) ? value : null
   } catch (error) {
     if (error instanceof SyntaxError) return null
-    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }

@@ -131,7 +131,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
 
   // A process that evicts images removes the record first, but it may have read an older list of records.
   async function readUsable(canonical: string): Promise<ImageRecord | null> {
-    const record = await records.read(canonical)
+    const record = records.read(canonical)
     return record?.diff_ids.every((diffId) => existsSync(layers.pathOf(diffId))) === true ? record : null
   }
 

@@ -2,13 +2,14 @@
  * Stores on disk which slot each run has, for the worker's next process. A record is valid only while its namespace has
  * the recorded inode. It becomes invalid after a reboot, or when another namespace has taken the name.
  */
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { readdirSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './network-names.ts'
-import { hasErrorCode } from '../../lib/error-code.ts'
+import { readFileSyncOrNull } from '../../lib/files.ts'
 
 const EgressNeedsSchema = Type.Object({
   /** The number of rules by name. */
@@ -61,19 +62,22 @@ const RouterRecordSchema = Type.Object({ pool: Type.String() })
 type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
 export type NetworkRecords = {
-  readRouter(): Promise<RouterRecord | null>
-  writeRouter(record: RouterRecord): Promise<void>
+  readRouter(): RouterRecord | null
+  writeRouter(record: RouterRecord): void
   /** Reads the record of a run. Null when the run has none. */
-  readRun(run: RunId): Promise<RunNetworkRecord | null>
-  writeRun(run: RunId, record: RunNetworkRecord): Promise<void>
+  readRun(run: RunId): RunNetworkRecord | null
+  writeRun(run: RunId, record: RunNetworkRecord): void
   removeRun(run: RunId): Promise<void>
   /** Reads all records, including those whose namespace no longer exists. */
-  runs(): Promise<ReadonlyMap<RunId, RunNetworkRecord>>
+  runs(): ReadonlyMap<RunId, RunNetworkRecord>
   /** Deletes all records. */
   clear(): Promise<void>
 }
 
-/** Opens the records. They are small files in `dir`, and each write replaces a file atomically. */
+/**
+ * Opens the records. They are small files in `dir`, and each write replaces a file atomically. Reads and writes are synchronous: see
+ * `writeJsonAtomicallySync`.
+ */
 export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   const runsDir = join(dir, 'runs')
   const installationFile = join(dir, 'installation.json')
@@ -84,12 +88,12 @@ export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
     readRun: (run) => readRecord(join(runsDir, fileName(run)), RunRecordSchema),
     writeRun: (run, record) => writeRecord(join(runsDir, fileName(run)), record),
     removeRun: (run) => rm(join(runsDir, fileName(run)), { force: true }),
-    runs: async () => {
+    runs: () => {
       const found = new Map<RunId, RunNetworkRecord>()
-      for (const file of await readdir(runsDir)) {
+      for (const file of readdirSync(runsDir)) {
         if (!file.endsWith('.json')) continue
         const run = asId<RunId>(file.slice(0, -'.json'.length))
-        const record = await records.readRun(run)
+        const record = records.readRun(run)
         if (record !== null) found.set(run, record)
       }
       return found
@@ -102,18 +106,13 @@ export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
 }
 
 /** Whether the namespace of a record still exists. */
-export async function isNamespaceAlive(record: RunNetworkRecord): Promise<boolean> {
-  return (await namespaceInode(record.namespace)) === record.inode
+export function isNamespaceAlive(record: RunNetworkRecord): boolean {
+  return namespaceInode(record.namespace) === record.inode
 }
 
 /** Reads the inode number of a named namespace. Null when there is no such namespace. */
-export async function namespaceInode(namespace: string): Promise<number | null> {
-  try {
-    return (await stat(netnsPath(namespace))).ino
-  } catch (error) {
-    if (hasErrorCode(error, 'ENOENT')) return null
-    throw error
-  }
+export function namespaceInode(namespace: string): number | null {
+  return statSync(netnsPath(namespace), { throwIfNoEntry: false })?.ino ?? null
 }
 
 function fileName(run: RunId): string {
@@ -121,18 +120,20 @@ function fileName(run: RunId): string {
   return `${run}.json`
 }
 
-async function readRecord<Schema extends TSchema>(file: string, schema: Schema): Promise<Static<Schema> | null> {
+function readRecord<Schema extends TSchema>(file: string, schema: Schema): Static<Schema> | null {
+  const text = readFileSyncOrNull(file)
+  if (text === null) return null
   try {
-    const record: unknown = JSON.parse(await readFile(file, 'utf8'))
+    const record: unknown = JSON.parse(text)
     return Value.Check(schema, record) ? record : null
   } catch (error) {
     // A power failure can leave an incomplete file, but then the network that the file described no longer exists.
-    if (hasErrorCode(error, 'ENOENT') || error instanceof SyntaxError) return null
+    if (error instanceof SyntaxError) return null
     throw new Error(`reading ${file}`, { cause: error })
   }
 }
 
-async function writeRecord(file: string, record: object): Promise<void> {
-  await writeFile(`${file}.new`, JSON.stringify(record))
-  await rename(`${file}.new`, file)
+function writeRecord(file: string, record: object): void {
+  writeFileSync(`${file}.new`, JSON.stringify(record))
+  renameSync(`${file}.new`, file)
 }

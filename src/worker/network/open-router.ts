@@ -29,7 +29,7 @@ export async function ensureRouter(
   records: NetworkRecords,
   options: { readonly addressPool: string },
 ): Promise<Cidr> {
-  const record = await records.readRouter()
+  const record = records.readRouter()
   const hasRouter =
     (await namespaceNames()).includes(names.routerNamespace) &&
     (await deviceNames(names.commands)).includes(names.uplinkDevice)
@@ -38,10 +38,10 @@ export async function ensureRouter(
   // removed and created again.
   await closeHostForwarding(names)
   await removeAllNamespaces(names)
-  for (const run of (await records.runs()).keys()) await records.removeRun(run)
+  for (const run of records.runs().keys()) await records.removeRun(run)
   const addressPool = await chooseAddressPool(options.addressPool)
   await createRouter(names, addressPool)
-  await records.writeRouter({ pool: formatIpv4Cidr(addressPool) })
+  records.writeRouter({ pool: formatIpv4Cidr(addressPool) })
   return addressPool
 }
 

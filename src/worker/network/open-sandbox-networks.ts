@@ -86,7 +86,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const records = await openNetworkRecords(options.dir)
   await using opened = new AsyncDisposableStack() // a failure below closes what is open by then
   opened.defer(async () => {
-    if ((await records.runs()).size === 0) await removeInstallation(names, records)
+    if (records.runs().size === 0) await removeInstallation(names, records)
   })
   const addressPool = await ensureRouter(names, records, options)
   await addRouteToSandboxes(names, addressPool)
@@ -152,14 +152,14 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     try {
       if (!spec.enabled) await createIsolatedNamespace(names, slot)
       const namespace = names.sandboxNamespace(slot)
-      const inode = await namespaceInode(namespace)
+      const inode = namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
       const network = spec.enabled ? newAttachment(desired, given, options.random) : null
       const { gateway } = slotAddresses(addressPool, slot)
       if (network !== null && spec.interface !== undefined)
         await configureDevice(names, spec.interface, { slot, gateway, addressPool })
       const record = { slot, namespace, inode, network }
-      await records.writeRun(run, record)
+      records.writeRun(run, record)
       return record
     } catch (error) {
       await removeSandboxNamespaces(names, [slot])
@@ -180,7 +180,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     try {
       const opened = [...(await published.open(run, { ports: wanted, address, policy }))]
       const changed = { ...record, network: { ...record.network, published: opened } }
-      await records.writeRun(run, changed)
+      records.writeRun(run, changed)
       return changed
     } catch (error) {
       if (record.network.published === undefined) throw error
@@ -225,13 +225,13 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   async function attach(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<SandboxNetwork> {
     const { spec } = desired
     const policy = policyText(desired)
-    const existing = await records.readRun(run)
-    if (existing !== null && (existing.network !== null) === spec.enabled && (await isNamespaceAlive(existing))) {
+    const existing = records.readRun(run)
+    if (existing !== null && (existing.network !== null) === spec.enabled && isNamespaceAlive(existing)) {
       if (existing.network === null || existing.network.policy === policy)
         return apply(run, desired, { record: existing, given })
       const changed = { ...existing, network: newAttachment(desired, given, options.random) }
       await cutOff(access, run, existing)
-      await records.writeRun(run, changed)
+      records.writeRun(run, changed)
       return apply(run, desired, { record: changed, given })
     }
     if (existing !== null) await detach(run)
@@ -239,7 +239,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
 
   async function detach(run: RunId): Promise<void> {
-    const record = await records.readRun(run)
+    const record = records.readRun(run)
     runRules.forget(run)
     if (record === null) return
     await release(access, run, record)
@@ -272,7 +272,7 @@ const FORWARDING_CHECK_INTERVAL_MS = 10_000
 /** Returns the runs whose namespace still exists. Removes the networks of all other runs. */
 async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise<ReadonlyMap<RunId, RunNetworkRecord>> {
   const alive = await aliveRuns(records)
-  for (const [run, record] of await records.runs()) {
+  for (const [run, record] of records.runs()) {
     if (alive.has(run)) continue
     await release(access, run, record)
     await records.removeRun(run)
@@ -282,7 +282,7 @@ async function adoptRuns(access: RouterAccess, records: NetworkRecords): Promise
 
 async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, RunNetworkRecord>> {
   const alive = new Map<RunId, RunNetworkRecord>()
-  for (const [run, record] of await records.runs()) if (await isNamespaceAlive(record)) alive.set(run, record)
+  for (const [run, record] of records.runs()) if (isNamespaceAlive(record)) alive.set(run, record)
   return alive
 }
 

@@ -58,8 +58,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => proof?.close())
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
   // Records of an earlier version have no namespace.
-  for (const record of records.list())
-    if (!Object.hasOwn(record, 'namespace')) await records.write({ ...record, namespace })
+  for (const record of records.list()) if (!Object.hasOwn(record, 'namespace')) records.write({ ...record, namespace })
   requireNamespaces(records.list(), namespaces, namespace)
   const bootId = await readBootId()
   const stored = join(dir, 'sandboxes')

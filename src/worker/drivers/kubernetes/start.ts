@@ -67,7 +67,7 @@ export async function startPod(
       namespace: target.namespace,
     }
     const started: PodRunRecord = { ...own, facts, started: { pod_uid: uid } }
-    await records.write(started)
+    records.write(started)
     if (record.has_workload) podLogs.begin(started)
     writeSystemLine(logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   } catch (error) {
@@ -95,7 +95,7 @@ async function acquirePod(
     if (claimed === 'refused') await context.warmPods.turnOff(warm)
   }
   const { pod_name: _given, ...plain } = record
-  if (warm !== null) await context.records.write(plain)
+  if (warm !== null) context.records.write(plain)
   const credential = pullCredentialOf(desired)
   const { metadata } = await createPod(context, desired, { target: podOf(plain), credential, signal })
   return { uid: metadata.uid, record: plain }

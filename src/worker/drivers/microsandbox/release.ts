@@ -49,7 +49,7 @@ async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started
  * `RunOperations.readLastOutput`.
  */
 export async function readLastOutput(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<void> {
-  await context.records.write({ ...record, outcome })
+  context.records.write({ ...record, outcome })
   await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), context.clock)
   await shutDownVm(context, record)
   await context.captures.finish(record.run_id)

@@ -78,7 +78,7 @@ export async function startVm(
     startWorkload(context, desired, { image: stored.image.config, caBundle: caBundleOf(stored) }),
   )
   const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
-  await records.write(started)
+  records.write(started)
   resumeCapture(context, started)
   writeSystemLine(context.logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
 }

@@ -88,7 +88,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     name: 'oci',
     probe: () => probeMachine(context),
     list: () => supervisor.list(),
-    listStored: () => disks.list(),
+    listStored: () => Promise.resolve(disks.list()),
     start: (desired, signal) => supervisor.start(desired, signal),
     stop: (run, graceMs, outcome) => supervisor.stop(run, graceMs, outcome),
     setSecrets: (run, given) => input.networks.setSecrets(records.containerIdOf(run), given),
@@ -259,7 +259,7 @@ async function containerOf(context: OciContext, record: OciRunRecord): Promise<C
     pipeDir: context.pipeDir,
     orgId: org_id,
     watchMemory: () => context.memoryKills.watch(run_id),
-    commandCgroups: await limitCommandsOf(context, record, name),
+    commandCgroups: limitCommandsOf(context, record, name),
     spec,
     image,
   }

@@ -1,9 +1,10 @@
+import { mkdirSync } from 'node:fs'
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type OrgId, type SandboxId } from '../../../domain/ids.ts'
 import type { RuntimeOptions, SandboxLogLevel } from '../../../domain/spec/spec.ts'
 import { sinceBootMs } from '../../../lib/clock.ts'
-import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
+import { readJson, writeJsonAtomicallySync } from '../../../lib/files.ts'
 import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 
 /**
@@ -108,7 +109,7 @@ export type RunRecords<R> = {
   /** Returns a run's record, or null if the run has none. */
   read(run: RunId): R | null
   /** Replaces a record atomically. */
-  write(record: R): Promise<void>
+  write(record: R): void
   delete(run: RunId): Promise<void>
 }
 
@@ -154,11 +155,11 @@ export async function openRunRecords<R extends RunRecord<unknown>>(
     listOf: (sandbox) => [...(bySandbox.get(sandbox)?.values() ?? [])],
     names: () => readdir(runs),
     read: (run) => byRun.get(run) ?? null,
-    async write(given) {
+    write(given) {
       const started_ms = startOf(given, byRun.get(given.run_id))
       const record = started_ms === undefined ? given : { ...given, started_ms }
-      await mkdir(folderOf(record.run_id), { recursive: true, mode: 0o700 })
-      await writeJsonAtomically(recordOf(record.run_id), record)
+      if (!byRun.has(record.run_id)) mkdirSync(folderOf(record.run_id), { recursive: true, mode: 0o700 })
+      writeJsonAtomicallySync(recordOf(record.run_id), record)
       remember(record)
     },
     async delete(run) {

@@ -119,13 +119,13 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     await operations.readLastOutput(record, outcome)
     metrics.end(record.run_id)
     const ended: Run = { ...record, outcome, ...measureRun(record, bootId, endedMsAgo) }
-    await records.write(ended)
+    records.write(ended)
     const writer = logs.writerOf(record.sandbox_id)
     if (record.outcome === null) writeSystemLine(writer, record.log_level, LIFECYCLE_LINES.ended(outcome))
     writer.closeRun()
     await operations.release(ended)
     const released: Run = { ...ended, is_released: true }
-    await records.write(released)
+    records.write(released)
     return released
   }
   /** Observes a run. A run that ends because of a stop has the outcome of that stop. */
@@ -191,7 +191,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
     }
     for (const other of records.listOf(desired.sandbox_id)) if (!other.is_released) await releaseEnded(other.run_id)
     const record = await operations.newRecord(desired)
-    await records.write(record)
+    records.write(record)
     logs.writerOf(record.sandbox_id).openRun()
     const stopwatch = makeStartStopwatch(clock)
     try {
@@ -230,7 +230,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       const record = read === null ? null : await releaseIfEnded(read)
       if (record === null || record.is_released) return record
       const stopping: Run = { ...record, is_stop_requested: true, stop_outcome: outcome }
-      await records.write(stopping)
+      records.write(stopping)
       if (!record.is_stop_requested)
         writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.stopRequested)
       watch.checkSoon()

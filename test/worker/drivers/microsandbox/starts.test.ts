@@ -205,7 +205,7 @@ async function playVm(
   }
   await (await openStoredSandboxes(fixture.stateDir)).write(sandbox_id, { ...kept, disk_size_mib: 512 })
   const records = await openVmRunRecords(fixture.stateDir)
-  await records.write({
+  records.write({
     version: 1,
     run_id,
     sandbox_id,

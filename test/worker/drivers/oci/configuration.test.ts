@@ -143,7 +143,7 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   writeFileSync(join(parent, 'io.max'), '')
   const cgroups = await openCgroups('sandyard/x', { memoryBytes: 4096, pids: 99 }, mountPoint)
   assert.deepEqual(cgroups.lacks, ['disk weights (io.weight)'])
-  await cgroups.create('run', { memoryBytes: 1024, vcpus: 0.5, pids: 7 })
+  cgroups.create('run', { memoryBytes: 1024, vcpus: 0.5, pids: 7 })
   const read = (name: string): string => readFileSync(join(run, name), 'utf8')
   assert.deepEqual(['memory.max', 'memory.swap.max', 'cpu.max', 'cpu.weight', 'pids.max', 'io.weight'].map(read), [
     '1024',
@@ -162,13 +162,13 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   mkdirSync(join(run, 'c'))
   const owned = ['cgroup.procs', 'cgroup.threads', 'cgroup.subtree_control']
   for (const file of [...owned, 'memory.max']) writeFileSync(join(run, 'c', file), '')
-  assert.deepEqual([cgroups.initFlaw, await cgroups.createForInit('run', process.getuid?.() ?? 0)], [null, []])
+  assert.deepEqual([cgroups.initFlaw, cgroups.createForInit('run', process.getuid?.() ?? 0)], [null, []])
   assert.equal(read('c/cgroup.max.descendants'), '1024')
   assert.equal(cgroups.memoryKills('run'), null)
   writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')
   assert.equal(cgroups.memoryKills('run'), 1)
   writeFileSync(join(run, 'cgroup.procs'), '12\n13\n')
-  assert.deepEqual(await cgroups.pids('run'), [12, 13])
+  assert.deepEqual(cgroups.pids('run'), [12, 13])
   assert.ok(existsSync(join(mountPoint, 'sandyard/cgroup.subtree_control')))
   rmSync(mountPoint, { recursive: true })
 })

@@ -22,8 +22,8 @@ test('a later process finds the records of an earlier one, by run and by sandbox
   const [first, other] = [makeDesiredRun(), makeDesiredRun()]
   const second = makeDesiredRun({}, first.sandbox_id)
   const earlier = await open()
-  for (const desired of [first, second, other]) await earlier.write(recordOf(desired))
-  await earlier.write({ ...recordOf(first), is_released: true })
+  for (const desired of [first, second, other]) earlier.write(recordOf(desired))
+  earlier.write({ ...recordOf(first), is_released: true })
 
   for (const records of [earlier, await open()]) {
     assert.deepEqual(records.read(first.run_id), { ...recordOf(first), is_released: true })
@@ -36,7 +36,7 @@ test('a later process finds the records of an earlier one, by run and by sandbox
 test('a deleted run is found nowhere', async () => {
   const desired = makeDesiredRun()
   const records = await open()
-  await records.write(recordOf(desired))
+  records.write(recordOf(desired))
   await records.delete(desired.run_id)
   for (const some of [records, await open()])
     assert.deepEqual(
@@ -48,7 +48,7 @@ test('a deleted run is found nowhere', async () => {
 test('a truncated record is no record, but its run has a name', async () => {
   const desired = makeDesiredRun()
   const earlier = await open()
-  await earlier.write(recordOf(desired))
+  earlier.write(recordOf(desired))
   writeFileSync(join(earlier.folderOf(desired.run_id), 'state.json'), '{"version":1,"run')
   const records = await open()
   assert.deepEqual([records.read(desired.run_id), records.list()], [null, []])

@@ -1,4 +1,4 @@
-import { existsSync } from 'node:fs'
+import { existsSync, mkdirSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
@@ -65,8 +65,8 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
   const hasV2 = existsSync(join(mountPoint, V2_HIERARCHY, 'cgroup.controllers'))
   const hasDiskWeight = existsSync(join(base('blkio'), DISK_WEIGHT))
   const hasDiskThrottle = existsSync(join(base('blkio'), 'blkio.throttle.read_bps_device'))
-  const createIn = async (controllers: readonly string[], name: string, own: CgroupLimits): Promise<void> => {
-    await Promise.all(controllers.map((controller) => mkdir(join(base(controller), name), { recursive: true })))
+  const createIn = (controllers: readonly string[], name: string, own: CgroupLimits): void => {
+    for (const controller of controllers) mkdirSync(join(base(controller), name), { recursive: true })
     setLimits((controller) => join(base(controller), name), own)
   }
   return {
@@ -79,9 +79,9 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
       ...(hasDiskThrottle ? [] : ['limits of disk rates (blkio.throttle)']),
     ],
     create: (name, runLimits) => createIn(hasDiskWeight ? [...CONTROLLERS, 'blkio'] : CONTROLLERS, name, runLimits),
-    async createForCommands(name, commandLimits) {
+    createForCommands(name, commandLimits) {
       const group = commandsCgroupOf(name)
-      await createIn(CONTROLLERS, group, commandLimits)
+      createIn(CONTROLLERS, group, commandLimits)
       return CONTROLLERS.map((controller) => join(base(controller), group, 'cgroup.procs'))
     },
     async createForInit(name, owner) {
@@ -107,10 +107,9 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
     commandPids: (name) => pidsBelow(join(base('pids'), commandsCgroupOf(name))),
     // The kernel counts a kill in the process's own cgroup only, not in those above it.
     memoryKills: (name) => readCounter(join(base('memory'), name, RUNTIME_CGROUP, 'memory.oom_control'), 'oom_kill'),
-    async hasReachedMemoryLimit(name) {
-      const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
-      const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
-      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
+    hasReachedMemoryLimit(name) {
+      const read = (file: string): number | undefined => readNumber(join(base('memory'), name, file))
+      return (read('memory.max_usage_in_bytes') ?? 0) >= (read('memory.limit_in_bytes') ?? Infinity)
     },
     async remove(name) {
       await Promise.all(
@@ -123,10 +122,7 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
     async close() {
       await Promise.all(hierarchies.map((controller) => removeTree(base(controller))))
     },
-    async list() {
-      const names = await Promise.all(hierarchies.map((controller) => foldersIn(base(controller))))
-      return runsOfCgroups(names.flat())
-    },
+    list: () => runsOfCgroups(hierarchies.flatMap((controller) => foldersIn(base(controller)))),
     runtimePath: (name) => join('/', parent, name, RUNTIME_CGROUP),
   }
 }

@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { deviceName } from '../../../processes/mountinfo.ts'
@@ -39,14 +39,14 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
       ...(hasDiskWeight ? [] : ['disk weights (io.weight)']),
       ...(hasDiskThrottle ? [] : ['limits of disk rates (io.max)']),
     ],
-    async create(name, runLimits) {
+    create(name, runLimits) {
       const dir = join(base, name)
-      await mkdir(dir, { recursive: true })
+      mkdirSync(dir, { recursive: true })
       setLimits(dir, runLimits)
     },
-    async createForCommands(name, commandLimits) {
+    createForCommands(name, commandLimits) {
       const dir = join(base, commandsCgroupOf(name))
-      await mkdir(dir, { recursive: true })
+      mkdirSync(dir, { recursive: true })
       setLimits(dir, commandLimits)
       return [join(dir, 'cgroup.procs')]
     },
@@ -64,12 +64,12 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
     pids: (name) => pidsBelow(join(base, name)),
     commandPids: (name) => pidsBelow(join(base, commandsCgroupOf(name))),
     memoryKills: (name) => readCounter(join(base, name, 'memory.events'), 'oom_kill'),
-    hasReachedMemoryLimit: (name) => Promise.resolve((readCounter(join(base, name, 'memory.events'), 'max') ?? 0) > 0),
+    hasReachedMemoryLimit: (name) => (readCounter(join(base, name, 'memory.events'), 'max') ?? 0) > 0,
     async remove(name) {
       await removeTree(join(base, name))
       await removeTree(join(base, commandsCgroupOf(name)))
     },
-    list: async () => runsOfCgroups(await foldersIn(base)),
+    list: () => runsOfCgroups(foldersIn(base)),
     close: () => removeTree(base),
     runtimePath: (name) => join('/', parent, name, RUNTIME_CGROUP),
   }

@@ -12,13 +12,13 @@ export type Cgroups = {
   /** Whether the kernel can limit the transfer rates of a disk. */
   readonly hasDiskThrottle: boolean
   /** Creates a run's cgroup with its limits. May be repeated, and then sets the limits again. */
-  create(name: string, limits: CgroupLimits): Promise<void>
+  create(name: string, limits: CgroupLimits): void
   /**
    * Creates the second cgroup of a run, for the host's processes that serve the run's commands. It isn't beneath the
    * first, so processes in the sandbox can't take what these need. Returns the paths of its `cgroup.procs` files, one for each
    * hierarchy. May be repeated.
    */
-  createForCommands(name: string, limits: CgroupLimits): Promise<readonly string[]>
+  createForCommands(name: string, limits: CgroupLimits): readonly string[]
   /** Why no sandbox's init can manage cgroups of its own on this machine. Null if it can. */
   readonly initFlaw: string | null
   /**
@@ -29,20 +29,20 @@ export type Cgroups = {
   /** Limits how fast a run reads and writes the disk with this device number. Requires `hasDiskThrottle`. */
   throttleDisk(name: string, device: number, throttle: DiskThrottle): Promise<void>
   /** Lists the host's ids of all processes in a run's cgroup and beneath it. Empty if the cgroup doesn't exist. */
-  pids(name: string): Promise<readonly number[]>
+  pids(name: string): readonly number[]
   /** Lists the host's ids of the processes that serve a run's commands. */
-  commandPids(name: string): Promise<readonly number[]>
+  commandPids(name: string): readonly number[]
   /**
    * How many processes of a run the kernel killed because memory ran out. Null if no counter exists: with cgroup v1, the
    * runtime's own cgroup has it, which ends with the container.
    */
   memoryKills(name: string): number | null
   /** Whether a run's memory ever reached its limit. The kernel may have freed memory of files then, without a kill. */
-  hasReachedMemoryLimit(name: string): Promise<boolean>
+  hasReachedMemoryLimit(name: string): boolean
   /** Removes both cgroups of a run. Rejects with EBUSY while a process is left in them. Succeeds for an unknown run. */
   remove(name: string): Promise<void>
   /** Lists the names of all runs that have a cgroup. */
-  list(): Promise<readonly string[]>
+  list(): readonly string[]
   /** Removes the parent cgroup, which must be empty. */
   close(): Promise<void>
   /** Returns the `cgroupsPath` of a run's OCI configuration: the path of the runtime's own cgroup. */

@@ -16,13 +16,12 @@ export async function openCgroups(
 ): Promise<Cgroups> {
   const open = existsSync(join(mountPoint, 'cgroup.controllers')) ? openV2 : openV1
   const cgroups = await open(parent, limits, mountPoint)
-  const forCommands = new Map<string, Promise<readonly string[]>>() // spares a busy sandbox the same work for each channel
+  const forCommands = new Map<string, readonly string[]>() // spares a busy sandbox the same work for each channel
   return {
     ...cgroups,
     createForCommands(name, commandLimits) {
       const created = forCommands.get(name) ?? cgroups.createForCommands(name, commandLimits)
       forCommands.set(name, created)
-      created.catch(() => forCommands.delete(name))
       return created
     },
     remove(name) {

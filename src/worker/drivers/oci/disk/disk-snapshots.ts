@@ -121,7 +121,7 @@ async function fill(input: DiskSnapshotsInput, task: TakeTask, folder: string): 
   await requireSpace(input, task.sandbox_id)
   const path = join(folder, DISK)
   const image = await diskLocks.run(task.sandbox_id, () => copyDisk(input, task.sandbox_id, path))
-  await pinImage(folder, image, input.imagesDir)
+  pinImage(folder, image, input.imagesDir)
   if (!(await isClean(path))) await repair(commands, path)
   const stats = await statOrNull(path)
   return {
@@ -145,7 +145,7 @@ async function copyDisk(input: DiskSnapshotsInput, sandbox: SandboxId, to: strin
   const { commands, disks } = input
   const image = await disks.pinnedImageOf(sandbox)
   if (image === null) throw new SnapshotFailure('no_disk', 'the sandbox has no disk yet: it was never started')
-  const holder = await disks.holderOf(sandbox)
+  const holder = disks.holderOf(sandbox)
   const from = disks.pathOf(sandbox)
   const call =
     holder === null ? (['copy', from, to] as const) : (['snapshot', from, input.mountedAt(holder), to] as const)

@@ -1,5 +1,5 @@
-import { existsSync } from 'node:fs'
-import { readdir, writeFile, readlink } from 'node:fs/promises'
+import { existsSync, writeFileSync } from 'node:fs'
+import { readdir, readlink } from 'node:fs/promises'
 import { basename, isAbsolute, join, relative } from 'node:path'
 import type { Image } from '../../../images/image.ts'
 import { StartError } from '../../../start-error.ts'
@@ -18,9 +18,9 @@ const PIN = 'image.json'
  * Stores the image in the folder of a sandbox's disk. Layers are stored by their paths in the folder of the images, so that the
  * data folder may move.
  */
-export async function pinImage(folder: string, image: Image, imagesDir: string): Promise<void> {
+export function pinImage(folder: string, image: Image, imagesDir: string): void {
   const layers = image.layers.map((layer) => (layer.startsWith(`${imagesDir}/`) ? relative(imagesDir, layer) : layer))
-  await writeFile(join(folder, PIN), JSON.stringify({ ...image, layers }), { mode: 0o600 })
+  writeFileSync(join(folder, PIN), JSON.stringify({ ...image, layers }), { mode: 0o600 })
 }
 
 /**

@@ -1,5 +1,5 @@
-import { existsSync } from 'node:fs'
-import { mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs'
+import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
@@ -11,7 +11,7 @@ import { openDiskPromises } from './disk-promises.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { isClean, repair } from './repair-disk.ts'
-import { readFileOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts'
+import { readFileSyncOrNull, statOrNull, takenBytes } from '../../../../lib/files.ts'
 
 /**
  * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write.
@@ -31,7 +31,7 @@ export type SandboxDisks = {
   /** The path of a sandbox's disk, which may not exist. */
   pathOf(sandbox: SandboxId): string
   /** Marks a disk as ready and stores its image with it. From then on the disk is kept. */
-  markReady(sandbox: SandboxId, image: Image): Promise<void>
+  markReady(sandbox: SandboxId, image: Image): void
   /** Returns the image of a sandbox's stored disk, or null if the sandbox has no stored disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
@@ -41,11 +41,11 @@ export type SandboxDisks = {
   measureLimitMib(): Promise<number>
   /** Deletes a sandbox's disk. Succeeds for an unknown sandbox. */
   delete(sandbox: SandboxId): Promise<void>
-  list(): Promise<readonly SandboxId[]>
+  list(): readonly SandboxId[]
   /** Returns the run that has mounted the disk or is about to mount it. Null if no run holds the disk. */
-  holderOf(sandbox: SandboxId): Promise<RunId | null>
+  holderOf(sandbox: SandboxId): RunId | null
   /** Records which run holds the disk. Call `prepare` first. */
-  setHolder(sandbox: SandboxId, run: RunId): Promise<void>
+  setHolder(sandbox: SandboxId, run: RunId): void
   /** Clears the record that a run holds the disk. Does nothing when another run holds it. */
   releaseHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Formats and mounts spare disks until the pool is full. */
@@ -104,6 +104,8 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
   const { reserve, overcommit, clock } = input
   const promises = await openDiskPromises({ dir: keptFolder, fileName: IMAGE, reserve, overcommit, clock })
   const folderOf = (sandbox: SandboxId): string => join(keptFolder, sandbox)
+  /** The sandboxes with a folder. This process is the only writer, and each report lists them. */
+  const kept = new Set((await readdir(keptFolder)).map((name) => asId<SandboxId>(name)))
   const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
   const pooled: string[] = []
   let isDraining = false
@@ -113,25 +115,25 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
   const format = await makeDiskFormatter(input.commands, join(input.dir, 'empty'))
 
   /** Moves a pooled disk's file to `path` and returns the name of its mount, which stays. Returns null if the pool is empty. */
-  const takePooled = async (path: string): Promise<string | null> => {
+  const takePooled = (path: string): string | null => {
     const name = pooled.shift()
     if (name === undefined) return null
-    await rename(imageOf(name), path)
+    renameSync(imageOf(name), path)
     return name
   }
   const isReady = (sandbox: SandboxId): boolean => existsSync(join(folderOf(sandbox), READY))
-  const holderOf = async (sandbox: SandboxId): Promise<RunId | null> => {
-    const text = await readFileOrNull(join(folderOf(sandbox), HOLDER))
+  const holderOf = (sandbox: SandboxId): RunId | null => {
+    const text = readFileSyncOrNull(join(folderOf(sandbox), HOLDER))
     return text === null || text === '' ? null : asId<RunId>(text)
   }
   return {
     measureLimitMib: () => promises.measureLimitMib(),
     holderOf,
-    async setHolder(sandbox, run) {
-      await writeFile(join(folderOf(sandbox), HOLDER), run)
+    setHolder(sandbox, run) {
+      writeFileSync(join(folderOf(sandbox), HOLDER), run)
     },
     async releaseHolder(sandbox, run) {
-      if ((await holderOf(sandbox)) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
+      if (holderOf(sandbox) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
     },
     pathOf: (sandbox) => join(folderOf(sandbox), IMAGE),
     async makeSpare(name, sizeMib) {
@@ -146,23 +148,24 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
         return { path, isNew: false, sizeMib, mountedAs: null }
       }
       await promises.add(sandbox, sizeMib)
-      await rm(folderOf(sandbox), { recursive: true, force: true })
-      await mkdir(folderOf(sandbox), { mode: 0o700 })
+      if (kept.has(sandbox)) await rm(folderOf(sandbox), { recursive: true, force: true })
+      mkdirSync(folderOf(sandbox), { mode: 0o700 })
+      kept.add(sandbox)
       if (from !== null) {
         await input.commands.callSystem(['copy', from, path], { timeoutMs: COPY_TIMEOUT_MS })
         return { path, isNew: true, sizeMib, mountedAs: null }
       }
       if (spare !== undefined) {
-        await rename(imageOf(spare), path)
+        renameSync(imageOf(spare), path)
         return { path, isNew: true, sizeMib, mountedAs: spare }
       }
-      const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null
+      const mountedAs = sizeMib === input.defaultSizeMib ? takePooled(path) : null
       if (mountedAs === null) await format(path, sizeMib)
       return { path, isNew: true, sizeMib, mountedAs }
     },
-    async markReady(sandbox, image) {
-      await pinImage(folderOf(sandbox), image, input.imagesDir)
-      await writeFile(join(folderOf(sandbox), READY), '')
+    markReady(sandbox, image) {
+      pinImage(folderOf(sandbox), image, input.imagesDir)
+      writeFileSync(join(folderOf(sandbox), READY), '')
     },
     pinnedImageOf: async (sandbox) =>
       isReady(sandbox) ? await readPinnedImage(folderOf(sandbox), input.imagesDir) : null,
@@ -170,11 +173,10 @@ export async function openSandboxDisks(input: SandboxDisksInput): Promise<Sandbo
     takenBytes: async (sandbox) => takenBytes((await statOrNull(join(folderOf(sandbox), IMAGE))) ?? { blocks: 0 }),
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })
+      kept.delete(sandbox)
       promises.remove(sandbox)
     },
-    async list() {
-      return (await readdir(keptFolder)).map((name) => asId<SandboxId>(name))
-    },
+    list: () => [...kept],
     async fillPool() {
       while (!isDraining && pooled.length < input.poolSize && !(await input.reserve.isShort())) {
         const name = `${POOLED_DISK_PREFIX}${input.random.bytes(8).toString('hex')}`

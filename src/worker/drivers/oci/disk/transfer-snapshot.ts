@@ -113,7 +113,7 @@ export async function importSnapshot({
     const format = await makeDiskFormatter(localHostCommands, join(partial, 'empty'))
     await format(path, diskMib)
     await rm(join(partial, 'empty'), { recursive: true })
-    await pinImage(partial, image, imagesDir)
+    pinImage(partial, image, imagesDir)
     const facts: TakenSnapshot = {
       disk_bytes: diskMib * BYTES_PER_MIB,
       taken_bytes: takenBytes((await statOrNull(path)) ?? { blocks: 0 }),

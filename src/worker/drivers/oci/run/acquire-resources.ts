@@ -100,7 +100,7 @@ export async function acquireResources(
 }
 
 async function setLimits(context: OciContext, desired: DesiredRun, disk: Promise<SandboxDisk>): Promise<void> {
-  await limitRun(context, desired)
+  limitRun(context, desired)
   const isMounted = await disk.then(
     () => true,
     () => false, // the disk's own failure is reported
@@ -192,7 +192,7 @@ async function prepareLockedDisk(
 ): Promise<SandboxDisk> {
   const { disks, records, settings, users } = context
   const { run_id, sandbox_id } = desired
-  const holder = await disks.holderOf(sandbox_id)
+  const holder = disks.holderOf(sandbox_id)
   if (holder !== null && holder !== run_id && records.read(holder) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const sizeMib = diskSizeMib(desired, settings)
@@ -206,7 +206,7 @@ async function prepareLockedDisk(
   if (from !== null && from.takenMib > (await settings.diskReserve.freeMib()))
     throw new StartError('disk', "the worker's disk has no space for a copy of the snapshot; try again later")
   const disk = await disks.prepare(sandbox_id, sizeMib, from?.path ?? null, spare)
-  await disks.setHolder(sandbox_id, run_id)
+  disks.setHolder(sandbox_id, run_id)
   if (spare !== undefined) return disk
   // A pooled disk is mounted already. Renaming its folder moves the mount with it.
   if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)

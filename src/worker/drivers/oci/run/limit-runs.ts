@@ -45,7 +45,7 @@ export async function openLimitedCgroups(
   if (isThrottled(settings.diskThrottle) && !cgroups.hasDiskThrottle) {
     const name = bytesPerSec === null ? 'SANDYARD_DISK_IOPS' : 'SANDYARD_DISK_MIB_PER_SEC'
     const value = bytesPerSec === null ? iops : bytesPerSec / 1024 / 1024
-    if ((await cgroups.list()).length === 0) await cgroups.close()
+    if (cgroups.list().length === 0) await cgroups.close()
     throw new Error(
       `${name} is ${String(value)}; accepted: no value, because this kernel can't limit the rates of disks`,
     )
@@ -56,9 +56,9 @@ export async function openLimitedCgroups(
 type LimitedRun = { readonly run_id: RunId; readonly spec: SandboxSpec; readonly container_id?: RunId }
 
 /** Creates a run's cgroup with the limits that its spec and the settings name. May be repeated. */
-export async function limitRun({ cgroups, settings, parentLimits }: OciContext, run: LimitedRun): Promise<void> {
+export function limitRun({ cgroups, settings, parentLimits }: OciContext, run: LimitedRun): void {
   const policy = { most: settings.pidsLimit, perGib: settings.pidsPerGib, parent: parentLimits }
-  await cgroups.create(containerIdOf(run), limitsOf(run.spec.resources, policy))
+  cgroups.create(containerIdOf(run), limitsOf(run.spec.resources, policy))
 }
 
 /** Limits the rates of a container's disk, which must be mounted. Does nothing if the settings name no rates. */
@@ -72,7 +72,7 @@ export async function limitDiskOf({ cgroups, settings, mountDir }: OciContext, c
  * Creates the cgroup for the processes that serve a run's commands, and returns the files by which they join it. Sandboxes
  * without commands don't pay for it.
  */
-export async function limitCommandsOf(
+export function limitCommandsOf(
   {
     cgroups,
     settings,
@@ -82,10 +82,10 @@ export async function limitCommandsOf(
   },
   run: LimitedRun,
   runtime: RuntimeName,
-): Promise<readonly string[]> {
+): readonly string[] {
   const language = runtime === 'crun' ? 'native' : 'go'
   const limits = limitsOfCommands(run.spec.resources, { sessions: settings.sessionsPerSandbox, language })
-  return await cgroups.createForCommands(containerIdOf(run), limits)
+  return cgroups.createForCommands(containerIdOf(run), limits)
 }
 
 /**
@@ -93,11 +93,11 @@ export async function limitCommandsOf(
  * before the runs are adopted: a cgroup that was removed meanwhile would be created again.
  */
 export async function limitAdoptedRuns(context: OciContext): Promise<void> {
-  const existing = new Set(await context.cgroups.list())
+  const existing = new Set(context.cgroups.list())
   for (const record of context.records.list()) {
     const container = containerIdOf(record)
     if (record.is_released || !existing.has(container)) continue
-    await limitRun(context, record)
+    limitRun(context, record)
     if (existsSync(rootfsPaths(context.mountDir, container).disk)) await limitDiskOf(context, container)
   }
 }

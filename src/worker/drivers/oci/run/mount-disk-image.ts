@@ -42,7 +42,7 @@ export function makeServedMounts(context: MounterContext, desired: DesiredRun, s
     const { uid_shift, namespacePath } = context.users.of(desired.run_id)
     if (namespacePath === null)
       throw new BlockedPathError(`the runtime ${context.runtime.name} can't mount ${what}; crun and runc can`)
-    const cgroups = await limitCommandsOf(context, desired, context.runtime.name)
+    const cgroups = limitCommandsOf(context, desired, context.runtime.name)
     if (spec.type === 'disk_image') await mkdir(pin, { mode: 0o700 })
     const output = join(context.records.folderOf(desired.run_id), 'disk-image-reason')
     await writeFile(output, '', { mode: 0o600 })

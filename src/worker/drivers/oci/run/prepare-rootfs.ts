@@ -50,7 +50,7 @@ export async function prepareRootfs(
   await withStartFailure('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
     await volumes.using(() => applyPatches(tree, spec.patches, volumes))
-    await context.disks.markReady(desired.sandbox_id, image)
+    context.disks.markReady(desired.sandbox_id, image)
   }
   const trusting = trustGiven(tree, desired)
   await withStartFailure('config', 'the certificates of authorities could not be written', trusting)

@@ -46,7 +46,7 @@ async function releaseDisk(context: OciContext, record: OciRunRecord): Promise<v
   await diskLocks.run(sandbox_id, async () => {
     await removeMounts(context, containerIdOf(record))
     await disks.releaseHolder(sandbox_id, run_id)
-    if (!disks.isReady(sandbox_id) && (await disks.holderOf(sandbox_id)) === null) await disks.delete(sandbox_id)
+    if (!disks.isReady(sandbox_id) && disks.holderOf(sandbox_id) === null) await disks.delete(sandbox_id)
   })
 }
 
@@ -107,7 +107,7 @@ export async function removeCgroups(context: OciContext, run: RunId): Promise<vo
  * Rejects after 10 s more.
  */
 export async function killProcesses(context: OciContext, run: RunId): Promise<void> {
-  const listPids = (): Promise<readonly number[]> => context.cgroups.pids(run)
+  const listPids = (): readonly number[] => context.cgroups.pids(run)
   if ((await killWithin(context, SERVER_PATIENCE_MS, listPids)).length === 0) return
   await killCommands(context, run)
   await killAll(context, listPids)
@@ -118,7 +118,7 @@ export async function killCommands(context: OciContext, run: RunId): Promise<voi
   await killAll(context, () => context.cgroups.commandPids(run))
 }
 
-async function killAll(context: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
+async function killAll(context: OciContext, listPids: () => readonly number[]): Promise<void> {
   const left = await killWithin(context, KILL_TIMEOUT_MS, listPids)
   if (left.length > 0) throw new Error(`processes of a sandbox can't be killed: ${left.join(', ')}`)
 }
@@ -127,11 +127,11 @@ async function killAll(context: OciContext, listPids: () => Promise<readonly num
 async function killWithin(
   { clock }: OciContext,
   limitMs: number,
-  listPids: () => Promise<readonly number[]>,
+  listPids: () => readonly number[],
 ): Promise<readonly number[]> {
   const deadlineMs = clock.monotonicMs() + limitMs
   for (;;) {
-    const pids = await listPids()
+    const pids = listPids()
     if (pids.length === 0 || clock.monotonicMs() > deadlineMs) return pids
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     await clock.sleep(KILL_POLL_MS)

@@ -51,7 +51,7 @@ type ShimInput = {
   /** The workload's process if the image's own init is the first one. */
   readonly processBesideInit: object | null
   /** Creates the cgroups for processes that serve commands: see `Cgroups.createForCommands`. */
-  readonly commandCgroups: () => Promise<readonly string[]>
+  readonly commandCgroups: () => readonly string[]
   /** The folder in which the run's file systems are mounted. */
   readonly rootBase: string
   /** The pipes that the workload writes its output to. */
@@ -102,7 +102,7 @@ async function startBesideInit(input: ShimInput, process: object): Promise<void>
   const exec = [...runtime.command, 'exec', '--process', spec, run]
   const exit = records.endFileOf(run)
   const shell = ['/bin/sh', '-c', SHIM_BESIDE_INIT, SHIM_NAME, pipes.stdout, pipes.stderr, exit, ...exec]
-  await launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'], { cgroups: await input.commandCgroups() })
+  await launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'], { cgroups: input.commandCgroups() })
 }
 
 /** How many characters of the runtime's log are reported. */

@@ -45,18 +45,18 @@ export async function startRun(
   const processes = await stopwatch.measure('runtime', startShim(shim))
   const { uid_shift } = context.users.of(run_id)
   const started = { uid_shift, runtime, ...processes }
-  const written = await recordStart(context, { ...record, image: image.config, facts, started })
+  const written = recordStart(context, { ...record, image: image.config, facts, started })
   context.log.debug({ ...logFieldsOf(desired), phases: stopwatch.phases() }, 'started')
   return written
 }
 
 /** Writes the record of a run whose container accepts commands, and begins to read its output. */
-export async function recordStart(
+export function recordStart(
   { logs, captures, records }: Pick<OciContext, 'logs' | 'captures' | 'records'>,
   record: OciRunRecord & { readonly started: StartedContainer },
-): Promise<OciRunRecord> {
+): OciRunRecord {
   writeSystemLine(logs.writerOf(record.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   captures.begin({ ...record, shim: record.started.shim })
-  await records.write(record)
+  records.write(record)
   return record
 }

@@ -49,7 +49,7 @@ export async function makeWarmSandbox(
     const { init } = processes
     shim = processes.shim
     if (shim === null || init === null) throw new Error('the container ended at once')
-    const [commandCgroups, runDir] = [await limitCommandsOf(context, desired, runtime.name), records.folderOf(id)]
+    const [commandCgroups, runDir] = [limitCommandsOf(context, desired, runtime.name), records.folderOf(id)]
     await forkServers?.prepare({ id, runtime: runtime.command, runDir, commandCgroups })
     return { id, shape, image, ids, ...made, shim, init }
   } catch (error) {
@@ -76,7 +76,7 @@ async function startContainer(
   assignMounts(paths, uid_shift)
   await mountRoot(commands, paths, { layers: image.layers, mountMapPath })
   const network = await networks.attach(id, spec.network, network_ranges)
-  await limitRun(context, desired)
+  limitRun(context, desired)
   await limitDiskOf(context, id)
   await makeWorkloadPipes(commands, pipes)
   const { facts, ...prepared } = await prepareRootfs(context, desired, {
@@ -89,7 +89,7 @@ async function startContainer(
     mounts: [],
   })
   signal.throwIfAborted()
-  const commandCgroups = (): Promise<readonly string[]> => Promise.resolve([])
+  const commandCgroups = (): readonly string[] => []
   const shim = {
     run: id,
     ...prepared,

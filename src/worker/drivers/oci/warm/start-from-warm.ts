@@ -32,7 +32,7 @@ export async function startFromWarm(context: OciContext, desired: DesiredRun, st
   const { range_first, uid_shift } = await context.users.assign(desired.run_id, { hasVolumes: false })
   const { container_id: _removed, ...rest } = record
   const plain = { ...rest, ids: { range_first, uid_shift } }
-  await context.records.write(plain)
+  context.records.write(plain)
   await startRun(context, desired, { record: plain, signal, stopwatch, resolved: image })
 }
 
@@ -51,7 +51,7 @@ async function finishStart(
   const hostname = spec.runtime.hostname ?? desired.slug
   const tree = { root: paths.root, owner: warm.ids.uid_shift, isFresh: true }
   const limits = async (): Promise<void> => {
-    await limitRun(context, { ...desired, container_id: warm.id })
+    limitRun(context, { ...desired, container_id: warm.id })
     context.growth.limit(warm.id)
   }
   const files = async (): Promise<void> => {
@@ -78,9 +78,9 @@ async function finishStart(
   ])
   for (const one of ended) if (one.status === 'rejected') throw one.reason
   signal.throwIfAborted()
-  await context.disks.markReady(desired.sandbox_id, image)
+  context.disks.markReady(desired.sandbox_id, image)
   const { shim, init, facts } = warm
   const started = { uid_shift: warm.ids.uid_shift, runtime: context.runtime, shim, init }
-  await recordStart(context, { ...record, image: image.config, facts, started })
+  recordStart(context, { ...record, image: image.config, facts, started })
   context.log.debug({ ...logFieldsOf(desired), container_id: warm.id, phases: stopwatch.phases() }, 'started')
 }

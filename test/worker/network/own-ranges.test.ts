@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { makeOwnAddresses } from '../../src/cli/server/network-denials.ts'
+import { cacheForASecond } from '../../../src/worker/network/own-ranges.ts'
 
 test('an address that this machine gets or loses is known a second later, and the system is asked at most once a second', () => {
   let nowMs = 5_000
   let asked = 0
   let addresses = ['192.0.2.1']
-  const own = makeOwnAddresses({ monotonicMs: () => nowMs }, () => {
+  const own = cacheForASecond({ monotonicMs: () => nowMs }, () => {
     asked += 1
     return addresses
   })
