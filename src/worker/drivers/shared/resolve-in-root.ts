@@ -1,4 +1,4 @@
-import { constants, closeSync, fstatSync, openSync, type Stats } from 'node:fs'
+import { constants, closeSync, fstatSync, openSync, readSync, type Stats } from 'node:fs'
 import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../lib/error-code.ts'
@@ -95,13 +95,46 @@ export async function openInRoot(
   guestPath: string,
   options: Pick<ResolveOptions, 'isFresh'> = {},
 ): Promise<FileHandle> {
-  return await withWalk({ root, covers: null, ...options }, guestPath, true, async (walk) => {
-    if (walk.missing.length > 0) throw new PathInRootError('ENOENT', guestPath)
-    const last = walk.steps.at(-1)?.handle ?? walk.root
-    const stat = await last.stat()
-    if (!stat.isFile() && !stat.isDirectory()) throw new PathInRootError('EINVAL', guestPath)
-    return await open(handlePath(last), constants.O_RDONLY | constants.O_NONBLOCK)
+  return await withWalk({ root, covers: null, ...options }, guestPath, true, async (walk) =>
+    open(await readablePath(walk, guestPath), READ_FLAGS),
+  )
+}
+
+/**
+ * Reads at most `limitBytes` from the beginning of a file in `root`. Rejects like `openInRoot`, and with `EISDIR` for a folder. With
+ * `isFresh`, it reads on this thread too: the users of a sandbox are read for its first command.
+ */
+export async function readInRoot(
+  root: string,
+  guestPath: string,
+  { isFresh = false, limitBytes }: Pick<ResolveOptions, 'isFresh'> & { readonly limitBytes: number },
+): Promise<Buffer> {
+  if (!isFresh) {
+    await using handle = await openInRoot(root, guestPath)
+    const buffer = Buffer.alloc(Math.min((await handle.stat()).size, limitBytes))
+    const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
+    return buffer.subarray(0, bytesRead)
+  }
+  return await withWalk({ root, covers: null, isFresh }, guestPath, true, async (walk) => {
+    const fd = openSync(await readablePath(walk, guestPath), READ_FLAGS)
+    try {
+      const buffer = Buffer.alloc(Math.min(fstatSync(fd).size, limitBytes))
+      return buffer.subarray(0, readSync(fd, buffer, 0, buffer.length, 0))
+    } finally {
+      closeSync(fd)
+    }
   })
+}
+
+const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK
+
+/** The path at which the regular file or folder at the end of a walk can be opened. */
+async function readablePath(walk: Walk, guestPath: string): Promise<string> {
+  if (walk.missing.length > 0) throw new PathInRootError('ENOENT', guestPath)
+  const last = walk.steps.at(-1)?.handle ?? walk.root
+  const stat = await last.stat()
+  if (!stat.isFile() && !stat.isDirectory()) throw new PathInRootError('EINVAL', guestPath)
+  return handlePath(last)
 }
 
 /**

@@ -5,7 +5,7 @@ import type { Log } from '../../../../lib/log.ts'
 import type { Container } from '../container.ts'
 import type { ForkServerProcess, Launched, Launcher } from '../run/launcher.ts'
 import { encodeForkRequest } from './fork-request.ts'
-import { makeForkServerSpec, readProcessDefaults, type ProcessSpec } from './process-spec.ts'
+import { makeForkServerSpec, readProcessDefaults, type ProcessDefaults, type ProcessSpec } from './process-spec.ts'
 
 /**
  * The fork servers of a worker's containers: one process in a container that starts its commands (`perl/guest/fork-server.pl`). Only
@@ -14,6 +14,8 @@ import { makeForkServerSpec, readProcessDefaults, type ProcessSpec } from './pro
 export type ForkServers = {
   /** Starts the server of a container ahead of its first command. Never rejects. */
   prepare(container: ForkServerContainer): Promise<void>
+  /** What all processes of a container have in common. Reads the container's bundle, unless its server was prepared. */
+  defaultsOf(container: Pick<ForkServerContainer, 'id' | 'runDir'>): ProcessDefaults
   /** Whether a container's server was prepared by this worker process and nothing was started in it since. */
   isUnused(id: string): boolean
   /**
@@ -36,8 +38,8 @@ type Deps = {
 }
 
 type Server = { readonly process: ForkServerProcess; readonly capabilities: ReadonlySet<string> }
-/** What is known of a container. `server` is null before the first start and after a failure. */
-type Known = { server: Promise<Server | null> | null; notBeforeMs: number; isUnused: boolean }
+/** What is known of a container. `server` is null before the first start and after a failure. `base` is set until it is asked for. */
+type Known = { server: Promise<Server | null> | null; notBeforeMs: number; isUnused: boolean; base: ProcessDefaults | null }
 
 /** How long after a server's start the next one is started at the earliest. A sandbox may kill its server again and again. */
 const RESTART_MS = 10_000
@@ -49,7 +51,7 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
   const known = new Map<string, Known>()
 
   const knownOf = (id: string): Known => {
-    const found = known.get(id) ?? { server: null, notBeforeMs: -Infinity, isUnused: false }
+    const found = known.get(id) ?? { server: null, notBeforeMs: -Infinity, isUnused: false, base: null }
     known.delete(id)
     known.set(id, found)
     const [oldest] = known.keys()
@@ -58,7 +60,9 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
   }
   const open = async (container: ForkServerContainer, entry: Known): Promise<Server | null> => {
     try {
-      const server = await openServer(launcher, container)
+      const base = readProcessDefaults(container.runDir)
+      if (entry.isUnused) entry.base = base
+      const server = await openServer(launcher, container, base)
       if (server === null) entry.notBeforeMs = Infinity // it has no toolbox
       void server?.process.ended.then(() => {
         entry.server = null
@@ -84,6 +88,12 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
       entry.isUnused = true
       await serverOf(container, entry)
     },
+    defaultsOf({ id, runDir }) {
+      const entry = known.get(id)
+      const base = entry?.base ?? readProcessDefaults(runDir)
+      if (entry !== undefined) entry.base = null // whoever asked keeps them
+      return base
+    },
     isUnused: (id) => known.get(id)?.isUnused ?? false,
     async starterOf(container, spec) {
       const isFirst = !known.has(container.id)
@@ -98,9 +108,11 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
 }
 
 /** Starts the server of a container. Resolves with null if the container has no toolbox. Rejects if the runtime fails. */
-async function openServer(launcher: Launcher, container: ForkServerContainer): Promise<Server | null> {
-  const { id, runtime, runDir, commandCgroups } = container
-  const base = readProcessDefaults(runDir)
+async function openServer(
+  launcher: Launcher,
+  { id, runtime, runDir, commandCgroups }: ForkServerContainer,
+  base: ProcessDefaults,
+): Promise<Server | null> {
   const spec = makeForkServerSpec(base)
   if (spec === null) return null
   const [file, pidFile] = [join(runDir, 'fork-server.json'), join(runDir, 'fork-server.pid')]

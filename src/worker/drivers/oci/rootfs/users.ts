@@ -1,6 +1,6 @@
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { SANDBOX_IDS } from '../../../../domain/workers/id-range.ts'
-import { openInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
+import { PathInRootError, readInRoot } from '../../shared/resolve-in-root.ts'
 
 /** The user that a process in the sandbox runs as. */
 export type SandboxUser = {
@@ -68,10 +68,7 @@ function parseEntries(text: string): readonly (readonly string[])[] {
 
 async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<string> {
   try {
-    await using handle = await openInRoot(root, path, { isFresh })
-    const buffer = Buffer.alloc(Math.min((await handle.stat()).size, USER_FILE_LIMIT_BYTES))
-    const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
-    return buffer.toString('utf8', 0, bytesRead)
+    return (await readInRoot(root, path, { isFresh, limitBytes: USER_FILE_LIMIT_BYTES })).toString('utf8')
   } catch (error) {
     // The file is missing, is not a regular file, or is in a disk image, which only the sandbox may enter.
     if (error instanceof PathInRootError || hasErrorCode(error, 'EACCES')) return ''
