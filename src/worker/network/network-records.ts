@@ -80,14 +80,25 @@ export type NetworkRecords = {
  */
 export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   const runsDir = join(dir, 'runs')
+  const known = new Map<RunId, RunNetworkRecord>() // this process is the only writer
   const installationFile = join(dir, 'installation.json')
   await mkdir(runsDir, { recursive: true })
   const records: NetworkRecords = {
     readRouter: () => readRecord(installationFile, RouterRecordSchema),
     writeRouter: (record) => writeRecord(installationFile, record),
-    readRun: (run) => readRecord(join(runsDir, fileName(run)), RunRecordSchema),
-    writeRun: (run, record) => writeRecord(join(runsDir, fileName(run)), record),
-    removeRun: (run) => rm(join(runsDir, fileName(run)), { force: true }),
+    readRun(run) {
+      const record = known.get(run) ?? readRecord(join(runsDir, fileName(run)), RunRecordSchema)
+      if (record !== null) known.set(run, record)
+      return record
+    },
+    writeRun(run, record) {
+      writeRecord(join(runsDir, fileName(run)), record)
+      known.set(run, record)
+    },
+    async removeRun(run) {
+      known.delete(run)
+      await rm(join(runsDir, fileName(run)), { force: true })
+    },
     runs: () => {
       const found = new Map<RunId, RunNetworkRecord>()
       for (const file of readdirSync(runsDir)) {
@@ -99,6 +110,7 @@ export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
       return found
     },
     clear: async () => {
+      known.clear()
       await rm(dir, { recursive: true, force: true })
     },
   }

@@ -1,8 +1,7 @@
-import { cidr, type Cidr } from '../../domain/cidr.ts'
+import { cidr } from '../../domain/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
 import { NO_EGRESS_SECRETS, type EgressSecrets } from '../../domain/network/interception.ts'
 import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
-import { addressesOf, deniedAddresses, type OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { PublishRange } from '../../domain/workers/publishing.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -40,6 +39,7 @@ import {
 } from './run-attachment.ts'
 import { configureDevice, translationRules } from './shown-address.ts'
 import { makeNetworkSlots } from './network-slots.ts'
+import { makeHardDenials } from './hard-denials.ts'
 import type { OwnRanges } from './own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { namespaceNames, nft } from './network-commands.ts'
@@ -140,11 +140,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       await apply(run, parsePolicyText(record.network.policy), { record, given: null })
   }
 
-  function hardDenyOf(operator: OperatorRanges): readonly Cidr[] {
-    const { ownRanges } = options
-    const denied = deniedAddresses(operator, (word) => ownRanges.rangesOf(word))
-    return [addressPool, ...addressesOf(ownRanges.addresses()), ...denied]
-  }
+  const hardDenyOf = makeHardDenials(addressPool, options.ownRanges)
 
   async function newRecord(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<RunNetworkRecord> {
     const { spec } = desired

@@ -11,7 +11,7 @@ export type Cgroups = {
   readonly lacks: readonly string[]
   /** Whether the kernel can limit the transfer rates of a disk. */
   readonly hasDiskThrottle: boolean
-  /** Creates a run's cgroup with its limits. May be repeated, and then sets the limits again. */
+  /** Creates a run's cgroup with its limits. May be repeated, and then sets other limits. */
   create(name: string, limits: CgroupLimits): void
   /**
    * Creates the second cgroup of a run, for the host's processes that serve the run's commands. It isn't beneath the

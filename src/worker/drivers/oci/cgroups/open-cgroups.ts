@@ -17,8 +17,15 @@ export async function openCgroups(
   const open = existsSync(join(mountPoint, 'cgroup.controllers')) ? openV2 : openV1
   const cgroups = await open(parent, limits, mountPoint)
   const forCommands = new Map<string, readonly string[]>() // spares a busy sandbox the same work for each channel
+  const limitsOfRuns = new Map<string, string>() // those of a warm sandbox are usually those of the run that takes it
   return {
     ...cgroups,
+    create(name, runLimits) {
+      const text = JSON.stringify(runLimits)
+      if (limitsOfRuns.get(name) === text) return
+      cgroups.create(name, runLimits)
+      limitsOfRuns.set(name, text)
+    },
     createForCommands(name, commandLimits) {
       const created = forCommands.get(name) ?? cgroups.createForCommands(name, commandLimits)
       forCommands.set(name, created)
@@ -26,6 +33,7 @@ export async function openCgroups(
     },
     remove(name) {
       forCommands.delete(name)
+      limitsOfRuns.delete(name)
       return cgroups.remove(name)
     },
   }

@@ -75,7 +75,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   let processFiles: ProcessFiles | null = null
   let count = 0
 
-  const readBase = (): ProcessDefaults => (base ??= deps.forkServers?.defaultsOf(container) ?? readProcessDefaults(container.runDir))
+  const readBase = (): ProcessDefaults =>
+    (base ??= deps.forkServers?.defaultsOf(container) ?? readProcessDefaults(container.runDir))
   const startCli = async (files: ExecFiles, tty: TerminalSize | null): Promise<ExecCli> => {
     try {
       if (tty !== null) return await startExecOnTerminal(terminals, execCommand(container, files), tty)

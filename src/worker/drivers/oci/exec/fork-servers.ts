@@ -39,7 +39,12 @@ type Deps = {
 
 type Server = { readonly process: ForkServerProcess; readonly capabilities: ReadonlySet<string> }
 /** What is known of a container. `server` is null before the first start and after a failure. `base` is set until it is asked for. */
-type Known = { server: Promise<Server | null> | null; notBeforeMs: number; isUnused: boolean; base: ProcessDefaults | null }
+type Known = {
+  server: Promise<Server | null> | null
+  notBeforeMs: number
+  isUnused: boolean
+  base: ProcessDefaults | null
+}
 
 /** How long after a server's start the next one is started at the earliest. A sandbox may kill its server again and again. */
 const RESTART_MS = 10_000

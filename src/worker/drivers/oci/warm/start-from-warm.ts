@@ -14,6 +14,8 @@ import { recordStart, startRun } from '../run/start.ts'
 import { removeWarmSandbox, type WarmSandbox } from './make-warm-sandbox.ts'
 
 type WarmStart = StartAttempt & { readonly record: OciRunRecord; readonly warm: WarmSandbox }
+/** `named` resolves once the sandbox has its host name. */
+type WarmFinish = WarmStart & { readonly image: Image; readonly hostname: string; readonly named: Promise<void> }
 
 /**
  * Starts a run in the warm sandbox that its record names. Applies what the run has of its own: its disk, limits, host name and
@@ -22,12 +24,20 @@ type WarmStart = StartAttempt & { readonly record: OciRunRecord; readonly warm: 
  */
 export async function startFromWarm(context: OciContext, desired: DesiredRun, start: WarmStart): Promise<void> {
   const { record, warm, signal, stopwatch } = start
+  const hostname = desired.spec.runtime.hostname ?? desired.slug
+  const { pid, startTicks } = warm.init
+  // Another process does this during the steps below. It has ended before anything is removed.
+  const named = context.commands.callSystem(['hostname', String(pid), String(startTicks), hostname])
+  named.catch(() => undefined) // it is thrown where the steps end
   const origin = (): Promise<null> => Promise.resolve(null)
-  const image = await stopwatch.measure('image', resolveRunImage(context, desired, { origin, signal }))
-  if (isSameImage(image, warm.image)) {
-    await finishStart(context, desired, { ...start, image })
+  const resolving = stopwatch.measure('image', resolveRunImage(context, desired, { origin, signal }))
+  const [resolved] = await Promise.allSettled([resolving])
+  if (resolved.status === 'fulfilled' && isSameImage(resolved.value, warm.image)) {
+    await finishStart(context, desired, { ...start, image: resolved.value, hostname, named })
     return
   }
+  await Promise.allSettled([named])
+  const image = await resolving
   await removeWarmSandbox(context, warm)
   const { range_first, uid_shift } = await context.users.assign(desired.run_id, { hasVolumes: false })
   const { container_id: _removed, ...rest } = record
@@ -43,20 +53,18 @@ function isSameImage(one: Image, other: Image): boolean {
 async function finishStart(
   context: OciContext,
   desired: DesiredRun,
-  { record, warm, image, signal, stopwatch }: WarmStart & { readonly image: Image },
+  { record, warm, image, hostname, named, signal, stopwatch }: WarmFinish,
 ): Promise<void> {
   const { spec, network_ranges } = desired
   assertScriptNames(spec)
   const paths = rootfsPaths(context.mountDir, warm.id)
-  const hostname = spec.runtime.hostname ?? desired.slug
   const tree = { root: paths.root, owner: warm.ids.uid_shift, isFresh: true }
   const limits = async (): Promise<void> => {
     limitRun(context, { ...desired, container_id: warm.id })
     context.growth.limit(warm.id)
   }
   const files = async (): Promise<void> => {
-    const { pid, startTicks } = warm.init
-    await context.commands.callSystem(['hostname', String(pid), String(startTicks), hostname])
+    await named
     await writeOwnFiles(tree, { spec, hostname, network: await network, isFirstStart: true })
   }
   const network = stopwatch.measure(
