@@ -51,7 +51,7 @@ export async function mountDataFolder({
  * to a copy of the folder in another container, which has mounts of its own and shares the cgroups.
  */
 async function refuseForeignSandboxes(folder: string, id: string): Promise<void> {
-  if (pidsBelow(cgroupFolderOf(cgroupParentOf(ociKey(id)))).length === 0) return
+  if ((await pidsBelow(cgroupFolderOf(cgroupParentOf(ociKey(id))))).length === 0) return
   throw new Error(
     `sandboxes of an installation with the id of ${folder} run on this machine, and not from this folder. If it is a copy that ` +
       'another container uses too, delete the file name-prefix in it, and it gets a new id. Otherwise end these sandboxes first',

@@ -25,8 +25,8 @@ export function isSuccess({ status }: Pick<Answer, 'status'>): boolean {
 
 /**
  * Sends one request, and resolves when the status arrives. Follows no redirect, so only the server at `url` gets the request. Rejects
- * with the signal's reason if the signal aborts. Each start of a sandbox takes three syncs, and `fetch` took 1 ms of processor time
- * for each, with its streams and promises (2026-11).
+ * with the signal's reason if the signal aborts. Each start of a sandbox takes three or four syncs. One takes 0.30 ms of processor time
+ * in this way, and 0.58 with `fetch` (800 in turn, 2 busy cores, 2026-11).
  */
 export function sendRequest(url: URL, request: OutgoingRequest): Promise<Answer> {
   const { method, headers, body, agent, signal, limitMs, statusLimitMs = limitMs } = request

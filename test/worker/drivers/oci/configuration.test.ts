@@ -168,7 +168,7 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')
   assert.equal(cgroups.memoryKills('run'), 1)
   writeFileSync(join(run, 'cgroup.procs'), '12\n13\n')
-  assert.deepEqual(cgroups.pids('run'), [12, 13])
+  assert.deepEqual(await cgroups.pids('run'), [12, 13])
   assert.ok(existsSync(join(mountPoint, 'sandyard/cgroup.subtree_control')))
   rmSync(mountPoint, { recursive: true })
 })

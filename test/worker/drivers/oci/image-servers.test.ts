@@ -46,7 +46,7 @@ async function end(
   const ignore = (): void => undefined
   const warn = (_fields: object, message: string): void => void logged.push(message)
   const log = { debug: ignore, info: ignore, warn, error: ignore, child: () => log }
-  const cgroups = { commandPids: pids }
+  const cgroups = { commandPids: () => Promise.resolve(pids()) }
   const run = { run_id: asId<RunId>('run'), spec: { ...DEFAULT_SPEC_FOR_TESTS, mounts }, started }
   await endImageServers({ cgroups, clock, commands: localCommands, log, mountDir: '/nonexistent' }, run)
   return [logged, nowMs]

@@ -1,8 +1,8 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { rmdir } from 'node:fs/promises'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
-import { readFileSyncOrNull } from '../../../../lib/files.ts'
+import { readFileOrNull, readFileSyncOrNull } from '../../../../lib/files.ts'
 
 /**
  * Writes a cgroup file on this thread. The kernel needs a few microseconds for the write, and a switch to another
@@ -18,8 +18,8 @@ export function writeIfPresent(path: string, value: number | string): void {
 }
 
 /** Reads a cgroup file that contains one number. Undefined if the file is missing. */
-export function readNumber(path: string): number | undefined {
-  const text = readFileSyncOrNull(path)
+export async function readNumber(path: string): Promise<number | undefined> {
+  const text = await readFileOrNull(path)
   return text === null ? undefined : Number(text)
 }
 
@@ -34,17 +34,16 @@ export function readCounter(path: string, name: string): number | null {
 }
 
 /** Lists the host's ids of all processes in a cgroup and beneath it. Empty if the cgroup doesn't exist. */
-export function pidsBelow(dir: string): readonly number[] {
-  const own = readProcesses(dir)
-    .split('\n')
-    .filter((line) => line !== '')
-  return [...own.map(Number), ...foldersIn(dir).flatMap((name) => pidsBelow(join(dir, name)))]
+export async function pidsBelow(dir: string): Promise<readonly number[]> {
+  const own = (await readProcesses(dir)).split('\n').filter((line) => line !== '')
+  const below = await Promise.all((await foldersIn(dir)).map((name) => pidsBelow(join(dir, name))))
+  return [...own.map(Number), ...below.flat()]
 }
 
 /** Reads the processes of one cgroup. Those of a threaded one are listed by a cgroup above it, which is not threaded (cgroups(7)). */
-function readProcesses(dir: string): string {
+async function readProcesses(dir: string): Promise<string> {
   try {
-    return readFileSyncOrNull(join(dir, 'cgroup.procs')) ?? ''
+    return (await readFileOrNull(join(dir, 'cgroup.procs'))) ?? ''
   } catch (error) {
     if (hasErrorCode(error, 'EOPNOTSUPP', 'ENOTSUP')) return ''
     throw error
@@ -53,8 +52,8 @@ function readProcesses(dir: string): string {
 
 /** Removes a cgroup with all cgroups beneath it. Succeeds if it doesn't exist, and rejects if it has processes. */
 export async function removeTree(dir: string): Promise<void> {
-  if (!existsSync(dir)) return
-  for (const name of foldersIn(dir)) await removeTree(join(dir, name))
+  if (!existsSync(dir)) return // a run has a cgroup in few of the hierarchies of version 1
+  for (const name of await foldersIn(dir)) await removeTree(join(dir, name))
   try {
     await rmdir(dir)
   } catch (error) {
@@ -63,10 +62,9 @@ export async function removeTree(dir: string): Promise<void> {
 }
 
 /** Lists the names of the cgroups directly beneath a cgroup. Empty if it doesn't exist. */
-export function foldersIn(dir: string): readonly string[] {
-  if (!existsSync(dir)) return [] // an error that nobody uses costs more
+export async function foldersIn(dir: string): Promise<readonly string[]> {
   try {
-    const entries = readdirSync(dir, { withFileTypes: true })
+    const entries = await readdir(dir, { withFileTypes: true })
     return entries.filter((entry) => entry.isDirectory()).map((entry) => entry.name)
   } catch (error) {
     if (hasErrorCode(error, 'ENOENT', 'ENODEV')) return []

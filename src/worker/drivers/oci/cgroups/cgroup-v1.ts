@@ -107,9 +107,10 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
     commandPids: (name) => pidsBelow(join(base('pids'), commandsCgroupOf(name))),
     // The kernel counts a kill in the process's own cgroup only, not in those above it.
     memoryKills: (name) => readCounter(join(base('memory'), name, RUNTIME_CGROUP, 'memory.oom_control'), 'oom_kill'),
-    hasReachedMemoryLimit(name) {
-      const read = (file: string): number | undefined => readNumber(join(base('memory'), name, file))
-      return (read('memory.max_usage_in_bytes') ?? 0) >= (read('memory.limit_in_bytes') ?? Infinity)
+    async hasReachedMemoryLimit(name) {
+      const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
+      const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
+      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },
     async remove(name) {
       await Promise.all(
@@ -122,7 +123,10 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
     async close() {
       await Promise.all(hierarchies.map((controller) => removeTree(base(controller))))
     },
-    list: () => runsOfCgroups(hierarchies.flatMap((controller) => foldersIn(base(controller)))),
+    async list() {
+      const names = await Promise.all(hierarchies.map((controller) => foldersIn(base(controller))))
+      return runsOfCgroups(names.flat())
+    },
     runtimePath: (name) => join('/', parent, name, RUNTIME_CGROUP),
   }
 }

@@ -64,12 +64,12 @@ export async function openV2(parent: string, limits: ParentLimits, mountPoint: s
     pids: (name) => pidsBelow(join(base, name)),
     commandPids: (name) => pidsBelow(join(base, commandsCgroupOf(name))),
     memoryKills: (name) => readCounter(join(base, name, 'memory.events'), 'oom_kill'),
-    hasReachedMemoryLimit: (name) => (readCounter(join(base, name, 'memory.events'), 'max') ?? 0) > 0,
+    hasReachedMemoryLimit: (name) => Promise.resolve((readCounter(join(base, name, 'memory.events'), 'max') ?? 0) > 0),
     async remove(name) {
       await removeTree(join(base, name))
       await removeTree(join(base, commandsCgroupOf(name)))
     },
-    list: () => runsOfCgroups(foldersIn(base)),
+    list: async () => runsOfCgroups(await foldersIn(base)),
     close: () => removeTree(base),
     runtimePath: (name) => join('/', parent, name, RUNTIME_CGROUP),
   }

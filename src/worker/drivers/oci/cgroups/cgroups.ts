@@ -29,20 +29,20 @@ export type Cgroups = {
   /** Limits how fast a run reads and writes the disk with this device number. Requires `hasDiskThrottle`. */
   throttleDisk(name: string, device: number, throttle: DiskThrottle): Promise<void>
   /** Lists the host's ids of all processes in a run's cgroup and beneath it. Empty if the cgroup doesn't exist. */
-  pids(name: string): readonly number[]
+  pids(name: string): Promise<readonly number[]>
   /** Lists the host's ids of the processes that serve a run's commands. */
-  commandPids(name: string): readonly number[]
+  commandPids(name: string): Promise<readonly number[]>
   /**
    * How many processes of a run the kernel killed because memory ran out. Null if no counter exists: with cgroup v1, the
    * runtime's own cgroup has it, which ends with the container.
    */
   memoryKills(name: string): number | null
   /** Whether a run's memory ever reached its limit. The kernel may have freed memory of files then, without a kill. */
-  hasReachedMemoryLimit(name: string): boolean
+  hasReachedMemoryLimit(name: string): Promise<boolean>
   /** Removes both cgroups of a run. Rejects with EBUSY while a process is left in them. Succeeds for an unknown run. */
   remove(name: string): Promise<void>
   /** Lists the names of all runs that have a cgroup. */
-  list(): readonly string[]
+  list(): Promise<readonly string[]>
   /** Removes the parent cgroup, which must be empty. */
   close(): Promise<void>
   /** Returns the `cgroupsPath` of a run's OCI configuration: the path of the runtime's own cgroup. */

@@ -19,7 +19,7 @@ export async function confirmEnd(
   if (phase.phase !== 'ended' || record.outcome !== null) return phase
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (;;) {
-    const pids = cgroups.pids(containerIdOf(record))
+    const pids = await cgroups.pids(containerIdOf(record))
     if (pids.length === 0) return phase
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     if (clock.monotonicMs() >= deadlineMs) {

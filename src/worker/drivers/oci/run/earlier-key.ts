@@ -29,7 +29,7 @@ type EarlierInput = {
  */
 export async function findEarlierKey(input: EarlierInput): Promise<string | null> {
   for (const key of await listEarlierKeys(input)) {
-    if (pidsBelow(cgroupFolderOf(cgroupParentOf(key))).length > 0) return key
+    if ((await pidsBelow(cgroupFolderOf(cgroupParentOf(key)))).length > 0) return key
     await removeLeftovers(key, input)
   }
   return null
@@ -37,11 +37,11 @@ export async function findEarlierKey(input: EarlierInput): Promise<string | null
 
 async function listEarlierKeys({ dir, earlierDir }: EarlierInput): Promise<readonly string[]> {
   const own = createHash('sha256').update(earlierDir).digest('hex').slice(0, 12)
-  const runs = new Set(foldersIn(join(dir, 'runs')))
+  const runs = new Set(await foldersIn(join(dir, 'runs')))
   const found = new Set<string>()
   for (const folder of [RUN_FOLDER, cgroupFolderOf('sandyard')])
-    for (const key of foldersIn(folder).filter((name) => EARLIER_KEY.test(name)))
-      if (key === own || foldersIn(join(folder, key)).some((name) => runs.has(name))) found.add(key)
+    for (const key of (await foldersIn(folder)).filter((name) => EARLIER_KEY.test(name)))
+      if (key === own || (await foldersIn(join(folder, key))).some((name) => runs.has(name))) found.add(key)
   return [...found]
 }
 
@@ -52,6 +52,6 @@ async function removeLeftovers(key: string, deps: EarlierInput): Promise<void> {
     await unmountBelow(mountDir, deps)
     await rmdir(mountDir)
   }
-  for (const hierarchy of ['', ...foldersIn(CGROUP_ROOT)])
+  for (const hierarchy of ['', ...(await foldersIn(CGROUP_ROOT))])
     await removeTree(join(CGROUP_ROOT, hierarchy, cgroupParentOf(key)))
 }

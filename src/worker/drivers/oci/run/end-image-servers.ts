@@ -32,7 +32,7 @@ export async function endImageServers(
     return // the caller unmounts again
   }
   const deadlineMs = context.clock.monotonicMs() + (started === null ? UNUSED_END_TIMEOUT_MS : END_TIMEOUT_MS)
-  while (context.cgroups.commandPids(container).length > 0) {
+  while ((await context.cgroups.commandPids(container)).length > 0) {
     if (context.clock.monotonicMs() > deadlineMs) {
       if (started === null) return
       context.log.warn(

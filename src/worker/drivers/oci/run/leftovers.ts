@@ -35,7 +35,7 @@ export async function endOrphans(context: OciContext): Promise<void> {
  * installation of which this one is a copy: its runtime's state and its processes must not be touched.
  */
 export async function disownRuns(context: OciContext): Promise<void> {
-  const own = new Set(context.cgroups.list())
+  const own = new Set(await context.cgroups.list())
   for (const record of context.records.list()) {
     if (record.started === null || record.is_released || own.has(containerIdOf(record))) continue
     const started = { ...record.started, runtime: context.runtime, shim: null, init: null }
@@ -60,7 +60,7 @@ function namesOf(record: OciRunRecord): readonly RunId[] {
 /** Lists every run and container that has a folder, a cgroup or a mount on this machine. */
 async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise<readonly RunId[]> {
   const mounted = (await readdir(mountDir)).filter((name) => !isShared(name))
-  const names = new Set([...(await records.names()), ...cgroups.list(), ...mounted])
+  const names = new Set([...(await records.names()), ...(await cgroups.list()), ...mounted])
   return [...names].map((name) => asId<RunId>(name))
 }
 
@@ -73,7 +73,7 @@ export async function removeIfUnused({
 }: Pick<OciContext, 'mountDir' | 'cgroups' | 'clock' | 'commands'>): Promise<void> {
   const names = existsSync(mountDir) ? await readdir(mountDir) : []
   const shared = names.filter(isShared)
-  if (names.length > shared.length || cgroups.list().length > 0) return
+  if (names.length > shared.length || (await cgroups.list()).length > 0) return
   await unmountBelow(mountDir, { clock, commands })
   for (const name of shared) await rmdir(join(mountDir, name))
   if (existsSync(mountDir)) await rmdir(mountDir)

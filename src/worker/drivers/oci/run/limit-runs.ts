@@ -45,7 +45,7 @@ export async function openLimitedCgroups(
   if (isThrottled(settings.diskThrottle) && !cgroups.hasDiskThrottle) {
     const name = bytesPerSec === null ? 'SANDYARD_DISK_IOPS' : 'SANDYARD_DISK_MIB_PER_SEC'
     const value = bytesPerSec === null ? iops : bytesPerSec / 1024 / 1024
-    if (cgroups.list().length === 0) await cgroups.close()
+    if ((await cgroups.list()).length === 0) await cgroups.close()
     throw new Error(
       `${name} is ${String(value)}; accepted: no value, because this kernel can't limit the rates of disks`,
     )
@@ -93,7 +93,7 @@ export function limitCommandsOf(
  * before the runs are adopted: a cgroup that was removed meanwhile would be created again.
  */
 export async function limitAdoptedRuns(context: OciContext): Promise<void> {
-  const existing = new Set(context.cgroups.list())
+  const existing = new Set(await context.cgroups.list())
   for (const record of context.records.list()) {
     const container = containerIdOf(record)
     if (record.is_released || !existing.has(container)) continue

@@ -125,9 +125,9 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
       if (cgroups.memoryKills(container) !== null) return isRecent(counted.lastMs)
       // The runtime has removed the cgroup with the counter (cgroup v1). The kernel's log remembers the kills.
       const which = takeVictims(run_id)
-      if (which === null) return cgroups.hasReachedMemoryLimit(container)
+      if (which === null) return await cgroups.hasReachedMemoryLimit(container)
       if (which.length > 0) tell(record, counted.count + which.length, which)
-      return isRecent(counted.lastMs) || (isRecent(lastUnknownMs) && cgroups.hasReachedMemoryLimit(container))
+      return isRecent(counted.lastMs) || (isRecent(lastUnknownMs) && (await cgroups.hasReachedMemoryLimit(container)))
     },
     adopt(record) {
       takeVictims(record.run_id)

@@ -107,7 +107,7 @@ export async function removeCgroups(context: OciContext, run: RunId): Promise<vo
  * Rejects after 10 s more.
  */
 export async function killProcesses(context: OciContext, run: RunId): Promise<void> {
-  const listPids = (): readonly number[] => context.cgroups.pids(run)
+  const listPids = (): Promise<readonly number[]> => context.cgroups.pids(run)
   if ((await killWithin(context, SERVER_PATIENCE_MS, listPids)).length === 0) return
   await killCommands(context, run)
   await killAll(context, listPids)
@@ -118,7 +118,7 @@ export async function killCommands(context: OciContext, run: RunId): Promise<voi
   await killAll(context, () => context.cgroups.commandPids(run))
 }
 
-async function killAll(context: OciContext, listPids: () => readonly number[]): Promise<void> {
+async function killAll(context: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
   const left = await killWithin(context, KILL_TIMEOUT_MS, listPids)
   if (left.length > 0) throw new Error(`processes of a sandbox can't be killed: ${left.join(', ')}`)
 }
@@ -127,11 +127,11 @@ async function killAll(context: OciContext, listPids: () => readonly number[]): 
 async function killWithin(
   { clock }: OciContext,
   limitMs: number,
-  listPids: () => readonly number[],
+  listPids: () => Promise<readonly number[]>,
 ): Promise<readonly number[]> {
   const deadlineMs = clock.monotonicMs() + limitMs
   for (;;) {
-    const pids = listPids()
+    const pids = await listPids()
     if (pids.length === 0 || clock.monotonicMs() > deadlineMs) return pids
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     await clock.sleep(KILL_POLL_MS)

@@ -37,16 +37,16 @@ async function stopContainer(
 ): Promise<void> {
   if (record.spec.init !== null) {
     if (started.init !== null && isAlive(started.init)) sendSignal(started.init.pid, HALT_SIGNAL)
-    await waitFor(context, graceMs, () => context.cgroups.pids(containerIdOf(record)).length === 0)
+    await waitFor(context, graceMs, async () => (await context.cgroups.pids(containerIdOf(record))).length === 0)
     return
   }
   const hasNoWorkload = record.image !== null && workloadCommand(record.spec, record.image) === null
-  const others = (): readonly number[] => {
-    const pids = context.cgroups.pids(containerIdOf(record))
+  const others = async (): Promise<readonly number[]> => {
+    const pids = await context.cgroups.pids(containerIdOf(record))
     return hasNoWorkload ? pids.filter((pid) => pid !== started.init?.pid) : pids
   }
-  for (const pid of others()) sendSignal(pid, 'SIGTERM')
-  await waitFor(context, graceMs, () => others().length === 0)
+  for (const pid of await others()) sendSignal(pid, 'SIGTERM')
+  await waitFor(context, graceMs, async () => (await others()).length === 0)
 }
 
 /** Stops processes through the runtime. Used for gVisor and virtual machines, whose processes the host can't signal. */

@@ -24,6 +24,7 @@ type WarmFinish = WarmStart & { readonly image: Image; readonly hostname: string
  */
 export async function startFromWarm(context: OciContext, desired: DesiredRun, start: WarmStart): Promise<void> {
   const { record, warm, signal, stopwatch } = start
+  assertScriptNames(desired.spec)
   const hostname = desired.spec.runtime.hostname ?? desired.slug
   const { pid, startTicks } = warm.init
   // Another process does this during the steps below. It has ended before anything is removed.
@@ -56,7 +57,6 @@ async function finishStart(
   { record, warm, image, hostname, named, signal, stopwatch }: WarmFinish,
 ): Promise<void> {
   const { spec, network_ranges } = desired
-  assertScriptNames(spec)
   const paths = rootfsPaths(context.mountDir, warm.id)
   const tree = { root: paths.root, owner: warm.ids.uid_shift, isFresh: true }
   const limits = async (): Promise<void> => {
