@@ -74,6 +74,11 @@ const DIAL_LIMIT_MS = 8_000
  * worker's syncs. The client waits 8 s in total.
  */
 const FIRST_DIAL_LIMIT_MS = 4_000
+/**
+ * How long a connection for syncs is kept while no sync uses it. Servers and proxies close such connections after 5 s or more, and a sync on
+ * one that is just being closed fails.
+ */
+const UNUSED_CONNECTION_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
 /** How long the other worker of a snapshot may take to connect. */
 const FETCH_LIMIT_MS = 15_000
@@ -103,8 +108,8 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
 
-  const plainAgent = new PlainAgent({ keepAlive: true })
-  const tlsAgent = new TlsAgent({ keepAlive: true })
+  const kept = { keepAlive: true, timeout: UNUSED_CONNECTION_MS }
+  const [plainAgent, tlsAgent] = [new PlainAgent(kept), new TlsAgent(kept)]
 
   function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Answer> {
     const target = new URL('/worker/v1/sync', url)
