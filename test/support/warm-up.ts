@@ -14,7 +14,7 @@ export async function warmUp(driver: Driver, count: number, spec: Partial<Sandbo
     await driver.remove(desired.run_id)
     await driver.discard(desired.sandbox_id)
   }
-  await waitUntil(() => readyIn(driver) >= count)
+  await waitUntil(() => readyIn(driver) >= count, 60_000) // at a load of 16, one took 15 s (2026-11)
 }
 
 /** How many warm sandboxes a driver has. */

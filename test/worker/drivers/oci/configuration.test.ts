@@ -162,7 +162,7 @@ test('on cgroup v2, the limits are set on the runâ€™s cgroup, above the runtimeâ
   mkdirSync(join(run, 'c'))
   const owned = ['cgroup.procs', 'cgroup.threads', 'cgroup.subtree_control']
   for (const file of [...owned, 'memory.max']) writeFileSync(join(run, 'c', file), '')
-  assert.deepEqual([cgroups.initFlaw, cgroups.createForInit('run', process.getuid?.() ?? 0)], [null, []])
+  assert.deepEqual([cgroups.initFlaw, await cgroups.createForInit('run', process.getuid?.() ?? 0)], [null, []])
   assert.equal(read('c/cgroup.max.descendants'), '1024')
   assert.equal(cgroups.memoryKills('run'), null)
   writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')
