@@ -118,6 +118,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
   await ensureHostForwarding()
 
+  const hardDenyOf = makeHardDenials(addressPool, options.ownRanges)
   const published = makePublishedPorts(options.publish, options.random)
   opened.defer(() => published.closeAll())
   const access = { names, router, redirected, resolvers, published, addressPool }
@@ -139,8 +140,6 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     if (record.network !== null && needsAdoption(record.network))
       await apply(run, parsePolicyText(record.network.policy), { record, given: null })
   }
-
-  const hardDenyOf = makeHardDenials(addressPool, options.ownRanges)
 
   async function newRecord(run: RunId, desired: DesiredNetwork, given: EgressSecrets): Promise<RunNetworkRecord> {
     const { spec } = desired
