@@ -1,6 +1,8 @@
 // Runs test files with Node's test runner, with the project's limits and reporter.
 import { readdirSync, statSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { programOf } from './built-program.mjs'
+import { ensureBuilt } from './ensure-built.mjs'
 import { runToEnd } from './run-to-end.mjs'
 
 /**
@@ -31,13 +33,17 @@ export function runTests(root, options) {
     '--test-reporter=./setup/closing-reporter.mjs',
     '--test-reporter-destination=stdout',
   ]
+  // What tests start is what users start.
+  const program = programOf(root)
+  ensureBuilt(root, [program])
+  const built = program.isBuilt() ? { SANDYARD_TEST_PROGRAM: program.file } : {}
   // Every test file runs in a process of its own. The cache lets these processes share compiled code.
   const cache = { NODE_COMPILE_CACHE: join(root, '.setup', 'compile-cache') }
   const files = paths.flatMap((path) => listFiles(root, path))
-  const [program, ...args] = [...through, node, ...runner, ...flags, ...files]
-  return runToEnd(program, args, {
+  const [file, ...args] = [...through, node, ...runner, ...flags, ...files]
+  return runToEnd(file, args, {
     cwd: root,
-    env: { ...cache, ...env },
+    env: { ...cache, ...built, ...env },
   })
 }
 

@@ -6,10 +6,9 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { describeFolderError } from '../../src/cli/server/data-folder.ts'
 import { runProgram } from '../support/program.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 // What every command does, whatever its subject: versions, help, folders that it must not make, and pipes that close.
-
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 
 let root: string
 before(() => {

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { join } from 'node:path'
 import { test } from 'node:test'
 import { CommanderError, type Command } from 'commander'
 import { settingRows } from '../../src/config.ts'
 import { makeProgram } from '../../src/cli/program.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 /** Parses a command line that must be refused before a command runs. Resolves with the printed message. */
 async function refused(line: string): Promise<string> {
@@ -67,8 +67,7 @@ test('every setting with a flag is a flag of some command, and every command and
 })
 
 async function completionScript(shell: 'bash' | 'zsh'): Promise<string> {
-  const program = join(import.meta.dirname, '../../src/cli.ts')
-  const { status, stdout, stderr } = spawnSync(process.execPath, [program, 'completion', shell], { encoding: 'utf8' })
+  const { status, stdout, stderr } = spawnSync(process.execPath, [PROGRAM, 'completion', shell], { encoding: 'utf8' })
   assert.equal(status, 0, stderr)
   for (const path of (await allCommands()).keys()) assert.ok(stdout.includes(`'sandyard ${path}'`), path)
   return stdout

@@ -13,6 +13,7 @@ import { makeProgram, runProgram } from '../support/program.ts'
 import { whyNoServer } from '../support/server.ts'
 import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 import { waitUntil } from '../support/wait.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 // How a server starts on a port in use, and how one whose driver can't open ends. Something that stays open keeps the process alive, and its networks with it.
 
@@ -43,9 +44,8 @@ test('a server that npx started ends with the shell to which npx sends its signa
   const root = mkdtempSync(join(tmpdir(), 'sandyard-npx-'))
   chmodSync(root, 0o711)
   const env = { ...process.env, npm_command: 'exec', SANDYARD_DATA_DIR: join(root, 'data'), SANDYARD_PORT: '0' }
-  const program = join(import.meta.dirname, '../../src/cli.ts')
   // As npx does it: the shell waits for the program, and doesn't replace itself by it.
-  const shell = spawn('sh', ['-c', '"$0" "$1" serve; exit', process.execPath, program], { env })
+  const shell = spawn('sh', ['-c', '"$0" "$1" serve; exit', process.execPath, PROGRAM], { env })
   let said = ''
   for (const stream of [shell.stdout, shell.stderr])
     stream.setEncoding('utf8').on('data', (text: string) => {

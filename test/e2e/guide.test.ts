@@ -7,6 +7,7 @@ import { tryCommand } from '../../src/lib/run-command.ts'
 import { blocksOf, commandsOf, matchesOutput, readDocument, ROOT, type Shown } from '../support/documents.ts'
 import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 // Runs the commands of the README and the guide, page after page, against one server. Their output must match the pages.
 //
@@ -51,10 +52,10 @@ function stepsOf(page: string): readonly Step[] {
 
 /** The shell script of a page. As the guide says, it calls `msb` and `sandyard` of this tree through `npx`. */
 function scriptOf(steps: readonly Step[]): string {
-  const program = (name: string, path: string): string => `${name}() { node ${join(ROOT, path)} "$@"; }`
+  const program = (name: string, path: string): string => `${name}() { node ${path} "$@"; }`
   return [
-    program('msb', 'node_modules/.bin/msb'),
-    program('sandyard', 'src/cli.ts'),
+    program('msb', join(ROOT, 'node_modules/.bin/msb')),
+    program('sandyard', PROGRAM),
     'npx() { "$@"; }',
     ...steps.map((step) =>
       'file' in step

@@ -14,6 +14,7 @@ import { DEMO_IMAGE } from '../support/sdk.ts'
 import { whyNoServer } from '../support/server.ts'
 import { TEST_REGISTRIES } from '../support/outbound-http.ts'
 import { waitUntil } from '../support/wait.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 // A data folder at a difficult path, which moves: while nothing runs, while sandboxes run, and as a copy beside the original.
 // The tests build on each other.
@@ -23,7 +24,6 @@ const KEY = 'test-key-of-the-first-organization'
 const ODD_NAME = `it's "a", data: folder\\ with ünïcode=${'x'.repeat(120)}`
 /** A user of the host who is not the one that runs PostgreSQL. */
 const OTHER_USER = 54_321
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 /** A container has mounts of its own, and may share the cgroups. */
 const IN_CONTAINER = 'umount -l "$POINT" && exec "$0" "$1" up'
 

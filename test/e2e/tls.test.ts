@@ -17,11 +17,11 @@ import { whyNoProxy } from '../support/proxies.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { whyNoServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
+import { PROGRAM } from '../support/program-file.ts'
 
 const KEY = 'test-key-of-the-first-organization'
 const READY = /ready on (https?:\S+)/
 const LIMIT_MS = 30_000
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 
 let root: string
 before(() => {

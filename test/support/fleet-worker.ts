@@ -70,7 +70,7 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
   }
   const start = async (more: Readonly<Record<string, string>> = {}): Promise<void> => {
     const from = said.length
-    const started = spawnProgram(['worker'], { ...settings, ...more }, { netns: name })
+    const started = spawnProgram(['worker'], { ...settings, ...more }, name)
     child = started
     for (const stream of [started.stdout, started.stderr]) {
       stream?.setEncoding('utf8').on('data', (text: string) => {

@@ -21,13 +21,12 @@ export type ProgramProcess = {
   thaw(): void
 }
 
-/** Runs the program, or another one, to its end. Resolves with its exit code, and its standard output and error together. */
+/** Runs the program to its end. Resolves with its exit code, and its standard output and error together. */
 export async function runProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,
-  program?: readonly string[],
 ): Promise<{ readonly code: number | null; readonly output: string }> {
-  const child = spawnProgram(args, settings, program === undefined ? {} : { program })
+  const child = spawnProgram(args, settings)
   child.stdin?.end()
   let output = ''
   for (const stream of [child.stdout, child.stderr]) {

@@ -9,6 +9,7 @@ import { findLeftovers } from './leftovers.ts'
 import { makeTestDatabase, onServer } from './postgres.ts'
 import { makeProgram, type ProgramProcess } from './program.ts'
 import type { RealServer } from './server.ts'
+import { PROGRAM } from './program-file.ts'
 
 /** A server process on a fixed port. Its URL stays the same when it restarts. */
 export type ReplicaProcess = ProgramProcess & Pick<RealServer, 'url' | 'key' | 'clientEnv'>
@@ -27,7 +28,6 @@ export type ReplicaWorld = {
 }
 
 const COMMAND_LIMIT_MS = 60_000
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 
 /** Starts `count` server processes, each with settings of its own, and a worker with real sandboxes. Always close it. */
 export async function startReplicaWorld(

@@ -1,8 +1,7 @@
 import { execFile } from 'node:child_process'
-import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { PROGRAM } from './program-file.ts'
 
-const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 const LIMIT_MS = 120_000
 
 /** Creates an organization on a running server with the `sandyard` program. Resolves with a key of the organization. */

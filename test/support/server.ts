@@ -7,12 +7,11 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { findLeftovers } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
 import { TEST_REGISTRIES } from './outbound-http.ts'
+import { PROGRAM, PROGRAM_ENV } from './program-file.ts'
 import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 
-/** The program of the sources, as arguments of Node. */
-const PROGRAM: readonly string[] = [join(import.meta.dirname, '../../src/cli.ts')]
 /**
  * The time limit of a start. A first start creates the database cluster and the demo image. Measured: 3 s (2026-11),
  * longer on a busy machine.
@@ -54,11 +53,8 @@ export function whyNoServer(): string | false {
   return whyNoOci() ?? (lacksFilter ? 'nft is not installed' : false)
 }
 
-/** Starts a server with these settings and waits until it is ready. Always close it. `program` is another one than that of the sources. */
-export async function startServer(
-  env: Readonly<Record<string, string>> = {},
-  program: readonly string[] = PROGRAM,
-): Promise<RealServer> {
+/** Starts a server with these settings and waits until it is ready. Always close it. */
+export async function startServer(env: Readonly<Record<string, string>> = {}): Promise<RealServer> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-e2e-'))
   chmodSync(root, 0o711) // the unprivileged users to which sandboxes' users are mapped must be able to pass through
   const dataDir = env['SANDYARD_DATA_DIR'] ?? join(root, 'data')
@@ -82,7 +78,7 @@ export async function startServer(
   async function start(more: Readonly<Record<string, string>> = {}): Promise<void> {
     const port = url === '' ? '0' : new URL(url).port
     const from = said.length
-    const started = spawnProgram(['up'], { SANDYARD_PORT: port, ...settings, ...more }, { program })
+    const started = spawnProgram(['up'], { SANDYARD_PORT: port, ...settings, ...more })
     child = started
     for (const stream of [started.stdout, started.stderr]) {
       stream?.setEncoding('utf8').on('data', (text: string) => {
@@ -156,19 +152,19 @@ export async function startServer(
 export function spawnProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,
-  { netns = null, program = PROGRAM }: { readonly netns?: string | null; readonly program?: readonly string[] } = {},
+  netns: string | null = null,
 ): ChildProcess {
   const [file = '', ...words] = [
     // `nsenter` replaces itself by the program, so the child's process id is that of the program.
     ...(netns === null ? [] : ['nsenter', `--net=/run/netns/${netns}`]),
     process.execPath,
-    ...program,
+    PROGRAM,
     ...args,
   ]
   const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_)/.test(name))
   const child = spawn(file, words, {
     stdio: ['pipe', 'pipe', 'pipe'],
-    env: { ...Object.fromEntries(own), ...LITTLE_SPACE, ...settings },
+    env: { ...Object.fromEntries(own), ...PROGRAM_ENV, ...LITTLE_SPACE, ...settings },
   })
   // The kernel closes the pipe when this process ends, even by SIGKILL. `cat` then ends, and the program gets SIGTERM.
   const watchdog = spawn('sh', ['-c', 'cat > /dev/null; kill -TERM "$0"', String(child.pid)], {

@@ -13,6 +13,7 @@ import { onServer } from '../postgres.ts'
 import { makeProgram, type ProgramProcess } from '../program.ts'
 import { whyNoServer } from '../server.ts'
 import { waitUntil } from '../wait.ts'
+import { PROGRAM } from '../program-file.ts'
 
 /** Several server and worker processes on a PostgreSQL that syncs to disk. */
 export type SoakCluster = {
@@ -154,8 +155,7 @@ function asSuperuser(database: { readonly connectionString: string; readonly adm
 }
 
 async function makeToken(env: Readonly<Record<string, string>>): Promise<string> {
-  const program = join(import.meta.dirname, '../../../src/cli.ts')
-  const { stdout } = await runCommand(process.execPath, [program, 'worker', 'token', '--json'], {
+  const { stdout } = await runCommand(process.execPath, [PROGRAM, 'worker', 'token', '--json'], {
     timeoutMs: 60_000,
     env: { ...process.env, ...env },
   })
