@@ -88,12 +88,17 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
         sent.push(one)
         return one
       }
+      const seeOnly = (one: OrgId): void => {
+        scope = one
+        sent.push(command(`SET sandyard.org = '${one}'`))
+      }
       try {
-        const [, result] = await Promise.all([begun, work({ ...queryable, send })])
+        const [, result] = await Promise.all([begun, work({ ...queryable, send, seeOnly })])
         await Promise.all(sent)
         return result
       } catch (error) {
         await command('ROLLBACK TO SAVEPOINT step')
+        scope = setting // as it was before the savepoint
         throw error
       }
     },

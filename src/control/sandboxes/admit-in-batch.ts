@@ -101,8 +101,8 @@ type Inserted = {
 }
 
 /**
- * Inserts the admissions for which no quota must be counted. Those with a suggested worker are placed in the same transaction, which
- * needs all organizations' runs: it names the organization of its rows in every insert.
+ * Inserts the admissions for which no quota must be counted. Those with a suggested worker are placed in the same transaction. It sees
+ * the runs of all organizations while it reserves capacity, and then only its own rows.
  */
 async function insertUncounted(
   deps: AdmitDeps & { readonly admissionPlacer: AdmissionPlacer },
@@ -115,6 +115,7 @@ async function insertUncounted(
       const { placed, answer } = await deps.db.transaction('system', async (tx) => {
         const found = await placeAdmissions(deps, tx, suggestions)
         const rows = batch.map((one) => found.get(one)?.admission ?? one)
+        tx.seeOnly(org)
         const statement = admissions.insertMany(org, rows, { isQuotaChecked: false })
         return { placed: found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
       })

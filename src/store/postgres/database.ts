@@ -177,11 +177,14 @@ async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Prom
     sent.push(one)
     return one
   }
+  const seeOnly = (org: OrgId): void => {
+    void send({ name: 'database.seeOnly', text: `SELECT set_config('sandyard.org', $1, true)`, values: [org] })
+  }
   begun.catch(() => undefined) // reported below
   let result: T
   let ending: Promise<string>
   try {
-    result = await fn({ query: run, send })
+    result = await fn({ query: run, send, seeOnly })
     await begun
     ending = session.command('commit')
   } catch (error) {

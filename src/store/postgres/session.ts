@@ -1,5 +1,6 @@
 import { setTimeout as setTimer, clearTimeout as clearTimer } from 'node:timers'
 import type { ClientBase, QueryResultRow } from 'pg'
+import type { OrgId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ConnectionPool } from './connection-pool.ts'
 import { DatabaseUnavailable, endsConnection, isServerAnswer, isStalePlan } from './database-errors.ts'
@@ -34,6 +35,8 @@ export interface Transaction extends Queryable {
    * the transaction has ended. If the statement fails, the transaction is rolled back and rejects with its error.
    */
   send<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
+  /** Lets the rest of a transaction of the system see one organization only. It costs no round trip. */
+  seeOnly(org: OrgId): void
 }
 
 /** Options that apply to every connection of the pools. */

@@ -54,6 +54,22 @@ describe('the database', () => {
     await assert.rejects(write, { code: '42501' })
   })
 
+  test('a transaction of the system that sees only one organization can’t write rows of another one, and the next one sees all', async () => {
+    await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'a'), ($2, 'b')`, values: [ALPHA, BETA] }))
+    const write = db.transaction('system', async (tx) => {
+      tx.seeOnly(ALPHA)
+      tx.send({ text: `insert into notes values ($1, 'mine?')`, values: [BETA] })
+    })
+    await assert.rejects(write, { code: '42501' })
+    const counted = await db.transaction('system', async (tx) => {
+      const all = await tx.query({ text: 'select from notes' })
+      tx.seeOnly(ALPHA)
+      return [all.rowCount, (await tx.query({ text: 'select from notes' })).rowCount]
+    })
+    assert.deepEqual(counted, [2, 1])
+    assert.equal((await db.asSystem((q) => q.query({ text: 'select from notes' }))).rowCount, 2)
+  })
+
   test('only an organization’s id can become the setting for row-level security', async () => {
     await assert.rejects(
       db.asOrg(asId<OrgId>('*'), (q) => q.query({ text: 'select 1' })),
