@@ -3,6 +3,8 @@
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureBenchPrograms } from './bench-programs.mjs'
+import { programOf } from './built-program.mjs'
+import { ensureBuilt } from './ensure-built.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { ensurePgbench } from './pgbench.mjs'
 import { runToEnd } from './run-to-end.mjs'
@@ -14,7 +16,11 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 await runMain(async () => {
   ensureNodePackages(root)
   ensureSystemPackages()
+  // What is measured is what users start.
+  const program = programOf(root)
+  ensureBuilt(root, [program])
   const env = {
+    ...(program.isBuilt() ? { SANDYARD_BENCH_PROGRAM: program.file } : {}),
     SANDYARD_PGBENCH: ensurePgbench(join(root, '.setup', 'pgbench')) ?? '',
     ...ensureBenchPrograms(join(root, '.setup', 'bench-programs')),
   }

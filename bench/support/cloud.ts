@@ -41,9 +41,13 @@ const UNLIMITED = {
 /** Its usual port may be taken by another server of this machine. The benchmark of SSH names a port. */
 const NO_SSH = { SANDYARD_SSH_PORT: 'off' }
 
-/** The sources of this clone, without a set-up. */
-const FROM_SOURCES: CloudProgram = {
-  command: [process.execPath, join(import.meta.dirname, '../../src/cli.ts'), 'up'],
+/** The program that `npm run bench` has built, or that of the sources, without a set-up. */
+const PROGRAM: CloudProgram = {
+  command: [
+    process.execPath,
+    process.env['SANDYARD_BENCH_PROGRAM'] ?? join(import.meta.dirname, '../../src/cli.ts'),
+    'up',
+  ],
   cwd: process.cwd(),
 }
 
@@ -53,7 +57,7 @@ const FROM_SOURCES: CloudProgram = {
  */
 export async function startCloud(
   env: Readonly<Record<string, string>>,
-  { command: [file = '', ...args], cwd }: CloudProgram = FROM_SOURCES,
+  { command: [file = '', ...args], cwd }: CloudProgram = PROGRAM,
 ): Promise<Cloud> {
   // Don't use /root: the database's user can't enter it.
   const dataDir = await mkdtemp('/tmp/sandyard-bench-')
