@@ -58,7 +58,7 @@ describe('the database', () => {
     await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'a'), ($2, 'b')`, values: [ALPHA, BETA] }))
     const write = db.transaction('system', async (tx) => {
       tx.seeOnly(ALPHA)
-      tx.send({ text: `insert into notes values ($1, 'mine?')`, values: [BETA] })
+      void tx.send({ text: `insert into notes values ($1, 'mine?')`, values: [BETA] })
     })
     await assert.rejects(write, { code: '42501' })
     const counted = await db.transaction('system', async (tx) => {
