@@ -166,10 +166,16 @@ async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Prom
     hasBegun = true
   })
   const sent: Promise<unknown>[] = [begun]
+  const failures: unknown[] = []
+  const query = <Row extends QueryResultRow>(statement: Statement): Promise<QueryResult<Row>> => {
+    const one = session.query<Row>(statement)
+    one.catch((error: unknown) => failures.push(error))
+    return one
+  }
   const run = <Row extends QueryResultRow>(statement: Statement): Promise<QueryResult<Row>> => {
-    if (hasBegun || (mayPass && statement.isRead === true)) return session.query<Row>(statement)
+    if (hasBegun || (mayPass && statement.isRead === true)) return query<Row>(statement)
     mayPass = false
-    return begun.then(() => session.query<Row>(statement))
+    return begun.then(() => query<Row>(statement))
   }
   const send = <Row extends QueryResultRow>(statement: Statement): Promise<QueryResult<Row>> => {
     const one = run<Row>(statement)
@@ -188,11 +194,10 @@ async function runTransaction<T>(session: Session, fn: (tx: Transaction) => Prom
     await begun
     ending = session.command('commit')
   } catch (error) {
-    const settled = await Promise.allSettled(sent)
+    await Promise.allSettled(sent)
     await rollBack(session, log)
-    // A statement behind a failed one fails because of that one. The first failure is the reason.
-    const first = isAfterFailure(error) ? settled.find(({ status }) => status === 'rejected') : undefined
-    throw first?.status === 'rejected' ? first.reason : error
+    // A statement behind a failed one fails because of that one. The first failure is the reason, also if `fn` rejects with the other.
+    throw isAfterFailure(error) ? (failures[0] ?? error) : error
   }
   const [ended, ...others] = await Promise.allSettled([ending, ...sent])
   for (const one of [...others, ended]) if (one.status === 'rejected') throw one.reason

@@ -129,6 +129,11 @@ describe('the database', () => {
       await tx.query(insert('four')) // fails only because of the one before it
     })
     await assert.rejects(behind, /division by zero/)
+    const slower = db.transaction(ALPHA, async (tx) => {
+      const first = async (): Promise<unknown> => await (async () => await tx.query({ text: 'select 1 / 0' }))()
+      await Promise.all([first(), tx.query(insert('four'))]) // the second rejection arrives first
+    })
+    await assert.rejects(slower, /division by zero/)
     const refusing = db.transaction(ALPHA, async (tx) => {
       void tx.send(insert('four'))
       await Promise.reject(new Error('refused'))
