@@ -155,6 +155,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       }
       placedMs = (await waitForRecovery(third, LOOPS_LIMIT_MS)).runningMs
       await assertExec(third)
+      await waitUntil(async () => (await world.leader()) === third, LOOPS_LIMIT_MS) // a create needs no leader
       after = await epoch()
       assert.equal(await world.leader(), third)
       await systemClock.sleep(Math.max(0, stoppedAtMs + STOPPED_MS - systemClock.monotonicMs()))

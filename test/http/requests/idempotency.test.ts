@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { OrgQueueFull } from '../../../src/domain/requests/org-queue-full.ts'
-import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
+import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
@@ -13,7 +12,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
 import { makePruneIdempotencyKeysLoop } from '../../../src/loops/prune.ts'
-import type { Database, Statement } from '../../../src/store/postgres/database.ts'
+import type { Database } from '../../../src/store/postgres/database.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import type { Operation } from '../../../src/contract/operation.ts'
 import {
@@ -151,14 +150,10 @@ test('a create that was refused by the organization’s queue after it was done 
   let isCrowded = false
   const db: Database = {
     ...deps.db,
-    asOrg: (org, fn) => {
-      if (!isCrowded) return deps.db.asOrg(org, fn)
-      isCrowded = false
-      return Promise.reject(new OrgQueueFull())
-    },
-    commitStatement: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
-      const answer = await deps.db.commitStatement<Row>(scope, statement)
-      isCrowded = statement.name?.startsWith('admissions.') === true
+    asOrg: (org, fn) => (isCrowded ? Promise.reject(new OrgQueueFull()) : deps.db.asOrg(org, fn)),
+    transaction: async (scope, fn) => {
+      const answer = await deps.db.transaction(scope, fn)
+      isCrowded ||= scope === 'system' // the sandbox is created, and its run has a worker
       return answer
     },
   }
@@ -169,7 +164,7 @@ test('a create that was refused by the organization’s queue after it was done 
   const idempotencyKey = newKey()
   const asking = {
     body: { image: 'registry.example/box:1' },
-    query: { start: 'true', wait_for: 'running', wait_timeout: '5' },
+    query: { start: 'true', wait_for: 'running', wait_timeout: '1' },
   }
   const refused = await ask('create_sandbox', asking, idempotencyKey, { url })
   assert.deepEqual([refused.status, await count('sandboxes')], [429, before + 1])
