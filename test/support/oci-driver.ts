@@ -46,6 +46,8 @@ import { makePlainVolumes } from './plain-volumes.ts'
 import { buildRootFolder } from './root-folder.ts'
 
 const UID_SHIFT = 200_000
+/** How often `leftovers` looks again, every 100 ms, whether the kernel has freed a loop device. */
+const FREED_LOOKS = 100
 /** The default of SANDYARD_UID_RANGE. */
 const UID_RANGE = { first: 1_879_048_192, last: 2_147_352_575 }
 
@@ -234,10 +236,18 @@ export async function makeOciFixture(
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
         : []
-      const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
-        .split('\n')
-        .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX))
       const warm = warmIds()
+      const loopsNow = async () =>
+        (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
+          .split('\n')
+          .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX))
+          .filter((line) => !warm.some((id) => line.includes(id)))
+      let loops = await loopsNow()
+      // A container that another test starts has copies of all mounts for a moment, and they keep a disk's loop device.
+      for (let looks = 0; loops.length > 0 && looks < FREED_LOOKS; looks++) {
+        await systemClock.sleep(100)
+        loops = await loopsNow()
+      }
       return [...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))].filter(
         (left) => !warm.some((id) => left.includes(id)),
       )
