@@ -1,4 +1,5 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../src/lib/error-code.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
@@ -35,13 +36,14 @@ function linesOf(text: string): readonly string[] {
  * cgroups, network devices, routes, objects of the packet filter, and files. Requires `isOnOwnMachine`, because the counts of
  * a whole machine change with everything else that runs there.
  */
-export async function countHost({ folder, cgroup, foreignMounts }: Scope): Promise<HostCounts> {
+export async function countHost(scope: Scope): Promise<HostCounts> {
+  const { folder, cgroup } = scope
   const counts = new Map<string, number>()
   const add = (kind: string, count = 1): void => {
     if (count > 0) counts.set(kind, (counts.get(kind) ?? 0) + count)
   }
   for (const [kind, count] of await networkObjects()) add(kind, count)
-  countProcesses(add, foreignMounts)
+  countProcesses(add, scope)
   for (const name of namesIn('/sys/block').filter((block) => block.startsWith('loop')))
     if (readOrEmpty(`/sys/block/${name}/loop/backing_file`).startsWith(folder)) add('loop devices')
   for (const path of cgroupsNaming(cgroup)) {
@@ -56,7 +58,7 @@ export async function countHost({ folder, cgroup, foreignMounts }: Scope): Promi
 
 type Add = (kind: string, count?: number) => void
 
-function countProcesses(add: Add, foreignMounts: ReadonlySet<string>): void {
+function countProcesses(add: Add, scope: Scope): void {
   const namespaces = new Set<string>()
   const mountsOf = new Map<string, string>()
   for (const pid of namesIn('/proc').filter((name) => /^\d+$/.test(name))) {
@@ -74,20 +76,21 @@ function countProcesses(add: Add, foreignMounts: ReadonlySet<string>): void {
   }
   for (const name of namesIn('/run/netns')) namespaces.add(`net:[${String(statSync(join('/run/netns', name)).ino)}]`)
   for (const namespace of namespaces) if (namespace !== '') add(`namespaces of ${namespace.replace(/:.*/, '')}`)
-  const networks = new Set(namesIn('/run/netns').map((name) => join('/run/netns', name)))
   for (const mountinfo of mountsOf.values())
     for (const line of linesOf(mountinfo))
-      if (!foreignMounts.has(mountKey(line)) && !isCovered(line, networks))
+      if (!scope.foreignMounts.has(mountKey(line)) && !isForeign(line, scope))
         add(`mounts of ${/ - (\S+)/.exec(line)?.[1] ?? 'nothing'}`)
 }
 
 /**
- * Whether a mount is that of a named network which other tests made on the machine meanwhile. It comes into this mount namespace, but
- * below this test's own `/run/netns`, which has all networks of the counted system.
+ * Whether a mount is one that other tests made on the machine meanwhile. Where they share mounts, such a mount comes into this mount
+ * namespace too. Those of networks come below this test's own `/run/netns`, which has all networks of the counted system.
  */
-function isCovered(line: string, networks: ReadonlySet<string>): boolean {
+function isForeign(line: string, { folder, cgroup }: Scope): boolean {
   const point = line.split(' ')[4] ?? ''
-  return point.startsWith('/run/netns/') && !networks.has(point)
+  if (point.startsWith('/run/netns/')) return !existsSync(point)
+  if (point.startsWith('/run/sandyard/')) return !point.includes(cgroup)
+  return point.startsWith(join(tmpdir(), 'sandyard-')) && !point.startsWith(folder)
 }
 
 /** Counts the devices, routes and packet filters of this network namespace and all named ones. */
