@@ -271,7 +271,7 @@ function toSandbox(sandbox: NewSandbox): Sandbox {
     started_at: null,
     status_reason,
     stopped_at: null,
-    run_id: sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id),
+    run_id: sandbox.run_id,
     isolation: null,
     spec_json: sandbox.projection_json,
   }

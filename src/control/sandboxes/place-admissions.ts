@@ -5,7 +5,6 @@
 import type { WorkerId } from '../../domain/ids.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import { RESTART_LABEL } from '../../domain/sandboxes/restart.ts'
-import { asId, type RunId } from '../../domain/ids.ts'
 import { isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import type { Admission, NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { SandboxStateRow } from '../../store/sandboxes/sandbox-state-rows.ts'
@@ -64,7 +63,7 @@ function allocate(snapshot: FleetSnapshot, { sandbox, placeable_image: image }: 
   const { id: sandbox_id, run_id, org_id, vcpus, memory_mib, disk_size_mib: disk_mib, abilities, created_at } = sandbox
   if (run_id === null) return null
   const request = snapshot.requestOf({
-    run_id: asId<RunId>(run_id),
+    run_id,
     sandbox_id,
     org_id,
     opened_at: created_at.toISOString(),
@@ -113,7 +112,7 @@ function placed(
   { sandbox, events, placeable_image }: Admission,
   { worker, now }: { readonly worker: Suggestion; readonly now: Date },
 ): PlacedAdmission {
-  const run_id = sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id)
+  const { run_id } = sandbox
   const at = now > sandbox.created_at ? now : sandbox.created_at
   const request = { sandbox_id: sandbox.id, run_id, event: 'placed', cause: PLACEMENT_CAUSE, worker } as const
   const step: TransitionStep = { request, row: stateOf(sandbox), status: 'starting', run_id, now, at }
@@ -144,7 +143,7 @@ function stateOf(sandbox: NewSandbox): SandboxStateRow {
     home_worker_id: null,
     max_duration_secs: sandbox.max_duration_secs,
     max_uptime_minutes: null,
-    run_id: sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id),
+    run_id: sandbox.run_id,
     worker_id: null,
     opened_at: sandbox.created_at,
     placed_at: null,

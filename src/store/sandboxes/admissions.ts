@@ -1,5 +1,5 @@
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
-import type { OrgId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Actor } from '../../domain/orgs/caller.ts'
 import { jsons } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
@@ -31,7 +31,7 @@ export type NewSandbox = {
   readonly registry_sealed: Buffer | null
   readonly secrets_sealed: Buffer | null
   readonly tls_key_sealed: Buffer | null
-  readonly run_id: string | null
+  readonly run_id: RunId | null
   /** The worker of the run, if the transaction that creates it also places it. Null or absent: it still needs a worker. */
   readonly placement?: { readonly worker_id: WorkerId; readonly placed_at: Date } | null
   /** The span of the request, as a `traceparent`. Null or absent: it is not traced. */
