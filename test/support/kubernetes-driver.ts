@@ -115,6 +115,7 @@ export type FakeKubernetes = {
   readonly folder: string
   readonly cluster: FakeCluster
   open(options?: Partial<DriverOptions>): Promise<TestDriver>
+  /** Closes the drivers that are still open, and ends the cluster. */
   remove(): Promise<void>
 }
 
@@ -129,18 +130,23 @@ export async function makeFakeKubernetes(): Promise<FakeKubernetes> {
   await mkdir(certificates)
   const toolbox = await makeToolbox(tools, await collectFiles(DEFAULT_OCI_SETTINGS.initBinary))
   const cluster = await startFakeCluster(certificates, makeFakeKubelet(toolbox, join(folder, 'volumes')))
+  const opened: TestDriver[] = []
   return {
     folder,
     cluster,
-    open: (options) =>
-      openKubernetesDriver({
+    async open(options) {
+      const driver = await openKubernetesDriver({
         dir,
         access: cluster.access,
         helperImage: 'localhost/sandyard-helper:1',
         tools: toolbox,
         ...options,
-      }),
+      })
+      opened.push(driver)
+      return driver
+    },
     async remove() {
+      for (const driver of opened) await driver.close()
       await cluster.close()
       await rm(folder, { recursive: true, force: true })
     },

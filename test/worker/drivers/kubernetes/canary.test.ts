@@ -26,23 +26,17 @@ const LIMITS = { ...CANARY_LIMITS, lookMs: 5 }
 /** What a canary waits for in these tests never comes. */
 const SHORT = { ...LIMITS, startMs: 50, changeMs: 50 }
 let fake: FakeKubernetes
-const opened: TestDriver[] = []
 
 before(async () => {
   fake = await makeFakeKubernetes()
 })
-after(async () => {
-  for (const driver of opened) await driver.close()
-  await fake.remove()
-})
+after(() => fake.remove())
 beforeEach(() => {
   Object.assign(fake.cluster.network, makeFakeNetwork())
 })
 
 async function open(name: string, canaryLimits = LIMITS): Promise<TestDriver> {
-  const driver = await fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits })
-  opened.push(driver)
-  return driver
+  return await fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits })
 }
 
 /** The policies of canaries. */

@@ -22,21 +22,15 @@ const NEVER = new AbortController().signal
 const NETWORK = 'sandyard.dev/network'
 const POLICIES = policiesPath('sandboxes')
 let fake: FakeKubernetes
-const opened: TestDriver[] = []
 
 before(async () => {
   fake = await makeFakeKubernetes()
 })
-after(async () => {
-  for (const driver of opened) await driver.close()
-  await fake.remove()
-})
+after(() => fake.remove())
 
 async function open(name: string, options: Parameters<FakeKubernetes['open']>[0] = {}): Promise<TestDriver> {
   const canaryLimits = { ...CANARY_LIMITS, lookMs: 5 }
-  const driver = await fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits, ...options })
-  opened.push(driver)
-  return driver
+  return await fake.open({ dir: join(fake.folder, name), network: 'prove', canaryLimits, ...options })
 }
 
 function runWith(network: Partial<SandboxSpec['network']>, more: Partial<SandboxSpec> = {}): DesiredRun {

@@ -16,20 +16,14 @@ import { POD_SPEC } from '../kubernetes-conformance.ts'
 const NEVER = new AbortController().signal
 const RUN = 'sandyard.dev/run'
 let fake: FakeKubernetes
-const opened: TestDriver[] = []
 
 before(async () => {
   fake = await makeFakeKubernetes()
 })
-after(async () => {
-  for (const driver of opened) await driver.close()
-  await fake.remove()
-})
+after(() => fake.remove())
 
 async function open(name: string): Promise<TestDriver> {
-  const driver = await fake.open({ dir: join(fake.folder, name), warm: 2 })
-  opened.push(driver)
-  return driver
+  return await fake.open({ dir: join(fake.folder, name), warm: 2 })
 }
 
 /** Opens a worker that has a warm Pod, because a sandbox of its shape has run. */
