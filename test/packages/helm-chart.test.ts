@@ -22,6 +22,15 @@ test('the version of the chart is that of the program', () => {
   assert.match(chart, new RegExp(`^appVersion: ${version}$`, 'm'))
 })
 
+test('the chart has no symbolic links, each of which Helm would print', () => {
+  const files = globSync('**', { cwd: CHART, withFileTypes: true })
+  assert.ok(files.some(({ name }) => name === 'driver.yaml'))
+  assertNone(
+    files.filter((file) => file.isSymbolicLink()).map(({ name }) => name),
+    'it is a symbolic link',
+  )
+})
+
 test('every variable that the chart sets is a setting', () => {
   const known = new Set<string>([
     ...Object.values(SETTINGS).map(({ variable }) => variable),
