@@ -1,5 +1,6 @@
 // A real Kubernetes of one node in a machine of its own (machine.mjs), without a way to the internet. kubernetes-services.mjs stands in
 // for kube-proxy and DNS. network-policies.mjs enforces NetworkPolicies while a test asks for it, and nothing does otherwise.
+// shared-folders.mjs provisions volumes that any number of Pods mount.
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { spawnSync } from 'node:child_process'
@@ -16,6 +17,8 @@ const dns = '10.96.0.10'
 const url = `https://${apiService}`
 const services = fileURLToPath(new URL('kubernetes-services.mjs', import.meta.url))
 const policies = fileURLToPath(new URL('network-policies.mjs', import.meta.url))
+const sharedFolders = fileURLToPath(new URL('shared-folders.mjs', import.meta.url))
+const sharedProvisioner = 'sandyard.test/shared-folders'
 const partLimitMs = 120_000
 
 /**
@@ -33,6 +36,7 @@ export async function startKubernetes(programs, { images = [] } = {}) {
     startNode(machine, folders)
     machine.part('services', `exec ${process.execPath} ${services} ${machine.folder}/kubeconfig ${dns}`)
     machine.part('policies', `exec ${process.execPath} ${policies} ${machine.folder} ${subnet}.0/24 ${node}`)
+    machine.part('shared-folders', `exec ${process.execPath} ${sharedFolders} ${machine.folder} ${sharedProvisioner}`)
     const ctr = join(machine.folder, 'tools/ctr')
     await waitFor(machine, 'containerd', partLimitMs, () => spawnSync(ctr, ['version']).status === 0)
     startKubelet(machine, folders)
@@ -57,7 +61,7 @@ export function environmentOf(folder) {
   }
 }
 
-/** A second runtime class with the same runtime, and a class of volumes that are folders of the node. */
+/** A second runtime class with the same runtime, and classes of volumes: of folders of the node, and of folders that all Pods share. */
 const classes = [
   { apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'other' }, handler: 'other' },
   {
@@ -65,6 +69,12 @@ const classes = [
     kind: 'StorageClass',
     metadata: { name: 'folders', annotations: { 'storageclass.kubernetes.io/is-default-class': 'true' } },
     provisioner: 'kubernetes.io/host-path',
+  },
+  {
+    apiVersion: 'storage.k8s.io/v1',
+    kind: 'StorageClass',
+    metadata: { name: 'shared' },
+    provisioner: sharedProvisioner,
   },
 ]
 

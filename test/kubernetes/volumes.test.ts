@@ -1,18 +1,13 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
-import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
-import { asId, type OrgId, type RunId, type VolumeId } from '../../src/domain/ids.ts'
-import type { NamedMount } from '../../src/domain/spec/spec.ts'
+import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { makeDesiredRun } from '../support/desired-run.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeNodeVolume, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
-import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
+import { MOUNT_OPTIONS, runScript, runWithVolume, VOLUME, VOLUME_KEY } from '../support/volume-runs.ts'
 import { contentFrom, textOf } from '../worker/volumes/volume-folder.ts'
-import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 
 // Volumes as claims of a real cluster. These tests bring a folder of the node whose group the kubelet
 // sets, as it does with the volumes of most drivers.
@@ -20,10 +15,7 @@ import { POD_SPEC } from '../worker/drivers/kubernetes-conformance.ts'
 const skip = whyNoKubernetes()
 const LIMIT = { skip, timeout: 90_000 }
 const NEVER = new AbortController().signal
-const OPTIONS = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const CLASS = 'local'
-const KEY = { org_id: asId<OrgId>('org'), volume_id: asId<VolumeId>('data') }
-const VOLUME = { ...KEY, kind: 'managed', name: 'data', capacity_bytes: null, org_capacity_bytes: null } as const
 let namespace: RealNamespace
 let driver: TestDriver
 
@@ -56,34 +48,13 @@ function open(): Promise<TestDriver> {
   })
 }
 
-function runWith(more: Partial<NamedMount> = {}, user: string | null = null): DesiredRun {
-  const mount: NamedMount = {
-    type: 'named',
-    name: 'data',
-    guest: '/data',
-    options: OPTIONS,
-    stat_virtualization: 'strict',
-    host_permissions: 'private',
-    ...more,
-  }
-  const runtime = { ...DEFAULT_SPEC_FOR_TESTS.runtime, user }
-  return { ...makeDesiredRun({ ...POD_SPEC, runtime, mounts: [mount] }), volumes: [VOLUME] }
-}
-
-async function run(id: RunId, script: string): Promise<string> {
-  const guest = await driver.guestOf(id)
-  const plain = { env: [], cwd: null, user: null, tty: null, rlimits: [] }
-  const process = await guest.exec({ cmd: 'sh', args: ['-c', script], ...plain })
-  process.stdin.end()
-  const [out] = await Promise.all([text(process.stdout), process.exited])
-  return out
-}
+const run = (id: RunId, script: string): Promise<string> => runScript(driver, id, script)
 
 test('files of a volume outlive their sandbox and the worker, and are shared by sandboxes', LIMIT, async () => {
-  const first = runWith()
+  const first = runWithVolume()
   await driver.start(first, NEVER)
   assert.equal(await run(first.run_id, 'echo kept >/data/file && cat /data/file'), 'kept\n')
-  const second = runWith({ options: { ...OPTIONS, readonly: true } }, '4321')
+  const second = runWithVolume({ options: { ...MOUNT_OPTIONS, readonly: true } }, '4321')
   await driver.start(second, NEVER)
   assert.equal(await run(second.run_id, 'cat /data/file; id -u'), 'kept\n4321\n')
   assert.equal(await run(second.run_id, 'touch /data/x 2>/dev/null || echo refused'), 'refused\n')
@@ -92,7 +63,7 @@ test('files of a volume outlive their sandbox and the worker, and are shared by 
   driver = await open()
   assert.equal(await run(second.run_id, 'cat /data/file'), 'kept\n')
   await driver.remove(second.run_id)
-  const third = runWith()
+  const third = runWithVolume()
   await driver.start(third, NEVER)
   assert.equal(await run(third.run_id, 'cat /data/file'), 'kept\n')
   await driver.remove(third.run_id)
@@ -113,7 +84,7 @@ test(
     const rest: number[] = []
     for (let index = 0; index < 10; index += 1) rest.push(await take(() => files.stat('/seed/one')))
     t.diagnostic(`the first request took ${String(first)} ms, the next ones ${rest.join(', ')}`)
-    const one = runWith({}, '4321')
+    const one = runWithVolume({}, '4321')
     await driver.start(one, NEVER)
     const script =
       'cat /data/seed/one; echo 2 >/data/two; umask 77; echo 3 >/data/own; ln -s /proc/self/environ /data/out'
@@ -144,15 +115,15 @@ test(
 test('a volume is deleted with its claim, and not while a Pod mounts it', LIMIT, async () => {
   assert.ok(driver.volumes)
   const { volumes } = driver
-  assert.deepEqual(await volumes.measure(), [{ ...KEY, used_bytes: 2 * 1024 ** 3 }])
+  assert.deepEqual(await volumes.measure(), [{ ...VOLUME_KEY, used_bytes: 2 * 1024 ** 3 }])
   const claim = ['-n', 'volumes', 'pvc/sandyard-volume-data'] as const
   assert.match(await kubectl('get', ...claim, '-o', 'jsonpath={.status.accessModes}'), /ReadWriteOnce/)
-  const other = runWith()
+  const other = runWithVolume()
   await driver.start(other, NEVER)
-  await assert.rejects(volumes.remove(KEY), /mounted by the Pod/)
+  await assert.rejects(volumes.remove(VOLUME_KEY), /mounted by the Pod/)
   assert.equal(await kubectl('get', ...claim, '-o', 'jsonpath={.metadata.deletionTimestamp}'), '')
   await driver.remove(other.run_id)
-  await volumes.remove(KEY)
+  await volumes.remove(VOLUME_KEY)
   await assert.rejects(kubectl('get', ...claim), /NotFound/)
   assert.deepEqual(await volumes.measure(), [])
 })

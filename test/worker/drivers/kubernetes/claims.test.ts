@@ -228,7 +228,10 @@ test('the ability and the storage are offered only if the cluster has the class 
   fake.cluster.answers.delete(CLASS)
   const claims = fake.cluster.claims.all.size
   fake.cluster.faults.denied.add('persistentvolumeclaims')
-  await assert.rejects(open, /the cluster refuses PersistentVolumeClaims in namespace sandboxes/)
+  await assert.rejects(
+    open,
+    /refuses PersistentVolumeClaims of the class folders \(.+VOLUME_CLASS\) and the mode ReadWriteOnce \(.+VOLUME_MODE\) in namespace sandboxes/,
+  )
   fake.cluster.faults.denied.clear()
   assert.equal(fake.cluster.claims.all.size, claims)
 })

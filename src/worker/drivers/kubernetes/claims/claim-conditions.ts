@@ -36,9 +36,11 @@ export async function tryClaim(
     await client.request('POST', `${claimsPath(base)}?dryRun=All`, probe)
   } catch (error) {
     if (!isApiError(error, 400, 403, 422)) throw error
-    throw new Error(`the cluster refuses PersistentVolumeClaims in namespace ${base}: ${error.message}`, {
-      cause: error,
-    })
+    const { storageClass, mode } = settings
+    throw new Error(
+      `the cluster refuses PersistentVolumeClaims of the class ${storageClass} (SANDYARD_KUBERNETES_VOLUME_CLASS) and the mode ${mode} (SANDYARD_KUBERNETES_VOLUME_MODE) in namespace ${base}: ${error.message}`,
+      { cause: error },
+    )
   }
 }
 
