@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { describeFolderError } from '../../src/cli/server/data-folder.ts'
+import { storeProof } from '../../src/worker/drivers/kubernetes/network/stored-proof.ts'
 import { runProgram } from '../support/program.ts'
 import { PROGRAM } from '../support/program-file.ts'
 
@@ -50,6 +51,22 @@ test('no command that reads makes a data folder, and each says what to do', asyn
     if (line !== 'doctor') assert.equal(code, 0, `${line}: ${output}`)
     assert.ok(!existsSync(dataDir), line)
   }
+})
+
+test('doctor says what the worker last found out about the policies of its cluster, and when', async () => {
+  const dir = join(root, 'worker/kubernetes')
+  const look = async (settings: Record<string, string> = {}): Promise<string> => {
+    const given = { SANDYARD_DATA_DIR: join(root, 'worker'), SANDYARD_DRIVER: 'kubernetes', ...settings }
+    return /^.* pod network .*$/m.exec((await runProgram(['doctor'], given)).output)?.[0] ?? 'nothing'
+  }
+  assert.match(await look(), /^ok .* is not proved yet: the worker tries it when it starts/)
+  assert.match(await look({ SANDYARD_KUBERNETES_NETWORK: 'cluster' }), /^ok .*the cluster alone decides/)
+  mkdirSync(dir, { recursive: true })
+  const now = new Date('2026-11-26T12:00:00Z')
+  await storeProof(dir, { kind: 'open', seen: 'a connection was accepted' }, now)
+  assert.match(await look(), /^MISSING .*did not enforce .* at 2026-11-26T12:00:00.000Z: a connection was accepted$/)
+  await storeProof(dir, { kind: 'enforced' }, now)
+  assert.match(await look(), /^ok .*enforced NetworkPolicies .* at 2026-11-26T12:00:00.000Z$/)
 })
 
 test('image remove fails for an image that is not there', async () => {

@@ -27,6 +27,7 @@ import { describeSsh } from '../server/ssh-fingerprint.ts'
 import { checkServerRole } from '../server/server-role.ts'
 import { checkUserIds } from '../worker/check-user-ids.ts'
 import { describeCapacity, readMachine } from '../worker/describe-capacity.ts'
+import { describeNetworkProof } from '../worker/describe-network-proof.ts'
 import { describeSnapshots } from '../worker/describe-snapshots.ts'
 import { chooseRuntime, limitSettings } from '../worker/open-oci-driver.ts'
 import { diskReserve, volumeStorageConfig } from '../worker/worker-storage.ts'
@@ -143,6 +144,7 @@ async function runDoctor({ config }: Call): Promise<number> {
       if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))
       return `abilities: ${probe.abilities.join(', ')}`
     }),
+    ...(choice.name === 'kubernetes' ? [await check('pod network', () => describeNetworkProof(config))] : []),
   ]
   for (const { name, isOk, detail } of findings)
     process.stdout.write(`${isOk ? 'ok     ' : 'MISSING'}  ${name.padEnd(12)} ${detail}\n`)

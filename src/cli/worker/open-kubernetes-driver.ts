@@ -18,7 +18,7 @@ import { VERSION } from '../version.ts'
 import type { DriverDeps } from './worker-storage.ts'
 
 /** The folder of the driver's records. The worker's identity is beside it, so both live equally long. */
-function kubernetesFolder(config: Pick<Config, 'dataDir'>): string {
+export function kubernetesFolder(config: Pick<Config, 'dataDir'>): string {
   return join(config.dataDir, 'kubernetes')
 }
 

@@ -13,6 +13,7 @@ import {
 } from '../../../../src/worker/drivers/kubernetes/network/canary-objects.ts'
 import { CANARY_LIMITS } from '../../../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import { openNetworkProof } from '../../../../src/worker/drivers/kubernetes/network/network-proof.ts'
+import { readStoredProof } from '../../../../src/worker/drivers/kubernetes/network/stored-proof.ts'
 import { makeApiClient } from '../../../../src/worker/kubernetes/api-client.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { makeFakeNetwork } from '../../../support/fake-network.ts'
@@ -174,9 +175,13 @@ test('a later canary that sees policies without effect stops starts, until anoth
     await waitUntil(() => clock.sleepers === 1)
     return proof.isProved
   }
+  const stored = async () => (await readStoredProof(fake.folder))?.kind
   assert.equal(await later({ kind: 'unknown', seen: 'the quota is full' }), true)
+  assert.equal(await stored(), 'enforced')
   assert.equal(await later({ kind: 'open', seen: 'it was accepted' }), false)
   assert.equal(await later({ kind: 'unknown', seen: 'the quota is full' }), false)
+  assert.equal(await stored(), 'open')
   assert.equal(await later({ kind: 'enforced' }), true)
+  assert.equal(await stored(), 'enforced')
   await proof.close()
 })

@@ -1,10 +1,8 @@
-import { rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
 import type { Clock } from '../../../../lib/clock.ts'
-import { readFileOrNull } from '../../../../lib/files.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { repeat } from '../../../../lib/repeat.ts'
 import type { CanaryVerdict } from './canary.ts'
+import { readStoredProof, storeProof } from './stored-proof.ts'
 
 /** Whether the cluster is proved to enforce NetworkPolicies. */
 export type NetworkProof = {
@@ -14,7 +12,7 @@ export type NetworkProof = {
 }
 
 type NetworkProofInput = {
-  /** The driver's folder. It remembers that a proof succeeded. */
+  /** The driver's folder. It remembers what was found. */
   readonly dir: string
   /** The namespace of the canary, for messages. */
   readonly namespace: string
@@ -27,7 +25,6 @@ type NetworkProofInput = {
 const REPEAT_MS = 3_600_000
 /** How soon it is repeated after a canary that could not be completed, or that saw policies without effect. */
 const RETRY_MS = 300_000
-const FILE = 'network-policies-enforced'
 
 /**
  * Proves by a canary that the cluster enforces NetworkPolicies, and again each hour. A canary that can't be completed, for example because
@@ -36,7 +33,6 @@ const FILE = 'network-policies-enforced'
  */
 export async function openNetworkProof(input: NetworkProofInput): Promise<NetworkProof> {
   const { dir, namespace, runCanary, clock, log } = input
-  const file = join(dir, FILE)
   const closing = new AbortController()
   let isProved = false
   let dueMs = 0
@@ -44,15 +40,18 @@ export async function openNetworkProof(input: NetworkProofInput): Promise<Networ
   const look = async (): Promise<CanaryVerdict> => {
     const verdict = await runCanary(closing.signal)
     dueMs = clock.monotonicMs() + (verdict.kind === 'enforced' ? REPEAT_MS : RETRY_MS)
-    if (verdict.kind === 'enforced') await writeFile(file, clock.now().toISOString(), { mode: 0o600 })
-    if (verdict.kind === 'open') await rm(file, { force: true })
+    await storeProof(dir, verdict, clock.now())
     return verdict
   }
   const first = await look()
-  const earlier = first.kind === 'unknown' ? await readFileOrNull(file) : null
-  if (first.kind !== 'enforced' && earlier === null) throw new Error(`${describeFailure(first, namespace)}. ${ADVICE}`)
+  const earlier = await readStoredProof(dir)
+  if (first.kind !== 'enforced' && earlier?.kind !== 'enforced')
+    throw new Error(`${describeFailure(first, namespace)}. ${ADVICE}`)
   if (first.kind === 'unknown')
-    log.warn({ seen: first.seen, provedAt: earlier }, 'NetworkPolicies could not be tried now; an earlier proof counts')
+    log.warn(
+      { seen: first.seen, provedAt: earlier?.at },
+      'NetworkPolicies could not be tried now; an earlier proof counts',
+    )
   isProved = true
 
   const lookAgain = async (): Promise<void> => {
