@@ -8,7 +8,9 @@ import { listAll, mustCall, type SandboxBody } from '../support/api.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
+import { loadSdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
+import { walkVolumeFiles } from '../support/volume-walk.ts'
 import { waitUntil } from '../support/wait.ts'
 
 // The program with its driver for Pods, and the unmodified public client.
@@ -28,6 +30,9 @@ before(async () => {
     SANDYARD_KUBERNETES_NAMESPACE: 'program',
     SANDYARD_KUBERNETES_HELPER_IMAGE: HELPER_IMAGE,
     SANDYARD_KUBERNETES_NETWORK: 'cluster',
+    SANDYARD_KUBERNETES_VOLUME_CLASS: 'shared',
+    SANDYARD_KUBERNETES_VOLUME_MODE: 'ReadWriteMany',
+    SANDYARD_KUBERNETES_VOLUME_GIB: '1',
   })
 })
 after(async () => {
@@ -107,6 +112,35 @@ test('a program that is killed at any moment leaves a Pod for each running sandb
   for (const sandbox of remaining) assert.equal((await runMsb(server, ['rm', '--force', sandbox.name])).code, 0)
   await waitUntil(async () => (await podsOfRuns()).length === 0, 60_000)
 })
+
+test(
+  'the public client uses the files of a volume, without a sandbox and beside two that mount it',
+  LIMIT,
+  async () => {
+    const sdk = await loadSdk(server)
+    const fs = (await sdk.Volume.builder('files').create()).fs()
+    await walkVolumeFiles(fs)
+    const boxes = await Promise.all(
+      ['left', 'right'].map(async (name) => {
+        const builder = sdk.Sandbox.builder(name).image(IMAGE).label('sandyard.disk', 'run').memory(64)
+        builder.volume('/data', (mount) => mount.named('files'))
+        return await builder.create()
+      }),
+    )
+    const [left, right] = boxes
+    assert.ok(left !== undefined && right !== undefined)
+    const said = await left.shell('umask 2; cat /data/docs/*; echo left >/data/left')
+    assert.equal(said.stdout(), 'first', said.stderr())
+    assert.equal((await right.shell('cat /data/left')).stdout(), 'left\n')
+    assert.equal(await fs.readToString('left'), 'left\n')
+    await fs.write('given', 'given')
+    for (const box of boxes) assert.equal((await box.shell('cat /data/given')).stdout(), 'given')
+    for (const name of ['left', 'right']) await sdk.Sandbox.remove(name)
+    await waitUntil(async () => (await podsOfRuns()).length === 0, 60_000)
+    await sdk.Volume.remove('files')
+    await waitUntil(async () => (await kubectl('get', 'pvc', '-A', '-o', 'name')) === '', 60_000)
+  },
+)
 
 test('what a Pod can not have is refused by name', LIMIT, async () => {
   const refused = async (body: object, field: string): Promise<void> => {
