@@ -224,6 +224,31 @@ test('a workload that takes too much memory is reported as such', LIMIT, async (
   await driver.remove(desired.run_id)
 })
 
+test(
+  'a Pod that finds no node says what the scheduler says, in the log of its sandbox and as the failure',
+  LIMIT,
+  async () => {
+    const { logs, remove } = await makeTestLogs()
+    const other = await open('nowhere', { logs, startLimitMs: 10_000 })
+    const resources = { ...DEFAULT_SPEC_FOR_TESTS.resources, memory_mib: 10_000_000 }
+    const desired = makeDesiredRun({ ...POD_SPEC, resources })
+    const reason = /0\/1 nodes are available: 1 Insufficient memory/
+    const failed = assert.rejects(other.start(desired, NEVER), reason)
+    await waitUntil(
+      async () => /waits for a node: 0\/1 nodes/.test(textOf(await readAll(logs, desired.sandbox_id))),
+      30_000,
+    )
+    await failed
+    assert.deepEqual(
+      (await other.list()).map(({ outcome }) => outcome?.kind),
+      ['start_failed'],
+    )
+    await other.remove(desired.run_id)
+    await other.close()
+    await remove()
+  },
+)
+
 test('a Pod that somebody deletes ends its run, and says so', LIMIT, async () => {
   const desired = makeDesiredRun(POD_SPEC)
   await driver.start(desired, NEVER)

@@ -113,7 +113,10 @@ function explainPlacedStart(facts: StatusFacts): StatusExplanation {
     ],
     advice:
       silence(facts).length === 0
-        ? ['wait, or read the log of the worker for the image and the step']
+        ? [
+            `read what the worker says, such as why no node takes its Pod: sandyard logs ${facts.name} --system`,
+            'wait, or read the log of the worker for the image and the step',
+          ]
         : [
             'if its worker stays silent, the start fails once the lease of the worker is over',
             ...ADVICE_OF_CAUSE.worker_lost(facts).slice(0, 1),

@@ -28,6 +28,7 @@ export const LIFECYCLE_LINES = {
     text:
       how === 'pulled' ? `image ${reference} pulled (${digest})` : `image ${reference} was here already (${digest})`,
   }),
+  waits: (text: string): SystemLine => ({ level: 'warn', text }),
   memoryKills: (text: string): SystemLine => ({ level: 'warn', text }),
   refused: (level: SandboxLogLevel, text: string): SystemLine => ({ level, text }),
   startPhases: (phases: readonly MeasuredPhase[]): SystemLine => ({

@@ -80,9 +80,23 @@ export function containerStatus({ status }: Pod, container: string): ContainerSt
 
 /** Says what a Pod waits for, as the scheduler and the kubelet reported it. */
 export function describeWaiting(pod: Pod | undefined, container: string): string {
-  const scheduled = pod?.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
-  const waiting = pod === undefined ? undefined : containerStatus(pod, container)?.state?.waiting
-  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? 'the cluster does not say why'
+  if (pod === undefined) return UNKNOWN
+  const waiting = containerStatus(pod, container)?.state?.waiting
+  return schedulingFailure(pod) ?? waiting?.message ?? waiting?.reason ?? UNKNOWN
+}
+
+const UNKNOWN = 'the cluster does not say why'
+/** A scheduler's message has a part for each reason that a node was ruled out. */
+const MESSAGE_LIMIT = 500
+
+/**
+ * Why the scheduler finds no node for a Pod, as it says itself: how many nodes lack what. Null if it doesn't say so. The owner of the sandbox
+ * reads it, so the names of taints, which may be those of other tenants, are left out.
+ */
+export function schedulingFailure({ status }: Pod): string | null {
+  const condition = status?.conditions?.find(({ type, status: is }) => type === 'PodScheduled' && is === 'False')
+  const message = condition?.message?.replaceAll(/\s*\{[^}]*\}?/g, '').slice(0, MESSAGE_LIMIT)
+  return message === undefined || message === '' ? null : message
 }
 
 /** Whether the kubelet said that the Pod is over: none of its containers runs, or will again. */

@@ -12,6 +12,7 @@ import { assertOnlyPod, claimPod } from './warm/claim-pod.ts'
 import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret.ts'
 import { makePod } from './spec/pod-spec.ts'
 import { applyPodPatches } from './link/pod-patches.ts'
+import { makeNodeWait } from './node-wait.ts'
 import { podOf } from './run-pod.ts'
 import {
   describeWaiting,
@@ -114,15 +115,19 @@ async function createPod(
 ): Promise<Pod> {
   const { pods, namespaces, policies, claims, warmPods, settings } = context
   await namespaces.prepare(desired, signal)
+  let asked = 'Pod'
   try {
     const pod = makePod(desired, settings, (await claims?.prepare(desired, signal)) ?? [])
     const policy = settings.policyOf?.(desired)
     // Before the Pod, so that no moment of it is without a policy.
+    asked = 'NetworkPolicy of the sandbox'
     if (policy !== undefined) await policies?.ensure(target.namespace, policy, signal)
-    if (credential === null) return await pods.create(target, pod, signal)
-    await createPullSecret(context, target, { credential, signal })
+    asked = 'Secret with the credential of its image'
+    if (credential !== null) await createPullSecret(context, target, { credential, signal })
+    asked = 'Pod'
     const made = await pods.create(target, pod, signal)
-    await ownPullSecret(context, made, signal)
+    asked = 'owner of the Secret with the credential of its image'
+    if (credential !== null) await ownPullSecret(context, made, signal)
     return made
   } catch (error) {
     if (isApiError(error, 404)) {
@@ -134,11 +139,10 @@ async function createPod(
       await warmPods.removeAll() // they may be what the quota has no more space for
       return await createPod(context, desired, { target, credential, signal })
     }
-    // Quotas and admission (403), and values that a Pod can't have (400, 422). The text names no secret.
-    if (isApiError(error, 403)) throw new StartError('host', `the cluster refuses the Pod: ${error.message}`, error)
-    if (isApiError(error, 400, 422))
-      throw new StartError('config', `the cluster refuses the Pod: ${error.message}`, error)
-    throw error
+    // Quotas and admission (403), and values that an object can't have (400, 422). The text names no secret.
+    if (!isApiError(error, 400, 403, 422)) throw error
+    const reason = error.status === 403 ? 'host' : 'config'
+    throw new StartError(reason, `the cluster refuses the ${asked}: ${error.message}`, error)
   }
 }
 
@@ -148,13 +152,17 @@ async function waitUntilReached(
   run: PodRunRecord,
   { uid, spec, signal }: { readonly uid: string; readonly spec: SandboxSpec; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const { pods, links, warmPods } = context
+  const { pods, links, warmPods, logs } = context
   const target = podOf(run)
+  const tellWait = makeNodeWait((text) => {
+    writeSystemLine(logs.writerOf(run.sandbox_id), run.log_level, LIFECYCLE_LINES.waits(text))
+  })
   const judge = (pod: Pod | undefined): boolean => {
     if (pod?.metadata.uid !== uid || pod.metadata.deletionTimestamp !== undefined)
       throw new StartError('host', 'the Pod was deleted while it started')
     throwIfFailed(pod, spec.image)
     if (isUnschedulable(pod)) warmPods.removeAll().catch(() => undefined) // the next look at the Pods tries again
+    tellWait(pod)
     return isOver(pod)
   }
   try {

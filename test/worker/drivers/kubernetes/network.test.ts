@@ -87,7 +87,7 @@ test('the policy is there before the Pod, and further Pods with an equal one cos
   const driver = await open('order')
   const first = runWith({ policy: policyWith({ destination: { cidr: '45.0.0.0/24' } }) })
   fake.cluster.faults.refuse.push({ method: 'POST', status: 403 }) // the policy is the first that a start posts
-  await assert.rejects(driver.start(first, NEVER), /refuses/)
+  await assert.rejects(driver.start(first, NEVER), /^Error: the cluster refuses the NetworkPolicy of the sandbox: /)
   assert.equal(fake.cluster.pods.has(`sandyard-${first.run_id}`), false)
   await driver.remove(first.run_id)
   fake.cluster.requests.clear()
@@ -105,10 +105,10 @@ test('what no NetworkPolicy can express, and addresses that the operator has not
   for (const [policy, message] of [
     [
       policyWith({ action: 'deny', ports: [{ start: 25, end: 25 }] }, { destination: { group: 'public' } }),
-      /network\.policy\.rules: .*ICMP/,
+      /^Error: network\.policy\.rules: .*ICMP/,
     ],
-    [policyWith(private_), /network\.policy\.rules\[0\]: .*operator must open/],
-    [policyWith({}, { destination: { domain: 'example.com' } }), /network\.policy\.rules\[1\]\.destination/],
+    [policyWith(private_), /^Error: network\.policy\.rules\[0\]: .*operator must open/],
+    [policyWith({}, { destination: { domain: 'example.com' } }), /^Error: network\.policy\.rules\[1\]\.destination/],
   ] as const) {
     const run = runWith({ policy })
     await assert.rejects(driver.start(run, NEVER), message)
