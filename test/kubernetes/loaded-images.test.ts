@@ -92,6 +92,8 @@ test(
     assert.match(await msb('exec', 'demo', '--', 'id'), /uid=1000/)
     const secret = await kubectl('get', 'secret', secretOf(warm), '-n', 'loaded', '-o', 'jsonpath={.type}')
     assert.equal(secret, 'kubernetes.io/dockerconfigjson')
+    const volumes = await kubectl('get', 'pod', secretOf(warm), '-n', 'loaded', '-o', 'jsonpath={.spec.volumes}')
+    assert.equal(volumes, '', 'the toolbox is a layer of the image')
     await msb('rm', '--force', 'demo')
     const isGone = async () => !(await kubectl('get', 'secrets', '-n', 'loaded', '-o', 'name')).includes(secretOf(warm))
     await waitUntil(isGone, 60_000) // it goes with its Pod

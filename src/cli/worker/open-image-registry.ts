@@ -5,10 +5,14 @@ import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { readOrCreateFile } from '../../lib/read-or-create.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { collectFiles } from '../../worker/drivers/oci/rootfs/toolbox.ts'
 import { makeServedImages, type ServedImages } from '../../worker/drivers/kubernetes/served-images.ts'
 import { openLoadedImages, type LoadedImages } from '../../worker/registry/loaded-images.ts'
 import { makePullAccess } from '../../worker/registry/pull-access.ts'
 import { openRegistryServer } from '../../worker/registry/registry-server.ts'
+import { makeToolboxImages, type ToolboxImages } from '../../worker/registry/toolbox-images.ts'
+import { openToolboxLayer } from '../../worker/registry/toolbox-layer.ts'
 import { printStatus } from '../print-status.ts'
 import { openTransport } from '../server/transport.ts'
 import { readRegistryCertificate } from './registry-certificate.ts'
@@ -52,18 +56,30 @@ export async function openImageRegistry(config: Config, log: Log): Promise<Image
   await images.prune()
   const access = makePullAccess(await readSecret(join(dir, 'secret')))
   const { tls, keepReloaded } = await readTls(config, { dir, host: at.host, log })
+  const toolbox = await openToolbox(dir, images, log)
   const address = `${at.host.includes(':') ? `[${at.host}]` : at.host}:${String(at.port)}`
-  const server = await openRegistryServer({ images, access, tls, ...listen, log })
+  const server = await openRegistryServer({ images: toolbox ?? images, access, tls, ...listen, log })
   const closing = new AbortController()
   const reloading = keepReloaded(server.server, closing.signal)
   printStatus(`loaded images are served to the cluster as ${address}/…, on ${listen.host}:${String(server.port)}`)
   return {
-    served: makeServedImages({ images, access, address }),
+    served: makeServedImages({ images, toolbox, access, address }),
     async close() {
       closing.abort(new Error('the registry is closed'))
       await reloading
       await server.close()
     },
+  }
+}
+
+/** The images with this machine's toolbox. Null, and a line in the log, if it has no programs for one: Pods then get that of the helper image. */
+async function openToolbox(dir: string, images: LoadedImages, log: Log): Promise<ToolboxImages | null> {
+  try {
+    const files = await collectFiles(DEFAULT_OCI_SETTINGS.initBinary)
+    return makeToolboxImages(images, await openToolboxLayer(join(dir, 'toolbox.tar'), files))
+  } catch (error) {
+    log.warn({ err: error }, 'loaded images are served without the toolbox, so Pods take longer to start')
+    return null
   }
 }
 

@@ -6,6 +6,9 @@
 /** The folder of the toolbox in a sandbox. */
 export const TOOLS_FOLDER = '/.msb/tools'
 
+/** The folder with the scripts of a sandbox, which is on its PATH. */
+export const SCRIPTS_FOLDER = '/.msb/scripts'
+
 /** The scripts of the toolbox, from `worker/perl/guest`. */
 export type ToolScript =
   | 'agent.pl'

@@ -1,6 +1,5 @@
-import { createHash } from 'node:crypto'
-import { buffer } from 'node:stream/consumers'
-import { pack } from 'tar-stream'
+import { digestOf } from './blob.ts'
+import { makeTar } from './make-tar.ts'
 import { hostArchitecture } from './manifest.ts'
 
 /** A file of the helper image. `name` is relative to the folder with the toolbox. */
@@ -50,31 +49,6 @@ export async function makeHelperImage(files: readonly HelperFile[], name: string
   ])
 }
 
-async function makeTar(files: readonly HelperFile[]): Promise<Buffer> {
-  const tar = pack()
-  const folders = new Set<string>()
-  for (const { name, content, mode } of files) {
-    for (const folder of foldersAbove(name)) {
-      if (!folders.has(folder)) tar.entry({ name: folder, type: 'directory', mode: 0o755, mtime: EPOCH })
-      folders.add(folder)
-    }
-    tar.entry({ name, mode, mtime: EPOCH }, content)
-  }
-  tar.finalize()
-  return await buffer(tar)
-}
-
-const EPOCH = new Date(0)
-
-function foldersAbove(name: string): readonly string[] {
-  const parts = name.split('/').slice(0, -1)
-  return parts.map((_, index) => parts.slice(0, index + 1).join('/'))
-}
-
 function json(document: object): Buffer {
   return Buffer.from(JSON.stringify(document))
-}
-
-function digestOf(content: Buffer): string {
-  return `sha256:${createHash('sha256').update(content).digest('hex')}`
 }

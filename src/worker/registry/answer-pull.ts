@@ -1,4 +1,3 @@
-import { createReadStream } from 'node:fs'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -6,12 +5,12 @@ import { parseImageReference } from '../../domain/spec/image-reference.ts'
 import { verifyBlob } from '../images/blob.ts'
 import type { ImageRecord } from '../images/image-records.ts'
 import { parseByteRange, type ByteRange } from './byte-range.ts'
-import type { LoadedImages } from './loaded-images.ts'
+import type { PullableImages } from './loaded-images.ts'
 import { repositoryOf, type PullAccess } from './pull-access.ts'
 
 /** What a registry reads from. */
 export type RegistrySource = {
-  readonly images: Pick<LoadedImages, 'list' | 'readManifest' | 'findBlob'>
+  readonly images: PullableImages
   readonly access: Pick<PullAccess, 'repositoryIn'>
 }
 
@@ -93,7 +92,7 @@ async function answerBlob(
     refuse(reply, 'BLOB_UNKNOWN')
     return
   }
-  const { path, sizeBytes } = blob
+  const { sizeBytes } = blob
   const wanted = parseByteRange(range, sizeBytes)
   if (wanted === 'unsatisfiable') {
     refuse(reply, 'SIZE_INVALID', { 'content-range': `bytes */${String(sizeBytes)}` })
@@ -110,7 +109,7 @@ async function answerBlob(
     reply.end()
     return
   }
-  const file = createReadStream(path, wanted ?? {})
+  const file = blob.open(wanted)
   // The client checks the digest too. A broken disk is seen here, where the log of the worker can say so.
   const content = wanted === null ? verifyBlob(file, { digest: key, sizeBytes, maxBytes: sizeBytes }) : file
   try {
@@ -123,7 +122,7 @@ async function answerBlob(
 }
 
 /** The images of a repository. */
-async function imagesOf(images: Pick<LoadedImages, 'list'>, repository: string): Promise<readonly ImageRecord[]> {
+async function imagesOf(images: Pick<PullableImages, 'list'>, repository: string): Promise<readonly ImageRecord[]> {
   return (await images.list()).filter(({ reference }) => {
     const parsed = parseImageReference(reference, '')
     return parsed.ok && repositoryOf(parsed.reference) === repository

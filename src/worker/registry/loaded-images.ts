@@ -1,5 +1,7 @@
+import { createReadStream } from 'node:fs'
 import { mkdir, readFile, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Readable } from 'node:stream'
 import { canonicalReference, parseImageReference, type ImageReference } from '../../domain/spec/image-reference.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -14,6 +16,7 @@ import { openTempFolders } from '../images/temp-folders.ts'
 import { makeStoreSpace } from '../images/store-space.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
 import { StartError } from '../start-error.ts'
+import type { ByteRange } from './byte-range.ts'
 import { storeBlobs } from './store-blobs.ts'
 
 /**
@@ -34,8 +37,18 @@ export type LoadedImages = {
   prune(): Promise<number>
   /** The manifest of an image and what it names. Null if a file of it is missing. */
   readManifest(digest: string): Promise<StoredManifest | null>
-  /** The file of a blob, and its size. Null if there is none. */
-  findBlob(digest: string): Promise<{ readonly path: string; readonly sizeBytes: number } | null>
+  /** Null if there is no such blob. */
+  findBlob(digest: string): Promise<BlobContent | null>
+}
+
+/** What a registry serves of images. */
+export type PullableImages = Pick<LoadedImages, 'list' | 'readManifest' | 'findBlob'>
+
+/** The content of a blob. */
+export type BlobContent = {
+  readonly sizeBytes: number
+  /** Reads a part of it, or the whole. */
+  open(range: ByteRange | null): Readable
 }
 
 /** A manifest as it is stored, with the blobs of its image. */
@@ -154,7 +167,8 @@ export async function openLoadedImages(deps: LoadedImagesDeps): Promise<LoadedIm
     readManifest,
     async findBlob(digest) {
       try {
-        return { path: pathOf(digest), sizeBytes: (await stat(pathOf(digest))).size }
+        const path = pathOf(digest)
+        return { sizeBytes: (await stat(path)).size, open: (range) => createReadStream(path, range ?? {}) }
       } catch (error) {
         if (hasErrorCode(error, 'ENOENT')) return null
         throw error

@@ -1,9 +1,7 @@
 import { createServer, type Server } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import type { Log } from '../../lib/log.ts'
-import type { LoadedImages } from './loaded-images.ts'
-import type { PullAccess } from './pull-access.ts'
-import { answerPull } from './answer-pull.ts'
+import { answerPull, type RegistrySource } from './answer-pull.ts'
 
 /** The registry while it listens. */
 export type RegistryServer = {
@@ -13,9 +11,7 @@ export type RegistryServer = {
   close(): Promise<void>
 }
 
-type RegistryInput = {
-  readonly images: Pick<LoadedImages, 'list' | 'readManifest' | 'findBlob'>
-  readonly access: Pick<PullAccess, 'repositoryIn'>
+type RegistryInput = RegistrySource & {
   /** The certificate with its chain, and its key, in PEM. */
   readonly tls: { readonly cert: string; readonly key: string }
   readonly host: string

@@ -1,26 +1,17 @@
 import assert from 'node:assert/strict'
-import { mkdir, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises'
+import { readdir, rm, utimes, writeFile } from 'node:fs/promises'
 import type { IncomingMessage } from 'node:http'
 import { request } from 'node:https'
 import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { buffer } from 'node:stream/consumers'
-import { before, test, type TestContext } from 'node:test'
-import { systemClock } from '../../../src/lib/clock.ts'
-import { makeLog } from '../../../src/lib/log.ts'
-import { NO_DISK_RESERVE } from '../../../src/worker/disk-reserve.ts'
-import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from '../../../src/worker/images/image.ts'
-import { openLoadedImages, type LoadedImages } from '../../../src/worker/registry/loaded-images.ts'
-import { makePullAccess } from '../../../src/worker/registry/pull-access.ts'
-import { openRegistryServer, type RegistryServer } from '../../../src/worker/registry/registry-server.ts'
-import { makeCertificate } from '../../support/certificates.ts'
-import { makeDockerArchive, makeTestImage, sha256, writeLayout, type TestImage } from '../../support/test-image.ts'
-import { makeFolder } from '../images/setup.ts'
+import { before, test } from 'node:test'
+import { makeDockerArchive, makeTestImage, sha256, type TestImage } from '../../support/test-image.ts'
+import { authorizationOf, openWorld, type Answer } from './registry-world.ts'
 
 // The registry of loaded images, over HTTPS as a kubelet asks it.
 
 const NEVER = new AbortController().signal
-const ACCESS = makePullAccess(Buffer.alloc(32, 7))
 /** More than the kernel buffers. */
 const SIZE = 64 * 1024 * 1024
 const LAYER = [{ path: 'file', content: 'x'.repeat(300_000) }]
@@ -29,74 +20,6 @@ let image: TestImage
 before(async () => {
   image = await makeTestImage({ layers: [LAYER, [{ path: 'top', content: 'top' }]], compression: 'gzip' })
 })
-
-type World = {
-  readonly dir: string
-  readonly images: LoadedImages
-  readonly server: RegistryServer
-  /** Writes an image as a layout, and loads it. */
-  readonly load: (of: TestImage, reference: string) => Promise<void>
-  readonly ask: (path: string, options?: Ask) => Promise<Answer>
-}
-type Ask = {
-  readonly method?: string
-  readonly as?: string | null
-  readonly headers?: Readonly<Record<string, string>>
-}
-type Answer = { readonly status: number; readonly headers: IncomingMessage['headers']; readonly body: Buffer }
-
-async function openWorld(
-  t: TestContext,
-  limits: Partial<ImageLimits> = {},
-  storeBytes = Number.POSITIVE_INFINITY,
-): Promise<World> {
-  const folder = await makeFolder(t)
-  const dir = join(folder, 'store')
-  const log = makeLog('silent')
-  const images = await openLoadedImages({
-    dir,
-    limits: { ...DEFAULT_IMAGE_LIMITS, ...limits },
-    storeBytes,
-    reserve: NO_DISK_RESERVE,
-    defaultRegistry: 'registry.example',
-    clock: systemClock,
-    log,
-  })
-  const { caFile, certFile, keyFile } = await makeCertificate(folder)
-  const [ca, cert, key] = await Promise.all([caFile, certFile, keyFile].map((file) => readFile(file, 'utf8')))
-  const tls = { cert: cert ?? '', key: key ?? '' }
-  const server = await openRegistryServer({ images, access: ACCESS, tls, host: '127.0.0.1', port: 0, log })
-  t.after(() => server.close())
-  let layouts = 0
-  return {
-    dir,
-    images,
-    server,
-    async load(of, reference) {
-      layouts += 1
-      const layout = join(folder, `layout-${String(layouts)}`)
-      await mkdir(layout)
-      await writeLayout(of, layout)
-      await images.load(layout, reference, NEVER)
-    },
-    ask: (path, { method = 'GET', as = 'localhost/demo', headers = {} } = {}) =>
-      new Promise((resolve, reject) => {
-        const authorization = as === null ? {} : { authorization: authorizationOf(as) }
-        const options = { method, ca, servername: 'localhost', headers: { ...authorization, ...headers } }
-        const asking = request(`https://127.0.0.1:${String(server.port)}${path}`, options, (reply) => {
-          buffer(reply).then((body) => {
-            resolve({ status: reply.statusCode ?? 0, headers: reply.headers, body })
-          }, reject)
-        })
-        asking.once('error', reject).end()
-      }),
-  }
-}
-
-function authorizationOf(repository: string): string {
-  const { username, password } = ACCESS.credentialOf(repository)
-  return `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}`
-}
 
 test('a client pulls a loaded image by tag and by digest, byte for byte as it was loaded', async (t) => {
   const { load, ask } = await openWorld(t)

@@ -100,7 +100,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   const { hasOwnUsers } = facts
   const policyOf =
     proof === null ? null : makeRunPolicies({ ...input, owner, nodeAddresses: () => facts.nodeAddresses })
-  const settings = { owner, helperImage, hasOwnUsers, runtimeClass, policyOf }
+  const settings = { owner, helperImage, images: input.images, hasOwnUsers, runtimeClass, policyOf }
   const pace = makeStartPace(clock)
   const making = new AbortController()
   const warmPods = makeWarmPods({

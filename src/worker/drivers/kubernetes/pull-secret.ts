@@ -57,11 +57,17 @@ export async function createPullSecret(
   }
 }
 
-/** Makes a Pod the owner of its Secret, so that the cluster deletes both together. */
+/** Makes a Pod the owner of its Secret, so that the cluster deletes both together. Rejects with `StartError` if the cluster refuses that. */
 export async function ownPullSecret(deps: ObjectDeps, pod: Pod, signal: AbortSignal): Promise<void> {
   const { namespace, name } = pod.metadata
   const owned = { apiVersion: 'v1', kind: 'Secret', metadata: { name, ownerReferences: ownersOf(pod) } }
-  await applyObject(deps, `${secretsOf(namespace)}/${name}`, { object: owned, signal })
+  try {
+    await applyObject(deps, `${secretsOf(namespace)}/${name}`, { object: owned, signal })
+  } catch (error) {
+    if (!isApiError(error, 400, 403, 422)) throw error
+    const what = 'the owner of the Secret with the credential of its image'
+    throw new StartError('host', `the cluster refuses ${what}: ${error.message}`, error)
+  }
 }
 
 /** Deletes the Secret of a Pod. Succeeds if it is gone. */

@@ -44,7 +44,7 @@ export async function startPod(
   let own = record
   try {
     const acquired = await stopwatch.measure('runtime', acquirePod(context, desired, { record, signal: either }))
-    const { uid } = acquired
+    const { uid, made } = acquired
     own = acquired.record
     const target = podOf(own)
     const reached = waitUntilReached(context, own, { uid, spec: desired.spec, signal: either })
@@ -52,6 +52,8 @@ export async function startPod(
       'workload',
       Promise.all([
         reached,
+        // The Pod has its Secret from the beginning. From now on, the cluster deletes both together.
+        made === null || own.has_pull_secret !== true ? undefined : ownPullSecret(context, made, either),
         // A run without a workload may have taken a warm Pod, which has another name than a second one.
         own.has_workload || !context.warmPods.isOn
           ? Promise.resolve()
@@ -61,7 +63,7 @@ export async function startPod(
     const link = desired.spec.patches.length === 0 ? null : await context.links.of(target, either)
     if (link !== null) await applyPodPatches({ ...desired, link, tools: context.tools ?? TOOLS_FOLDER }, either)
     const facts = {
-      ...(running === undefined ? {} : factsOf(running)),
+      ...(running === undefined ? {} : factsOf(running, context)),
       isolation: context.isolation,
       [ISOLATION_LEVEL_FACT]: context.level,
       pod: target.name,
@@ -81,7 +83,12 @@ export async function startPod(
   }
 }
 
-type Acquired = { readonly uid: string; readonly record: PodRunRecord }
+type Acquired = {
+  readonly uid: string
+  readonly record: PodRunRecord
+  /** The Pod as it was created. Null: a warm one, which owns its Secret already. */
+  readonly made: Pod | null
+}
 
 /** Claims the warm Pod that the run's record names, or creates the run's own Pod. Resolves with the record that names the Pod. */
 async function acquirePod(
@@ -92,14 +99,14 @@ async function acquirePod(
   const warm = context.warmPods.takenFor(desired.run_id)
   if (warm !== null) {
     const claimed = await claimPod(context, { target: warm, uid: warm.uid, run: desired, signal })
-    if (claimed === 'claimed') return { uid: warm.uid, record }
+    if (claimed === 'claimed') return { uid: warm.uid, record, made: null }
     if (claimed === 'refused') await context.warmPods.turnOff(warm)
   }
   const { pod_name: _given, ...plain } = record
   if (warm !== null) context.records.write(plain)
   const credential = pullCredentialOf(desired)
-  const { metadata } = await createPod(context, desired, { target: podOf(plain), credential, signal })
-  return { uid: metadata.uid, record: plain }
+  const made = await createPod(context, desired, { target: podOf(plain), credential, signal })
+  return { uid: made.metadata.uid, record: plain, made }
 }
 
 type Creation = {
@@ -125,10 +132,7 @@ async function createPod(
     asked = 'Secret with the credential of its image'
     if (credential !== null) await createPullSecret(context, target, { credential, signal })
     asked = 'Pod'
-    const made = await pods.create(target, pod, signal)
-    asked = 'owner of the Secret with the credential of its image'
-    if (credential !== null) await ownPullSecret(context, made, signal)
-    return made
+    return await pods.create(target, pod, signal)
   } catch (error) {
     if (isApiError(error, 404)) {
       namespaces.forget(desired.org_id)
@@ -221,8 +225,9 @@ function throwIfContainerFailed(status: ContainerStatus | undefined, image: stri
     throw new StartError('config', `the workload can't be started: ${terminated.message ?? terminated.reason}`)
 }
 
-function factsOf(pod: Pod): Readonly<Record<string, string>> {
+function factsOf(pod: Pod, { images }: Pick<PodContext, 'images'>): Readonly<Record<string, string>> {
   const digest = /sha256:[0-9a-f]{64}$/.exec(sandboxStatus(pod)?.imageID ?? '')?.[0]
   const node = pod.spec?.nodeName
-  return { ...(digest === undefined ? {} : { image_digest: digest }), ...(node === undefined ? {} : { node }) }
+  const loaded = digest === undefined ? undefined : (images?.loadedDigestOf(digest) ?? digest)
+  return { ...(loaded === undefined ? {} : { image_digest: loaded }), ...(node === undefined ? {} : { node }) }
 }

@@ -1,10 +1,9 @@
+import { SCRIPTS_FOLDER } from '../../../contract/workers/guest-tools.ts'
 import { placeholderEnv } from '../../../domain/spec/secrets.ts'
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { trustEnv } from '../shared/trust-certificates.ts'
 
-/** The folder of the spec's scripts in the sandbox. It comes first on PATH. */
-export const SCRIPTS_FOLDER = '/.msb/scripts'
 /** The path in the sandbox of the first process's program. */
 export const INIT_PATH = '/.msb/init'
 

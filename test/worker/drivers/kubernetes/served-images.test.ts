@@ -3,25 +3,25 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
-import { systemClock } from '../../../../src/lib/clock.ts'
-import { makeLog } from '../../../../src/lib/log.ts'
 import { makeServedImages, type ServedImages } from '../../../../src/worker/drivers/kubernetes/served-images.ts'
-import { NO_DISK_RESERVE } from '../../../../src/worker/disk-reserve.ts'
-import { DEFAULT_IMAGE_LIMITS } from '../../../../src/worker/images/image.ts'
-import { openLoadedImages } from '../../../../src/worker/registry/loaded-images.ts'
+import type { LoadedImages } from '../../../../src/worker/registry/loaded-images.ts'
 import { makePullAccess } from '../../../../src/worker/registry/pull-access.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../../support/kubernetes-driver.ts'
+import { openTestLoadedImages, openTestToolboxImages } from '../../../support/served-images.ts'
 import { makeTestImage, writeLayout, type TestImage } from '../../../support/test-image.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 const NEVER = new AbortController().signal
 const RUN = 'sandyard.dev/run'
 const ADDRESS = '10.96.1.1:5443'
+const ACCESS = makePullAccess(Buffer.alloc(32, 1))
 let fake: FakeKubernetes
 let driver: TestDriver
 let image: TestImage
+let images: LoadedImages
 let served: ServedImages
 
 before(async () => {
@@ -30,25 +30,23 @@ before(async () => {
   const layout = join(fake.folder, 'layout')
   await mkdir(layout)
   await writeLayout(image, layout)
-  const images = await openLoadedImages({
-    dir: join(fake.folder, 'images'),
-    limits: DEFAULT_IMAGE_LIMITS,
-    storeBytes: Number.POSITIVE_INFINITY,
-    reserve: NO_DISK_RESERVE,
-    defaultRegistry: 'docker.io',
-    clock: systemClock,
-    log: makeLog('silent'),
-  })
+  images = await openTestLoadedImages(join(fake.folder, 'images'))
   for (const reference of ['localhost/demo', 'registry.example:5000/team/box:1', 'library/box'])
     await images.load(layout, reference, NEVER)
-  const access = makePullAccess(Buffer.alloc(32, 1))
-  served = makeServedImages({ images, access, address: ADDRESS })
+  served = makeServedImages({ images, toolbox: null, access: ACCESS, address: ADDRESS })
   driver = await fake.open({ images: served })
 })
 after(async () => {
   await driver.close()
   await fake.remove()
 })
+
+type Named = { readonly name: string }
+type PodParts = {
+  readonly containers: readonly (Named & { readonly image: string; readonly volumeMounts: readonly Named[] })[]
+  readonly initContainers: readonly Named[]
+  readonly volumes: readonly Named[]
+}
 
 /** The credentials in the Secret of a Pod. Null if it has none. */
 function authsOf(pod: string): Readonly<Record<string, { readonly username: string }>> | null {
@@ -137,5 +135,58 @@ test('a warm Pod of a loaded image has a Secret of its own, which it owns from t
   assert.deepEqual(
     [...fake.cluster.objects.keys()].filter((path) => path.includes('/secrets/')),
     [],
+  )
+})
+
+test('the Pod of an image with the toolbox has only the volumes that its sandbox asks for', async () => {
+  const toolbox = await openTestToolboxImages(fake.folder, images)
+  const withToolbox = makeServedImages({ images, toolbox, access: ACCESS, address: ADDRESS })
+  const other = await fake.open({ dir: join(fake.folder, 'toolbox'), images: withToolbox })
+  const partsOf = async (spec: Partial<DesiredRun['spec']>) => {
+    const desired = makeDesiredRun({ ...POD_SPEC, image: 'localhost/demo', ...spec })
+    await other.start(desired, NEVER)
+    const pod = fake.cluster.pods.get(`sandyard-${desired.run_id}`)?.spec as PodParts | undefined
+    await other.remove(desired.run_id)
+    const names = (parts: readonly Named[] = []): readonly string[] => parts.map(({ name }) => name)
+    const sandbox = pod?.containers.find(({ name }) => name === 'sandbox')
+    return {
+      image: sandbox?.image,
+      containers: [...names(pod?.initContainers), ...names(pod?.containers)],
+      volumes: names(pod?.volumes),
+      mounts: names(sandbox?.volumeMounts),
+    }
+  }
+  const given = `${ADDRESS}/localhost/demo@${await toolbox.digestWith(image.digest)}`
+  assert.notEqual(given, `${ADDRESS}/localhost/demo@${image.digest}`)
+  const plain = { image: given, containers: ['sandbox'], volumes: [], mounts: [] }
+  const { runtime } = DEFAULT_SPEC_FOR_TESTS
+  assert.deepEqual(await partsOf({}), plain)
+  assert.deepEqual(await partsOf({ runtime: { ...runtime, entrypoint: [], cmd: ['sleep', '60'] } }), plain)
+  assert.deepEqual(await partsOf({ runtime: { ...runtime, entrypoint: null, cmd: ['sleep', '60'] } }), plain)
+  const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
+  assert.deepEqual(await partsOf({ mounts: [{ type: 'tmpfs', guest: '/cache', size_mib: 4, options }] }), {
+    ...plain,
+    volumes: ['tmpfs-0'],
+    mounts: ['tmpfs-0'],
+  })
+  const filled = { containers: ['fill', 'sandbox'], volumes: ['tools', 'scripts'], mounts: ['tools', 'scripts'] }
+  assert.deepEqual(await partsOf({ runtime: { ...runtime, scripts: { hello: 'echo hello' } } }), {
+    ...plain,
+    ...filled,
+  })
+  assert.deepEqual(await partsOf({ image: 'registry.example:5000/team/box:2' }), {
+    ...filled,
+    image: 'registry.example:5000/team/box:2',
+  })
+  assert.equal(withToolbox.loadedDigestOf(await toolbox.digestWith(image.digest)), image.digest)
+  assert.equal(withToolbox.loadedDigestOf(image.digest), image.digest)
+  await other.close()
+})
+
+test('an image whose files are gone is refused with what to do', async () => {
+  const toolbox = await openTestToolboxImages(fake.folder, images)
+  await assert.rejects(
+    toolbox.digestWith(`sha256:${'0'.repeat(64)}`),
+    /missing; load it again by `sandyard image load`/,
   )
 })

@@ -1,4 +1,4 @@
-import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import { SCRIPTS_FOLDER, TOOLS_FOLDER, toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../helper-image.ts'
 import type { ContainerStatus, Pod } from '../pod.ts'
 
@@ -14,8 +14,25 @@ type FillInput = {
   readonly isOfImage: boolean
 }
 
-/** The containers of a Pod that come before the sandbox's. */
-export type FillContainers = { readonly initContainers: readonly object[]; readonly containers: readonly object[] }
+/** The containers of a Pod that come before the sandbox's, the volumes that they fill, and where the sandbox has those. */
+export type FillContainers = {
+  readonly initContainers: readonly object[]
+  readonly containers: readonly object[]
+  readonly volumes: readonly object[]
+  readonly volumeMounts: readonly object[]
+}
+
+export const NOTHING_TO_FILL: FillContainers = { initContainers: [], containers: [], volumes: [], volumeMounts: [] }
+
+const VOLUME_SIZE = '64Mi'
+/** The sandbox can't write to them. */
+const FILLED = {
+  volumes: ['tools', 'scripts'].map((name) => ({ name, emptyDir: { sizeLimit: VOLUME_SIZE } })),
+  volumeMounts: [
+    { name: 'tools', mountPath: TOOLS_FOLDER, readOnly: true },
+    { name: 'scripts', mountPath: SCRIPTS_FOLDER, readOnly: true },
+  ],
+}
 
 /**
  * Makes the container that fills the volumes `tools` and `scripts`. The kubelet starts ordinary containers in their order, and the next
@@ -42,9 +59,9 @@ export function makeFillContainers({ helperImage, scripts, isOfImage }: FillInpu
       { name: 'scripts', mountPath: FOLDERS.scripts },
     ],
   }
-  if (isOfImage) return { initContainers: [{ ...container, command: fill('once') }], containers: [] }
+  if (isOfImage) return { ...FILLED, initContainers: [{ ...container, command: fill('once') }], containers: [] }
   const lifecycle = { postStart: { exec: { command: run('wait') } } } // nothing is replaced in hooks
-  return { initContainers: [], containers: [{ ...container, command: fill('hold'), lifecycle }] }
+  return { ...FILLED, initContainers: [], containers: [{ ...container, command: fill('hold'), lifecycle }] }
 }
 
 /** Kubernetes replaces `$(NAME)` in commands and variables. A doubled dollar sign is a plain one. */

@@ -8,10 +8,11 @@ import { StartError } from '../../../start-error.ts'
 import type { RunClaim } from '../claim.ts'
 import { podClaimsOf } from './pod-claims.ts'
 import type { RunPolicy } from '../network/run-policy.ts'
-import { literal, makeFillContainers } from './fill-container.ts'
+import { literal, makeFillContainers, NOTHING_TO_FILL, type FillContainers } from './fill-container.ts'
 import { limitVariables } from './pod-limits.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from '../pod.ts'
+import type { ServedImages } from '../served-images.ts'
 
 /** What a Pod needs besides the run's specification. */
 export type PodSettings = {
@@ -19,6 +20,8 @@ export type PodSettings = {
   readonly owner: string
   /** The image with the toolbox, as the cluster pulls it. */
   readonly helperImage: string
+  /** The images that have the toolbox already. Null: none. */
+  readonly images: Pick<ServedImages, 'hasToolbox'> | null
   /** Whether Pods get users of their own: no user of a Pod is one of its node. */
   readonly hasOwnUsers: boolean
   /** The name of the RuntimeClass. Null: the default runtime of the nodes. */
@@ -27,14 +30,12 @@ export type PodSettings = {
   readonly policyOf: ((run: Pick<DesiredRun, 'spec' | 'network_ranges'>) => RunPolicy) | null
 }
 
-const SCRIPTS_FOLDER = '/.msb/scripts'
 /** The user of a sandbox whose specification names none. Restricted Pod security refuses root. */
 const DEFAULT_USER = 1000
 /** An argument of a program may have 128 KiB, and its dollar signs are doubled. */
 const SCRIPT_PIECE_CHARACTERS = 40_000
 /** The most that all scripts may have: etcd stores objects of up to 1.5 MiB. */
 const SCRIPTS_MAX_BYTES = 512 * 1024
-const TOOLBOX_SIZE = '64Mi'
 /** Until it is stopped, a Pod waits for no probe: its grace is given with its deletion. */
 const GRACE_SECS = 30
 
@@ -61,11 +62,8 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
  * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`. Throws `StartError` of reason `config` for a value that a
  * Pod can't have.
  */
-export function makePod(
-  { run_id, sandbox_id, spec, registry_auth, network_ranges }: DesiredRun,
-  settings: PodSettings,
-  claims: readonly RunClaim[] = [],
-): object {
+export function makePod(desired: DesiredRun, settings: PodSettings, claims: readonly RunClaim[] = []): object {
+  const { run_id, sandbox_id, spec, registry_auth, network_ranges } = desired
   assertScriptNames(spec)
   const [disk] = requiredDisk(spec)
   if (disk !== undefined)
@@ -80,11 +78,7 @@ export function makePod(
   const policy = settings.policyOf?.({ spec, network_ranges })
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
-  const fill = makeFillContainers({
-    helperImage: settings.helperImage,
-    scripts: scriptArguments(spec),
-    isOfImage: runtime.cmd !== null && runtime.entrypoint === null,
-  })
+  const fill = fillOf(desired, settings)
   return {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -125,22 +119,20 @@ export function makePod(
           env: [...environmentOf(spec), ...limitVariables(spec)],
           resources: { requests: limits, limits },
           securityContext: security,
-          volumeMounts: [
-            { name: 'tools', mountPath: TOOLS_FOLDER, readOnly: true },
-            { name: 'scripts', mountPath: SCRIPTS_FOLDER, readOnly: true },
-            ...tmpfs.volumeMounts,
-            ...ofClaims.volumeMounts,
-          ],
+          volumeMounts: [...fill.volumeMounts, ...tmpfs.volumeMounts, ...ofClaims.volumeMounts],
         },
       ],
-      volumes: [
-        { name: 'tools', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
-        { name: 'scripts', emptyDir: { sizeLimit: TOOLBOX_SIZE } },
-        ...tmpfs.volumes,
-        ...ofClaims.volumes,
-      ],
+      volumes: [...fill.volumes, ...tmpfs.volumes, ...ofClaims.volumes],
     },
   }
+}
+
+/** What fills the toolbox and the scripts into a Pod. Nothing if its image has the toolbox, and the sandbox no scripts. */
+function fillOf(desired: DesiredRun, { helperImage, images }: PodSettings): FillContainers {
+  const { runtime } = desired.spec
+  const scripts = scriptArguments(desired.spec)
+  if (scripts.length === 0 && images?.hasToolbox(desired) === true) return NOTHING_TO_FILL
+  return makeFillContainers({ helperImage, scripts, isOfImage: runtime.cmd !== null && runtime.entrypoint === null })
 }
 
 /** The variables that Kubernetes adds to every container of every Pod. A value that a Pod gives itself replaces them. */

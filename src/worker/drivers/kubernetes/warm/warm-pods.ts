@@ -119,8 +119,8 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
       if (shape.policy !== null) await input.policies?.ensure(shape.namespace, shape.policy, signal)
       const pod = await pods.create(target, shape.pod(target.name), signal)
       uid = pod.metadata.uid
-      // After its Pod, which owns it from the beginning: a process that dies between the two leaves no Secret behind. The image is
-      // pulled once the toolbox is in the Pod.
+      // After its Pod, which owns it from the beginning: a process that dies between the two leaves no Secret behind. A node that has
+      // to pull the image, and looks for the Secret before it is there, tries again after 10 s.
       if (shape.credential !== null)
         await createPullSecret(input, target, { credential: shape.credential, owner: pod, signal })
       await reachPod(input, target, { judge: judgeOf(uid), signal })

@@ -2,8 +2,8 @@ import { posix } from 'node:path'
 import type { Patch, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { withInterpreter } from '../../shared/desired-run.ts'
-import { INIT_PATH, SCRIPTS_FOLDER } from '../environment.ts'
-import { TOOLS_FOLDER } from '../../../../contract/workers/guest-tools.ts'
+import { INIT_PATH } from '../environment.ts'
+import { SCRIPTS_FOLDER, TOOLS_FOLDER } from '../../../../contract/workers/guest-tools.ts'
 import { createFolders, putText, type RootTree } from '../../shared/root-tree.ts'
 
 /** The contents and options for a sandbox's system files. */
