@@ -3,7 +3,7 @@ import { readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { ATTACKS, type Attack, type AttackTarget, type AttackTally } from '../test/support/attacks.ts'
+import { ATTACKER_LIMITS, ATTACKS, type Attack, type AttackTarget, type AttackTally } from '../test/support/attacks.ts'
 import { runWellBehavedClient } from '../test/support/well-behaved-client.ts'
 import { createSecondOrg } from '../test/support/second-org.ts'
 import { connectAdmin } from './support/admin.ts'
@@ -45,7 +45,7 @@ export async function benchHostile(): Promise<readonly ResultRow[]> {
     NODE_OPTIONS: `--import ${join(import.meta.dirname, 'support/turn-probe.ts')}`,
     BENCH_TURNS_FILE: turnsFile,
   })
-  const key = await createSecondOrg(cloud.dataDir, 'hostile')
+  const key = await createSecondOrg(cloud.dataDir, 'hostile', ATTACKER_LIMITS)
   const asHostile = { headers: { authorization: `Bearer ${key}` } }
   const url = `http://${cloud.host}:${String(cloud.port)}`
   const volume: { readonly id: string } = JSON.parse(await (await fetch(`${url}/v1/volumes/default`, asHostile)).text())

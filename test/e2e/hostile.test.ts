@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { ATTACKS, startAttack } from '../support/attacks.ts'
+import { ATTACKER_LIMITS, ATTACKS, startAttack } from '../support/attacks.ts'
 import { mustCall } from '../support/api.ts'
 import { forkClient } from '../support/forked-client.ts'
 import { residentMib } from '../support/process-memory.ts'
@@ -26,7 +26,7 @@ let hostileKey = ''
 let volume = ''
 before(async () => {
   server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'error' })
-  hostileKey = await createSecondOrg(server.dataDir, 'hostile')
+  hostileKey = await createSecondOrg(server.dataDir, 'hostile', ATTACKER_LIMITS)
   const hostile = { url: server.url, key: hostileKey }
   volume = (await mustCall(hostile, 'get_default_volume')).id
 })

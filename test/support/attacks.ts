@@ -122,6 +122,28 @@ function largeCreate(target: AttackTarget, name: string): Buffer {
   return Buffer.from(`${post('/v1/sandboxes', target, Buffer.byteLength(body))}${body}`)
 }
 
+/** A request to create a sandbox of so many virtual CPUs, to start it, and to wait until it runs. */
+function waitingStart(target: AttackTarget, vcpus: number, name: string): string {
+  const body = JSON.stringify({ name, image: 'registry.example/box:1', resources: { vcpus, memory_mib: 1_000_000 } })
+  return `${post('/v1/sandboxes?start=true&wait_for=running&wait_timeout=300', target, body.length)}${body}`
+}
+
+/** A name that no other request uses. */
+const uniqueName = (prefix: string, nth: number): string =>
+  `${prefix}-${String(process.hrtime.bigint())}-${String(nth)}`
+
+/** Virtual CPUs that no worker of a test has, and that the attacker's quotas allow. */
+const VCPUS = 200
+
+/** The limits of the attacker's organization. With those of the default plan, its creates would be refused before they did any harm. */
+export const ATTACKER_LIMITS: Readonly<Record<string, string>> = {
+  max_sandboxes: 'unlimited',
+  max_concurrent_ephemeral_running: 'unlimited',
+  max_concurrent_persistent_running: 'unlimited',
+  max_vcpus_per_sandbox: String(VCPUS),
+  max_memory_mib_per_sandbox: 'unlimited',
+}
+
 const YEAR = 'since=2025-11-21T00:00:00Z&until=2026-11-21T00:00:00Z'
 
 export const ATTACKS: readonly Attack[] = [
@@ -137,9 +159,10 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'usage reports of a year', hasKey: true, connections: 16, makeScript: (target) => over(() => head(`GET /v1/billing/usage/sandbox?${YEAR}`, target)) },
   { what: 'pages of events and quotas', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(nth % 2 === 0 ? 'GET /v1/quotas' : `GET /v1/events?limit=100&event_type=never_heard_of&${YEAR}`, target)) },
   { what: 'bodies sent byte by byte', hasKey: true, connections: 200, makeScript: (target) => ({ next: (sent) => (sent === 0 ? post('/v1/sandboxes', target, BODY_BYTES) : ' '), pace: 200, readsReplies: true }) },
-  { what: 'starts that wait for capacity that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over((sent) => { const body = JSON.stringify({ name: `wait-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`, image: 'registry.example/box:1', resources: { vcpus: 200, memory_mib: 1_000_000 } }); return `${post('/v1/sandboxes?start=true&wait_for=running&wait_timeout=300', target, body.length)}${body}` }) },
+  { what: 'starts that wait for capacity that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS, uniqueName('wait', nth))) },
+  { what: 'starts beyond a quota', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS + 1, uniqueName('refused', nth))) },
   // The lists after it show these sandboxes, so each page has as many bytes as a page may have.
-  { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: (sent) => largeCreate(target, `large-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`) }) },
+  { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: () => largeCreate(target, uniqueName('large', nth)) }) },
   { what: 'lists without reading the replies', hasKey: true, connections: 64, makeScript: (target) => ({ next: () => head('GET /v1/sandboxes?limit=100', target).repeat(20), pace: 5, readsReplies: false }) },
   { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
 ] // prettier-ignore
