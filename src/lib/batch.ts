@@ -2,9 +2,10 @@
 export type BatchOptions<Item, Result> = {
   /** Processes items of one group. Resolves with one result for each item, in their order. */
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>
-  /** Items of different groups are processed by separate calls, so that a failure of one group affects no other. */
+  /** Items of different groups are in different batches, so that a failure or many items of one group affect no other. */
   readonly groupOf: (item: Item) => string
   readonly maxItems: number
+  /** How many batches of a group are in progress at most. */
   readonly maxInFlight: number
   /**
    * Divides items evenly among `maxInFlight` batches, so that this process and the database are busy at the same time.
@@ -32,21 +33,34 @@ type Waiting<Item, Result> = {
 
 /**
  * Turns `run`, which processes many items, into a function of one item. The calls of one turn of the event loop form a
- * batch. While `maxInFlight` batches are in progress, later calls wait and form the next batch. If `run` rejects for a
- * group, the calls for all items of the group reject.
+ * batch of each group. While `maxInFlight` batches of a group are in progress, its later calls wait and form its next batch. Groups
+ * never wait for one another. If `run` rejects, the calls for all items of the batch reject.
  */
 export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (item: Item) => Promise<Result> {
+  const groups = new Map<string, (one: Waiting<Item, Result>) => void>()
+  return (item) =>
+    new Promise((resolve, reject) => {
+      const key = options.groupOf(item)
+      const known = groups.get(key)
+      const add = known ?? makeGroup(options, () => groups.delete(key))
+      if (known === undefined) groups.set(key, add)
+      add({ item, resolve, reject })
+    })
+}
+
+/** Makes the batches of one group. `onIdle` is called when none of its items waits or is in progress. */
+function makeGroup<Item, Result>(
+  { run, maxInFlight, maxItems, isBalanced = false, pauseAfter }: BatchOptions<Item, Result>,
+  onIdle: () => void,
+): (one: Waiting<Item, Result>) => void {
   let waiting: Waiting<Item, Result>[] = []
-  const { maxInFlight, maxItems, groupOf } = options
-  const underWay = new Map<string, number>() // the number of items in progress, by group
-  let inFlight = 0
+  let inProgress = 0 // items
+  let inFlight = 0 // batches
   let isScheduled = false
 
   const nextBatchSize = (): number => {
-    const [first] = waiting
-    if (first === undefined || inFlight >= maxInFlight) return 0
-    if (options.isBalanced !== true) return maxItems
-    const inProgress = underWay.get(groupOf(first.item)) ?? 0
+    if (waiting.length === 0 || inFlight >= maxInFlight) return 0
+    if (!isBalanced) return maxItems
     if (inProgress >= MIN_BALANCED_ITEMS && waiting.length < inProgress) return 0
     const part = Math.ceil((waiting.length + inProgress) / maxInFlight)
     return Math.min(maxItems, Math.max(part, MIN_BALANCED_ITEMS))
@@ -60,50 +74,43 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
       const size = nextBatchSize()
       const batch = waiting.slice(0, size)
       waiting = waiting.slice(size)
-      inFlight += 1
-      void runBatch(batch) // rejects only if `pauseAfter` does: every other failure rejects the calls of its items
+      void runAndGoOn(batch) // rejects only if `pauseAfter` does: every other failure rejects the calls of its items
       schedule()
     })
   }
 
-  const finish = (group: string, count: number): void => {
-    const left = (underWay.get(group) ?? 0) - count
-    if (left > 0) underWay.set(group, left)
-    else underWay.delete(group)
-  }
-
-  const runBatch = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
-    const groups = Map.groupBy(batch, ({ item }) => groupOf(item))
-    for (const [group, { length }] of groups) underWay.set(group, (underWay.get(group) ?? 0) + length)
-    await Promise.all([...groups.values()].map((group) => runGroup(options.run, group)))
+  const runAndGoOn = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
+    inFlight += 1
+    inProgress += batch.length
+    await runBatch(run, batch)
     try {
-      await options.pauseAfter?.()
+      await pauseAfter?.()
     } finally {
       inFlight -= 1
-      for (const [group, { length }] of groups) finish(group, length)
-      schedule()
+      inProgress -= batch.length
+      if (inFlight === 0 && waiting.length === 0) onIdle()
+      else schedule()
     }
   }
 
-  return (item) =>
-    new Promise((resolve, reject) => {
-      waiting.push({ item, resolve, reject })
-      schedule()
-    })
+  return (one) => {
+    waiting.push(one)
+    schedule()
+  }
 }
 
-async function runGroup<Item, Result>(
+async function runBatch<Item, Result>(
   run: BatchOptions<Item, Result>['run'],
-  group: readonly Waiting<Item, Result>[],
+  batch: readonly Waiting<Item, Result>[],
 ): Promise<void> {
   try {
-    const results = await run(group.map(({ item }) => item))
-    if (results.length !== group.length)
-      throw new Error(`a batch of ${String(group.length)} returned ${String(results.length)} results`)
-    group.forEach(({ resolve }, index) => {
+    const results = await run(batch.map(({ item }) => item))
+    if (results.length !== batch.length)
+      throw new Error(`a batch of ${String(batch.length)} returned ${String(results.length)} results`)
+    batch.forEach(({ resolve }, index) => {
       resolve(results[index] as Result) // each index below the length has a result
     })
   } catch (error) {
-    for (const { reject } of group) reject(error)
+    for (const { reject } of batch) reject(error)
   }
 }

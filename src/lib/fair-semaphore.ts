@@ -23,7 +23,12 @@ export type FairSemaphoreOptions = {
   readonly permitsPerKey: number
   /** The maximum number of waiting callers of one key. */
   readonly waitersPerKey: number
+  /** A lower maximum of permits while other keys use the semaphore as well. Absent: `permitsPerKey`. */
+  readonly amongOthers?: AmongOthers
 }
+
+/** How many permits a key may have if another key has acquired one within the last `forMs`, by a monotonic clock. */
+export type AmongOthers = { readonly permitsPerKey: number; readonly forMs: number; readonly nowMs: () => number }
 
 /**
  * Runs `work` with a permit of `key`. Rejects with the error that `onFull` returns when too many callers of this key
@@ -45,11 +50,19 @@ export async function runFairly<Result>(
 }
 
 /** Creates a fair semaphore. A key without permits and waiting callers uses no memory. */
-export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: FairSemaphoreOptions): FairSemaphore {
+export function makeFairSemaphore(options: FairSemaphoreOptions): FairSemaphore {
+  const { permits, permitsPerKey, waitersPerKey, amongOthers } = options
   const held = new Map<string, number>()
   const queues = new Map<string, ((release: Release) => void)[]>() // the key whose turn is next comes first
   let inUse = 0
   let waiting = 0
+  const { noteUse, isAmongOthers } = trackKeys(amongOthers)
+
+  function hasShare(key: string): boolean {
+    const count = held.get(key) ?? 0
+    if (count >= permitsPerKey) return false
+    return amongOthers === undefined || count < amongOthers.permitsPerKey || !isAmongOthers(key)
+  }
 
   function grant(key: string): Release {
     inUse += 1
@@ -69,7 +82,7 @@ export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: Fai
   function serveNext(): void {
     for (const [key, queue] of queues) {
       if (inUse >= permits) return
-      if ((held.get(key) ?? 0) >= permitsPerKey) continue // skips at most permits / permitsPerKey keys
+      if (!hasShare(key)) continue // skips at most as many keys as have permits
       const next = queue.shift()
       queues.delete(key)
       if (queue.length > 0) queues.set(key, queue)
@@ -81,9 +94,9 @@ export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: Fai
 
   return {
     acquire(key) {
+      noteUse(key)
       const queue = queues.get(key)
-      if (queue === undefined && inUse < permits && (held.get(key) ?? 0) < permitsPerKey)
-        return Promise.resolve(grant(key))
+      if (queue === undefined && inUse < permits && hasShare(key)) return Promise.resolve(grant(key))
       if ((queue?.length ?? 0) >= waitersPerKey) return null
       return new Promise((resolve) => {
         waiting += 1
@@ -97,5 +110,23 @@ export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: Fai
     get waiting() {
       return waiting
     },
+  }
+}
+
+/** Remembers which two keys were used last. */
+function trackKeys(amongOthers: AmongOthers | undefined): {
+  readonly noteUse: (key: string) => void
+  readonly isAmongOthers: (key: string) => boolean
+} {
+  if (amongOthers === undefined) return { noteUse: () => undefined, isAmongOthers: () => false }
+  const { forMs, nowMs } = amongOthers
+  let latest = { key: '', atMs: Number.NEGATIVE_INFINITY }
+  let previous = latest // the last use of another key than that of `latest`
+  return {
+    noteUse(key) {
+      if (latest.key !== key) previous = latest
+      latest = { key, atMs: nowMs() }
+    },
+    isAmongOthers: (key) => nowMs() - (latest.key === key ? previous : latest).atMs < forMs,
   }
 }

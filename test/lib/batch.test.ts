@@ -114,3 +114,23 @@ test('balanced batches take equal shares, and a second one of a group starts onl
   for (const end of ends) end()
   await Promise.all(few)
 })
+
+test('items of a group wait for no batch of another group', async () => {
+  const ends: (() => void)[] = []
+  const ask = makeBatch<string, string>({
+    run: async (batch) => {
+      if (batch.includes('slow')) await new Promise<void>((resolve) => ends.push(resolve))
+      return batch
+    },
+    groupOf: (item) => item,
+    maxItems: 1,
+    maxInFlight: 1,
+  })
+  const slow = [ask('slow'), ask('slow')]
+  assert.equal(await ask('quick'), 'quick')
+  for (const one of slow) {
+    while (ends.length === 0) await new Promise((resolve) => setImmediate(resolve))
+    ends.shift()?.()
+    assert.equal(await one, 'slow')
+  }
+})

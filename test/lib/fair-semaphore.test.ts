@@ -63,3 +63,29 @@ test('a key with too many waiting callers is refused at once, and no other key i
   assert.equal(semaphore.acquire('greedy'), null)
   assert.notEqual(semaphore.acquire('modest'), null)
 })
+
+test('a key has a lower share while another key uses the semaphore, and its whole share again afterwards', async () => {
+  let nowMs = 0
+  const amongOthers = { permitsPerKey: 1, forMs: 1_000, nowMs: () => nowMs }
+  const semaphore = makeFairSemaphore({ permits: 6, permitsPerKey: 3, waitersPerKey: 10, amongOthers })
+  const releases: (() => void)[] = []
+  const ask = async (key: string): Promise<void> => {
+    const release = await semaphore.acquire(key)
+    if (release !== null) releases.push(release)
+  }
+  const alone = [ask('a'), ask('a')]
+  await Promise.all(alone)
+  await ask('b')
+  const shared = ask('a')
+  await settled()
+  assert.equal(semaphore.waiting, 1)
+  releases.shift()?.()
+  await settled()
+  assert.equal(semaphore.waiting, 1) // it still has a permit
+  releases.shift()?.()
+  await shared
+  assert.deepEqual([semaphore.inUse, semaphore.waiting], [2, 0])
+  nowMs = 1_000
+  await Promise.all([ask('a'), ask('a')])
+  assert.deepEqual([semaphore.inUse, semaphore.waiting], [4, 0])
+})

@@ -146,6 +146,7 @@ async function prepareAndOpen(urls: DatabaseUrls, log: Log, stop: () => Promise<
       connectionString,
       tenantPoolSize: TENANT_CONNECTIONS,
       connectionsPerOrg: TENANT_CONNECTIONS / 3,
+      connectionsPerOrgAmongOthers: TENANT_CONNECTIONS / 6,
       systemPoolSize: SYSTEM_CONNECTIONS,
       statementTimeoutMs: STATEMENT_TIMEOUT_MS,
       log,

@@ -4,6 +4,7 @@ import type { Operation } from '../../contract/operation.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeenPath } from '../../domain/refusal.ts'
+import type { FairTurns } from '../../lib/fair-turns.ts'
 import type { AuthenticatedRequest, Handler } from '../handlers/handler.ts'
 import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
@@ -24,6 +25,8 @@ export type RouteDeps = AuthenticateDeps & {
   readonly streamedBodies: StreamedBodies
   readonly idempotency: IdempotencyDeps
   readonly deferReply: DeferReply
+  /** Requests that come together begin in several turns of the event loop, organizations in turn. */
+  readonly turns: FairTurns
   /** The authenticated callers, by request. */
   readonly callers: WeakMap<FastifyRequest, Caller>
 }
@@ -75,6 +78,8 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         ifMatch: parseIfMatch(operation, headers),
         signal: () => deps.signalOf(reply.raw),
       }
+      const turn = deps.turns.next(caller.org_id)
+      if (turn !== null) await turn
       const key = parseIdempotencyKey(operation, request)
       const answer =
         key === null

@@ -3,7 +3,9 @@ import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.ts'
 import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handler.ts'
+import type { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
+import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import { lingerAfterRefusal } from '../connections/linger-after-refusal.ts'
@@ -12,6 +14,9 @@ import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
 /** A request for an operation, and the object to which its reply is sent. */
 export type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly operation: Operation }
+
+/** From this length on, JSON text is sent in pieces. A stream of pieces costs more than most replies. */
+const IN_PIECES_FROM = 256 * 1024
 
 const BYTES_TYPE = 'application/octet-stream'
 
@@ -24,11 +29,11 @@ export function sendReply(
   answer: HandlerReply,
   settings: { readonly keepAliveMs: number },
 ): FastifyReply {
-  if (typeof answer === 'string') return reply.header('content-type', JSON_TYPE).send(answer)
+  if (typeof answer === 'string') return sendJson(reply, answer)
   if ('json' in answer) {
     reply.header('etag', answer.tag)
     if (isNotModified(operation, request.headers, answer.tag)) return reply.code(304).send()
-    return reply.header('content-type', JSON_TYPE).send(answer.json)
+    return sendJson(reply, answer.json)
   }
   if ('start' in answer) throw new Error('a deferred reply must go through DeferReply')
   if ('kept' in answer) {
@@ -38,13 +43,20 @@ export function sendReply(
       .headers({ ...headers, 'content-type': JSON_TYPE, 'idempotency-replayed': 'true' })
       .send(body)
   }
-  if ('pieces' in answer) {
-    const sizeBytes = answer.pieces.reduce((sum, piece) => sum + piece.length, 0)
-    return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(streamBuffers(answer.pieces))
-  }
+  if ('pieces' in answer) return sendPieces(reply, answer.pieces)
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
   const { content, sizeBytes } = answer
   return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
+}
+
+function sendJson(reply: FastifyReply, json: string): FastifyReply {
+  if (json.length > IN_PIECES_FROM) return sendPieces(reply, [Buffer.from(json)])
+  return reply.header('content-type', JSON_TYPE).send(json)
+}
+
+function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyReply {
+  const sizeBytes = pieces.reduce((sum, piece) => sum + piece.length, 0)
+  return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(streamBuffers(pieces))
 }
 
 /**
@@ -128,11 +140,22 @@ export function replyWithError(
   { request, reply }: Pick<Exchange, 'request' | 'reply'>,
 ): FastifyReply {
   const { id, method, routeOptions, raw } = request
-  // A client that disconnects in the middle of its body must not cause a log entry.
-  const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
+  const problem = refusalOfDisconnected(error, { request, reply }) ?? error
   const { status, headers, body } = renderError(deps, problem, { request_id: id, method, route: routeOptions.url })
   lingerAfterRefusal(raw, reply)
   return reply.code(status).headers(headers).send(body)
+}
+
+/** A client that disconnects in the middle of its body, or before a reply in pieces has begun, must not cause a log entry. */
+function refusalOfDisconnected(
+  error: unknown,
+  { request, reply }: Pick<Exchange, 'request' | 'reply'>,
+): Problem | null {
+  const { raw } = request
+  if (raw.destroyed && raw.complete === false) return invalidRequest('body', 'a part of it', 'all of it')
+  return reply.raw.destroyed && hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE')
+    ? invalidRequest('connection', 'closed', 'open until the reply has ended')
+    : null
 }
 
 type ErrorContext = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }

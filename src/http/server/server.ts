@@ -4,6 +4,7 @@ import { Histogram, type Registry } from 'prom-client'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
+import { makeFairTurns } from '../../lib/fair-turns.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
@@ -98,6 +99,9 @@ const TCP_KEEP_ALIVE_MS = 60_000
  */
 const PARAM_MAX_CHARS = 1024
 
+/** How long further requests of an organization begin in one turn of the event loop, in milliseconds. */
+const BEGUN_IN_A_TURN_MS = 2
+
 /**
  * Creates the HTTP server of the API with routes, validation, authentication, errors and metrics. The server does not
  * listen yet. Its `close` closes its WebSockets with 1001.
@@ -167,7 +171,18 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     renderError: (error, request_id) => renderError(deps, error, { request_id }),
   })
   const signalOf = makeRequestSignals(closing)
-  const routeDeps = { ...deps, clients, acceptsSessions, signalOf, streamedBodies, idempotency, deferReply, callers }
+  const turns = makeFairTurns({ budgetMs: BEGUN_IN_A_TURN_MS, nowMs: () => performance.now() })
+  const routeDeps = {
+    ...deps,
+    clients,
+    acceptsSessions,
+    signalOf,
+    streamedBodies,
+    idempotency,
+    deferReply,
+    callers,
+    turns,
+  }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, routeDeps, { operation, handler })

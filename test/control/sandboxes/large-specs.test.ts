@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { makeAdmitInBatch } from '../../../src/control/sandboxes/admit-in-batch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
+import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
 import type { Database } from '../../../src/store/postgres/database.ts'
@@ -27,9 +28,19 @@ async function countTurns(work: () => Promise<unknown>): Promise<number> {
   return turns
 }
 
-test('the texts of a large specification are rendered in different turns of the event loop, and those of a small one at once', async () => {
-  assert.equal(await countTurns(() => renderSpec(largeSpec('A'))), 2)
+test('each large member of a specification is rendered in a turn of the event loop of its own, and a small specification at once', async () => {
+  const labels = { label: 'v'.repeat(LARGE_TEXT) }
+  assert.equal(await countTurns(() => renderSpec(largeSpec('A'))), 1)
+  assert.equal(await countTurns(() => renderSpec({ ...largeSpec('A'), labels })), 2)
   assert.equal(await countTurns(() => renderSpec(PLAIN_SPEC)), 0)
+})
+
+test('the texts of a specification are those of the specification and of its projection', async () => {
+  for (const spec of [PLAIN_SPEC, largeSpec('"quoted"')]) {
+    const { spec_json, projection_json } = await renderSpec(spec)
+    assert.equal(spec_json, JSON.stringify(spec))
+    assert.equal(projection_json, JSON.stringify(projectSpec(spec)))
+  }
 })
 
 test('of large specifications that arrive together, each is sent to the database by itself', async (t) => {
