@@ -40,6 +40,8 @@ type DiskGuardInput = {
 
 const INTERVAL_MS = 1_000
 const REPORT_EVERY_MS = 15_000
+/** How often the files of runs are measured without pressure. A pressure that begins finds measurements within the window of growth. */
+const UNPRESSED_MEASURE_MS = 10_000
 /** A run's growth within this time decides whether it is stopped. */
 const GROWTH_WINDOW_MS = 30_000
 /** A stop that takes longer than this no longer delays the next measurement. */
@@ -53,6 +55,7 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
   let pressure: DiskPressure = 'none'
   let reported: WorkerDisk | undefined
   let reportedAtMs = Number.NEGATIVE_INFINITY
+  let measuredAtMs = Number.NEGATIVE_INFINITY
 
   async function check(signal: AbortSignal): Promise<void> {
     const disk = await reserve.measure(pressure)
@@ -67,6 +70,8 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
       pressure = disk.pressure
       input.onNews()
     }
+    if (pressure === 'none' && clock.monotonicMs() - measuredAtMs < UNPRESSED_MEASURE_MS) return
+    measuredAtMs = clock.monotonicMs()
     const writers = await measureWriters(input, growth, disk.pressure)
     if (disk.pressure === 'critical') await stopLargest(writers, disk, signal)
   }

@@ -1,5 +1,6 @@
 import { closeSync, constants, openSync, readSync } from 'node:fs'
 import { hasErrorCode } from '../../lib/error-code.ts'
+import { readFileSyncOrNull } from '../../lib/files.ts'
 
 /** A process that the kernel killed because memory ran out. */
 export type MemoryKill = {
@@ -21,6 +22,12 @@ export type KernelLog = {
    */
   readMemoryKills(): readonly MemoryKill[] | null
   close(): void
+}
+
+/** Counts the processes that the kernel has killed since its start because memory ran out (proc(5)). Null before Linux 4.13. */
+export function countMemoryKills(): number | null {
+  const [, count] = /^oom_kill (\d+)$/m.exec(readFileSyncOrNull('/proc/vmstat') ?? '') ?? []
+  return count === undefined ? null : Number(count)
 }
 
 /** The maximum length of a record (`CONSOLE_EXT_LOG_MAX` of the kernel). */

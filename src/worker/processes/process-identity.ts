@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -75,11 +76,21 @@ export async function readBootId(): Promise<string> {
 type ProcessStat = { readonly startTicks: number; readonly isZombie: boolean; readonly flags: number }
 
 function readStat(pid: number): ProcessStat | null {
-  const text = readFileSyncOrNull(`/proc/${String(pid)}/stat`)
+  const text = readStatFile(pid)
   if (text === null) return null
   // The second field is the program's name in parentheses, which may contain any character. Fields are therefore
   // counted from the last parenthesis.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
   const state = fields[0]
   return { startTicks: Number(fields[19]), isZombie: state === 'Z' || state === 'X', flags: Number(fields[6]) }
+}
+
+/** Reads the file at once. Most processes that are looked at live, and a look at the path before took two fifths of the time (2026-11). */
+function readStatFile(pid: number): string | null {
+  try {
+    return readFileSync(`/proc/${String(pid)}/stat`, 'utf8')
+  } catch (error) {
+    if (hasErrorCode(error, 'ENOENT', 'ESRCH')) return null
+    throw error
+  }
 }

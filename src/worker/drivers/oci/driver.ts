@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../domain/ids.ts'
-import { openKernelLog } from '../../processes/kernel-log.ts'
+import { countMemoryKills, openKernelLog } from '../../processes/kernel-log.ts'
 import { readBootId, isAlive, makeCachedLivenessCheck } from '../../processes/process-identity.ts'
 import { makeMountDir, mountFolderOf } from '../../mounts.ts'
 import type { Driver } from '../driver.ts'
@@ -209,6 +209,7 @@ async function openContext(input: OciDriverInput, opened: AsyncDisposableStack):
     memoryKills: makeMemoryKills({
       cgroups: limited.cgroups,
       kernelLog: openKernelLog(),
+      countKills: countMemoryKills,
       records,
       logs,
       clock,

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { growthShares, type DiskUse } from '../../../../src/worker/drivers/oci/disk/disk-growth.ts'
+import { growthShares, isMeasurementDue, type DiskUse } from '../../../../src/worker/drivers/oci/disk/disk-growth.ts'
 
 const GIB = 1024 ** 3
 
@@ -26,4 +26,18 @@ test('of what is beyond the largest burst, a disk may take a quarter, however ma
 
 test('without a measurement of the file system below, disks grow freely', () => {
   assert.equal(growthShares(Number.POSITIVE_INFINITY, [disk(GIB, 0)]).equalBytes, Number.POSITIVE_INFINITY)
+})
+
+test('disks are measured again when their number or what is free changes, and after a time that grows with their number', () => {
+  const last = { atMs: 0, freeBytes: 100 * GIB, disks: 1_000 }
+  const isDue = (change: Partial<typeof last>, limitBytes = 4 * GIB): boolean =>
+    isMeasurementDue(last, { ...last, atMs: 1_000, ...change }, limitBytes)
+  assert.equal(isDue({}), false)
+  assert.equal(isDue({ disks: 999 }), true)
+  assert.equal(isDue({ freeBytes: 99 * GIB }), false)
+  assert.equal(isDue({ freeBytes: 99 * GIB - 1 }), true, 'more than a quarter of what a disk may take is gone')
+  assert.equal(isDue({ freeBytes: 101 * GIB + 1 }), true)
+  assert.equal(isDue({ freeBytes: 100 * GIB - 1 }, 0), true, 'disks that may not grow are measured at each change')
+  assert.equal(isDue({ atMs: 29_999 }), false)
+  assert.equal(isDue({ atMs: 30_000 }), true)
 })

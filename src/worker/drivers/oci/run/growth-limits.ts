@@ -3,7 +3,7 @@ import type { Log } from '../../../../lib/log.ts'
 import { repeat, type Repetition } from '../../../../lib/repeat.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
-import { growthShares, limitGrowth, measureDisk, type MeasuredDisk } from '../disk/disk-growth.ts'
+import { growthShares, isMeasurementDue, limitGrowth, measureDisk, type DiskMeasurement, type MeasuredDisk } from '../disk/disk-growth.ts'
 import type { VolumeStorage } from '../../../volumes/volume-storage.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import { containerIdOf, type OciRunRecords } from './run-records.ts'
@@ -12,7 +12,7 @@ import { containerIdOf, type OciRunRecords } from './run-records.ts'
 export type GrowthLimits = {
   /** Limits the disk of a container that is about to start. */
   limit(container: RunId): void
-  /** Measures the disks of all started runs and limits them, now and each second until `close`. */
+  /** Measures the disks of all started runs and limits them, now and whenever a measurement is due, until `close`. */
   start(): void
   close(): Promise<void>
 }
@@ -26,6 +26,7 @@ type GrowthInput = {
   readonly log: Log
 }
 
+/** How often it is decided whether to measure: one `statfs`. */
 const INTERVAL_MS = 1_000
 const MIB = 1024 * 1024
 /** A disk may always grow by this until it is first measured, so that a start doesn't fail. */
@@ -36,6 +37,7 @@ export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, l
   /** What the disks that are mounted until the next measurement may still take together. */
   let newcomersBytes = 0
   let burstBytes = 0
+  let measured: DiskMeasurement | null = null
   let repetition: Repetition | null = null
 
   const measure = (container: RunId): readonly MeasuredDisk[] => {
@@ -45,6 +47,9 @@ export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, l
   async function limitAll(): Promise<void> {
     const freeBytes = Math.max(0, (await reserve.freeMib()) * MIB - volumes.promisedBytes())
     const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
+    const now = { atMs: clock.monotonicMs(), freeBytes, disks: runs.length }
+    if (measured !== null && !isMeasurementDue(measured, now, Math.max(newcomersBytes, burstBytes))) return
+    measured = now
     const disks = runs.flatMap((record) => measure(containerIdOf(record)))
     const shares = growthShares(freeBytes, disks)
     newcomersBytes = shares.equalBytes

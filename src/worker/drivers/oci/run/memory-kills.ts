@@ -34,6 +34,8 @@ export type MemoryKills = {
 type Deps = {
   readonly cgroups: Cgroups
   readonly kernelLog: KernelLog
+  /** Reads how many processes of the machine the kernel has killed for memory. Null if the kernel doesn't say. */
+  readonly countKills: () => number | null
   readonly records: Pick<OciRunRecords, 'read' | 'list' | 'containerIdOf'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
@@ -60,7 +62,7 @@ const END_MS = 5_000
 const KEPT_VICTIMS = 1_000
 
 /** Watches the runs in `records` until `close`. */
-export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log }: Deps): MemoryKills {
+export function makeMemoryKills({ cgroups, kernelLog, countKills, records, logs, clock, log }: Deps): MemoryKills {
   const runs = new Map<RunId, Counted>()
   const closing = new AbortController()
   let lastUnknownMs = -Infinity
@@ -104,8 +106,14 @@ export function makeMemoryKills({ cgroups, kernelLog, records, logs, clock, log 
     return counter
   }
   const poll = async (): Promise<void> => {
+    let counts: readonly (number | null)[] = []
     while (!closing.signal.aborted) {
       await interruptibleSleep(clock, POLL_MS, closing.signal)
+      const count = countKills()
+      // The kernel counts a kill for the machine first and for its cgroup then, so the runs are checked once more after a kill.
+      const isUnchanged = count !== null && counts.length === 2 && counts.every((earlier) => earlier === count)
+      counts = [...counts, count].slice(-2)
+      if (isUnchanged) continue
       for (const { run_id, started, outcome } of records.list()) if (started !== null && outcome === null) check(run_id)
     }
   }
