@@ -3,7 +3,14 @@ import type { Log } from '../../../../lib/log.ts'
 import { repeat, type Repetition } from '../../../../lib/repeat.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { DiskReserve } from '../../../disk-reserve.ts'
-import { growthShares, isMeasurementDue, limitGrowth, measureDisk, type DiskMeasurement, type MeasuredDisk } from '../disk/disk-growth.ts'
+import {
+  growthShares,
+  isMeasurementDue,
+  limitGrowth,
+  measureDisk,
+  type DiskMeasurement,
+  type MeasuredDisk,
+} from '../disk/disk-growth.ts'
 import type { VolumeStorage } from '../../../volumes/volume-storage.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import { containerIdOf, type OciRunRecords } from './run-records.ts'
