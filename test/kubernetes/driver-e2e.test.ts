@@ -7,6 +7,7 @@ import { LABELS } from '../../src/worker/drivers/kubernetes/pod.ts'
 import { listAll, mustCall, type SandboxBody } from '../support/api.ts'
 import { kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { runMsb, startMsbInTerminal } from '../support/msb.ts'
+import { runProgram } from '../support/program.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { loadSdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
@@ -141,6 +142,28 @@ test(
     await waitUntil(async () => (await kubectl('get', 'pvc', '-A', '-o', 'name')) === '', 60_000)
   },
 )
+
+test('a sandbox whose Pod finds no node says why, and starts as soon as a node takes it', LIMIT, async () => {
+  const operate = async (...args: readonly string[]): Promise<string> =>
+    (await runProgram(args, { SANDYARD_DATA_DIR: server.dataDir })).output
+  await kubectl('taint', 'node', 'node', 'tenant=acme:NoSchedule')
+  // Its size is one that no warm Pod has.
+  const create = ['create', '--name', 'waiting', '--label', 'sandyard.disk=run', '--memory', '72M', IMAGE]
+  const creating = runMsb(server, create)
+  try {
+    const readLog = (): Promise<string> => operate('logs', 'waiting', '--system')
+    const reason = /waits for a node: 0\/1 nodes are available: .*untolerated taint/
+    await waitUntil(async () => reason.test(await readLog()), 60_000)
+    assert.doesNotMatch(await readLog(), /acme/)
+    assert.match(await operate('why', 'waiting'), /is being started on the worker[^]*sandyard logs waiting --system/)
+  } finally {
+    await kubectl('taint', 'node', 'node', 'tenant-')
+  }
+  assert.equal((await creating).code, 0)
+  assert.equal((await runMsb(server, ['exec', 'waiting', '--', 'echo', 'here'])).stdout, 'here\n')
+  assert.equal((await runMsb(server, ['rm', '--force', 'waiting'])).code, 0)
+  await waitUntil(async () => (await podsOfRuns()).length === 0, 60_000)
+})
 
 test('what a Pod can not have is refused by name', LIMIT, async () => {
   const refused = async (body: object, field: string): Promise<void> => {
