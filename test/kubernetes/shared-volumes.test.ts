@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
+import type { AccessMode } from '../../src/worker/drivers/kubernetes/claim.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
 import { HELPER_IMAGE, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
@@ -33,13 +34,28 @@ after(async () => {
   await namespace.remove()
 })
 
-function open(folder: string): Promise<TestDriver> {
+function open(
+  folder: string,
+  { mode = 'ReadWriteMany', ...options }: { readonly mode?: AccessMode; readonly startLimitMs?: number } = {},
+): Promise<TestDriver> {
   return openKubernetesDriver({
     dir: join(namespace.folder, folder),
     access: namespace.access,
     helperImage: HELPER_IMAGE,
-    claimSettings: { storageClass: CLASS, mode: 'ReadWriteMany', sizeGib: 1 },
+    claimSettings: { storageClass: CLASS, mode, sizeGib: 1 },
+    ...options,
   })
+}
+
+/** Deletes the volume, again and again as a worker does: the cluster lets go of a claim some time after its last Pod. */
+async function removeVolume({ volumes }: TestDriver): Promise<void> {
+  assert.ok(volumes)
+  const remove = (): Promise<boolean> =>
+    volumes.remove(VOLUME_KEY).then(
+      () => true,
+      () => false,
+    )
+  await waitUntil(remove, 30_000)
 }
 
 test(
@@ -79,8 +95,22 @@ test(
     await driver.start(third, NEVER)
     assert.equal(await runScript(driver, third.run_id, 'cat /data/one'), 'one\nother\n')
     await driver.remove(third.run_id)
-    await driver.volumes.remove(VOLUME_KEY)
+    await removeVolume(driver)
     await assert.rejects(kubectl('get', ...claim), /NotFound/)
+  },
+)
+
+test(
+  'a start whose class makes no volume of the mode says so, and leaves a claim that can be removed',
+  LIMIT,
+  async () => {
+    const other = await open('unserved', { mode: 'ReadWriteOnce', startLimitMs: 10_000 })
+    const desired = runWithVolume()
+    await assert.rejects(other.start(desired, NEVER), /in time: .*unbound immediate PersistentVolumeClaims/)
+    await other.remove(desired.run_id)
+    await removeVolume(other)
+    await assert.rejects(kubectl('get', '-n', NAMESPACE, 'pvc/sandyard-volume-data'), /NotFound/)
+    await other.close()
   },
 )
 
