@@ -56,7 +56,7 @@ export function makeFairSemaphore(options: FairSemaphoreOptions): FairSemaphore 
   const queues = new Map<string, ((release: Release) => void)[]>() // the key whose turn is next comes first
   let inUse = 0
   let waiting = 0
-  const { noteUse, isAmongOthers } = trackKeys(amongOthers)
+  const { noteUse, isAmongOthers } = amongOthers === undefined ? ALONE : trackKeys(amongOthers)
 
   function hasShare(key: string): boolean {
     const count = held.get(key) ?? 0
@@ -113,13 +113,17 @@ export function makeFairSemaphore(options: FairSemaphoreOptions): FairSemaphore 
   }
 }
 
-/** Remembers which two keys were used last. */
-function trackKeys(amongOthers: AmongOthers | undefined): {
+/** Which keys use something now. */
+type KeyTracker = {
   readonly noteUse: (key: string) => void
+  /** Whether another key was used within the last `forMs`. */
   readonly isAmongOthers: (key: string) => boolean
-} {
-  if (amongOthers === undefined) return { noteUse: () => undefined, isAmongOthers: () => false }
-  const { forMs, nowMs } = amongOthers
+}
+
+const ALONE: KeyTracker = { noteUse: () => undefined, isAmongOthers: () => false }
+
+/** Remembers the two keys that were used last. */
+export function trackKeys({ forMs, nowMs }: Pick<AmongOthers, 'forMs' | 'nowMs'>): KeyTracker {
   let latest = { key: '', atMs: Number.NEGATIVE_INFINITY }
   let previous = latest // the last use of another key than that of `latest`
   return {

@@ -1,19 +1,26 @@
+import { trackKeys } from './fair-semaphore.ts'
+
 /**
  * Spreads work over turns of the event loop. In one turn, one piece of each key begins, and further ones only until `budgetMs` have
  * passed. The rest begins in later turns, keys in turn. A key with much work then delays only its own work.
+ * The work of a key that is alone begins at once: to spread it cost a tenth of the gets and creates a second (2026-11).
  */
 export type FairTurns = {
   /** Resolves when a piece of work of this key may begin. Returns null if it may begin at once, which is usual. */
   next(key: string): Promise<void> | null
 }
 
-/** How long work may begin in a turn, and the time by a monotonic clock, in milliseconds. */
-export type FairTurnsOptions = { readonly budgetMs: number; readonly nowMs: () => number }
+/**
+ * How long work may begin in a turn, how long after work of another key a key is not alone, and the time by a monotonic clock, in
+ * milliseconds.
+ */
+export type FairTurnsOptions = { readonly budgetMs: number; readonly othersForMs: number; readonly nowMs: () => number }
 
 /** Creates turns without work. A key without waiting work uses no memory. */
-export function makeFairTurns({ budgetMs, nowMs }: FairTurnsOptions): FairTurns {
+export function makeFairTurns({ budgetMs, othersForMs, nowMs }: FairTurnsOptions): FairTurns {
   const queues = new Map<string, (() => void)[]>() // the key whose work begins next comes first
   const begun = new Set<string>() // the keys of which work has begun in this turn
+  const keys = trackKeys({ forMs: othersForMs, nowMs })
   let endsMs = 0
 
   function beginTurn(): void {
@@ -42,6 +49,8 @@ export function makeFairTurns({ budgetMs, nowMs }: FairTurnsOptions): FairTurns 
 
   return {
     next(key) {
+      keys.noteUse(key)
+      if (queues.size === 0 && !keys.isAmongOthers(key)) return null
       if (begun.size === 0) beginTurn()
       if (!queues.has(key) && (!begun.has(key) || (queues.size === 0 && nowMs() < endsMs))) {
         begun.add(key)

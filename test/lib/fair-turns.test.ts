@@ -7,18 +7,19 @@ import { makeFairTurns } from '../../src/lib/fair-turns.ts'
 function makeWork(budgetMs: number) {
   let nowMs = 0
   const begun: string[] = []
-  const turns = makeFairTurns({ budgetMs, nowMs: () => nowMs })
+  const turns = makeFairTurns({ budgetMs, othersForMs: 1_000, nowMs: () => nowMs })
   const work = async (key: string): Promise<void> => {
     const turn = turns.next(key)
     if (turn !== null) await turn
     nowMs += 1
     begun.push(key)
   }
-  return { work, begun }
+  return { work, begun, useByAnother: () => turns.next('another') }
 }
 
 test('work begins at once until the time of the turn is used up, and the rest in later turns', async () => {
-  const { work, begun } = makeWork(2)
+  const { work, begun, useByAnother } = makeWork(2)
+  void useByAnother()
   const all = Promise.all(Array.from({ length: 5 }, () => work('a')))
   assert.equal(begun.length, 2)
   await nextTurn()
@@ -28,7 +29,8 @@ test('work begins at once until the time of the turn is used up, and the rest in
 })
 
 test('a piece of a key begins at once, however much of another key waits, and its next ones in turn with the others', async () => {
-  const { work, begun } = makeWork(2)
+  const { work, begun, useByAnother } = makeWork(2)
+  void useByAnother()
   const flood = Array.from({ length: 100 }, () => work('a'))
   const few = [work('b'), work('b')]
   assert.deepEqual(begun, ['a', 'a', 'b'])
@@ -39,10 +41,18 @@ test('a piece of a key begins at once, however much of another key waits, and it
 })
 
 test('work that takes longer than a turn begins nevertheless, one piece in each turn', async () => {
-  const { work, begun } = makeWork(0.5)
+  const { work, begun, useByAnother } = makeWork(0.5)
+  void useByAnother()
   const all = Promise.all([work('a'), work('a'), work('a')])
   await nextTurn()
   assert.equal(begun.length, 2)
   await all
   assert.equal(begun.length, 3)
+})
+
+test('the work of a key that is alone begins at once', async () => {
+  const { work, begun } = makeWork(2)
+  const all = Array.from({ length: 5 }, () => work('a'))
+  assert.equal(begun.length, 5)
+  await Promise.all(all)
 })

@@ -101,6 +101,8 @@ const PARAM_MAX_CHARS = 1024
 
 /** How long further requests of an organization begin in one turn of the event loop, in milliseconds. */
 const BEGUN_IN_A_TURN_MS = 2
+/** How long after a request of another organization the requests of one are spread over turns, in milliseconds. */
+const OTHERS_MS = 1_000
 
 /**
  * Creates the HTTP server of the API with routes, validation, authentication, errors and metrics. The server does not
@@ -171,7 +173,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     renderError: (error, request_id) => renderError(deps, error, { request_id }),
   })
   const signalOf = makeRequestSignals(closing)
-  const turns = makeFairTurns({ budgetMs: BEGUN_IN_A_TURN_MS, nowMs: () => performance.now() })
+  const turns = makeFairTurns({ budgetMs: BEGUN_IN_A_TURN_MS, othersForMs: OTHERS_MS, nowMs: () => performance.now() })
   const routeDeps = {
     ...deps,
     clients,
