@@ -35,9 +35,11 @@ const abilities = table([
   ['---', '---', '---', '---', '---'],
   ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
-    ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES, [...KUBERNETES_ABILITIES, ...CLAIM_ABILITIES, ...NETWORK_ABILITIES]].map(
-      (offered) => (offered.includes(ability) ? 'enforced' : '**refused**'),
-    ),
+    ...[
+      OCI_ABILITIES,
+      MICROSANDBOX_ABILITIES,
+      [...KUBERNETES_ABILITIES, ...CLAIM_ABILITIES, ...NETWORK_ABILITIES.rules],
+    ].map((offered) => (offered.includes(ability) ? 'enforced' : '**refused**')),
     meaning.replace(/^needs a worker that is capable of /, ''),
   ]),
 ])

@@ -119,9 +119,9 @@ export const KUBERNETES_SETTINGS = {
     variable: 'SANDYARD_KUBERNETES_NETWORK',
     flag: null,
     fallback: 'prove',
-    unit: 'prove, cluster',
+    unit: 'prove, rules, cluster',
     meaning:
-      'who decides what the sandboxes of `--driver kubernetes` reach: with `prove`, NetworkPolicies of that driver, which starts only in a cluster that is proved to enforce them; with `cluster`, only what you set up in the cluster',
-    parse: oneOf(['prove', 'cluster']),
-  } satisfies Setting<'prove' | 'cluster'>,
+      'who decides what the sandboxes of `--driver kubernetes` reach: with `prove`, NetworkPolicies of that driver, which starts only in a cluster that is proved to enforce them; with `rules`, packet rules that each Pod loads before its sandbox runs, for which namespaces must admit the capability NET_ADMIN; with `cluster`, only what you set up in the cluster',
+    parse: oneOf(['prove', 'rules', 'cluster']),
+  } satisfies Setting<'prove' | 'rules' | 'cluster'>,
 } as const

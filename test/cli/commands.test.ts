@@ -63,9 +63,9 @@ test('doctor says what the worker last found out about the policies of its clust
   assert.match(await look({ SANDYARD_KUBERNETES_NETWORK: 'cluster' }), /^ok .*the cluster alone decides/)
   mkdirSync(dir, { recursive: true })
   const now = new Date('2026-11-26T12:00:00Z')
-  await storeProof(dir, { kind: 'open', seen: 'a connection was accepted' }, now)
+  await storeProof({ dir, network: 'prove' }, { kind: 'open', seen: 'a connection was accepted' }, now)
   assert.match(await look(), /^MISSING .*did not enforce .* at 2026-11-26T12:00:00.000Z: a connection was accepted$/)
-  await storeProof(dir, { kind: 'enforced' }, now)
+  await storeProof({ dir, network: 'prove' }, { kind: 'enforced' }, now)
   assert.match(await look(), /^ok .*enforced NetworkPolicies .* at 2026-11-26T12:00:00.000Z$/)
 })
 

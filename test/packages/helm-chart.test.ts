@@ -84,6 +84,9 @@ test(
       'it names another namespace than driver.namespace',
     )
     assert.match(driver.stdout, /request\.userInfo\.username == '+system:serviceaccount:default:cloud-driver'/)
+    assert.match(driver.stdout, /pod-security\.kubernetes\.io\/enforce: restricted/)
+    const rules = await render('database.secret=db', 'driver.enabled=true', 'driver.helperImage=helper:1', 'driver.env.SANDYARD_KUBERNETES_NETWORK=rules') // prettier-ignore
+    assert.match(rules.stdout, /pod-security\.kubernetes\.io\/enforce: privileged/)
     await assert.rejects(render('database.secret=db', 'driver.enabled=true'), /driver\.helperImage: name the image/)
     await assert.rejects(render(), /database\.secret: name a Secret/)
     await assert.rejects(

@@ -8,6 +8,7 @@ import type { ClusterAccess } from '../../src/worker/kubernetes/cluster-access.t
 import { makeCertificate } from './certificates.ts'
 import { makeFakeClaims, type FakeClaims } from './fake-claims.ts'
 import {
+  isAdmitted,
   isCanary,
   listPolicies,
   makeFakeNetwork,
@@ -194,13 +195,25 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     send({ type: 'BOOKMARK', object: { kind: 'Pod', metadata: { resourceVersion: String(version) } } })
     reply.once('close', () => watchers.delete(sendMatching))
   }
-  const create = async (namespace: string, request: IncomingMessage, reply: ServerResponse): Promise<void> => {
+  const create = async (
+    { namespace, isTried }: { namespace: string; isTried: boolean },
+    request: IncomingMessage,
+    reply: ServerResponse,
+  ): Promise<void> => {
     const pod = JSON.parse(await text(request)) as FakePod
     if (namespace !== NAMESPACE && !objects.has(`/api/v1/namespaces/${namespace}`)) {
       refuse(reply, 404, 'NotFound')
       return
     }
     pod.metadata.namespace = namespace
+    if (!isAdmitted(pod, cluster.network)) {
+      refuse(reply, 403, 'Forbidden')
+      return
+    }
+    if (isTried) {
+      answer(reply, 201, pod)
+      return
+    }
     if (pods.has(pod.metadata.name)) {
       refuse(reply, 409, 'AlreadyExists')
       return
@@ -312,7 +325,8 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
     else if (pathname === '/api/v1/nodes') answer(reply, 200, { metadata: {}, items: [NODE] })
     else if (kind === 'object') await store(url, request, reply)
     else if (kind === 'watch') watch(namespace, searchParams, reply)
-    else if (method === 'POST') await create(namespace ?? '', request, reply)
+    else if (method === 'POST')
+      await create({ namespace: namespace ?? '', isTried: searchParams.has('dryRun') }, request, reply)
     else if (method === 'PUT') await update(name ?? '', request, reply)
     else if (method === 'DELETE') await deletePod(name ?? '', request, reply)
     else if (name === undefined)
@@ -349,7 +363,7 @@ export async function startFakeCluster(folder: string, kubelet: FakeKubelet): Pr
       return
     }
     upgrades.handleUpgrade(request, socket, head, (accepted) => {
-      if (isCanary(pod)) tryConnection(pod, cluster, accepted)
+      if (isCanary(pod)) tryConnection(pod, cluster, { command: searchParams.getAll('command'), socket: accepted })
       else kubelet.exec(pod, searchParams.getAll('command'), accepted)
     })
   })

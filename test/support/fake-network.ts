@@ -9,6 +9,11 @@ export type FakeNetwork = {
   isBroken: boolean
   /** Whether the Pods of canaries start. */
   starts: boolean
+  /** Whether the namespaces admit the capability that loads packet rules, and whether the kernels of nodes obey them. */
+  admitsRules: boolean
+  obeysRules: boolean
+  /** Whether a quota refuses every further Pod. */
+  isFull: boolean
   /** How many of the next commands in canaries are cut off before they end. */
   cutCommands: number
 }
@@ -20,28 +25,62 @@ const CLOSED = 3
 
 /** An enforcer of NetworkPolicies, unless a test changes it. */
 export function makeFakeNetwork(): FakeNetwork {
-  return { enforced: ['Egress', 'Ingress'], isBroken: false, starts: true, cutCommands: 0 }
+  return {
+    enforced: ['Egress', 'Ingress'],
+    isBroken: false,
+    starts: true,
+    admitsRules: true,
+    obeysRules: true,
+    isFull: false,
+    cutCommands: 0,
+  }
 }
 
 export function isCanary({ metadata }: FakePod): boolean {
   return metadata.labels?.[CANARY] !== undefined
 }
 
+/** Whether the admission of the cluster takes a Pod. */
+export function isAdmitted(pod: FakePod, { admitsRules, isFull }: FakeNetwork): boolean {
+  return !isFull && (admitsRules || !hasRules(pod))
+}
+
+function hasRules({ spec }: FakePod): boolean {
+  return JSON.stringify(spec['initContainers'] ?? []).includes('NET_ADMIN')
+}
+
+const ADDRESSES: Readonly<Record<string, string>> = { server: '10.0.0.1', client: '10.0.0.2' }
+
+function addressOf({ metadata }: FakePod): string {
+  return ADDRESSES[metadata.labels?.[`${CANARY}-part`] ?? ''] ?? ''
+}
+
 /** Lets the Pod of a canary run. */
-export function runCanaryPod({ metadata: { name } }: FakePod, cluster: FakeCluster): void {
+export function runCanaryPod(pod: FakePod, cluster: FakeCluster): void {
   if (!cluster.network.starts) return
   setTimeout(() => {
-    cluster.setStatus(name, { phase: 'Running', podIPs: [{ ip: '10.0.0.1' }] })
+    cluster.setStatus(pod.metadata.name, { phase: 'Running', podIPs: [{ ip: addressOf(pod) }] })
   }, START_MS)
 }
 
-/** Answers the command that tries a connection from one Pod of a canary to the other. */
-export function tryConnection({ metadata }: FakePod, { network, objects }: FakeCluster, socket: WebSocket): void {
+/** Answers the command that tries a connection from one Pod of a canary to another, or to itself. */
+export function tryConnection(
+  pod: FakePod,
+  { network, objects, pods }: FakeCluster,
+  { command, socket }: { readonly command: readonly string[]; readonly socket: WebSocket },
+): void {
+  const { metadata } = pod
   if (network.cutCommands > 0) {
     network.cutCommands -= 1
     socket.terminate()
     return
   }
+  const [address, port] = command.slice(command.indexOf('reach') + 1)
+  const target = [...pods.values()].find((one) => isCanary(one) && addressOf(one) === address)
+  const isOther = address !== addressOf(pod)
+  const isClosed = port !== '8080' // by the rules of the client
+  const isDeniedByRules =
+    network.obeysRules && isOther && ((hasRules(pod) && isClosed) || (target !== undefined && hasRules(target)))
   const isDenied = [...objects.values()].some(
     (object) =>
       object.metadata.labels?.[CANARY] === metadata.labels?.[CANARY] &&
@@ -49,7 +88,7 @@ export function tryConnection({ metadata }: FakePod, { network, objects }: FakeC
   )
   const causes = [{ reason: 'ExitCode', message: String(CLOSED) }]
   const failure = { status: 'Failure', reason: 'NonZeroExitCode', message: 'exited', details: { causes } }
-  const status = isDenied || network.isBroken ? failure : { status: 'Success' }
+  const status = isDenied || isDeniedByRules || network.isBroken ? failure : { status: 'Success' }
   socket.send(Buffer.concat([Buffer.of(3), Buffer.from(JSON.stringify(status))]))
   socket.close()
 }

@@ -14,6 +14,7 @@ import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeKubernetesDriver } from '../../src/worker/drivers/kubernetes/driver.ts'
 import type { ClaimSettings } from '../../src/worker/drivers/kubernetes/claim.ts'
 import type { NamespaceMode } from '../../src/worker/drivers/kubernetes/namespaces/namespaces.ts'
+import type { NetworkMode } from '../../src/worker/drivers/kubernetes/network-mode.ts'
 import type { CanaryLimits } from '../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import type { ServedImages } from '../../src/worker/drivers/kubernetes/served-images.ts'
 import { collectFiles, makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
@@ -32,7 +33,7 @@ type DriverOptions = {
   readonly runtimeClass?: string
   readonly namespaceMode?: NamespaceMode | 'auto'
   /** Default: `cluster`, so that no canary runs. */
-  readonly network?: 'prove' | 'cluster'
+  readonly network?: NetworkMode
   readonly canaryLimits?: CanaryLimits
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   readonly images?: ServedImages
@@ -66,6 +67,7 @@ export async function openKubernetesDriver({
     namespaceMode: 'shared',
     namespaceDays: 7,
     network: 'cluster',
+    connectionBound: { connections: 4_096, newPerSecond: 205 },
     ownRanges: { addresses: () => [], rangesOf: () => [] },
     runtimeClass: null,
     claimSettings: null,

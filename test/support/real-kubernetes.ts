@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { collectFiles } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { collectHelperFiles } from '../../src/worker/drivers/oci/rootfs/helper-files.ts'
 import { makeHelperImage } from '../../src/worker/images/helper-image.ts'
 import { readClusterAccess, type ClusterAccess } from '../../src/worker/kubernetes/cluster-access.ts'
 import { applyObject, kubectl } from './kubernetes.ts'
@@ -23,7 +23,10 @@ export type RealNamespace = {
 /** Loads the helper image into the node. `folder` gets its archive. */
 export async function loadHelperImage(folder: string): Promise<void> {
   const archive = join(folder, 'helper.tar')
-  await writeFile(archive, await makeHelperImage(await collectFiles(DEFAULT_OCI_SETTINGS.initBinary), HELPER_IMAGE))
+  await writeFile(
+    archive,
+    await makeHelperImage(await collectHelperFiles(DEFAULT_OCI_SETTINGS.initBinary), HELPER_IMAGE),
+  )
   await runCommand('ctr', ['images', 'import', archive], { timeoutMs: 120_000 })
 }
 

@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import type { Command } from 'commander'
 import { systemClock } from '../../lib/clock.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
-import { collectFiles } from '../../worker/drivers/oci/rootfs/toolbox.ts'
+import { collectHelperFiles, hasNft } from '../../worker/drivers/oci/rootfs/helper-files.ts'
 import { makeHelperImage } from '../../worker/images/helper-image.ts'
 import { readImageUses, type ImageUse } from '../../worker/drivers/oci/disk/pinned-image.ts'
 import { describeImages, sizeOf, type StoredImage } from '../../worker/images/describe-images.ts'
@@ -57,8 +57,11 @@ function either(ofStore: (call: Call) => Promise<void>, ofServed: typeof ofStore
 async function writeHelper({ args, texts }: Call): Promise<void> {
   const [file = ''] = args
   const name = texts['name'] ?? 'sandyard-helper:latest'
-  const content = await makeHelperImage(await collectFiles(DEFAULT_OCI_SETTINGS.initBinary), name)
+  const files = await collectHelperFiles(DEFAULT_OCI_SETTINGS.initBinary)
+  const content = await makeHelperImage(files, name)
   await writeFile(file, content)
+  if (!hasNft(files))
+    process.stderr.write('this machine has no nft (package nftables), which SANDYARD_KUBERNETES_NETWORK=rules needs\n')
   process.stdout.write(`${file} has ${name}, ${formatBytes(content.length)}; push it to a registry of your cluster\n`)
 }
 

@@ -12,6 +12,7 @@ import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
 import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
 import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
 import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
+import { connectionBound } from '../../worker/network/connection-bound.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
 import { openImageRegistry } from './open-image-registry.ts'
 import { VERSION } from '../version.ts'
@@ -64,6 +65,7 @@ export async function openKubernetesDriver(
     namespaceMode: config.kubernetesNamespaces,
     namespaceDays: config.kubernetesNamespaceDays,
     network: config.kubernetesNetwork,
+    connectionBound: connectionBound(config.connectionsPerSandbox, null), // the tables of nodes are not known
     ownRanges: await openOwnRanges(config, log),
     helperImage,
     images: registry?.served ?? null,

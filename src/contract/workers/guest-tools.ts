@@ -18,6 +18,7 @@ export type ToolScript =
   | 'fork-server.pl'
   | 'hold.pl'
   | 'listen.pl'
+  | 'rules.pl'
   | 'tcp.pl'
   | 'volume.pl'
   | 'workload.pl'

@@ -2,19 +2,16 @@ import { digestOf } from './blob.ts'
 import { makeTar } from './make-tar.ts'
 import { hostArchitecture } from './manifest.ts'
 
-/** A file of the helper image. `name` is relative to the folder with the toolbox. */
+/** A file of the helper image. `name` is its path without the slash at the beginning. */
 type HelperFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
 
-/** The folder of the toolbox in the image. */
-const FOLDER = 'toolbox'
-
 /**
- * Makes the archive of an image that has only a toolbox, as an OCI image layout in a tar archive. The same files always make the same
+ * Makes the archive of an image that has only these files, as an OCI image layout in a tar archive. The same files always make the same
  * image. `name` is the name that tools give it when they load the archive.
  */
 export async function makeHelperImage(files: readonly HelperFile[], name: string): Promise<Buffer> {
   const sorted = files.toSorted((a, b) => (a.name < b.name ? -1 : 1))
-  const layer = await makeTar(sorted.map(({ name: path, ...file }) => ({ ...file, name: `${FOLDER}/${path}` })))
+  const layer = await makeTar(sorted)
   const config = json({
     architecture: hostArchitecture(),
     os: 'linux',

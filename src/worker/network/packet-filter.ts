@@ -88,10 +88,10 @@ type Attachment = {
 }
 
 /** How many connections a sandbox asks for. Null, absent and 0: as many as the operator's bound allows. */
-type ConnectionLimits = Pick<NetworkSpec, 'max_connections' | 'max_udp_connections'>
+export type ConnectionLimits = Pick<NetworkSpec, 'max_connections' | 'max_udp_connections'>
 
 /** The conditions under which a new connection is dropped. They are in one chain, so that all ways out count together. */
-function boundRules(limits: ConnectionLimits, bound: ConnectionBound | null): readonly string[] {
+export function boundRules(limits: ConnectionLimits, bound: ConnectionBound | null): readonly string[] {
   const { max_connections, max_udp_connections } = limits
   const most = bound?.connections ?? null
   const rate = bound === null ? [] : [`limit rate over ${String(bound.newPerSecond)}/second burst ${String(bound.connections)} packets`] // prettier-ignore

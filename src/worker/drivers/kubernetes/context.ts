@@ -15,7 +15,9 @@ import type { ClaimSettings } from './claim.ts'
 import type { Claims } from './claims/claims.ts'
 import type { NamespaceMode, SandboxNamespaces } from './namespaces/namespaces.ts'
 import type { CanaryLimits } from './network/canary-pods.ts'
+import type { ConnectionBound } from '../../network/connection-bound.ts'
 import type { OwnRanges } from '../../network/own-ranges.ts'
+import type { NetworkMode } from './network-mode.ts'
 import type { NetworkProof } from './network/network-proof.ts'
 import type { Policies } from './network/policies.ts'
 import type { PodLogs } from './pod-logs.ts'
@@ -51,8 +53,9 @@ export type KubernetesDriverInput = {
   readonly namespaceMode: NamespaceMode | 'auto'
   /** After how many days without a sandbox an organization's namespace is deleted. 0: never. */
   readonly namespaceDays: number
-  /** Who decides what sandboxes reach: policies that the cluster is proved to enforce, or whatever the cluster does. */
-  readonly network: 'prove' | 'cluster'
+  readonly network: NetworkMode
+  /** How many connections a sandbox with packet rules may have at most. */
+  readonly connectionBound: ConnectionBound
   /** The addresses that this worker denies to its sandboxes. */
   readonly ownRanges: OwnRanges
   readonly helperImage: string

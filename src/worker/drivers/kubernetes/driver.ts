@@ -54,7 +54,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     claims: input.claimSettings,
   })
   opened.defer(() => namespaces.close())
-  const proof = input.network === 'cluster' ? null : await proveNetwork(input, { owner, mode: namespaces.mode })
+  const proof = await proveNetwork(input, { owner, mode: namespaces.mode })
   opened.defer(() => proof?.close())
   const records = await openRunRecords<PodRunRecord>(dir, 'ends')
   // Records of an earlier version have no namespace.
@@ -96,7 +96,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   })
   opened.defer(() => usage.close())
   const newPodName = (): string => podNameOf(makeUuids(clock, input.random).next())
-  const isolation = describeIsolation(namespaces.description, { ...facts, isProved: proof !== null })
+  const isolation = describeIsolation(namespaces.description, { ...facts, network: input.network })
   const { hasOwnUsers } = facts
   const policyOf =
     proof === null ? null : makeRunPolicies({ ...input, owner, nodeAddresses: () => facts.nodeAddresses })
@@ -188,7 +188,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
     name: 'kubernetes',
     async probe() {
       facts = await readClusterFacts(client, input)
-      return reportOf(facts, { isolation, hasClaims: volumes !== null, isProved: proof?.isProved === true })
+      return reportOf(facts, { ...input, isolation, hasClaims: volumes !== null, isProved: proof?.isProved === true })
     },
     list: () => supervisor.list(),
     listStored: async () => (await readdir(stored)).map((name) => asId<SandboxId>(name)),

@@ -6,6 +6,7 @@ import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { parseQuantity } from '../../kubernetes/quantity.ts'
 import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
 import type { Probe } from '../driver.ts'
+import type { NetworkMode } from './network-mode.ts'
 import { readRuntimeClass, type RuntimeClass } from './runtime-class.ts'
 
 /** What a Pod enforces. Everything else is refused by name, but for what the cluster must have: `CLAIM_ABILITIES` and `NETWORK_ABILITIES`. */
@@ -19,8 +20,17 @@ export const KUBERNETES_ABILITIES: readonly Ability[] = [
 ]
 /** What a worker enforces whose cluster makes claims. */
 export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts']
-/** What a worker enforces whose cluster is proved to enforce NetworkPolicies. */
-export const NETWORK_ABILITIES: readonly Ability[] = ['network_off', 'network_policy']
+/** What a worker enforces of networks once that is proved. */
+export const NETWORK_ABILITIES: Readonly<Record<NetworkMode, readonly Ability[]>> = {
+  prove: ['network_off', 'network_policy'],
+  rules: ['network_off', 'network_policy', 'network_max_connections', 'network_max_udp_connections'],
+  cluster: [],
+}
+const NETWORKS: Readonly<Record<NetworkMode, string>> = {
+  prove: 'NetworkPolicies that the cluster enforces',
+  rules: 'packet rules in the network namespace of each Pod',
+  cluster: 'their network is the one of the cluster',
+}
 
 type Node = {
   readonly spec?: { readonly unschedulable?: boolean }
@@ -97,8 +107,15 @@ export function reportOf(
   {
     isolation,
     hasClaims,
+    network,
     isProved,
-  }: { readonly isolation: string; readonly hasClaims: boolean; readonly isProved: boolean },
+  }: {
+    readonly isolation: string
+    readonly hasClaims: boolean
+    readonly network: NetworkMode
+    /** Whether it is proved that networks are enforced in this way. */
+    readonly isProved: boolean
+  },
 ): Probe {
   return {
     report: {
@@ -107,7 +124,7 @@ export function reportOf(
       abilities: [
         ...KUBERNETES_ABILITIES,
         ...(hasClaims ? CLAIM_ABILITIES : []),
-        ...(isProved ? NETWORK_ABILITIES : []),
+        ...(isProved ? NETWORK_ABILITIES[network] : []),
         ...isolationAbilities(level),
       ],
       images: [],
@@ -125,16 +142,12 @@ export function describeIsolation(
   {
     hasOwnUsers,
     runtimeClass,
-    isProved,
-  }: Pick<ClusterFacts, 'hasOwnUsers' | 'runtimeClass'> & {
-    /** Whether the cluster is proved to enforce NetworkPolicies. */
-    readonly isProved: boolean
-  },
+    network,
+  }: Pick<ClusterFacts, 'hasOwnUsers' | 'runtimeClass'> & { readonly network: NetworkMode },
 ): string {
   const runtime = runtimeClass === null ? '' : `RuntimeClass ${runtimeClass.name}, `
   const users = hasOwnUsers ? 'user namespaces, ' : ''
-  const network = isProved ? 'NetworkPolicies that the cluster enforces' : 'their network is the one of the cluster'
-  return `Pods in ${namespaces}: ${runtime}containers without root and capabilities, ${users}seccomp; ${network}`
+  return `Pods in ${namespaces}: ${runtime}containers without root and capabilities, ${users}seccomp; ${NETWORKS[network]}`
 }
 
 async function listIfAllowed<Item>(client: Pick<ApiClient, 'request'>, path: string): Promise<readonly Item[] | null> {

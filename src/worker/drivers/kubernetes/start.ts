@@ -10,6 +10,7 @@ import { AgentRefusal } from './link/agent-link.ts'
 import type { PodContext, PodRunRecord } from './context.ts'
 import { assertOnlyPod, claimPod } from './warm/claim-pod.ts'
 import { createPullSecret, ownPullSecret, pullCredentialOf } from './pull-secret.ts'
+import type { NetworkMode } from './network-mode.ts'
 import { makePod } from './spec/pod-spec.ts'
 import { applyPodPatches } from './link/pod-patches.ts'
 import { makeNodeWait } from './node-wait.ts'
@@ -25,6 +26,7 @@ import {
   type PodName,
 } from './pod.ts'
 import { fillStatus } from './spec/fill-container.ts'
+import { rulesStatus } from './network/rules-container.ts'
 import { reachPod } from './link/reach-pod.ts'
 
 /** How long a Pod may take until its sandbox accepts commands: a node must be found, and perhaps made, and images pulled. */
@@ -38,7 +40,7 @@ export async function startPod(
 ): Promise<void> {
   const { records, podLogs, logs, proof } = context
   if (proof?.isProved === false)
-    throw new StartError('host', 'the cluster no longer enforces NetworkPolicies, so this worker starts no sandboxes')
+    throw new StartError('host', `${NETWORK_LOST[context.network]}, so this worker starts no sandboxes`)
   const limit = AbortSignal.timeout(context.startLimitMs ?? START_LIMIT_MS)
   const either = AbortSignal.any([signal, limit])
   let own = record
@@ -81,6 +83,13 @@ export async function startPod(
       error,
     )
   }
+}
+
+/** What a later proof of the network has shown, so that nothing may start. */
+const NETWORK_LOST: Readonly<Record<NetworkMode, string>> = {
+  prove: 'the cluster no longer enforces NetworkPolicies',
+  rules: 'the rules of Pods no longer hold in the cluster',
+  cluster: '',
 }
 
 type Acquired = {
@@ -195,11 +204,18 @@ function throwIfFailed(pod: Pod, image: string): void {
       'host',
       `the toolbox could not be put into the Pod: ${filled.message ?? filled.reason ?? 'unknown'}. The helper image must be the one of this release`,
     )
-  const waiting = fill?.state?.waiting
-  if (waiting?.reason !== undefined && IMAGE_REASONS.includes(waiting.reason))
+  const rules = rulesStatus(pod)
+  const loaded = rules?.state?.terminated
+  if (loaded !== undefined && loaded.exitCode !== 0)
     throw new StartError(
       'host',
-      `the cluster can't pull the helper image (SANDYARD_KUBERNETES_HELPER_IMAGE): ${waiting.message ?? waiting.reason}`,
+      `the rules of its network could not be loaded into the Pod: ${loaded.message ?? loaded.reason ?? 'unknown'}`,
+    )
+  const waiting = [rules, fill].map((one) => one?.state?.waiting).find((one) => isOfImage(one?.reason))
+  if (waiting !== undefined)
+    throw new StartError(
+      'host',
+      `the cluster can't pull the helper image (SANDYARD_KUBERNETES_HELPER_IMAGE): ${waiting.message ?? waiting.reason ?? 'unknown'}`,
     )
   const sandbox = sandboxStatus(pod)
   throwIfContainerFailed(sandbox, image)
@@ -210,10 +226,14 @@ function throwIfFailed(pod: Pod, image: string): void {
     )
 }
 
+function isOfImage(reason = ''): boolean {
+  return IMAGE_REASONS.includes(reason)
+}
+
 function throwIfContainerFailed(status: ContainerStatus | undefined, image: string): void {
   const { waiting, terminated } = status?.state ?? {}
   const { reason = '', message = '' } = waiting ?? {}
-  if (IMAGE_REASONS.includes(reason)) {
+  if (isOfImage(reason)) {
     const local = image.startsWith('localhost/')
       ? ". It is not loaded into this worker: see `sandyard image load` and SANDYARD_KUBERNETES_REGISTRY, or push it to a registry that the cluster's nodes reach"
       : ''

@@ -5,7 +5,7 @@ import { after, before, beforeEach, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { policiesPath } from '../../../../src/worker/drivers/kubernetes/namespaces/base-policies.ts'
-import { runCanary, type CanaryVerdict } from '../../../../src/worker/drivers/kubernetes/network/canary.ts'
+import { runCanary, tryPolicies, type CanaryVerdict } from '../../../../src/worker/drivers/kubernetes/network/canary.ts'
 import {
   canaryPolicyName,
   makeCanaryPod,
@@ -121,7 +121,7 @@ test('an API server that fails midway, and commands that are cut off, only delay
   const place = { owner: 'f'.repeat(32), namespace: 'sandboxes' }
   const deps = { ...place, client, helperImage: 'helper', runtimeClass: null, newSuffix: () => 'trouble' }
   const log = makeLog('silent')
-  const verdict = await runCanary({ ...deps, limits: LIMITS, clock: systemClock, log }, NEVER)
+  const verdict = await runCanary({ ...deps, limits: LIMITS, clock: systemClock, log }, NEVER, tryPolicies)
   assert.deepEqual(verdict, { kind: 'enforced' })
   assert.deepEqual(fake.cluster.faults.refuse, [])
   assertNothingIsLeft()
@@ -157,6 +157,7 @@ test('a later canary that sees policies without effect stops starts, until anoth
   let runs = 0
   const proof = await openNetworkProof({
     dir: fake.folder,
+    network: 'prove',
     namespace: 'sandboxes',
     runCanary: () => {
       runs += 1
@@ -175,7 +176,7 @@ test('a later canary that sees policies without effect stops starts, until anoth
     await waitUntil(() => clock.sleepers === 1)
     return proof.isProved
   }
-  const stored = async () => (await readStoredProof(fake.folder))?.kind
+  const stored = async () => (await readStoredProof({ dir: fake.folder, network: 'prove' }))?.kind
   assert.equal(await later({ kind: 'unknown', seen: 'the quota is full' }), true)
   assert.equal(await stored(), 'enforced')
   assert.equal(await later({ kind: 'open', seen: 'it was accepted' }), false)

@@ -179,7 +179,13 @@ test('a policy that no Pod has had for a while is deleted, and one that was dele
   const client = makeApiClient(fake.cluster.access)
   const owner = 'a'.repeat(32)
   const ownRanges = { addresses: () => [], rangesOf: () => [] }
-  const policyFor = makeRunPolicies({ owner, ownRanges, nodeAddresses: () => [] })
+  const policyFor = makeRunPolicies({
+    network: 'prove',
+    connectionBound: { connections: 1, newPerSecond: 1 },
+    owner,
+    ownRanges,
+    nodeAddresses: () => [],
+  })
   const used = policyFor(runWith({ enabled: false }))
   const unused = policyFor(runWith({}))
   const nameOf = ({ object }: typeof used): string => `${POLICIES}/${object.metadata.name}`

@@ -12,12 +12,15 @@ import { persistRequest } from '../../../kubernetes/persist-request.ts'
 import { makeObjectsQuota, REFRESH_MS, sweepNamespaces, touchNamespace } from './sweep-namespaces.ts'
 import { StartError } from '../../../start-error.ts'
 import type { ClaimSettings } from '../claim.ts'
+import type { NetworkMode } from '../network-mode.ts'
 import {
+  ENFORCED_STANDARD,
   makeBounds,
   makeNamespace,
   makeRoleBinding,
   orgNamespaceName,
   SANDBOXES_ROLE,
+  standardOf,
   type NamespacedObject,
 } from './org-namespace.ts'
 import { LABELS } from '../pod.ts'
@@ -60,6 +63,8 @@ type NamespacesInput = {
   readonly capacity: Capacity
   /** The claims that volumes become. Null: none. */
   readonly claims: ClaimSettings | null
+  /** Decides which Pods the namespaces must admit. */
+  readonly network: NetworkMode
   readonly clock: Clock
   readonly log: Log
 }
@@ -126,13 +131,14 @@ export async function openNamespaces(input: NamespacesInput): Promise<SandboxNam
 }
 
 function openOrgNamespaces(
-  { client, base, idleDays, capacity, claims, clock, log }: NamespacesInput,
+  { client, base, idleDays, capacity, claims, network, clock, log }: NamespacesInput,
   { user, sweeps }: { readonly user: string; readonly sweeps: boolean },
 ): SandboxNamespaces {
   const deps = { client, clock, log }
   /** The bounds that this process has applied last, as JSON, and when. */
   const applied = new Map<OrgId, { readonly content: string; readonly atMs: number }>()
   const mutex = makeKeyedMutex()
+  const standard = standardOf(network)
   const nameOf = (org: OrgId): string => orgNamespaceName(base, org)
   nameOf('' as OrgId) // the base's length is checked now, and not at the first start
 
@@ -149,14 +155,17 @@ function openOrgNamespaces(
     const { metadata } = found
     if (metadata.labels?.[LABELS.org] !== org)
       throw new StartError('host', `the cluster has a namespace ${name} that is not of this organization`)
-    if (metadata.labels['pod-security.kubernetes.io/enforce'] !== 'restricted')
-      throw new StartError('host', `the namespace ${name} does not enforce restricted Pod security`)
+    if (metadata.labels[ENFORCED_STANDARD] !== standard)
+      throw new StartError(
+        'host',
+        `the namespace ${name} must have the label ${ENFORCED_STANDARD}=${standard}, because of SANDYARD_KUBERNETES_NETWORK=${network}`,
+      )
     return metadata.deletionTimestamp === undefined
   }
   const create = async (name: string, org: OrgId, signal: AbortSignal): Promise<void> => {
     const startedMs = clock.monotonicMs()
     for (;;) {
-      await createObject(deps, '/api/v1/namespaces', { object: makeNamespace(name, org), signal })
+      await createObject(deps, '/api/v1/namespaces', { object: makeNamespace({ name, org, standard }), signal })
       if (await isThere(name, org, signal)) return
       // A worker has deleted it because nobody used it. It is made anew when it is gone.
       if (clock.monotonicMs() - startedMs > DELETION_LIMIT_MS)
@@ -187,7 +196,7 @@ function openOrgNamespaces(
     await bind(name, signal)
     const counted = sweeps ? [makeObjectsQuota()] : []
     for (const object of [...bounds, ...counted]) await apply(name, object, signal)
-    if (sweeps) await touchNamespace(deps, { name, org }, signal)
+    if (sweeps) await touchNamespace(deps, { name, org, standard }, signal)
   }
   const closing = new AbortController()
   const sweep = async (): Promise<void> => {

@@ -3,6 +3,7 @@ import type { Capacity, OrgLimits } from '../../../../contract/workers/worker-pr
 import type { OrgId } from '../../../../domain/ids.ts'
 import { VOLUMES_MAX } from '../../../../domain/volumes/volume.ts'
 import { FILES_PODS_PER_ORG, type ClaimSettings } from '../claim.ts'
+import type { NetworkMode } from '../network-mode.ts'
 import { CLOSED_POLICY, PLAIN_POLICY } from './base-policies.ts'
 import { LABELS } from '../pod.ts'
 
@@ -32,9 +33,24 @@ export function orgNamespaceName(base: string, org: string): string {
   return `${base}-${org}`
 }
 
-/** The namespace itself. It admits only Pods of the Pod Security Standard `restricted`. */
-export function makeNamespace(name: string, org: OrgId, annotations: Readonly<Record<string, string>> = {}): object {
-  const labels = { [LABELS.org]: org, 'pod-security.kubernetes.io/enforce': 'restricted' }
+/** The label of a namespace with the Pod Security Standard that its Pods must satisfy. */
+export const ENFORCED_STANDARD = 'pod-security.kubernetes.io/enforce'
+
+/** Returns the Pod Security Standard of organizations' namespaces. Only `privileged` admits the capability that loads packet rules. */
+export function standardOf(network: NetworkMode): string {
+  return network === 'rules' ? 'privileged' : 'restricted'
+}
+
+/** What a namespace is made of. `standard` is the Pod Security Standard that it enforces. */
+export type OrgNamespace = { readonly name: string; readonly org: OrgId; readonly standard: string }
+
+/** The namespace itself. People who make Pods there by hand are warned of those that aren't `restricted`. */
+export function makeNamespace(
+  { name, org, standard }: OrgNamespace,
+  annotations: Readonly<Record<string, string>> = {},
+): object {
+  const warning = standard === 'restricted' ? {} : { 'pod-security.kubernetes.io/warn': 'restricted' }
+  const labels = { [LABELS.org]: org, [ENFORCED_STANDARD]: standard, ...warning }
   return { apiVersion: 'v1', kind: 'Namespace', metadata: { name, labels, annotations } }
 }
 

@@ -5,7 +5,13 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { applyObject } from '../../../kubernetes/objects.ts'
 import { PLAIN_POLICY, policiesPath } from './base-policies.ts'
-import { makeNamespace, orgNamespaceName, type NamespacedObject } from './org-namespace.ts'
+import {
+  ENFORCED_STANDARD,
+  makeNamespace,
+  orgNamespaceName,
+  type NamespacedObject,
+  type OrgNamespace,
+} from './org-namespace.ts'
 import { LABELS } from '../pod.ts'
 
 type SweepDeps = {
@@ -68,11 +74,11 @@ export function makeObjectsQuota(): NamespacedObject {
 /** Writes that a namespace is in use now, and makes it if another worker has just deleted it. */
 export async function touchNamespace(
   deps: Pick<SweepDeps, 'client' | 'clock' | 'log'>,
-  { name, org }: { readonly name: string; readonly org: OrgId },
+  namespace: OrgNamespace,
   signal: AbortSignal,
 ): Promise<void> {
-  const object = makeNamespace(name, org, { [USED_AT]: deps.clock.now().toISOString() })
-  await applyObject(deps, `/api/v1/namespaces/${name}`, { object, signal })
+  const object = makeNamespace(namespace, { [USED_AT]: deps.clock.now().toISOString() })
+  await applyObject(deps, `/api/v1/namespaces/${namespace.name}`, { object, signal })
 }
 
 /**
@@ -103,12 +109,13 @@ type Candidate = { readonly namespace: Namespace; readonly org: OrgId }
 
 async function deleteIfIdle(deps: SweepDeps, { namespace, org }: Candidate, signal: AbortSignal): Promise<boolean> {
   const { client, clock, idleMs, log } = deps
-  const { name, uid, resourceVersion, annotations } = namespace.metadata
+  const { name, uid, resourceVersion, annotations, labels } = namespace.metadata
   const idleForMs = clock.now().getTime() - Date.parse(annotations?.[USED_AT] ?? '')
   const own = await hasOwnObjectsAlone(deps, name, signal)
   if (own !== true || Number.isNaN(idleForMs)) {
     if (own === null) await applyQuota(deps, name, signal)
-    if (!(idleForMs < REFRESH_MS)) await touchNamespace(deps, { name, org }, signal)
+    if (!(idleForMs < REFRESH_MS))
+      await touchNamespace(deps, { name, org, standard: labels?.[ENFORCED_STANDARD] ?? 'restricted' }, signal)
     return false
   }
   if (idleForMs < idleMs) return false

@@ -1,6 +1,7 @@
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { LABELS } from '../pod.ts'
 import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../helper-image.ts'
+import { makeRulesContainer } from './rules-container.ts'
 
 /** The two Pods of a canary: `client` connects to `server`. */
 export const CANARY_PARTS = ['server', 'client'] as const
@@ -10,8 +11,11 @@ export type CanaryPart = (typeof CANARY_PARTS)[number]
 export type CanaryPlace = { readonly owner: string; readonly namespace: string }
 
 export const CANARY_CONTAINER = 'canary'
-/** The port on which the server listens. Restricted Pods may listen on those above 1023. */
+/** The ports on which both listen. Restricted Pods may listen on those above 1023. */
 export const CANARY_PORT = 8080
+/** The port that the rules of a canary close. */
+export const CLOSED_PORT = 8081
+const CANARY_PORTS = [CANARY_PORT, CLOSED_PORT]
 /** When the kubelet ends the Pods of a canary whose worker was killed and doesn't return. */
 const DEADLINE_SECS = 600
 /** Any user but root. The helper image has none. */
@@ -22,7 +26,7 @@ function labelsOf(owner: string, part: CanaryPart): Readonly<Record<string, stri
   return { [LABELS.canary]: owner, [LABELS.canaryPart]: part }
 }
 
-/** Makes a Pod of the canary. It satisfies the Pod Security Standard `restricted`, and takes nothing of a quota but its number. */
+/** Makes a Pod of the canary. It takes nothing of a quota but its number, and satisfies the Pod Security Standard `restricted`, unless it has rules. */
 export function makeCanaryPod(
   { owner }: CanaryPlace,
   part: CanaryPart,
@@ -30,7 +34,14 @@ export function makeCanaryPod(
     name,
     image,
     runtimeClass,
-  }: { readonly name: string; readonly image: string; readonly runtimeClass: string | null },
+    rules = null,
+  }: {
+    readonly name: string
+    readonly image: string
+    readonly runtimeClass: string | null
+    /** The packet rules that it loads before it listens. Null: none. */
+    readonly rules?: readonly string[] | null
+  },
 ): object {
   return {
     apiVersion: 'v1',
@@ -50,12 +61,13 @@ export function makeCanaryPod(
         runAsGroup: USER,
         seccompProfile: { type: 'RuntimeDefault' },
       },
+      ...(rules === null ? {} : { initContainers: [makeRulesContainer(image, rules)] }),
       containers: [
         {
           name: CANARY_CONTAINER,
           image,
           imagePullPolicy: 'IfNotPresent',
-          command: toolCommand('canary.pl', ['listen', String(CANARY_PORT)], TOOLBOX_IN_IMAGE),
+          command: toolCommand('canary.pl', ['listen', ...CANARY_PORTS.map(String)], TOOLBOX_IN_IMAGE),
           resources: NO_RESOURCES,
           securityContext: {
             allowPrivilegeEscalation: false,
@@ -68,9 +80,9 @@ export function makeCanaryPod(
   }
 }
 
-/** The command by which the client tries to reach the server. */
-export function reachCommand(address: string, limitSecs: number): readonly string[] {
-  return toolCommand('canary.pl', ['reach', address, String(CANARY_PORT), String(limitSecs)], TOOLBOX_IN_IMAGE)
+/** The command by which a Pod tries to reach an address. */
+export function reachCommand(address: string, port: number, limitSecs: number): readonly string[] {
+  return toolCommand('canary.pl', ['reach', address, String(port), String(limitSecs)], TOOLBOX_IN_IMAGE)
 }
 
 /** The exit code of that command if no connection was accepted. */

@@ -6,9 +6,11 @@ import { execInPod, type ExecStatus, type ExecTarget } from '../../../kubernetes
 import { persistRequest } from '../../../kubernetes/persist-request.ts'
 import { policiesPath } from '../namespaces/base-policies.ts'
 import { LABELS, type Pod } from '../pod.ts'
+import { rulesStatus } from './rules-container.ts'
 import {
   CANARY_CONTAINER,
   CANARY_PARTS,
+  CANARY_PORT,
   canaryPolicyName,
   CLOSED_CODE,
   makeCanaryPod,
@@ -47,37 +49,43 @@ const IMAGE_REASONS = ['ErrImagePull', 'ImagePullBackOff', 'InvalidImageName', '
 /** Why a canary could not be completed. The message is for people. */
 export class CanaryFailure extends Error {}
 
-/** Starts both Pods, and resolves with the name of the client and the address of the server. */
+/** A Pod of a canary that runs. */
+export type CanaryTarget = { readonly pod: string; readonly address: string }
+
+/** Starts both Pods, the client with rules if some are given, and resolves once both run. */
 export async function startPods(
   deps: CanaryDeps,
   signal: AbortSignal,
-): Promise<{ readonly client: string; readonly address: string }> {
+  rules: readonly string[] | null = null,
+): Promise<Readonly<Record<CanaryPart, CanaryTarget>>> {
   const { client, namespace, helperImage: image, runtimeClass, clock, limits } = deps
   const { startMs, lookMs } = limits
   const path = `/api/v1/namespaces/${namespace}/pods`
   const suffix = deps.newSuffix()
   const nameOf = (part: CanaryPart): string => `sandyard-canary-${part}-${suffix}`
   for (const part of CANARY_PARTS) {
-    const pod = makeCanaryPod(deps, part, { name: nameOf(part), image, runtimeClass })
+    const own = part === 'client' ? rules : null
+    const pod = makeCanaryPod(deps, part, { name: nameOf(part), image, runtimeClass, rules: own })
     await persistRequest(() => client.request('POST', path, pod, { signal }), { ...deps, signal }).catch(
       (error: unknown) => {
         if (!isApiError(error, 409)) throw error // the answer to an earlier request was lost
       },
     )
   }
+  const read = (part: CanaryPart): Promise<Pod> =>
+    persistRequest(() => client.request<Pod>('GET', `${path}/${nameOf(part)}`, undefined, { signal }), {
+      ...deps,
+      signal,
+    })
   const startedMs = clock.monotonicMs()
   for (;;) {
-    const [server, other] = await Promise.all(
-      CANARY_PARTS.map((part) =>
-        persistRequest(() => client.request<Pod>('GET', `${path}/${nameOf(part)}`, undefined, { signal }), {
-          ...deps,
-          signal,
-        }),
-      ),
-    )
-    const address = server === undefined ? undefined : addressOf(server)
-    if (address !== undefined && other !== undefined && addressOf(other) !== undefined)
-      return { client: nameOf('client'), address }
+    const [server, other] = await Promise.all([read('server'), read('client')])
+    const [ofServer, ofOther] = [addressOf(server), addressOf(other)]
+    if (ofServer !== undefined && ofOther !== undefined)
+      return {
+        server: { pod: nameOf('server'), address: ofServer },
+        client: { pod: nameOf('client'), address: ofOther },
+      }
     if (clock.monotonicMs() - startedMs > startMs)
       throw new CanaryFailure(
         `its Pods did not run with IPv4 addresses within ${String(startMs / 1_000)} s: ${describe(server)}, ${describe(other)}`,
@@ -87,10 +95,17 @@ export async function startPods(
 }
 
 /** The IPv4 address of a Pod that runs. Throws if it never will. */
-function addressOf({ status }: Pod): string | undefined {
+function addressOf(pod: Pod): string | undefined {
+  const { status } = pod
+  const loaded = rulesStatus(pod)?.state
+  if (loaded?.terminated !== undefined && loaded.terminated.exitCode !== 0)
+    throw new CanaryFailure(
+      `its rules could not be loaded: ${loaded.terminated.message ?? loaded.terminated.reason ?? 'the cluster does not say why'}`,
+    )
   const { waiting, terminated } = status?.containerStatuses?.[0]?.state ?? {}
-  if (waiting?.reason !== undefined && IMAGE_REASONS.includes(waiting.reason))
-    throw new CanaryFailure(`the cluster can't pull the helper image: ${waiting.message ?? waiting.reason}`)
+  for (const one of [loaded?.waiting, waiting])
+    if (one?.reason !== undefined && IMAGE_REASONS.includes(one.reason))
+      throw new CanaryFailure(`the cluster can't pull the helper image: ${one.message ?? one.reason}`)
   if (terminated !== undefined || status?.phase === 'Failed' || status?.phase === 'Succeeded')
     throw new CanaryFailure(
       `a Pod of it ended: ${terminated?.message ?? terminated?.reason ?? status?.message ?? status?.reason ?? 'the cluster does not say why'}. The helper image must be the one of this release`,
@@ -98,21 +113,27 @@ function addressOf({ status }: Pod): string | undefined {
   return status?.phase === 'Running' ? status.podIPs?.find(({ ip }) => ip.includes('.'))?.ip : undefined
 }
 
-function describe(pod: Pod | undefined): string {
-  const scheduled = pod?.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
-  const waiting = pod?.status?.containerStatuses?.[0]?.state?.waiting
-  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? pod?.status?.phase ?? 'unknown'
+function describe(pod: Pod): string {
+  const scheduled = pod.status?.conditions?.find(({ type, status }) => type === 'PodScheduled' && status === 'False')
+  const waiting = pod.status?.containerStatuses?.[0]?.state?.waiting
+  return scheduled?.message ?? waiting?.message ?? waiting?.reason ?? pod.status?.phase ?? 'unknown'
 }
 
-type Reaching = { readonly client: string; readonly address: string; readonly signal: AbortSignal }
+type Reaching = {
+  /** The name of the Pod that connects. */
+  readonly pod: string
+  readonly address: string
+  readonly port?: number
+}
 
 /** Tries one connection from Pod to Pod. Tries again if the command's own stream breaks. */
 export async function reach(
   deps: CanaryDeps,
-  { client: pod, address, signal }: Reaching,
+  { pod, address, port = CANARY_PORT }: Reaching,
+  signal: AbortSignal,
 ): Promise<'reached' | 'closed'> {
   const { connectMs, lookMs } = deps.limits
-  const command = reachCommand(address, connectMs / 1_000)
+  const command = reachCommand(address, port, connectMs / 1_000)
   for (;;) {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(connectMs + EXEC_MS)])
     const status = await persistRequest(

@@ -15,20 +15,24 @@ import { CanaryFailure, EXEC_MS, reach, removeCanaries, startPods, type CanaryDe
  */
 export type CanaryVerdict = { readonly kind: 'enforced' } | { readonly kind: 'open' | 'unknown'; readonly seen: string }
 
-/** How many connections in a row must fail until a policy counts as enforced. One may be lost by chance. */
-const CONFIRMATIONS = 3
+/** How many connections in a row must fail until a denial counts as enforced. One may be lost by chance. */
+export const CONFIRMATIONS = 3
 const CLEAN_UP_MS = 10_000
-const DIRECTIONS: Readonly<Record<CanaryPart, string>> = { server: 'ingress', client: 'egress' }
+export const DIRECTIONS: Readonly<Record<CanaryPart, string>> = { server: 'ingress', client: 'egress' }
 /** The first connection, and both policies closed and opened again. */
 const STEPS = 5
 
-/** Runs a canary, and removes what it and those before it left. Rejects only with the signal's reason. */
-export async function runCanary(deps: CanaryDeps, signal: AbortSignal): Promise<CanaryVerdict> {
+/** Runs a canary, which is `attempt`, and removes what it and those before it left. Rejects only with the signal's reason. */
+export async function runCanary(
+  deps: CanaryDeps,
+  signal: AbortSignal,
+  attempt: (deps: CanaryDeps, signal: AbortSignal) => Promise<CanaryVerdict>,
+): Promise<CanaryVerdict> {
   const { startMs, changeMs } = deps.limits
   const limit = AbortSignal.timeout(startMs + STEPS * (changeMs + EXEC_MS))
   try {
     await removeCanaries(deps, AbortSignal.any([signal, limit]))
-    return await tryPolicies(deps, AbortSignal.any([signal, limit]))
+    return await attempt(deps, AbortSignal.any([signal, limit]))
   } catch (error) {
     signal.throwIfAborted()
     if (limit.aborted) return { kind: 'unknown', seen: 'it did not end in time' }
@@ -42,20 +46,17 @@ export async function runCanary(deps: CanaryDeps, signal: AbortSignal): Promise<
   }
 }
 
-async function tryPolicies(deps: CanaryDeps, signal: AbortSignal): Promise<CanaryVerdict> {
+/** Tries NetworkPolicies. The attempt of a canary. */
+export async function tryPolicies(deps: CanaryDeps, signal: AbortSignal): Promise<CanaryVerdict> {
   const { changeMs, lookMs } = deps.limits
-  const set = (part: CanaryPart, state: 'open' | 'closed'): Promise<void> =>
-    applyObject(deps, `${policiesPath(deps.namespace)}/${canaryPolicyName(deps.owner, part)}`, {
-      object: makeCanaryPolicy(deps, part, state),
-      signal,
-    })
+  const set = (part: CanaryPart, state: 'open' | 'closed'): Promise<void> => setPolicy(deps, { part, state }, signal)
   for (const part of CANARY_PARTS) await set(part, 'open')
-  const { client, address } = await startPods(deps, signal)
+  const { client, server } = await startPods(deps, signal)
   const becomes = async (wanted: 'reached' | 'closed'): Promise<boolean> => {
     const startedMs = deps.clock.monotonicMs()
     let inARow = 0
     do {
-      inARow = (await reach(deps, { client, address, signal })) === wanted ? inARow + 1 : 0
+      inARow = (await reach(deps, { pod: client.pod, address: server.address }, signal)) === wanted ? inARow + 1 : 0
       if (inARow >= (wanted === 'closed' ? CONFIRMATIONS : 1)) return true
       await deps.clock.sleep(lookMs, signal)
     } while (deps.clock.monotonicMs() - startedMs < changeMs || inARow > 0)
@@ -80,4 +81,14 @@ async function tryPolicies(deps: CanaryDeps, signal: AbortSignal): Promise<Canar
       )
   }
   return { kind: 'enforced' }
+}
+
+/** Lets the policy of a part of a canary allow or deny everything. */
+export async function setPolicy(
+  deps: CanaryDeps,
+  { part, state }: { readonly part: CanaryPart; readonly state: 'open' | 'closed' },
+  signal: AbortSignal,
+): Promise<void> {
+  const object = makeCanaryPolicy(deps, part, state)
+  await applyObject(deps, `${policiesPath(deps.namespace)}/${canaryPolicyName(deps.owner, part)}`, { object, signal })
 }

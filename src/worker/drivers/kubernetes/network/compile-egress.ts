@@ -23,9 +23,13 @@ const ALL_4 = cidr('0.0.0.0/0')
 const ADDRESS_BITS = 32
 
 /**
- * Returns the rules that allow what `rules` allow. Null if no NetworkPolicy can: somewhere ICMP is allowed, and TCP and UDP are not, or only in part.
+ * Returns the rules that allow what `rules` allow. `isExact` is false if no NetworkPolicy can: somewhere ICMP is allowed, and TCP and UDP are not,
+ * or only in part. The rules returned then allow everything there.
  */
-export function compileEgress(rules: readonly PacketRule[]): readonly EgressRule[] | null {
+export function compileEgress(rules: readonly PacketRule[]): {
+  readonly egress: readonly EgressRule[]
+  readonly isExact: boolean
+} {
   const alike = new Map<string, { readonly allowed: Allowed; blocks: Cidr[] }>()
   const resolver = allowedOf(rules.filter((rule) => coversAddress(rule, RESOLVER)))
   for (const block of blocksOf(rules)) {
@@ -39,13 +43,14 @@ export function compileEgress(rules: readonly PacketRule[]): readonly EgressRule
   const compiled: EgressRule[] = []
   const dns = portsOf(resolver)
   if (dns.length > 0) compiled.push({ to: [RESOLVER_PODS], ports: dns })
+  let isExact = true
   for (const { allowed, blocks } of alike.values()) {
     const ports = portsOf(allowed)
-    if (isWhole(allowed.tcp) && isWhole(allowed.udp) && allowed.icmp) compiled.push({ to: peersOf(blocks) })
-    else if (allowed.icmp) return null
+    if (allowed.icmp) compiled.push({ to: peersOf(blocks) })
     else if (ports.length > 0) compiled.push({ to: peersOf(blocks), ports })
+    isExact &&= !allowed.icmp || (isWhole(allowed.tcp) && isWhole(allowed.udp))
   }
-  return compiled
+  return { egress: compiled, isExact }
 }
 
 /** The Pods that answer the DNS queries of a cluster. */

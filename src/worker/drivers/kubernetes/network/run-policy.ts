@@ -1,22 +1,31 @@
 import { createHash } from 'node:crypto'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { dropContained, type Cidr } from '../../../../domain/cidr.ts'
-import { compilePolicy } from '../../../../domain/network/network-policy.ts'
+import { compilePolicy, type PacketRule } from '../../../../domain/network/network-policy.ts'
 import { addressesOf, deniedAddresses, findDeniedRule } from '../../../../domain/network/operator-denials.ts'
+import type { ConnectionBound } from '../../../network/connection-bound.ts'
 import type { OwnRanges } from '../../../network/own-ranges.ts'
 import { StartError } from '../../../start-error.ts'
 import type { NamespacedObject } from '../namespaces/org-namespace.ts'
 import { LABELS } from '../pod.ts'
 import { compileEgress, RESOLVER, type EgressRule } from './compile-egress.ts'
+import type { NetworkMode } from '../network-mode.ts'
+import { podRules } from './pod-rules.ts'
 
 /** What the Pod of a run may reach, as a NetworkPolicy. Equal policies of a worker have equal names and labels. */
 export type RunPolicy = {
+  /** The commands of nft that the Pod loads before its sandbox runs. Null: the policy is all. */
+  readonly rules: readonly string[] | null
   /** The value of `LABELS.network` of the Pods that the policy is for. */
   readonly label: string
   readonly object: NamespacedObject['object']
 }
 
 export type RunPolicyInput = {
+  /** With `rules`, the policy may allow more than the rules of the Pod. */
+  readonly network: NetworkMode
+  /** The bound of each sandbox with rules. */
+  readonly connectionBound: ConnectionBound
   /** The id of the worker's data folder. Each worker has policies of its own, and deletes no others. */
   readonly owner: string
   readonly ownRanges: OwnRanges
@@ -33,7 +42,7 @@ const CLUSTER_RANGES = ['private', 'link_local', 'multicast']
 const KEPT = 64
 const DIGEST_CHARACTERS = 32
 
-/** Makes the function that returns the policy of a run. It throws `StartError` of reason `config` for what no NetworkPolicy can express. */
+/** Makes the function that returns the policy of a run. It throws `StartError` of reason `config` for what can't be enforced. */
 export function makeRunPolicies(
   input: RunPolicyInput,
 ): (run: Pick<DesiredRun, 'spec' | 'network_ranges'>) => RunPolicy {
@@ -45,11 +54,17 @@ export function makeRunPolicies(
     )
     const fixed = addressesOf([...input.ownRanges.addresses(), ...input.nodeAddresses()])
     const hardDeny = dropContained([...denied, ...fixed])
-    const { enabled, policy } = network
-    const key = JSON.stringify([enabled, policy, hardDeny.map(({ first, prefix }) => [String(first), prefix])])
+    const { enabled, policy, max_connections, max_udp_connections } = network
+    const limits = [max_connections, max_udp_connections]
+    const key = JSON.stringify([enabled, policy, limits, hardDeny.map(({ first, prefix }) => [String(first), prefix])])
     const known = kept.get(key)
     if (known !== undefined) return known
-    const made = makePolicy(input.owner, enabled ? egressOf(policy, hardDeny) : [])
+    const ordered = enabled ? orderedRules(policy, hardDeny) : []
+    const egress = policyRules(ordered, input.network)
+    const made = {
+      ...makePolicy(input.owner, egress),
+      rules: input.network === 'rules' ? podRules(ordered, { limits: network, bound: input.connectionBound }) : null,
+    }
     const [oldest] = kept.keys()
     if (kept.size >= KEPT && oldest !== undefined) kept.delete(oldest)
     kept.set(key, made)
@@ -59,7 +74,7 @@ export function makeRunPolicies(
 
 type Policy = DesiredRun['spec']['network']['policy']
 
-function egressOf(policy: Policy, hardDeny: readonly Cidr[]): readonly EgressRule[] {
+function orderedRules(policy: Policy, hardDeny: readonly Cidr[]): readonly PacketRule[] {
   const rules = policy?.rules ?? []
   const refused = findDeniedRule(rules, hardDeny)
   if (refused !== null)
@@ -75,16 +90,20 @@ function egressOf(policy: Policy, hardDeny: readonly Cidr[]): readonly EgressRul
       'config',
       `network.policy.rules[${String(named)}].destination: this worker knows no rules by name`,
     )
-  const compiled = compileEgress(compilePolicy(policy, { gateway: RESOLVER, hardDeny }).egress)
-  if (compiled === null)
+  return compilePolicy(policy, { gateway: RESOLVER, hardDeny }).egress
+}
+
+function policyRules(ordered: readonly PacketRule[], network: NetworkMode): readonly EgressRule[] {
+  const { egress, isExact } = compileEgress(ordered)
+  if (!isExact && network !== 'rules')
     throw new StartError(
       'config',
       'network.policy.rules: on this worker, no address can be open to ICMP and closed to TCP or UDP, or to a part of their ports. Give the rules that allow protocols: tcp, udp',
     )
-  return compiled
+  return egress
 }
 
-function makePolicy(owner: string, egress: readonly EgressRule[]): RunPolicy {
+function makePolicy(owner: string, egress: readonly EgressRule[]): Omit<RunPolicy, 'rules'> {
   const digest = createHash('sha256')
     .update(JSON.stringify([owner, egress]))
     .digest('hex')

@@ -1,5 +1,6 @@
 import { SCRIPTS_FOLDER, TOOLS_FOLDER, toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { NO_RESOURCES, TOOLBOX_IN_IMAGE } from '../helper-image.ts'
+import { literal } from '../literal.ts'
 import type { ContainerStatus, Pod } from '../pod.ts'
 
 /** The container that puts the toolbox and the scripts into the volumes of a Pod. */
@@ -62,11 +63,6 @@ export function makeFillContainers({ helperImage, scripts, isOfImage }: FillInpu
   if (isOfImage) return { ...FILLED, initContainers: [{ ...container, command: fill('once') }], containers: [] }
   const lifecycle = { postStart: { exec: { command: run('wait') } } } // nothing is replaced in hooks
   return { ...FILLED, initContainers: [], containers: [{ ...container, command: fill('hold'), lifecycle }] }
-}
-
-/** Kubernetes replaces `$(NAME)` in commands and variables. A doubled dollar sign is a plain one. */
-export function literal(text: string): string {
-  return text.replaceAll('$', '$$$$')
 }
 
 /** The state of that container. */

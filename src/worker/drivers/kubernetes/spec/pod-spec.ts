@@ -8,9 +8,11 @@ import { StartError } from '../../../start-error.ts'
 import type { RunClaim } from '../claim.ts'
 import { podClaimsOf } from './pod-claims.ts'
 import type { RunPolicy } from '../network/run-policy.ts'
-import { literal, makeFillContainers, NOTHING_TO_FILL, type FillContainers } from './fill-container.ts'
+import { literal } from '../literal.ts'
+import { makeFillContainers, NOTHING_TO_FILL, type FillContainers } from './fill-container.ts'
 import { limitVariables } from './pod-limits.ts'
 import { tmpfsOf } from './pod-tmpfs.ts'
+import { makeRulesContainer } from '../network/rules-container.ts'
 import { LABELS, podNameOf, SANDBOX_CONTAINER } from '../pod.ts'
 import type { ServedImages } from '../served-images.ts'
 
@@ -26,7 +28,7 @@ export type PodSettings = {
   readonly hasOwnUsers: boolean
   /** The name of the RuntimeClass. Null: the default runtime of the nodes. */
   readonly runtimeClass: string | null
-  /** The policy of a run's network. Null: the cluster decides. Throws `StartError` for what no NetworkPolicy can express. */
+  /** The policy of a run's network. Null: the cluster decides. Throws `StartError` for what can't be enforced. */
   readonly policyOf: ((run: Pick<DesiredRun, 'spec' | 'network_ranges'>) => RunPolicy) | null
 }
 
@@ -59,7 +61,7 @@ export function commonPodSpec({ hasOwnUsers, runtimeClass }: PodSettings): objec
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64', riscv64: 'riscv64' }
 
 /**
- * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`. Throws `StartError` of reason `config` for a value that a
+ * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`, but for the container of rules. Throws `StartError` of reason `config` for a value that a
  * Pod can't have.
  */
 export function makePod(desired: DesiredRun, settings: PodSettings, claims: readonly RunClaim[] = []): object {
@@ -76,6 +78,7 @@ export function makePod(desired: DesiredRun, settings: PodSettings, claims: read
   const tmpfs = tmpfsOf(spec)
   const ofClaims = podClaimsOf(spec, claims)
   const policy = settings.policyOf?.({ spec, network_ranges })
+  const rules = policy?.rules ?? null
   const limits = { cpu: String(resources.vcpus), memory: `${String(resources.memory_mib)}Mi` }
   const security = { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
   const fill = fillOf(desired, settings)
@@ -107,7 +110,10 @@ export function makePod(desired: DesiredRun, settings: PodSettings, claims: read
         seccompProfile: { type: 'RuntimeDefault' },
         ...ofClaims.security,
       },
-      initContainers: fill.initContainers,
+      initContainers: [
+        ...(rules === null ? [] : [makeRulesContainer(settings.helperImage, rules)]),
+        ...fill.initContainers,
+      ],
       containers: [
         ...fill.containers,
         {

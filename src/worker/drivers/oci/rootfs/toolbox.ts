@@ -138,7 +138,7 @@ export async function collectFiles(initBinary: string | null): Promise<readonly 
 /**
  * Parses the output of ldd(1). Returns each library with the name that programs use to load it. The loader's name is its path.
  */
-function librariesIn(listing: string): readonly { readonly name: string; readonly path: string }[] {
+export function librariesIn(listing: string): readonly { readonly name: string; readonly path: string }[] {
   return listing.split('\n').flatMap((line) => {
     const [, asked, path] = /^\s*(\S+) => (\/\S+) \(/.exec(line) ?? []
     if (asked !== undefined && path !== undefined) {
