@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { RunId } from '../../src/domain/ids.ts'
+import type { BindMount } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
@@ -109,6 +110,45 @@ test(
       'it goes with the worker',
     )
     driver = await open()
+  },
+)
+
+test(
+  'a bind mount shows its path of the default volume alone, and a copy becomes a file of the sandbox',
+  LIMIT,
+  async () => {
+    assert.ok(driver.volumes)
+    const own = { ...VOLUME, kind: 'host', name: null } as const
+    const files = await driver.volumes.openFiles(own)
+    await files.write('/app/seed', contentFrom('seed'))
+    await files.write('/secret', contentFrom('secret'))
+    const plain = runWithVolume()
+    const [named] = plain.spec.mounts
+    assert.ok(named?.type === 'named')
+    const bind = (host: string, guest: string, readonly = false): BindMount => ({
+      type: 'bind',
+      host,
+      guest,
+      options: { ...MOUNT_OPTIONS, readonly },
+      stat_virtualization: 'strict',
+      host_permissions: 'private',
+      quota_mib: null,
+    })
+    const mounts = [bind('/app', '/mnt/app'), bind('/app/seed', '/mnt/seed', true), bind('/new/below', '/mnt/new')]
+    const patches = [{ type: 'copy_dir', src: '/app', dst: '/tmp/copied', replace: false }] as const
+    const one = { ...plain, spec: { ...plain.spec, mounts, patches }, volumes: [own] }
+    await driver.start(one, NEVER)
+    const script =
+      'cat /mnt/seed /tmp/copied/seed; ls /mnt/app /mnt/app/..; echo x 2>/dev/null >/mnt/seed || echo refused; echo new >/mnt/new/file; ln -s ../../.. /mnt/app/up; ln -s / /mnt/app/root'
+    assert.equal(await run(one.run_id, script), 'seedseed/mnt/app:\nseed\n\n/mnt/app/..:\napp\nnew\nseed\nrefused\n')
+    assert.equal(await textOf(files, '/new/below/file'), 'new\n')
+    await driver.remove(one.run_id)
+    for (const host of ['/app/up/etc', '/app/root/etc']) {
+      const out = { ...runWithVolume(), volumes: [own] }
+      const refused = { ...out, spec: { ...out.spec, mounts: [bind(host, '/mnt/out')] } }
+      await assert.rejects(driver.start(refused, NEVER), /mounts\[0\]\.host .*out of the volume/)
+      await driver.remove(refused.run_id)
+    }
   },
 )
 

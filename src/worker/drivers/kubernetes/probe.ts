@@ -19,7 +19,7 @@ export const KUBERNETES_ABILITIES: readonly Ability[] = [
   'security_restricted',
 ]
 /** What a worker enforces whose cluster makes claims. */
-export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts']
+export const CLAIM_ABILITIES: readonly Ability[] = ['named_mounts', 'bind_mounts']
 /** What a worker enforces of networks once that is proved. */
 export const NETWORK_ABILITIES: Readonly<Record<NetworkMode, readonly Ability[]>> = {
   prove: ['network_off', 'network_policy'],

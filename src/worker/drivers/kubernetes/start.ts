@@ -63,7 +63,9 @@ export async function startPod(
       ]),
     )
     const link = desired.spec.patches.length === 0 ? null : await context.links.of(target, either)
-    if (link !== null) await applyPodPatches({ ...desired, link, tools: context.tools ?? TOOLS_FOLDER }, either)
+    const copied = desired.volumes.find(({ kind }) => kind === 'host')
+    const source = link === null || copied === undefined ? null : ((await context.claims?.openFiles(copied)) ?? null)
+    if (link !== null) await applyPodPatches({ ...desired, link, source, tools: context.tools ?? TOOLS_FOLDER }, either)
     const facts = {
       ...(running === undefined ? {} : factsOf(running, context)),
       isolation: context.isolation,

@@ -116,7 +116,7 @@ test('a patch that can not be applied ends the start by name, and its workload n
   await assert.rejects(lstat(marker))
 })
 
-test('what a Pod can not patch is refused by its field', async () => {
+test('patches that a Pod can not have are refused by their field, and copies need the default volume', async () => {
   const run = runWith([text('x', '')], { runtime: { ...runtime, entrypoint: null, cmd: ['true'] } })
   await assert.rejects(driver.start(run, NEVER), /patches with runtime\.cmd also need runtime\.entrypoint/)
   const copies: readonly Patch[] = [

@@ -4,7 +4,7 @@
  * data folder made a claim.
  */
 import type { DesiredRun, DesiredVolume, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
-import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
+import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
@@ -19,6 +19,7 @@ import type { FilesPods, MountClaim } from '../files/files-pods.ts'
 import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
 import { isOver, LABELS, type Pod } from '../pod.ts'
 import type { Pods } from '../pods.ts'
+import { prepareBindSources } from './bind-sources.ts'
 import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-conditions.ts'
 import { claimPath, openStoredClaims } from './stored-claims.ts'
 
@@ -115,6 +116,10 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       throw error
     }
   }
+  const filesOf = (volume: DesiredVolume): VolumeFiles => {
+    const mount: MountClaim = (signal) => mountForFiles(volume, signal)
+    return makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, mount), random })
+  }
 
   const report: StorageReport = {
     is_shared: false,
@@ -125,8 +130,13 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
     report,
     async prepare({ spec, volumes }, signal) {
       const mounted = new Set(spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
+      const bound = spec.mounts.some(({ type }) => type === 'bind')
+        ? volumes.find(({ kind }) => kind === 'host')
+        : undefined
+      if (bound !== undefined) await prepareBindSources(filesOf(bound), spec)
+      const named = volumes.filter(({ name }) => name !== null && mounted.has(name))
       return await Promise.all(
-        volumes.filter(({ name }) => name !== null && mounted.has(name)).map((volume) => prepareOne(volume, signal)),
+        [...named, ...(bound === undefined ? [] : [bound])].map((volume) => prepareOne(volume, signal)),
       )
     },
     applyCaps({ capacity_bytes, org_capacity_bytes }) {
@@ -165,12 +175,7 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
           settings.sizeGib * BYTES_PER_GIB,
       }))
     },
-    openFiles(volume) {
-      const mount: MountClaim = (signal) => mountForFiles(volume, signal)
-      return Promise.resolve(
-        makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, mount), random }),
-      )
-    },
+    openFiles: (volume) => Promise.resolve(filesOf(volume)),
   }
 }
 

@@ -1,5 +1,6 @@
 import { posix } from 'node:path'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
 import type { Patch, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { awaitAnswer } from '../../../../lib/await-answer.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
@@ -7,11 +8,15 @@ import { FileFailure, MAX_PIECE_BYTES, type GuestFiles, type OpenOptions } from 
 import { StartError } from '../../../start-error.ts'
 import type { AgentLink, AgentStart } from './agent-link.ts'
 
+type PatchSource = Pick<VolumeFiles, 'stat' | 'list' | 'read'>
+
 /** The sandbox of a run that starts, reached but not used yet. */
 type StartingSandbox = {
   readonly link: AgentLink
   readonly run_id: string
   readonly spec: SandboxSpec
+  /** The files of the organization's default volume, which copies are made of. Null: the run has none. */
+  readonly source: PatchSource | null
   /** The folder of the toolbox in the sandbox. */
   readonly tools: string
 }
@@ -34,14 +39,14 @@ export async function applyPodPatches(sandbox: StartingSandbox, signal: AbortSig
   })
 }
 
-async function applyAll({ link, run_id, spec, tools }: StartingSandbox): Promise<void> {
+async function applyAll({ link, run_id, spec, source, tools }: StartingSandbox): Promise<void> {
   const plain = { env: ['LC_ALL=C'], hasOwnEnv: true, cwd: '/', user: null, tty: null, rlimits: [] } as const
   const start = (command: AgentStart['command']) => link.start({ ...plain, command })
   const files = makeFilesClient(await start(toolCommand('files.pl', [process.arch], tools)))
   try {
     for (const [index, patch] of spec.patches.entries())
-      await apply(files, patch).catch((error: unknown) => {
-        if (!(error instanceof FileFailure)) throw error
+      await apply(files, patch, source).catch((error: unknown) => {
+        if (!(error instanceof FileFailure || error instanceof VolumeFileError)) throw error
         throw new StartError(
           'patch',
           `patch ${String(index)} (${patch.type}): ${error.message}: ${targetOf(patch)}`,
@@ -57,16 +62,19 @@ async function applyAll({ link, run_id, spec, tools }: StartingSandbox): Promise
 }
 
 const SLOT = 1
+const [S_IFMT, S_IFDIR, S_IFREG] = [0o170000, 0o040000, 0o100000]
+/** The sandbox's user must be able to fill a folder that it makes. */
+const OWN_ACCESS = 0o700
 const CREATE: OpenOptions = {
   read: false, write: true, append: false, create: false, truncate: false, createNew: true, mode: null, user: null,
 } // prettier-ignore
 
-async function apply(files: GuestFiles, patch: Patch): Promise<void> {
+async function apply(files: GuestFiles, patch: Patch, source: PatchSource | null): Promise<void> {
   switch (patch.type) {
     case 'text':
-      return await putFile(files, patch, Buffer.from(patch.content))
+      return await putFile(files, patch, [Buffer.from(patch.content)])
     case 'file':
-      return await putFile(files, patch, Buffer.from(patch.content, 'base64'))
+      return await putFile(files, patch, [Buffer.from(patch.content, 'base64')])
     case 'symlink':
       await files.makeFolder(posix.dirname(patch.link), null, null)
       return await replacing(files, { path: patch.link, replace: patch.replace }, () =>
@@ -77,19 +85,58 @@ async function apply(files: GuestFiles, patch: Patch): Promise<void> {
     case 'append':
       await files.makeFolder(posix.dirname(patch.path), null, null)
       await files.openFile(SLOT, patch.path, { ...CREATE, append: true, create: true, createNew: false })
-      return await writeAndClose(files, Buffer.from(patch.content))
+      return await writeAndClose(files, [Buffer.from(patch.content)])
     case 'remove':
       return await remove(files, patch.path)
     case 'copy_file':
+      return await copyFile(files, patch, required(source))
     case 'copy_dir':
-      // The ability `bind_mounts` refuses these before.
-      throw new FileFailure("a Pod has no files of the organization's default volume")
+      if (!patch.replace && (await exists(files, patch.dst))) throw new FileFailure(`'${patch.dst}' exists`)
+      return await copyFolder(files, { ...patch, depth: 0 }, required(source))
+  }
+}
+
+function required(source: PatchSource | null): PatchSource {
+  if (source === null) throw new FileFailure("the organization's default volume does not exist")
+  return source
+}
+
+type FileCopy = Omit<Extract<Patch, { type: 'copy_file' }>, 'type'>
+
+async function copyFile(files: GuestFiles, { src, dst, mode, replace }: FileCopy, source: PatchSource): Promise<void> {
+  const found = await source.stat(src)
+  if ((found.mode & S_IFMT) !== S_IFREG) throw new FileFailure(`'${src}' is not a file`)
+  const { content } = await source.read(src)
+  try {
+    await putFile(files, { path: dst, mode: mode ?? found.mode & 0o777, replace }, content)
+  } finally {
+    content.destroy()
+  }
+}
+
+/** The maximum depth of nested folders that `copy_dir` accepts, as on other workers. */
+const MAX_DEPTH = 100
+
+type FolderCopy = { readonly src: string; readonly dst: string; readonly depth: number }
+
+/** Copies a folder. The files of a volume don't tell where a symlink leads, so a folder with one is refused. */
+async function copyFolder(files: GuestFiles, { src, dst, depth }: FolderCopy, source: PatchSource): Promise<void> {
+  if (depth > MAX_DEPTH) throw new FileFailure(`'${src}' is deeper than ${String(MAX_DEPTH)} folders`)
+  const { mode } = await source.stat(src)
+  if ((mode & S_IFMT) !== S_IFDIR) throw new FileFailure(`'${src}' is not a folder`)
+  await files.makeFolder(dst, (mode & 0o777) | OWN_ACCESS, null)
+  for (const entry of await source.list(src)) {
+    const to = { src: entry.path, dst: posix.join(dst, posix.basename(entry.path)) }
+    const type = entry.mode & S_IFMT
+    if (type === S_IFDIR) await copyFolder(files, { ...to, depth: depth + 1 }, source)
+    else if (type === S_IFREG) await copyFile(files, { ...to, mode: null, replace: true }, source)
+    else throw new FileFailure(`'${entry.path}' is neither a folder nor a file`)
   }
 }
 
 type FilePatch = { readonly path: string; readonly mode: number | null; readonly replace: boolean }
 
-async function putFile(files: GuestFiles, { path, mode, replace }: FilePatch, content: Buffer): Promise<void> {
+async function putFile(files: GuestFiles, { path, mode, replace }: FilePatch, content: Content): Promise<void> {
   await files.makeFolder(posix.dirname(path), null, null)
   await replacing(files, { path, replace }, () => files.openFile(SLOT, path, CREATE))
   const unchanged = { size: null, uid: null, gid: null, atime: null, mtime: null }
@@ -97,9 +144,12 @@ async function putFile(files: GuestFiles, { path, mode, replace }: FilePatch, co
   await writeAndClose(files, content)
 }
 
-async function writeAndClose(files: GuestFiles, content: Buffer): Promise<void> {
-  for (let at = 0; at < content.length; at += MAX_PIECE_BYTES)
-    await files.write(SLOT, null, content.subarray(at, at + MAX_PIECE_BYTES))
+type Content = Iterable<Buffer> | AsyncIterable<Buffer>
+
+async function writeAndClose(files: GuestFiles, content: Content): Promise<void> {
+  for await (const chunk of content)
+    for (let at = 0; at < chunk.length; at += MAX_PIECE_BYTES)
+      await files.write(SLOT, null, chunk.subarray(at, at + MAX_PIECE_BYTES))
   await files.closeSlot(SLOT)
 }
 
@@ -127,7 +177,6 @@ async function remove(files: GuestFiles, path: string): Promise<void> {
   else await files.remove(path)
 }
 
-const [S_IFMT, S_IFDIR] = [0o170000, 0o040000]
 const ITEMS = 512
 
 /** Looks for each name of a path in its folder, because only that tells a missing file from a hidden one. */

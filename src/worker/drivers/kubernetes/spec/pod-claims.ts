@@ -1,5 +1,6 @@
 import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { StartError } from '../../../start-error.ts'
+import { bindSubPath } from '../claims/bind-sources.ts'
 import { CLAIM_GROUP, volumeLabel, type RunClaim } from '../claim.ts'
 import { mountPathOf } from './pod-tmpfs.ts'
 
@@ -18,17 +19,21 @@ export type PodClaims = {
 export const CLAIM_SECURITY = { fsGroup: CLAIM_GROUP, fsGroupChangePolicy: 'OnRootMismatch' }
 
 /**
- * The claims of a Pod, and their mounts, one for each `named` mount of the spec. Processes have no capabilities and gain none, so
+ * The claims of a Pod, and their mounts, one for each `named` and `bind` mount of the spec. The kubelet opens the path of a bind mount step
+ * by step, and refuses one that leads out of the volume. Processes have no capabilities and gain none, so
  * `nosuid` and `nodev` always hold. A claim that only one node may mount keeps the Pod on the node that has it. Throws `StartError`
  * for what a Pod can't have.
  */
 export function podClaimsOf({ mounts }: SandboxSpec, claims: readonly RunClaim[]): PodClaims {
   const volumeMounts = mounts.flatMap((mount, index) => {
-    if (mount.type !== 'named') return []
+    if (mount.type !== 'named' && mount.type !== 'bind') return []
     const field = `mounts[${String(index)}]`
-    const found = claims.findIndex(({ volume }) => volume.name === mount.name)
-    if (found === -1) throw new StartError('mount', `${field}: the volume '${mount.name}' does not exist`)
-    return [{ name: nameOf(found), mountPath: mountPathOf(mount, field), readOnly: mount.options.readonly }]
+    const name = mount.type === 'named' ? mount.name : null
+    const found = claims.findIndex(({ volume }) => volume.name === name)
+    if (found === -1) throw new StartError('mount', `${field}: the volume '${name ?? 'default'}' does not exist`)
+    const subPath = mount.type === 'named' ? '' : bindSubPath(mount, field)
+    const whole = { name: nameOf(found), mountPath: mountPathOf(mount, field), readOnly: mount.options.readonly }
+    return [subPath === '' ? whole : { ...whole, subPath }]
   })
   return {
     labels: Object.fromEntries(claims.map(({ volume }) => [volumeLabel(volume.volume_id), ''])),
@@ -48,7 +53,7 @@ export function affinityOf(claims: readonly RunClaim[]): object {
   const ofOneNode = claims.filter(({ isShared }) => !isShared)
   const nodes = new Set(ofOneNode.flatMap(({ node }) => node ?? []))
   if (nodes.size > 1) {
-    const names = ofOneNode.map(({ volume }) => `'${volume.name ?? ''}'`).join(', ')
+    const names = ofOneNode.map(({ volume }) => `'${volume.name ?? 'default'}'`).join(', ')
     throw new StartError('mount', `the volumes ${names} are in use on different nodes, and each only on one at a time`)
   }
   const [node] = nodes

@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import type { NamedMount, SandboxSpec, TmpfsMount } from '../../../../domain/spec/spec.ts'
+import type { BindMount, NamedMount, SandboxSpec, TmpfsMount } from '../../../../domain/spec/spec.ts'
 import { StartError } from '../../../start-error.ts'
 
 /** The folder of the worker's own files in a sandbox. */
@@ -30,7 +30,7 @@ export function tmpfsOf({ mounts, resources }: SandboxSpec): {
 }
 
 /** Where a mount is in the sandbox. Throws `StartError` of reason `config` for a mount that a Pod can't have. */
-export function mountPathOf({ guest, options }: TmpfsMount | NamedMount, field: string): string {
+export function mountPathOf({ guest, options }: BindMount | NamedMount | TmpfsMount, field: string): string {
   const path = posix.normalize(guest)
   if (options.noexec) throw new StartError('config', `${field}.noexec: a mount in a Pod always allows to execute files`)
   if (path === '/' || path === OWN_FOLDER || path.startsWith(`${OWN_FOLDER}/`))

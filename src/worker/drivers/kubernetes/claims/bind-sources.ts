@@ -1,0 +1,49 @@
+import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import type { BindMount, SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { parseVolumePath } from '../../../../domain/volumes/volume-path.ts'
+import { StartError } from '../../../start-error.ts'
+
+/**
+ * Makes the folders of bind mounts that the organization's default volume lacks, as other workers do. The kubelet would make them too,
+ * but for root alone. May be repeated. Throws `StartError` of reason `mount` for a path that is neither a folder nor a file, or that leads
+ * out of the volume.
+ */
+export async function prepareBindSources(
+  files: Pick<VolumeFiles, 'stat' | 'mkdir'>,
+  { mounts }: Pick<SandboxSpec, 'mounts'>,
+): Promise<void> {
+  for (const [index, mount] of mounts.entries()) {
+    if (mount.type !== 'bind') continue
+    const field = `mounts[${String(index)}]`
+    const path = `/${bindSubPath(mount, field)}`
+    if (path === '/') continue
+    try {
+      const mode = await modeOf(files, path)
+      if (mode === null) await files.mkdir(path)
+      else if (![S_IFDIR, S_IFREG].includes(mode & S_IFMT))
+        throw new StartError('mount', `${field}.host '${mount.host}' is neither a folder nor a file`)
+    } catch (error) {
+      if (!(error instanceof VolumeFileError)) throw error
+      throw new StartError('mount', `${field}.host '${mount.host}': ${error.message}`, error)
+    }
+  }
+}
+
+const [S_IFMT, S_IFDIR, S_IFREG] = [0o170000, 0o040000, 0o100000]
+
+/** The mode of a path, or null if nothing is there. */
+async function modeOf(files: Pick<VolumeFiles, 'stat'>, path: string): Promise<number | null> {
+  try {
+    return (await files.stat(path)).mode
+  } catch (error) {
+    if (error instanceof VolumeFileError && error.code === 'volume_file_not_found') return null
+    throw error
+  }
+}
+
+/** The path of a bind mount beneath the root of the default volume, without a slash in front. Empty: the root. Throws `StartError`. */
+export function bindSubPath({ host }: BindMount, field: string): string {
+  const parsed = parseVolumePath(host)
+  if ('refused' in parsed) throw new StartError('mount', `${field}.host '${host}': ${parsed.refused}`)
+  return parsed.names.join('/')
+}
