@@ -13,7 +13,7 @@ import { fetchBytes, sampleLatenciesMs } from './support/sample.ts'
 import { loadClient } from './support/sdk.ts'
 
 const FEW = 10
-const MANY = Number(process.env['THOUSAND_COUNT'] ?? 1_000)
+const MANY = 1_000
 const MEMORY_MIB = 16
 /** What the machine needs: the memory of all sandboxes, and as much for the rest. */
 const NEEDED_GIB = 20

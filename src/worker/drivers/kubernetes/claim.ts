@@ -1,3 +1,4 @@
+import type { VolumeFiles } from '../../../contract/volumes/volume-protocol.ts'
 import type { RunVolume } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeKey } from '../../volumes/volume-storage.ts'
 import type { ApiObject } from '../../kubernetes/object-watch.ts'
@@ -34,6 +35,12 @@ export type RunClaim = {
   readonly isShared: boolean
   /** The node on which a Pod has it mounted. Null: none has, or any node may mount it. */
   readonly node: string | null
+}
+
+/** The files of a volume that only a Pod has mounted. */
+export type ClaimFiles = VolumeFiles & {
+  /** The symlinks in a folder, each with its target. Rejects with `VolumeFileError`. */
+  links(path: string): Promise<ReadonlyMap<string, string>>
 }
 
 /** The group that owns the files of claims, and that sandboxes with claims belong to. */

@@ -29,7 +29,9 @@ type RunWatchInput = {
  */
 const POLL_MS = 500
 /** The more runs, the longer the interval, because looks at a thousand runs twice a second took 7 % of a core (2026-11). */
-const POLL_MS_FOR_EACH_RUN = 10
+const POLL_MS_FOR_EACH_RUN = 5
+/** The longest interval: for so long, a run may be metered after its end. */
+const POLL_MAX_MS = 5_000
 
 /** Watches runs until `close`. */
 export function makeRunWatch(input: RunWatchInput): RunWatch {
@@ -45,7 +47,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   }
   const checkRuns = async (): Promise<void> => {
     const observed = await input.list()
-    pollMs = Math.max(POLL_MS, observed.length * POLL_MS_FOR_EACH_RUN)
+    pollMs = Math.min(POLL_MAX_MS, Math.max(POLL_MS, observed.length * POLL_MS_FOR_EACH_RUN))
     const signature = observed
       .map(
         (run) =>

@@ -5,7 +5,7 @@
 # perl volume.pl ARCHITECTURE OPERATION ARGUMENT…     the architecture as Node names it: x64, arm64 or riscv64
 # The variable SANDYARD_VOLUME is the folder of the volume.
 #
-#   list PATH           stat PATH         read PATH        mkdir PATH
+#   list PATH           stat PATH         read PATH        mkdir PATH        links PATH
 #   write PATH NAME     copy FROM TO NAME     NAME is the new name of the file while it is unfinished
 #   rename FROM TO      remove PATH 0|1   1: also a folder with everything in it
 #   sweep SECONDS       removes unfinished files that nobody wrote to for so long
@@ -16,7 +16,8 @@
 # it, nothing is written. Standard output has `+` and the result, or `!` and why there is none: whether it is about the first or the
 # second path (u8), the kind of the refusal (see refuse()), an error number (u32) and a text. Numbers are big-endian. The results are
 #
-#   list    each file: the length of its name (u16), the name, its attributes (packed())
+#   list    each file: the length of its name (u16), the name, its attributes (packed()). A symlink has those of what it leads to
+#   links   each symlink of a folder: the length of its name (u16), the name, the length of its target (u16), the target
 #   stat    its attributes; read  its size (u64) and the content; write  its size (u64)
 use strict;
 use warnings;
@@ -34,7 +35,7 @@ my $KEPT_MODE_BITS = 01777;
 
 my %OPERATIONS = (
     list => \&list, stat => \&stat_file, read => \&read_file, mkdir => \&make_folder, write => \&write_file,
-    copy => \&copy, rename => \&move, remove => \&remove, sweep => \&sweep,
+    links => \&links, copy => \&copy, rename => \&move, remove => \&remove, sweep => \&sweep,
 );
 
 $SIG{PIPE} = 'IGNORE';
@@ -69,6 +70,18 @@ sub list {
         my $stat = stat_name($found->{handle}, $name) // next;
         $stat = stat_target(length $path ? "$path/$name" : $name, $steps) // next if S_ISLNK($stat->{mode});
         reply(pack 'n/a* a*', $name, packed($stat)) if is_visible($stat);
+    }
+}
+
+sub links {
+    my ($path) = @_;
+    my $found = found(resolve_beneath($path, { follow => 1 }));
+    S_ISDIR($found->{mode}) or refuse(0, 'c', 'is not a folder');
+    opendir my $folder, path_of($found->{handle}) or refuse_errno(0);
+    reply('');
+    while (defined(my $name = readdir $folder)) {
+        my $target = readlink(path_of($found->{handle}) . "/$name") // next;
+        reply(pack 'n/a* n/a*', $name, $target);
     }
 }
 

@@ -1,7 +1,7 @@
 import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
-import type { BindMount, SandboxSpec } from '../../../../domain/spec/spec.ts'
-import { parseVolumePath } from '../../../../domain/volumes/volume-path.ts'
+import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { StartError } from '../../../start-error.ts'
+import { bindSubPath } from '../spec/mount-paths.ts'
 
 /**
  * Makes the folders of bind mounts that the organization's default volume lacks, as other workers do. The kubelet would make them too,
@@ -39,11 +39,4 @@ async function modeOf(files: Pick<VolumeFiles, 'stat'>, path: string): Promise<n
     if (error instanceof VolumeFileError && error.code === 'volume_file_not_found') return null
     throw error
   }
-}
-
-/** The path of a bind mount beneath the root of the default volume, without a slash in front. Empty: the root. Throws `StartError`. */
-export function bindSubPath({ host }: BindMount, field: string): string {
-  const parsed = parseVolumePath(host)
-  if ('refused' in parsed) throw new StartError('mount', `${field}.host '${host}': ${parsed.refused}`)
-  return parsed.names.join('/')
 }

@@ -4,7 +4,7 @@
  * data folder made a claim.
  */
 import type { DesiredRun, DesiredVolume, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
-import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
@@ -13,7 +13,7 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import { StartError } from '../../../start-error.ts'
 import type { DriverVolumes } from '../../driver.ts'
-import { modesOf, volumeLabel, type ClaimSettings, type PersistentVolumeClaim, type RunClaim } from '../claim.ts'
+import { modesOf, volumeLabel, type ClaimFiles, type ClaimSettings, type PersistentVolumeClaim, type RunClaim } from '../claim.ts'
 import { makeClaimFiles } from '../files/claim-files.ts'
 import type { FilesPods, MountClaim } from '../files/files-pods.ts'
 import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
@@ -24,7 +24,8 @@ import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-c
 import { claimPath, openStoredClaims } from './stored-claims.ts'
 
 /** The volumes of the worker. */
-export type Claims = DriverVolumes & {
+export type Claims = Omit<DriverVolumes, 'openFiles'> & {
+  openFiles(volume: DesiredVolume): Promise<ClaimFiles>
   /**
    * Makes the claims that a run mounts, unless the cluster has them. The namespace must exist. May be repeated. Rejects with `StartError`,
    * and with `ApiError` of status 404 if the namespace is gone.
@@ -116,7 +117,7 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       throw error
     }
   }
-  const filesOf = (volume: DesiredVolume): VolumeFiles => {
+  const filesOf = (volume: DesiredVolume): ClaimFiles => {
     const mount: MountClaim = (signal) => mountForFiles(volume, signal)
     return makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, mount), random })
   }

@@ -1,13 +1,14 @@
 import { isUtf8 } from 'node:buffer'
 import { Writable, type Readable } from 'node:stream'
 import { finished } from 'node:stream/promises'
-import { VolumeFileError, type VolumeFile, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import { VolumeFileError, type VolumeFile } from '../../../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../../../domain/volumes/volume-path.ts'
 import type { Random } from '../../../../lib/random.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import { conflictError, invalidPathError } from '../../../volumes/file-errors.ts'
 import { isTemporaryName, newTemporaryName } from '../../../volumes/temporary-files.ts'
 import { describeFile, ENTRIES_LIMIT } from '../../../volumes/visible-files.ts'
+import type { ClaimFiles } from '../claim.ts'
 import { readContent } from './file-content.ts'
 import { readReply, type AskedPaths } from './tool-reply.ts'
 
@@ -28,7 +29,7 @@ const PIECE_BYTES = 1024 * 1024
 const END = Buffer.alloc(4)
 
 /** Creates the file operations of a volume that only a Pod has mounted: each is a process in it. They have the meaning of `makeVolumeFiles`. */
-export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput): VolumeFiles {
+export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput): ClaimFiles {
   const ask = async (operation: readonly string[], paths: AskedPaths): Promise<Buffer> => {
     const process = await start(operation)
     process.stdin.end()
@@ -54,6 +55,7 @@ export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput)
       process.stdin.end()
       return await readList(process, { at, path, uidShift })
     },
+    links: async (path) => readLinks(await ask(['links', parsePath(path)], [path])),
     stat,
     async exists(path) {
       try {
@@ -142,6 +144,21 @@ async function readList(
   }
   if (isTooLong) throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} files`)
   return files.sort((a, b) => (a.path < b.path ? -1 : 1))
+}
+
+function readLinks(result: Buffer): ReadonlyMap<string, string> {
+  const links = new Map<string, string>()
+  const take = (at: number): readonly [text: string, next: number] => {
+    const next = at + 2 + result.readUInt16BE(at)
+    return [result.toString('utf8', at + 2, next), next]
+  }
+  for (let at = 0; at < result.length;) {
+    const [name, targetAt] = take(at)
+    const [target, next] = take(targetAt)
+    links.set(name, target)
+    at = next
+  }
+  return links
 }
 
 /** Sends content in pieces, at the pace of the process. If it refuses, the rest of `content` stays unread and the stream stays open. */

@@ -1,14 +1,15 @@
 import { posix } from 'node:path'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
-import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
+import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import type { Patch, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { awaitAnswer } from '../../../../lib/await-answer.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure, MAX_PIECE_BYTES, type GuestFiles, type OpenOptions } from '../../../channel/guest-files.ts'
 import { StartError } from '../../../start-error.ts'
+import type { ClaimFiles } from '../claim.ts'
 import type { AgentLink, AgentStart } from './agent-link.ts'
 
-type PatchSource = Pick<VolumeFiles, 'stat' | 'list' | 'read'>
+type PatchSource = Pick<ClaimFiles, 'stat' | 'list' | 'links' | 'read'>
 
 /** The sandbox of a run that starts, reached but not used yet. */
 type StartingSandbox = {
@@ -119,14 +120,21 @@ const MAX_DEPTH = 100
 
 type FolderCopy = { readonly src: string; readonly dst: string; readonly depth: number }
 
-/** Copies a folder. The files of a volume don't tell where a symlink leads, so a folder with one is refused. */
+/** Copies a folder. Symlinks stay symlinks, as on other workers. */
 async function copyFolder(files: GuestFiles, { src, dst, depth }: FolderCopy, source: PatchSource): Promise<void> {
   if (depth > MAX_DEPTH) throw new FileFailure(`'${src}' is deeper than ${String(MAX_DEPTH)} folders`)
   const { mode } = await source.stat(src)
   if ((mode & S_IFMT) !== S_IFDIR) throw new FileFailure(`'${src}' is not a folder`)
   await files.makeFolder(dst, (mode & 0o777) | OWN_ACCESS, null)
+  const links = await source.links(src)
+  for (const [name, target] of links)
+    await replacing(files, { path: posix.join(dst, name), replace: true }, () =>
+      files.symlink(target, posix.join(dst, name), null),
+    )
   for (const entry of await source.list(src)) {
-    const to = { src: entry.path, dst: posix.join(dst, posix.basename(entry.path)) }
+    const name = posix.basename(entry.path)
+    if (links.has(name)) continue
+    const to = { src: entry.path, dst: posix.join(dst, name) }
     const type = entry.mode & S_IFMT
     if (type === S_IFDIR) await copyFolder(files, { ...to, depth: depth + 1 }, source)
     else if (type === S_IFREG) await copyFile(files, { ...to, mode: null, replace: true }, source)

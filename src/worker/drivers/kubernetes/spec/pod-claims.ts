@@ -1,8 +1,7 @@
 import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { StartError } from '../../../start-error.ts'
-import { bindSubPath } from '../claims/bind-sources.ts'
 import { CLAIM_GROUP, volumeLabel, type RunClaim } from '../claim.ts'
-import { mountPathOf } from './pod-tmpfs.ts'
+import { bindSubPath, mountPathOf } from './mount-paths.ts'
 
 /** What a Pod has because its sandbox mounts volumes. All empty without such mounts. */
 export type PodClaims = {

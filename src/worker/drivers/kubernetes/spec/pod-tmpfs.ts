@@ -1,9 +1,5 @@
-import { posix } from 'node:path'
-import type { BindMount, NamedMount, SandboxSpec, TmpfsMount } from '../../../../domain/spec/spec.ts'
-import { StartError } from '../../../start-error.ts'
-
-/** The folder of the worker's own files in a sandbox. */
-const OWN_FOLDER = '/.msb'
+import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { mountPathOf } from './mount-paths.ts'
 
 /**
  * The volumes in memory of a Pod, and their mounts, one for each `tmpfs` of the spec. They count against the memory of the sandbox. Its
@@ -27,13 +23,4 @@ export function tmpfsOf({ mounts, resources }: SandboxSpec): {
     ]
   })
   return { volumes: found.map(({ volume }) => volume), volumeMounts: found.map(({ mount }) => mount) }
-}
-
-/** Where a mount is in the sandbox. Throws `StartError` of reason `config` for a mount that a Pod can't have. */
-export function mountPathOf({ guest, options }: BindMount | NamedMount | TmpfsMount, field: string): string {
-  const path = posix.normalize(guest)
-  if (options.noexec) throw new StartError('config', `${field}.noexec: a mount in a Pod always allows to execute files`)
-  if (path === '/' || path === OWN_FOLDER || path.startsWith(`${OWN_FOLDER}/`))
-    throw new StartError('config', `${field}.guest '${guest}': nothing can be mounted there`)
-  return path
 }

@@ -56,15 +56,16 @@ export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, l
     const runs = records.list().filter(({ is_released, started }) => !is_released && started !== null)
     const now = { atMs: clock.monotonicMs(), freeBytes, disks: runs.length }
     if (measured !== null && !isMeasurementDue(measured, now, Math.max(newcomersBytes, burstBytes))) return
-    measured = now
     const disks = runs.flatMap((record) => measure(containerIdOf(record)))
     const shares = growthShares(freeBytes, disks)
     newcomersBytes = shares.equalBytes
     burstBytes = shares.burstBytes
     for (const disk of disks) limitGrowth(disk, Math.max(shares.equalBytes, burstBytes))
+    measured = now
   }
   return {
     limit(container) {
+      measured = null // this disk is to get its full share soon
       newcomersBytes /= 2 // one half for this disk, the other for the next ones
       for (const disk of measure(container)) limitGrowth(disk, Math.max(newcomersBytes, burstBytes, FIRST_GROWTH_BYTES))
     },
