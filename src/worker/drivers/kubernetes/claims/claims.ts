@@ -13,7 +13,14 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import { StartError } from '../../../start-error.ts'
 import type { DriverVolumes } from '../../driver.ts'
-import { modesOf, volumeLabel, type ClaimFiles, type ClaimSettings, type PersistentVolumeClaim, type RunClaim } from '../claim.ts'
+import {
+  modesOf,
+  volumeLabel,
+  type ClaimFiles,
+  type ClaimSettings,
+  type PersistentVolumeClaim,
+  type RunClaim,
+} from '../claim.ts'
 import { makeClaimFiles } from '../files/claim-files.ts'
 import type { FilesPods, MountClaim } from '../files/files-pods.ts'
 import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
