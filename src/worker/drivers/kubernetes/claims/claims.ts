@@ -141,7 +141,7 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       const bound = spec.mounts.some(({ type }) => type === 'bind')
         ? volumes.find(({ kind }) => kind === 'host')
         : undefined
-      if (bound !== undefined) await prepareBindSources(filesOf(bound), spec)
+      if (bound !== undefined) await prepareBindSources(filesOf(bound), spec, signal)
       const named = volumes.filter(({ name }) => name !== null && mounted.has(name))
       return await Promise.all(
         [...named, ...(bound === undefined ? [] : [bound])].map((volume) => prepareOne(volume, signal)),
