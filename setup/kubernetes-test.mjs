@@ -16,8 +16,8 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 const folder = 'test/kubernetes'
 /** The only test that needs Helm, which takes minutes to build, and the image of packaging/, which takes two minutes to make. */
 const chart = 'chart.test.ts'
-/** Minutes each: CI has a limit for everything together. */
-const longest = [chart, 'driver-e2e.test.ts', 'faults.test.ts']
+/** A minute or more each: CI has a limit for everything together. */
+const longest = [chart, 'driver-e2e.test.ts', 'faults.test.ts', 'rules.test.ts', 'served-images.test.ts']
 
 await runMain(async () => {
   const args = process.argv.slice(2)
@@ -31,7 +31,7 @@ await runMain(async () => {
   const all = readdirSync(join(root, folder)).filter((name) => name.endsWith('.test.ts'))
   const chosen = all.filter((name) => !isAtHand || !longest.includes(name)).map((name) => join(folder, name))
   if (isAtHand && given.length === 0)
-    say(`NOT RUN with --at-hand, because they take minutes each: ${longest.join(', ')}`)
+    say(`NOT RUN with --at-hand, because they take a minute or more each: ${longest.join(', ')}`)
   const paths = given.length === 0 ? chosen : given
   try {
     const programs = ensureKubernetesPrograms(root)

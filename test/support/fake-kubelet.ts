@@ -22,7 +22,8 @@ const START_MS = 30
 
 /**
  * Makes a kubelet that runs the commands of Pods as processes of this machine, without isolation. `toolbox` is the folder that takes
- * the place of the one that the container `fill` fills, and `volumes` has a folder for each claim. Images whose host is `127.0.0.1:1` can't be pulled.
+ * the place of the one that the container `fill` fills, and `volumes` has a folder for each claim. Images whose host is `127.0.0.1:1` can't be pulled, and
+ * those of `127.0.0.1:2` not at the first attempt, which has no credential yet.
  */
 export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
   const running = new Map<string, Running>()
@@ -41,11 +42,19 @@ export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
       if (container === undefined) return
       const { name: containerName, image, command = [], args = [], resources } = container
       if (parseInt(resources?.limits?.memory ?? '0', 10) >= UNSCHEDULABLE_MIB) return
-      setTimeout(() => {
+      const refusePull = (message: string): void => {
+        const waiting = { reason: 'ErrImagePull', message }
+        cluster.setStatus(name, { containerStatuses: [{ name: containerName, state: { waiting } }] })
+      }
+      const pullAndRun = (isAgain = false): void => {
         if (cluster.pods.get(name)?.metadata.uid !== uid) return
         if (image.startsWith('127.0.0.1:1/')) {
-          const waiting = { reason: 'ErrImagePull', message: 'connection refused' }
-          cluster.setStatus(name, { containerStatuses: [{ name: containerName, state: { waiting } }] })
+          refusePull('connection refused')
+          return
+        }
+        if (image.startsWith('127.0.0.1:2/') && !isAgain) {
+          refusePull('authorization failed: no basic auth credentials')
+          setTimeout(pullAndRun, START_MS, true)
           return
         }
         const [program = '', ...rest] = local([...command, ...args])
@@ -74,7 +83,8 @@ export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
         pod.spec['nodeName'] = 'node'
         const state = { running: { startedAt: '2026-01-01T00:00:00Z' } }
         cluster.setStatus(name, { phase: 'Running', containerStatuses: [{ name: containerName, state }] })
-      }, START_MS)
+      }
+      setTimeout(pullAndRun, START_MS)
     },
     async end(pod, graceSecs) {
       const one = running.get(pod.metadata.uid)

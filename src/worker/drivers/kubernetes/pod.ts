@@ -9,6 +9,7 @@ export type Pod = ApiObject & {
   }
   readonly spec?: {
     readonly nodeName?: string
+    readonly imagePullSecrets?: readonly { readonly name: string }[]
     readonly containers?: readonly {
       readonly resources?: { readonly requests?: Readonly<Record<string, string>> }
     }[]

@@ -220,12 +220,22 @@ function throwIfFailed(pod: Pod, image: string): void {
       `the cluster can't pull the helper image (SANDYARD_KUBERNETES_HELPER_IMAGE): ${waiting.message ?? waiting.reason ?? 'unknown'}`,
     )
   const sandbox = sandboxStatus(pod)
-  throwIfContainerFailed(sandbox, image)
+  if (!isPulledBeforeSecret(pod)) throwIfContainerFailed(sandbox, image)
   if (pod.status?.phase === 'Failed' && sandbox?.state?.terminated === undefined)
     throw new StartError(
       'host',
       `the cluster ended the Pod: ${pod.status.reason ?? ''} ${pod.status.message ?? ''}`.trim(),
     )
+}
+
+/**
+ * Whether the node pulled the image before it had read the Pod's Secret, of which it gives up waiting after a second (containerd's words). It tries
+ * again after some ten seconds. A credential that the registry refuses reads otherwise.
+ */
+function isPulledBeforeSecret(pod: Pod): boolean {
+  const { reason, message = '' } = sandboxStatus(pod)?.state?.waiting ?? {}
+  const hasSecret = (pod.spec?.imagePullSecrets ?? []).length > 0
+  return hasSecret && isOfImage(reason) && message.includes('no basic auth credentials')
 }
 
 function isOfImage(reason = ''): boolean {

@@ -71,3 +71,12 @@ test('a worker that may not create Secrets says so', async () => {
   await assert.rejects(driver.start(run, NEVER), /may not create Secrets/)
   await driver.remove(run.run_id)
 })
+
+test('a node that pulls before it has read the Secret tries again, and without a Secret the start fails', async () => {
+  const run = runWith('127.0.0.1:2/late:1')
+  await driver.start(run, NEVER)
+  await driver.remove(run.run_id)
+  const without = { ...runWith('127.0.0.1:2/late:1'), registry_auth: null }
+  await assert.rejects(driver.start(without, NEVER), /no basic auth credentials/)
+  await driver.remove(without.run_id)
+})
