@@ -139,7 +139,10 @@ test(
     for (const name of ['left', 'right']) await sdk.Sandbox.remove(name)
     await waitUntil(async () => (await podsOfRuns()).length === 0, 60_000)
     await sdk.Volume.remove('files')
-    await waitUntil(async () => (await kubectl('get', 'pvc', '-A', '-o', 'name')) === '', 60_000)
+    await waitUntil(
+      async () => (await kubectl('get', 'pvc', '-A', '-l', 'sandyard.dev/volume', '-o', 'name')) === '',
+      60_000,
+    )
   },
 )
 
