@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { symlinkSync } from 'node:fs'
 import { chmod, lstat, mkdir, mkdtemp, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, test } from 'node:test'
@@ -146,4 +147,16 @@ test('a copy that can’t be made ends the start by the patch and the path', LIM
   await assertRefused({ patches: [file('/links/passwd', 'a')] }, 'patch', /'\/links\/passwd' does not exist/)
   await assertRefused({ patches: [folder('/links', 'there')] }, 'patch', /^patch 0 \(copy_dir\): '.*there' exists/)
   assert.equal(await readFile(join(root, 'there'), 'utf8'), 'kept')
+})
+
+test('a folder full of symlinks is refused before the worker has read them all', LIMIT, async () => {
+  const fill = async (folder: string, count: number, target: string): Promise<void> => {
+    await mkdir(join(volume, folder))
+    for (let index = 0; index < count; index += 1) symlinkSync(target, join(volume, folder, String(index)))
+  }
+  await fill('many', 100_001, 'x')
+  await fill('long', 1_100, 'x'.repeat(4_000))
+  const copy = (src: string): Patch => ({ type: 'copy_dir', src, dst: join(root, 'copied'), replace: true })
+  await assertRefused({ patches: [copy('/many')] }, 'patch', /'\/many' holds more than 100000 symlinks/)
+  await assertRefused({ patches: [copy('/long')] }, 'patch', /'\/long' holds too much for one answer/)
 })

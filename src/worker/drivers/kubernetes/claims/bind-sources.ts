@@ -24,7 +24,7 @@ export async function prepareBindSources(
   })
 }
 
-type SourceFiles = Pick<VolumeFiles, 'stat' | 'mkdir'>
+type SourceFiles = Pick<VolumeFiles, 'exists' | 'mkdir'>
 
 async function prepareAll(files: SourceFiles, { mounts }: Pick<SandboxSpec, 'mounts'>): Promise<void> {
   for (const [index, mount] of mounts.entries()) {
@@ -33,25 +33,10 @@ async function prepareAll(files: SourceFiles, { mounts }: Pick<SandboxSpec, 'mou
     const path = `/${bindSubPath(mount, field)}`
     if (path === '/') continue
     try {
-      const mode = await modeOf(files, path)
-      if (mode === null) await files.mkdir(path)
-      else if (![S_IFDIR, S_IFREG].includes(mode & S_IFMT))
-        throw new StartError('mount', `${field}.host '${mount.host}' is neither a folder nor a file`)
+      if (!(await files.exists(path))) await files.mkdir(path) // refuses what is there and is neither a folder nor a file
     } catch (error) {
       if (!(error instanceof VolumeFileError)) throw error
       throw new StartError('mount', `${field}.host '${mount.host}': ${error.message}`, error)
     }
-  }
-}
-
-const [S_IFMT, S_IFDIR, S_IFREG] = [0o170000, 0o040000, 0o100000]
-
-/** The mode of a path, or null if nothing is there. */
-async function modeOf(files: SourceFiles, path: string): Promise<number | null> {
-  try {
-    return (await files.stat(path)).mode
-  } catch (error) {
-    if (error instanceof VolumeFileError && error.code === 'volume_file_not_found') return null
-    throw error
   }
 }

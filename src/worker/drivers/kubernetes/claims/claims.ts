@@ -137,15 +137,13 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
   return {
     report,
     async prepare({ spec, volumes }, signal) {
-      const mounted = new Set(spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
-      const bound = spec.mounts.some(({ type }) => type === 'bind')
-        ? volumes.find(({ kind }) => kind === 'host')
-        : undefined
-      if (bound !== undefined) await prepareBindSources(filesOf(bound), spec, signal)
-      const named = volumes.filter(({ name }) => name !== null && mounted.has(name))
-      return await Promise.all(
-        [...named, ...(bound === undefined ? [] : [bound])].map((volume) => prepareOne(volume, signal)),
+      const names = new Set(
+        spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : mount.type === 'bind' ? [null] : [])),
       )
+      const mounted = volumes.filter(({ name }) => names.has(name))
+      const own = mounted.find(({ name }) => name === null)
+      if (own !== undefined) await prepareBindSources(filesOf(own), spec, signal)
+      return await Promise.all(mounted.map((volume) => prepareOne(volume, signal)))
     },
     applyCaps({ capacity_bytes, org_capacity_bytes }) {
       if (capacity_bytes === null && org_capacity_bytes === null) return Promise.resolve()

@@ -10,7 +10,7 @@ import { isTemporaryName, newTemporaryName } from '../../../volumes/temporary-fi
 import { describeFile, ENTRIES_LIMIT } from '../../../volumes/visible-files.ts'
 import type { ClaimFiles } from '../claim.ts'
 import { readContent } from './file-content.ts'
-import { readReply, type AskedPaths } from './tool-reply.ts'
+import { readReply, readReplyWhile, type AskedPaths } from './tool-reply.ts'
 
 type ClaimFilesInput = {
   /** Starts `guest/volume.pl` with an operation and its arguments where the volume is mounted. */
@@ -22,6 +22,8 @@ type ClaimFilesInput = {
 
 /** How long an operation may take that transfers no content, as on a machine's folders. */
 const OPERATION_LIMIT_MS = 600_000
+/** The most that the result of an operation may have that is read as a whole: a sandbox may have filled a folder with symlinks. */
+const RESULT_MAX_BYTES = 4 * 1024 * 1024
 /** How long an operation may take to remove its unfinished file. */
 const CLEAN_UP_LIMIT_MS = 10_000
 const SIGKILL = 9
@@ -37,8 +39,15 @@ export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput)
       process.signal(SIGKILL)
     }, OPERATION_LIMIT_MS)
     const result: Buffer[] = []
+    let sizeBytes = 0
     try {
-      await readReply(process, paths, (piece) => void result.push(piece))
+      const isWhole = await readReplyWhile(process, paths, (piece) => {
+        result.push(piece)
+        sizeBytes += piece.length
+        return sizeBytes <= RESULT_MAX_BYTES
+      })
+      if (!isWhole)
+        throw conflictError(paths[0], `holds too much for one answer: more than ${String(RESULT_MAX_BYTES)} bytes`)
       return Buffer.concat(result)
     } finally {
       clearTimeout(limit)
@@ -55,7 +64,7 @@ export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput)
       process.stdin.end()
       return await readList(process, { at, path, uidShift })
     },
-    links: async (path) => readLinks(await ask(['links', parsePath(path)], [path])),
+    links: async (path) => readLinks(await ask(['links', parsePath(path)], [path]), path),
     stat,
     async exists(path) {
       try {
@@ -117,8 +126,7 @@ async function readList(
 ): Promise<readonly VolumeFile[]> {
   const files: VolumeFile[] = []
   let received: Buffer = Buffer.alloc(0)
-  let isTooLong = false
-  const take = (piece: Buffer): void => {
+  const take = (piece: Buffer): boolean => {
     received = Buffer.concat([received, piece])
     let next = 0
     while (received.length - next >= 2) {
@@ -131,22 +139,14 @@ async function readList(
       files.push(describe(`/${full}`, received.subarray(attributesAt, next), uidShift))
     }
     received = received.subarray(next)
-    if (files.length <= ENTRIES_LIMIT) return
-    isTooLong = true
-    process.signal(SIGKILL)
+    return files.length <= ENTRIES_LIMIT
   }
-  try {
-    await readReply(process, [path], (piece) => {
-      if (!isTooLong) take(piece)
-    })
-  } catch (error) {
-    if (!isTooLong) throw error
-  }
-  if (isTooLong) throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} files`)
+  if (!(await readReplyWhile(process, [path], take)))
+    throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} files`)
   return files.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
-function readLinks(result: Buffer): ReadonlyMap<string, string> {
+function readLinks(result: Buffer, path: string): ReadonlyMap<string, string> {
   const links = new Map<string, string>()
   const take = (at: number): readonly [text: string, next: number] => {
     const next = at + 2 + result.readUInt16BE(at)
@@ -156,6 +156,7 @@ function readLinks(result: Buffer): ReadonlyMap<string, string> {
     const [name, targetAt] = take(at)
     const [target, next] = take(targetAt)
     links.set(name, target)
+    if (links.size > ENTRIES_LIMIT) throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} symlinks`)
     at = next
   }
   return links

@@ -11,6 +11,7 @@ export type AskedPaths = readonly [path: string, target?: string]
 /** How many bytes of error output are kept for the log. */
 const COMPLAINT_MAX_BYTES = 4_096
 const REFUSAL_BYTES = 6
+const SIGKILL = 9
 
 /**
  * Reads the reply of an operation whose input is over or is being sent. Calls `onResult` with the pieces of its result. Rejects with
@@ -35,6 +36,28 @@ export async function readReply(
   if (first === '!') await refuse(Buffer.concat(refusal), paths)
   if (first !== '+' || code !== 0)
     throw new Error(`the operation ended early, with code ${String(code)}: ${complaint.join('').trim()}`)
+}
+
+/**
+ * Reads the reply of an operation until `take` wants no more, and then ends the process. Resolves with whether the result was read whole. Rejects as
+ * `readReply` does.
+ */
+export async function readReplyWhile(
+  process: GuestProcess,
+  paths: AskedPaths,
+  take: (piece: Buffer) => boolean,
+): Promise<boolean> {
+  let isWhole = true
+  try {
+    await readReply(process, paths, (piece) => {
+      if (!isWhole || take(piece)) return
+      isWhole = false
+      process.signal(SIGKILL)
+    })
+  } catch (error) {
+    if (isWhole) throw error
+  }
+  return isWhole
 }
 
 /** Throws what a refusal says: all but its first character. */

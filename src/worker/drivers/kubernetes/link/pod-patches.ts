@@ -63,7 +63,7 @@ async function applyAll({ link, run_id, spec, source, tools }: StartingSandbox):
 }
 
 const SLOT = 1
-const [S_IFMT, S_IFDIR, S_IFREG] = [0o170000, 0o040000, 0o100000]
+const [S_IFMT, S_IFDIR] = [0o170000, 0o040000]
 /** The sandbox's user must be able to fill a folder that it makes. */
 const OWN_ACCESS = 0o700
 const CREATE: OpenOptions = {
@@ -106,7 +106,7 @@ type FileCopy = Omit<Extract<Patch, { type: 'copy_file' }>, 'type'>
 
 async function copyFile(files: GuestFiles, { src, dst, mode, replace }: FileCopy, source: PatchSource): Promise<void> {
   const found = await source.stat(src)
-  if ((found.mode & S_IFMT) !== S_IFREG) throw new FileFailure(`'${src}' is not a file`)
+  if (found.kind !== 'file') throw new FileFailure(`'${src}' is not a file`)
   const { content } = await source.read(src)
   try {
     await putFile(files, { path: dst, mode: mode ?? found.mode & 0o777, replace }, content)
@@ -123,8 +123,8 @@ type FolderCopy = { readonly src: string; readonly dst: string; readonly depth: 
 /** Copies a folder. Symlinks stay symlinks, as on other workers. */
 async function copyFolder(files: GuestFiles, { src, dst, depth }: FolderCopy, source: PatchSource): Promise<void> {
   if (depth > MAX_DEPTH) throw new FileFailure(`'${src}' is deeper than ${String(MAX_DEPTH)} folders`)
-  const { mode } = await source.stat(src)
-  if ((mode & S_IFMT) !== S_IFDIR) throw new FileFailure(`'${src}' is not a folder`)
+  const { mode, kind } = await source.stat(src)
+  if (kind !== 'directory') throw new FileFailure(`'${src}' is not a folder`)
   await files.makeFolder(dst, (mode & 0o777) | OWN_ACCESS, null)
   const links = await source.links(src)
   for (const [name, target] of links)
@@ -135,10 +135,8 @@ async function copyFolder(files: GuestFiles, { src, dst, depth }: FolderCopy, so
     const name = posix.basename(entry.path)
     if (links.has(name)) continue
     const to = { src: entry.path, dst: posix.join(dst, name) }
-    const type = entry.mode & S_IFMT
-    if (type === S_IFDIR) await copyFolder(files, { ...to, depth: depth + 1 }, source)
-    else if (type === S_IFREG) await copyFile(files, { ...to, mode: null, replace: true }, source)
-    else throw new FileFailure(`'${entry.path}' is neither a folder nor a file`)
+    if (entry.kind === 'directory') await copyFolder(files, { ...to, depth: depth + 1 }, source)
+    else await copyFile(files, { ...to, mode: null, replace: true }, source)
   }
 }
 
