@@ -1,4 +1,4 @@
-// Reads lists of objects from the cluster of the tests.
+// Reads lists of objects from the cluster of the tests, and keeps something in step with them.
 import { readFileSync } from 'node:fs'
 import { Agent, get } from 'node:https'
 
@@ -27,4 +27,16 @@ export function makeLists(kubeconfig) {
       })
       asking.on('error', reject).on('timeout', () => asking.destroy(new Error(`${path}: no answer`)))
     })
+}
+
+/** Calls `update` again and again, each time after `pollMs`. A failure is printed, because the API server may be down. */
+export async function keepUpdating(update, pollMs) {
+  for (;;) {
+    try {
+      await update()
+    } catch (error) {
+      console.error(error.message)
+    }
+    await new Promise((resolve) => setTimeout(resolve, pollMs))
+  }
 }

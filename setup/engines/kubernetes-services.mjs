@@ -4,7 +4,7 @@
 import { execFileSync } from 'node:child_process'
 import { createSocket } from 'node:dgram'
 import { connect, createServer } from 'node:net'
-import { makeLists } from './cluster-lists.mjs'
+import { keepUpdating, makeLists } from './cluster-lists.mjs'
 
 const [kubeconfig, dnsAddress] = process.argv.slice(2)
 const pollMs = 300
@@ -22,14 +22,7 @@ createSocket('udp4')
     this.send(answer(query), port, address)
   })
   .bind(53, dnsAddress)
-for (;;) {
-  try {
-    await update()
-  } catch (error) {
-    console.error(error.message) // the API server may be down
-  }
-  await new Promise((resolve) => setTimeout(resolve, pollMs))
-}
+await keepUpdating(update, pollMs)
 
 async function update() {
   const services = (await list('/api/v1/services')).filter(

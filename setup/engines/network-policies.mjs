@@ -5,7 +5,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { makeLists } from './cluster-lists.mjs'
+import { keepUpdating, makeLists } from './cluster-lists.mjs'
 
 const [folder, subnet, node] = process.argv.slice(2)
 const pollMs = 200
@@ -13,16 +13,11 @@ const off = 'add table bridge policies\ndelete table bridge policies\n'
 const list = makeLists(join(folder, 'kubeconfig'))
 
 let loaded = off
-for (;;) {
-  try {
-    const rules = existsSync(join(folder, 'enforce-policies')) ? await render() : off
-    if (rules !== loaded) load(rules)
-    loaded = rules
-  } catch (error) {
-    console.error(error.message) // the API server may be down
-  }
-  await new Promise((resolve) => setTimeout(resolve, pollMs))
-}
+await keepUpdating(async () => {
+  const rules = existsSync(join(folder, 'enforce-policies')) ? await render() : off
+  if (rules !== loaded) load(rules)
+  loaded = rules
+}, pollMs)
 
 function load(rules) {
   const { status, stderr } = spawnSync('nft', ['-f', '-'], { input: rules, encoding: 'utf8' })

@@ -5,7 +5,7 @@
 import { spawnSync } from 'node:child_process'
 import { chmodSync, chownSync, mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { makeLists } from './cluster-lists.mjs'
+import { keepUpdating, makeLists } from './cluster-lists.mjs'
 
 const [folder, provisioner] = process.argv.slice(2)
 const pollMs = 200
@@ -13,14 +13,7 @@ const group = 1000
 const mode = 'ReadWriteMany'
 const list = makeLists(join(folder, 'kubeconfig'))
 
-for (;;) {
-  try {
-    await update()
-  } catch (error) {
-    console.error(error.message) // the API server may be down
-  }
-  await new Promise((resolve) => setTimeout(resolve, pollMs))
-}
+await keepUpdating(update, pollMs)
 
 async function update() {
   const [classes, claims, volumes] = await Promise.all(

@@ -1,4 +1,5 @@
 import type { WebSocket } from 'ws'
+import { CANARY_LIMITS } from '../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import type { FakeCluster, FakeObject, FakePod } from './fake-kubernetes.ts'
 
 /** What the fake's network does with the Pods of canaries. A test changes it. Nothing else of the fake has a network. */
@@ -17,6 +18,10 @@ export type FakeNetwork = {
   /** How many of the next commands in canaries are cut off before they end. */
   cutCommands: number
 }
+
+/** The limits of canaries on the fake. With `SHORT_CANARY_LIMITS`, what one waits for never comes. */
+export const FAKE_CANARY_LIMITS = { ...CANARY_LIMITS, lookMs: 5 }
+export const SHORT_CANARY_LIMITS = { ...FAKE_CANARY_LIMITS, startMs: 50, changeMs: 50 }
 
 const CANARY = 'sandyard.dev/canary'
 const START_MS = 5

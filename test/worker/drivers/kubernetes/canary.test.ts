@@ -11,21 +11,21 @@ import {
   makeCanaryPod,
   makeCanaryPolicy,
 } from '../../../../src/worker/drivers/kubernetes/network/canary-objects.ts'
-import { CANARY_LIMITS } from '../../../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import { openNetworkProof } from '../../../../src/worker/drivers/kubernetes/network/network-proof.ts'
 import { readStoredProof } from '../../../../src/worker/drivers/kubernetes/network/stored-proof.ts'
 import { makeApiClient } from '../../../../src/worker/kubernetes/api-client.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
-import { makeFakeNetwork } from '../../../support/fake-network.ts'
+import {
+  FAKE_CANARY_LIMITS as LIMITS,
+  makeFakeNetwork,
+  SHORT_CANARY_LIMITS as SHORT,
+} from '../../../support/fake-network.ts'
 import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../../support/kubernetes-driver.ts'
 import { makeTestClock } from '../../../support/test-clock.ts'
 import { waitUntil } from '../../../support/wait.ts'
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 const NEVER = new AbortController().signal
-const LIMITS = { ...CANARY_LIMITS, lookMs: 5 }
-/** What a canary waits for in these tests never comes. */
-const SHORT = { ...LIMITS, startMs: 50, changeMs: 50 }
 let fake: FakeKubernetes
 
 before(async () => {

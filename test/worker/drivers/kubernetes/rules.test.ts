@@ -3,19 +3,19 @@ import { join } from 'node:path'
 import { after, before, beforeEach, test } from 'node:test'
 import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { SandboxSpec } from '../../../../src/domain/spec/spec.ts'
-import { CANARY_LIMITS } from '../../../../src/worker/drivers/kubernetes/network/canary-pods.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import type { FakeObject } from '../../../support/fake-kubernetes.ts'
-import { makeFakeNetwork } from '../../../support/fake-network.ts'
+import {
+  FAKE_CANARY_LIMITS as LIMITS,
+  makeFakeNetwork,
+  SHORT_CANARY_LIMITS as SHORT,
+} from '../../../support/fake-network.ts'
 import { makeFakeKubernetes, type FakeKubernetes, type TestDriver } from '../../../support/kubernetes-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
 import { POD_SPEC } from '../kubernetes-conformance.ts'
 
 const NEVER = new AbortController().signal
-const LIMITS = { ...CANARY_LIMITS, lookMs: 5 }
-/** What a canary waits for in these tests never comes. */
-const SHORT = { ...LIMITS, startMs: 50, changeMs: 50 }
 let fake: FakeKubernetes
 
 before(async () => {
