@@ -15,8 +15,9 @@ const ROUNDS = 2
 const AWAY_MS = 3_000
 /** How many requests are refused and how many are served before writes are allowed again. */
 const [REFUSED, SERVED] = [300, 20]
-/** The most log lines for an outage of some seconds, however many requests it affects. */
-const LINES_MOST = 100
+/** The most log lines of an outage in one window of the log's rate limit, however many requests it affects. Measured: 22 to 55. */
+const LINES_MOST = 75
+const WINDOW_MS = 10_000
 
 describe('an external PostgreSQL', () => {
   let external: ExternalPostgres
@@ -47,6 +48,7 @@ describe('an external PostgreSQL', () => {
         survivals.push(
           await assertSurvivesFault(server, external.adminUrl, async () => {
             const saidBefore = linesOf(server)
+            const endedMs = systemClock.monotonicMs()
             await external.end(signal)
             await systemClock.sleep(AWAY_MS)
             const fromMs = systemClock.monotonicMs()
@@ -55,7 +57,13 @@ describe('an external PostgreSQL', () => {
             assert.ok(systemClock.monotonicMs() - fromMs < 5_000, 'a database that is known to be away was waited for')
             await external.start()
             const said = linesOf(server) - saidBefore
-            assert.ok(said < LINES_MOST, `${String(said)} lines were logged of one outage`)
+            // a busy disk can make the end and the start of PostgreSQL take long
+            const awayMs = systemClock.monotonicMs() - endedMs
+            const windows = 1 + Math.ceil(awayMs / WINDOW_MS) // a message may have begun its window before
+            assert.ok(
+              said < LINES_MOST * windows,
+              `${String(said)} lines were logged of an outage of ${String(awayMs)} ms`,
+            )
           }),
         )
       }

@@ -1,12 +1,12 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { closeSync, mkdtempSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs'
+import { closeSync, fstatSync, mkdtempSync, openSync, rmSync, statfsSync, statSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../src/lib/error-code.ts'
 
 /** A small ext4 file system in a file. Syncs reach this machine's disk. */
 export type SmallDisk = {
   readonly folder: string
-  /** Fills all free space. Returns the number of written bytes. May be repeated. */
+  /** Fills the space that is free now, not what others free meanwhile. Returns the number of written bytes. May be repeated. */
   fill(): number
   /** Frees the space that `fill` has filled. */
   free(): void
@@ -46,9 +46,10 @@ export function mountSmallDisk(sizeMib: number): SmallDisk {
   return {
     folder,
     fill() {
-      // At once: a server that frees space because the disk gets full must not see its space filled too.
+      // A server frees its own ballast when the disk gets full. To fill that too would leave nobody any space.
       const { bavail, bsize } = statfsSync(folder)
       const sizeBefore = statSync(ballast, { throwIfNoEntry: false })?.size ?? 0
+      const endBytes = sizeBefore + bavail * bsize
       const quickly = Math.max(0, bavail * bsize - LEFT_TO_WRITE_BYTES)
       if (quickly > 0) {
         const args = ['-o', String(sizeBefore), '-l', String(quickly), ballast]
@@ -56,7 +57,8 @@ export function mountSmallDisk(sizeMib: number): SmallDisk {
       }
       const file = openSync(ballast, 'a')
       try {
-        return BALLAST_STEPS_BYTES.reduce((all, step) => all + writeUntilFull(file, step), quickly)
+        for (const step of BALLAST_STEPS_BYTES) writeUntil(file, { step, endBytes })
+        return fstatSync(file).size - sizeBefore
       } finally {
         closeSync(file)
       }
@@ -71,14 +73,12 @@ export function mountSmallDisk(sizeMib: number): SmallDisk {
   }
 }
 
-function writeUntilFull(file: number, stepBytes: number): number {
-  const bytes = Buffer.alloc(stepBytes)
-  for (let written = 0; ;) {
-    try {
-      written += writeSync(file, bytes)
-    } catch (error) {
-      if (hasErrorCode(error, 'ENOSPC')) return written
-      throw error
-    }
+/** Appends to a file until another step would make it larger than `endBytes`, or the disk is full. */
+function writeUntil(file: number, { step, endBytes }: { readonly step: number; readonly endBytes: number }): void {
+  const bytes = Buffer.alloc(step)
+  try {
+    for (let { size } = fstatSync(file); size + step <= endBytes;) size += writeSync(file, bytes)
+  } catch (error) {
+    if (!hasErrorCode(error, 'ENOSPC')) throw error
   }
 }
