@@ -50,6 +50,15 @@ export function commandLineOf(pid: number): readonly string[] {
   return text === null || text === '' ? [] : text.replace(/\0$/, '').split('\0')
 }
 
+/** Describes a process that doesn't end: its state and the function of the kernel in which it waits (proc_pid_stat(5), proc_pid_wchan(5)). */
+export function describeProcess(pid: number): string {
+  const stat = readFileSyncOrNull(`/proc/${String(pid)}/stat`)
+  if (stat === null) return `${String(pid)} (gone meanwhile)`
+  const state = stat.charAt(stat.lastIndexOf(')') + 2)
+  const where = readFileSyncOrNull(`/proc/${String(pid)}/wchan`) ?? ''
+  return `${String(pid)} (state ${state}${where === '' || where === '0' ? '' : ` in ${where}`})`
+}
+
 /** Sends a signal, by its name or number. A missing process is not an error. */
 export function sendSignal(pid: number, signal: NodeJS.Signals | number): void {
   try {

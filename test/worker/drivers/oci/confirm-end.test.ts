@@ -9,6 +9,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import type { Log } from '../../../../src/lib/log.ts'
 import { confirmEnd } from '../../../../src/worker/drivers/oci/run/confirm-end.ts'
 import type { Cgroups } from '../../../../src/worker/drivers/oci/cgroups/cgroups.ts'
+import { describeProcess } from '../../../../src/worker/processes/process-identity.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { folderHash } from '../../../support/folder-hash.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
@@ -35,7 +36,8 @@ test('a run with a process that survives SIGKILL stays live, and the log names t
     )
   assert.deepEqual(await confirm(false), { phase: 'running' })
   assert.deepEqual(await confirm(true), { phase: 'stopping' })
-  assert.deepEqual(logged[0], { run_id, pids: [NO_PROCESS] })
+  assert.deepEqual(logged[0], { run_id, processes: [`${String(NO_PROCESS)} (gone meanwhile)`] })
+  assert.match(describeProcess(process.pid), /^\d+ \(state [RS]( in \w+)?\)$/)
   left = []
   assert.equal((await confirm(true)).phase, 'ended')
 })

@@ -1,5 +1,5 @@
 import type { ObservedPhase } from '../../shared/run-supervisor.ts'
-import { sendSignal } from '../../../processes/process-identity.ts'
+import { describeProcess, sendSignal } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
 import { containerIdOf, type OciRunRecord } from './run-records.ts'
 
@@ -23,7 +23,10 @@ export async function confirmEnd(
     if (pids.length === 0) return phase
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
     if (clock.monotonicMs() >= deadlineMs) {
-      log.error({ run_id: record.run_id, pids }, "processes of a sandbox can't be killed, so it counts as running")
+      log.error(
+        { run_id: record.run_id, processes: pids.map(describeProcess) },
+        "processes of a sandbox can't be killed, so it counts as running",
+      )
       return { phase: record.started === null || record.is_stop_requested ? 'stopping' : 'running' }
     }
     await clock.sleep(KILL_POLL_MS)

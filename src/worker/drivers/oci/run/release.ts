@@ -5,7 +5,7 @@ import type { RunId } from '../../../../domain/ids.ts'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import { unmountBelow } from '../../../mounts.ts'
-import { sendSignal } from '../../../processes/process-identity.ts'
+import { describeProcess, sendSignal } from '../../../processes/process-identity.ts'
 import { removePins } from '../../shared/pin-mounts.ts'
 import type { OciContext } from '../context.ts'
 import { endImageServers } from './end-image-servers.ts'
@@ -120,7 +120,8 @@ export async function killCommands(context: OciContext, run: RunId): Promise<voi
 
 async function killAll(context: OciContext, listPids: () => Promise<readonly number[]>): Promise<void> {
   const left = await killWithin(context, KILL_TIMEOUT_MS, listPids)
-  if (left.length > 0) throw new Error(`processes of a sandbox can't be killed: ${left.join(', ')}`)
+  if (left.length > 0)
+    throw new Error(`processes of a sandbox can't be killed: ${left.map(describeProcess).join(', ')}`)
 }
 
 /** Kills processes until none is left or the time is over. Returns those that are left. */
