@@ -27,9 +27,15 @@ export function addGauge(register: Registry, text: MetricText, read: ReadSamples
 /** Sums of other metrics, which break Prometheus' rules: only counters end with `_total`. */
 const MISNAMED = ['nodejs_active_handles_total', 'nodejs_active_requests_total', 'nodejs_active_resources_total']
 
+/**
+ * How often the lag of the event loop is measured, in milliseconds, which each measurement includes. The library's 10 ms were a hundred
+ * wake-ups a second, and 1.7 % of a core for an idle server instead of 1.3 (2026-11).
+ */
+const LAG_EVERY_MS = 100
+
 /** Adds the metrics of the Node process. */
 export function addNodeMetrics(register: Registry): void {
-  collectDefaultMetrics({ register })
+  collectDefaultMetrics({ register, eventLoopMonitoringPrecision: LAG_EVERY_MS })
   for (const name of MISNAMED) register.removeSingleMetric(name)
 }
 
