@@ -89,6 +89,7 @@ async function startAll(cloud: Cloud, count: number, ids: string[]): Promise<voi
 
 const nameOf = (n: number): string => `bench-thousand-${String(n)}`
 
+/** Deletes sandboxes. Rejects if the worker still has files of them after the time limit. */
 async function deleteAll(cloud: Cloud, ids: readonly string[]): Promise<void> {
   const left = [...ids]
   const one = async (): Promise<void> => {
@@ -97,7 +98,12 @@ async function deleteAll(cloud: Cloud, ids: readonly string[]): Promise<void> {
   await Promise.all(Array.from({ length: AT_ONCE }, one))
   const runs = join(cloud.dataDir, 'sandboxes', 'runs')
   const deadlineMs = performance.now() + START_LIMIT_MS
-  while ((await readdir(runs)).length > 0 && performance.now() < deadlineMs) await pause(500)
+  for (;;) {
+    const { length } = await readdir(runs)
+    if (length === 0) return
+    if (performance.now() > deadlineMs) throw new Error(`${String(length)} deleted sandboxes still have files in ${runs}`)
+    await pause(500)
+  }
 }
 
 type Latencies = { readonly list: readonly number[]; readonly exec: readonly number[] }

@@ -13,12 +13,12 @@ export function makeEnforceDeadlinesLoop(deps: MoveAllDeps): Loop {
 
 async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   const now = deps.clock.now()
+  const next = await deps.db.asSystem((q) => runsToStop.nextDeadline(q))
+  if (next === null || next > now) return next === null ? null : next.getTime() - now.getTime()
   const overdue: RunsToStop<runsToStop.RunPastDeadline> = {
     read: (q, page) => runsToStop.pastDeadline(q, now, page),
     causeOf: ({ is_by_org }) => ({ code: is_by_org ? 'max_uptime' : 'max_duration' }),
   }
   const failed = await stopRuns(deps, overdue, signal)
-  if (failed > 0) return null // these runs are still overdue: an immediate pass would be a busy loop
-  const next = await deps.db.asSystem((q) => runsToStop.nextDeadline(q))
-  return next === null ? null : Math.max(0, next.getTime() - deps.clock.now().getTime())
+  return failed > 0 ? null : 0 // runs that could not be stopped are still overdue: an immediate pass would be a busy loop
 }

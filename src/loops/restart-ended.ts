@@ -24,6 +24,8 @@ export function makeRestartEndedLoop(deps: MoveAllDeps): Loop {
 async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   signal.throwIfAborted()
   const now = deps.clock.now()
+  const next = await deps.db.asSystem((q) => restarts.nextDue(q))
+  if (next === null || next > now) return next === null ? null : next.getTime() - now.getTime()
   const due = await deps.db.asSystem((q) => restarts.listDue(q, now, BATCH))
   const requests = due.map(({ sandbox_id, restart_count }) => {
     const message = `restart ${String(restart_count)} of at most ${String(RESTARTS_MAX)} in a row`
@@ -50,10 +52,7 @@ async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | nu
       await restarts.postpone(tx, { sandbox_id, now, until, message })
     })
   }
-  if (failed > 0) return null // an immediate pass would be a busy loop
-  if (due.length === BATCH) return 0
-  const next = await deps.db.asSystem((q) => restarts.nextDue(q))
-  return next === null ? null : Math.max(0, next.getTime() - deps.clock.now().getTime())
+  return failed > 0 ? null : 0 // after a failure, an immediate pass would be a busy loop
 }
 
 function refusalOf(result: TransitionResult): { readonly why: string; readonly isFinal: boolean } | null {

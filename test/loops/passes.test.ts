@@ -170,8 +170,9 @@ test('a run is stopped when its maximum duration is over and not before, and the
   assert.equal(await loop.run(never), 1)
   assert.equal((await sandboxStateOf(id)).status, 'running')
   clock.advance(1)
-  assert.equal(await loop.run(never), null)
+  assert.equal(await loop.run(never), 0, 'it looks at once whether others are due')
   assert.equal((await sandboxStateOf(id)).status, 'stopping')
+  assert.equal(await loop.run(never), null)
 })
 
 test('after the control plane was paused or lost its database, no worker is marked lost for one lease', async () => {
