@@ -101,7 +101,8 @@ async function deleteAll(cloud: Cloud, ids: readonly string[]): Promise<void> {
   for (;;) {
     const { length } = await readdir(runs)
     if (length === 0) return
-    if (performance.now() > deadlineMs) throw new Error(`${String(length)} deleted sandboxes still have files in ${runs}`)
+    if (performance.now() > deadlineMs)
+      throw new Error(`${String(length)} deleted sandboxes still have files in ${runs}`)
     await pause(500)
   }
 }
