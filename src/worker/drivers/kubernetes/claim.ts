@@ -1,4 +1,4 @@
-import type { VolumeFiles } from '../../../contract/volumes/volume-protocol.ts'
+import type { VolumeFile, VolumeFiles } from '../../../contract/volumes/volume-protocol.ts'
 import type { RunVolume } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeKey } from '../../volumes/volume-storage.ts'
 import type { ApiObject } from '../../kubernetes/object-watch.ts'
@@ -39,8 +39,19 @@ export type RunClaim = {
 
 /** The files of a volume that only a Pod has mounted. */
 export type ClaimFiles = VolumeFiles & {
-  /** The symlinks in a folder, each with its target. Rejects with `VolumeFileError`. */
-  links(path: string): Promise<ReadonlyMap<string, string>>
+  /**
+   * Lists a folder for a copy, which has all of it. Rejects with `VolumeFileError`, also if the folder holds a FIFO, a socket or a device, or
+   * a name that isn't UTF-8, which `list` leaves out.
+   */
+  listToCopy(path: string): Promise<FolderToCopy>
+}
+
+/** What is in a folder. */
+export type FolderToCopy = {
+  /** Its files and folders. */
+  readonly files: readonly VolumeFile[]
+  /** The targets of its symlinks, by their names. */
+  readonly links: ReadonlyMap<string, string>
 }
 
 /** The group that owns the files of claims, and that sandboxes with claims belong to. */

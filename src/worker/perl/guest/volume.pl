@@ -5,7 +5,7 @@
 # perl volume.pl ARCHITECTURE OPERATION ARGUMENT…     the architecture as Node names it: x64, arm64 or riscv64
 # The variable SANDYARD_VOLUME is the folder of the volume.
 #
-#   list PATH           stat PATH         read PATH        mkdir PATH        links PATH
+#   list PATH           stat PATH         read PATH        mkdir PATH        unlisted PATH
 #   write PATH NAME     copy FROM TO NAME     NAME is the new name of the file while it is unfinished
 #   rename FROM TO      remove PATH 0|1   1: also a folder with everything in it
 #   sweep SECONDS       removes unfinished files that nobody wrote to for so long
@@ -17,7 +17,8 @@
 # second path (u8), the kind of the refusal (see refuse()), an error number (u32) and a text. Numbers are big-endian. The results are
 #
 #   list    each file: the length of its name (u16), the name, its attributes (packed()). A symlink has those of what it leads to
-#   links   each symlink of a folder: the length of its name (u16), the name, the length of its target (u16), the target
+#   unlisted  what `list` leaves out or follows, each: its kind (`l` for a symlink, `s` for a FIFO, socket or device), the length of its
+#           name (u16), the name, the length of a symlink's target (u16), the target
 #   stat    its attributes; read  its size (u64) and the content; write  its size (u64)
 use strict;
 use warnings;
@@ -35,7 +36,7 @@ my $KEPT_MODE_BITS = 01777;
 
 my %OPERATIONS = (
     list => \&list, stat => \&stat_file, read => \&read_file, mkdir => \&make_folder, write => \&write_file,
-    links => \&links, copy => \&copy, rename => \&move, remove => \&remove, sweep => \&sweep,
+    unlisted => \&unlisted, copy => \&copy, rename => \&move, remove => \&remove, sweep => \&sweep,
 );
 
 $SIG{PIPE} = 'IGNORE';
@@ -73,15 +74,17 @@ sub list {
     }
 }
 
-sub links {
+sub unlisted {
     my ($path) = @_;
     my $found = found(resolve_beneath($path, { follow => 1 }));
     S_ISDIR($found->{mode}) or refuse(0, 'c', 'is not a folder');
     opendir my $folder, path_of($found->{handle}) or refuse_errno(0);
     reply('');
     while (defined(my $name = readdir $folder)) {
-        my $target = readlink(path_of($found->{handle}) . "/$name") // next;
-        reply(pack 'n/a* n/a*', $name, $target);
+        next if is_unfinished($name);
+        my $target = readlink(path_of($found->{handle}) . "/$name");
+        if (!defined $target) { next if is_visible(stat_name($found->{handle}, $name) // next) }
+        reply(pack 'a n/a* n/a*', defined $target ? 'l' : 's', $name, $target // '');
     }
 }
 

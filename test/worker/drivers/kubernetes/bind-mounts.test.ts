@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { symlinkSync } from 'node:fs'
 import { chmod, lstat, mkdir, mkdtemp, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -159,4 +160,25 @@ test('a folder full of symlinks is refused before the worker has read them all',
   const copy = (src: string): Patch => ({ type: 'copy_dir', src, dst: join(root, 'copied'), replace: true })
   await assertRefused({ patches: [copy('/many')] }, 'patch', /'\/many' holds more than 100000 symlinks/)
   await assertRefused({ patches: [copy('/long')] }, 'patch', /'\/long' holds too much for one answer/)
+})
+
+test('a folder with what a sandbox can’t have a copy of is refused by the name of that', LIMIT, async () => {
+  const copyOf = async (folder: string, fill: (path: Buffer) => unknown, pattern: RegExp): Promise<void> => {
+    const at = join(volume, folder, 'below')
+    await mkdir(at, { recursive: true })
+    await writeFile(join(at, 'plain'), 'x')
+    await fill(Buffer.from(`${at}/`))
+    const patches = [{ type: 'copy_dir', src: `/${folder}`, dst: join(root, folder), replace: false }] as const
+    await assertRefused({ patches }, 'patch', pattern)
+  }
+  const notUtf8 = (path: Buffer): Buffer => Buffer.concat([path, Buffer.from([0x61, 0xff])])
+  const isSpecial = /^patch 0 \(copy_dir\): 'pipe' is neither file, folder nor symlink/
+  await copyOf('special', (path) => execFileSync('mkfifo', [`${path.toString()}pipe`]), isSpecial)
+  const isNot = /'a\ufffd' in '\/\w+\/below' has a name that is not UTF-8/
+  await copyOf('file', (path) => writeFile(notUtf8(path), 'x'), isNot)
+  await copyOf('folder', (path) => mkdir(notUtf8(path)), isNot)
+  await copyOf('link', (path) => symlink('plain', notUtf8(path)), isNot)
+  const target = (path: Buffer): unknown =>
+    symlink(notUtf8(Buffer.from('')), Buffer.concat([path, Buffer.from('link')]))
+  await copyOf('target', target, /the target of the symlink 'link' is not UTF-8/)
 })

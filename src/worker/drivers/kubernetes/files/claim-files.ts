@@ -1,4 +1,4 @@
-import { isUtf8 } from 'node:buffer'
+import { posix } from 'node:path'
 import { Writable, type Readable } from 'node:stream'
 import { finished } from 'node:stream/promises'
 import { VolumeFileError, type VolumeFile } from '../../../../contract/volumes/volume-protocol.ts'
@@ -7,9 +7,9 @@ import type { Random } from '../../../../lib/random.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import { conflictError, invalidPathError } from '../../../volumes/file-errors.ts'
 import { isTemporaryName, newTemporaryName } from '../../../volumes/temporary-files.ts'
-import { describeFile, ENTRIES_LIMIT } from '../../../volumes/visible-files.ts'
 import type { ClaimFiles } from '../claim.ts'
 import { readContent } from './file-content.ts'
+import { describe, readList, readUnlisted } from './folder-entries.ts'
 import { readReply, readReplyWhile, type AskedPaths } from './tool-reply.ts'
 
 type ClaimFilesInput = {
@@ -53,18 +53,23 @@ export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput)
       clearTimeout(limit)
     }
   }
+  const list = async (path: string, { refusesNames = false } = {}): Promise<readonly VolumeFile[]> => {
+    const at = parsePath(path)
+    const process = await start(['list', at])
+    process.stdin.end()
+    return await readList(process, { at, path, uidShift, refusesNames })
+  }
   const stat = async (path: string): Promise<VolumeFile> => {
     const at = parsePath(path)
     return describe(`/${at}`, await ask(['stat', at], [path]), uidShift)
   }
   return {
-    async list(path) {
-      const at = parsePath(path)
-      const process = await start(['list', at])
-      process.stdin.end()
-      return await readList(process, { at, path, uidShift })
+    list: (path) => list(path),
+    async listToCopy(path) {
+      const links = readUnlisted(await ask(['unlisted', parsePath(path)], [path]), path)
+      const files = await list(path, { refusesNames: true })
+      return { links, files: files.filter((file) => !links.has(posix.basename(file.path))) }
     },
-    links: async (path) => readLinks(await ask(['links', parsePath(path)], [path]), path),
     stat,
     async exists(path) {
       try {
@@ -100,66 +105,6 @@ function parsePath(path: string): string {
   if (parsed.names.some(isTemporaryName))
     throw invalidPathError(path, 'names with this prefix are reserved for files that are being written')
   return parsed.names.join('/')
-}
-
-/** Mode, user, group (u32 each), size (u64), and times in milliseconds (i64 each). */
-const ATTRIBUTES_BYTES = 44
-
-function describe(path: string, attributes: Buffer, uidShift: number): VolumeFile {
-  const [mode, uid, gid] = [0, 4, 8].map((at) => BigInt(attributes.readUInt32BE(at))) as [bigint, bigint, bigint]
-  const stats = {
-    mode,
-    uid,
-    gid,
-    size: attributes.readBigUInt64BE(12),
-    atimeMs: attributes.readBigInt64BE(20),
-    mtimeMs: attributes.readBigInt64BE(28),
-    birthtimeMs: attributes.readBigInt64BE(36),
-  }
-  return describeFile(path, stats, uidShift)
-}
-
-/** Reads the files of a folder as they come, and ends the process at one too many. */
-async function readList(
-  process: GuestProcess,
-  { at, path, uidShift }: { readonly at: string; readonly path: string; readonly uidShift: number },
-): Promise<readonly VolumeFile[]> {
-  const files: VolumeFile[] = []
-  let received: Buffer = Buffer.alloc(0)
-  const take = (piece: Buffer): boolean => {
-    received = Buffer.concat([received, piece])
-    let next = 0
-    while (received.length - next >= 2) {
-      const attributesAt = next + 2 + received.readUInt16BE(next)
-      if (received.length < attributesAt + ATTRIBUTES_BYTES) break
-      const name = received.subarray(next + 2, attributesAt)
-      next = attributesAt + ATTRIBUTES_BYTES
-      if (!isUtf8(name)) continue // clients can't ask for it
-      const full = [...(at === '' ? [] : [at]), name.toString('utf8')].join('/')
-      files.push(describe(`/${full}`, received.subarray(attributesAt, next), uidShift))
-    }
-    received = received.subarray(next)
-    return files.length <= ENTRIES_LIMIT
-  }
-  if (!(await readReplyWhile(process, [path], take)))
-    throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} files`)
-  return files.sort((a, b) => (a.path < b.path ? -1 : 1))
-}
-
-function readLinks(result: Buffer, path: string): ReadonlyMap<string, string> {
-  const links = new Map<string, string>()
-  const take = (at: number): readonly [text: string, next: number] => {
-    const next = at + 2 + result.readUInt16BE(at)
-    return [result.toString('utf8', at + 2, next), next]
-  }
-  for (let at = 0; at < result.length;) {
-    const [name, targetAt] = take(at)
-    const [target, next] = take(targetAt)
-    links.set(name, target)
-    if (links.size > ENTRIES_LIMIT) throw conflictError(path, `holds more than ${String(ENTRIES_LIMIT)} symlinks`)
-    at = next
-  }
-  return links
 }
 
 /** Sends content in pieces, at the pace of the process. If it refuses, the rest of `content` stays unread and the stream stays open. */

@@ -9,7 +9,7 @@ import { StartError } from '../../../start-error.ts'
 import type { ClaimFiles } from '../claim.ts'
 import type { AgentLink, AgentStart } from './agent-link.ts'
 
-type PatchSource = Pick<ClaimFiles, 'stat' | 'list' | 'links' | 'read'>
+type PatchSource = Pick<ClaimFiles, 'stat' | 'listToCopy' | 'read'>
 
 /** The sandbox of a run that starts, reached but not used yet. */
 type StartingSandbox = {
@@ -126,15 +126,13 @@ async function copyFolder(files: GuestFiles, { src, dst, depth }: FolderCopy, so
   const { mode, kind } = await source.stat(src)
   if (kind !== 'directory') throw new FileFailure(`'${src}' is not a folder`)
   await files.makeFolder(dst, (mode & 0o777) | OWN_ACCESS, null)
-  const links = await source.links(src)
+  const { files: entries, links } = await source.listToCopy(src)
   for (const [name, target] of links)
     await replacing(files, { path: posix.join(dst, name), replace: true }, () =>
       files.symlink(target, posix.join(dst, name), null),
     )
-  for (const entry of await source.list(src)) {
-    const name = posix.basename(entry.path)
-    if (links.has(name)) continue
-    const to = { src: entry.path, dst: posix.join(dst, name) }
+  for (const entry of entries) {
+    const to = { src: entry.path, dst: posix.join(dst, posix.basename(entry.path)) }
     if (entry.kind === 'directory') await copyFolder(files, { ...to, depth: depth + 1 }, source)
     else await copyFile(files, { ...to, mode: null, replace: true }, source)
   }
