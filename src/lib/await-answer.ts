@@ -29,3 +29,14 @@ export function awaitAnswer<T>(
     })
   })
 }
+
+/** Waits for a promise. Rejects with the signal's reason when the signal aborts first; what was promised goes on, and may fail unseen. */
+export async function awaitUntilAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  promise.catch(() => undefined)
+  return await awaitAnswer<T>(signal, {
+    ask: ({ resolve, reject }) => {
+      promise.then(resolve, reject)
+    },
+    onAbort: () => undefined,
+  })
+}

@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import type { RunId } from '../../src/domain/ids.ts'
-import type { BindMount } from '../../src/domain/spec/spec.ts'
+import { asId, type RunId, type VolumeId } from '../../src/domain/ids.ts'
+import type { Mount, Patch } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import type { AccessMode } from '../../src/worker/drivers/kubernetes/claim.ts'
+import { makeApiClient, type ApiClient } from '../../src/worker/kubernetes/api-client.ts'
 import { openKubernetesDriver, type TestDriver } from '../support/kubernetes-driver.ts'
 import { applyObject, kubectl, whyNoKubernetes } from '../support/kubernetes.ts'
+import { bind } from '../support/mounts.ts'
 import { HELPER_IMAGE, makeNodeVolume, makeRealNamespace, type RealNamespace } from '../support/real-kubernetes.ts'
 import { MOUNT_OPTIONS, runScript, runWithVolume, VOLUME, VOLUME_KEY } from '../support/volume-runs.ts'
 import { contentFrom, textOf } from '../worker/volumes/volume-folder.ts'
@@ -17,36 +20,42 @@ const skip = whyNoKubernetes()
 const LIMIT = { skip, timeout: 90_000 }
 const NEVER = new AbortController().signal
 const CLASS = 'local'
+const CLASS_OF_ONE_POD = 'local-one-pod'
 let namespace: RealNamespace
 let driver: TestDriver
 
 before(async () => {
   if (skip !== false) return
   namespace = await makeRealNamespace('volumes')
-  await applyObject({
-    apiVersion: 'storage.k8s.io/v1',
-    kind: 'StorageClass',
-    metadata: { name: CLASS },
-    provisioner: 'kubernetes.io/no-provisioner',
-  })
-  await makeNodeVolume(CLASS, { accessMode: 'ReadWriteOnce', size: '2Gi' })
+  await makeClass(CLASS, 'ReadWriteOnce')
   driver = await open()
 })
 after(async () => {
   if (skip !== false) return
   for (const { run_id } of await driver.list()) await driver.remove(run_id)
   await driver.close()
-  await kubectl('delete', 'pv', CLASS, '--wait=false')
+  await kubectl('delete', 'pv', CLASS, CLASS_OF_ONE_POD, '--ignore-not-found', '--wait=false')
   await namespace.remove()
 })
 
-function open(): Promise<TestDriver> {
-  return openKubernetesDriver({
-    dir: join(namespace.folder, 'driver'),
+/** Makes a class with one volume. */
+async function makeClass(name: string, accessMode: AccessMode): Promise<void> {
+  const api = { apiVersion: 'storage.k8s.io/v1', kind: 'StorageClass' }
+  await applyObject({ ...api, metadata: { name }, provisioner: 'kubernetes.io/no-provisioner' })
+  await makeNodeVolume(name, { accessMode, size: '2Gi' })
+}
+
+type Options = Parameters<typeof openKubernetesDriver>[0]
+function options(storageClass = CLASS, mode: AccessMode = 'ReadWriteOnce'): Options {
+  return {
+    dir: join(namespace.folder, storageClass),
     access: namespace.access,
     helperImage: HELPER_IMAGE,
-    claimSettings: { storageClass: CLASS, mode: 'ReadWriteOnce', sizeGib: 1 },
-  })
+    claimSettings: { storageClass, mode, sizeGib: 1 },
+  }
+}
+function open(...which: Parameters<typeof options>): Promise<TestDriver> {
+  return openKubernetesDriver(options(...which))
 }
 
 const run = (id: RunId, script: string): Promise<string> => runScript(driver, id, script)
@@ -125,16 +134,11 @@ test(
     const plain = runWithVolume()
     const [named] = plain.spec.mounts
     assert.ok(named?.type === 'named')
-    const bind = (host: string, guest: string, readonly = false): BindMount => ({
-      type: 'bind',
-      host,
-      guest,
-      options: { ...MOUNT_OPTIONS, readonly },
-      stat_virtualization: 'strict',
-      host_permissions: 'private',
-      quota_mib: null,
-    })
-    const mounts = [bind('/app', '/mnt/app'), bind('/app/seed', '/mnt/seed', true), bind('/new/below', '/mnt/new')]
+    const mounts = [
+      bind('/app', '/mnt/app'),
+      bind('/app/seed', '/mnt/seed', { readonly: true }),
+      bind('/new/below', '/mnt/new'),
+    ]
     const patches = [{ type: 'copy_dir', src: '/app', dst: '/tmp/copied', replace: false }] as const
     const one = { ...plain, spec: { ...plain.spec, mounts, patches }, volumes: [own] }
     await driver.start(one, NEVER)
@@ -151,6 +155,79 @@ test(
     }
   },
 )
+
+test('a path that a sandbox swaps between the look and the mount leads nowhere out of the volume', LIMIT, async () => {
+  const writer = runWithVolume()
+  await driver.start(writer, NEVER)
+  let swap = ''
+  const plain = makeApiClient(namespace.access)
+  const client: ApiClient = {
+    ...plain,
+    async request(method, path, body, options) {
+      // The worker has looked at the path, and the kubelet doesn't know the Pod yet.
+      if (method === 'POST' && JSON.stringify(body).includes('subPath')) await run(writer.run_id, swap)
+      return await plain.request(method, path, body, options)
+    },
+  }
+  const subject = await openKubernetesDriver({ ...options(), dir: join(namespace.folder, 'swapping'), client })
+  const start = (): { readonly id: RunId; readonly started: Promise<void> } => {
+    const any = runWithVolume()
+    const spec = { ...any.spec, mounts: [bind('/swapped/below', '/mnt')] }
+    const one = { ...any, spec, volumes: [{ ...VOLUME, kind: 'host', name: null } as const] }
+    return { id: one.run_id, started: subject.start(one, NEVER) }
+  }
+  for (const target of ['/etc', '../../../../../../../../../etc']) {
+    await run(writer.run_id, 'rm -rf /data/swapped; mkdir -p /data/swapped/below')
+    swap = `rm -r /data/swapped && mkdir /data/swapped && ln -s ${target} /data/swapped/below`
+    const { id, started } = start()
+    await assert.rejects(started, /the container can't be made: .*subPath/)
+    await subject.remove(id)
+  }
+  await run(
+    writer.run_id,
+    'rm -rf /data/swapped; mkdir -p /data/swapped/below /data/inside; echo own >/data/inside/file',
+  )
+  swap = 'rmdir /data/swapped/below && ln -s ../inside /data/swapped/below'
+  const { id, started } = start()
+  await started
+  assert.equal(await runScript(subject, id, 'cat /mnt/file'), 'own\n')
+  await subject.remove(id)
+  await subject.close()
+  await driver.remove(writer.run_id)
+})
+
+test('bind mounts and copies of a claim of one Pod follow each other at once, also after a client', LIMIT, async () => {
+  await makeClass(CLASS_OF_ONE_POD, 'ReadWriteOncePod')
+  const subject = await open(CLASS_OF_ONE_POD, 'ReadWriteOncePod')
+  assert.ok(subject.volumes)
+  const own = { ...VOLUME, kind: 'host', name: null, volume_id: asId<VolumeId>('one-pod') } as const
+  const files = await subject.volumes.openFiles(own)
+  await files.write('/app/seed', contentFrom('seed'))
+  const runWith = (mounts: readonly Mount[], patches: readonly Patch[]) => {
+    const plain = runWithVolume()
+    return { ...plain, spec: { ...plain.spec, mounts, patches }, volumes: [own] }
+  }
+  const start = async (mounts: readonly Mount[], patches: readonly Patch[], script: string): Promise<string> => {
+    const one = runWith(mounts, patches)
+    await subject.start(one, NEVER)
+    const output = await runScript(subject, one.run_id, script)
+    if (mounts.length > 0)
+      await assert.rejects(
+        subject.start(runWith([bind('/app', '/mnt')], []), NEVER),
+        /mode ReadWriteOncePod allows one/,
+      )
+    await subject.remove(one.run_id)
+    return output
+  }
+  assert.equal(await start([bind('/app', '/mnt')], [], 'cat /mnt/seed; echo more >>/mnt/seed'), 'seed')
+  const copy: Patch = { type: 'copy_dir', src: '/app', dst: '/tmp/copied', replace: false }
+  assert.equal(await start([], [copy], 'cat /tmp/copied/seed'), 'seedmore\n')
+  assert.equal(await start([bind('/app', '/mnt')], [], 'cat /mnt/seed'), 'seedmore\n')
+  assert.equal(await textOf(files, '/app/seed'), 'seedmore\n')
+  for (const { run_id } of await subject.list()) await subject.remove(run_id)
+  await subject.volumes.remove(own)
+  await subject.close()
+})
 
 test('a volume is deleted with its claim, and not while a Pod mounts it', LIMIT, async () => {
   assert.ok(driver.volumes)

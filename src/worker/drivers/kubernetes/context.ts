@@ -99,7 +99,7 @@ export type PodContext = KubernetesDriverInput & {
   readonly policies: Pick<Policies, 'ensure' | 'forget'> | null
   readonly pods: Pods
   /** Null: the driver mounts no volumes. */
-  readonly claims: Pick<Claims, 'prepare' | 'openFiles'> | null
+  readonly claims: Pick<Claims, 'prepare' | 'filesForStart'> | null
   readonly links: AgentLinks
   readonly pace: StartPace
   readonly podLogs: PodLogs

@@ -64,7 +64,7 @@ export async function startPod(
     )
     const link = desired.spec.patches.length === 0 ? null : await context.links.of(target, either)
     const copied = desired.volumes.find(({ kind }) => kind === 'host')
-    const source = link === null || copied === undefined ? null : ((await context.claims?.openFiles(copied)) ?? null)
+    const source = copied === undefined ? null : (context.claims?.filesForStart(copied, either) ?? null)
     if (link !== null) await applyPodPatches({ ...desired, link, source, tools: context.tools ?? TOOLS_FOLDER }, either)
     const facts = {
       ...(running === undefined ? {} : factsOf(running, context)),
@@ -78,7 +78,7 @@ export async function startPod(
     if (record.has_workload) podLogs.begin(started)
     writeSystemLine(logs.writerOf(desired.sandbox_id), record.log_level, LIFECYCLE_LINES.started)
   } catch (error) {
-    if (!limit.aborted || signal.aborted) throw error
+    if (!limit.aborted || signal.aborted || error instanceof StartError) throw error
     throw new StartError(
       'host',
       `the Pod did not start in time: ${describeWaiting(context.pods.get(podOf(own).name), SANDBOX_CONTAINER)}`,
@@ -135,7 +135,8 @@ async function createPod(
   await namespaces.prepare(desired, signal)
   let asked = 'Pod'
   try {
-    const pod = makePod(desired, settings, (await claims?.prepare(desired, signal)) ?? [])
+    using prepared = await claims?.prepare(desired, signal)
+    const pod = makePod(desired, settings, prepared?.all ?? [])
     const policy = settings.policyOf?.(desired)
     // Before the Pod, so that no moment of it is without a policy.
     asked = 'NetworkPolicy of the sandbox'

@@ -1,32 +1,16 @@
 import { VolumeFileError, type VolumeFiles } from '../../../../contract/volumes/volume-protocol.ts'
 import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
-import { awaitAnswer } from '../../../../lib/await-answer.ts'
 import { StartError } from '../../../start-error.ts'
 import { bindSubPath } from '../spec/mount-paths.ts'
 
-/**
- * Makes the folders of bind mounts that the organization's default volume lacks, as other workers do. The kubelet would make them too,
- * but for root alone. May be repeated. Rejects with the signal's reason, and with `StartError` of reason `mount` for a path that is
- * neither a folder nor a file, or that leads out of the volume.
- */
-export async function prepareBindSources(
-  files: SourceFiles,
-  spec: Pick<SandboxSpec, 'mounts'>,
-  signal: AbortSignal,
-): Promise<void> {
-  await awaitAnswer<undefined>(signal, {
-    ask: ({ resolve, reject }) => {
-      prepareAll(files, spec).then(() => {
-        resolve(undefined)
-      }, reject)
-    },
-    onAbort: () => undefined, // the operation that runs has a limit of its own
-  })
-}
-
 type SourceFiles = Pick<VolumeFiles, 'exists' | 'mkdir'>
 
-async function prepareAll(files: SourceFiles, { mounts }: Pick<SandboxSpec, 'mounts'>): Promise<void> {
+/**
+ * Makes the folders of bind mounts that the organization's default volume lacks, as other workers do. The kubelet would make them too,
+ * but for root alone. May be repeated. Rejects with `StartError` of reason `mount` for a path that is neither a folder nor a file, or that
+ * leads out of the volume.
+ */
+export async function prepareBindSources(files: SourceFiles, { mounts }: Pick<SandboxSpec, 'mounts'>): Promise<void> {
   for (const [index, mount] of mounts.entries()) {
     if (mount.type !== 'bind') continue
     const field = `mounts[${String(index)}]`

@@ -6,6 +6,8 @@
 import type { DesiredRun, DesiredVolume, StorageReport } from '../../../../contract/workers/worker-protocol.ts'
 import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../../../domain/ids.ts'
+import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { awaitUntilAborted } from '../../../../lib/await-answer.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { Random } from '../../../../lib/random.ts'
@@ -21,8 +23,9 @@ import {
   type PersistentVolumeClaim,
   type RunClaim,
 } from '../claim.ts'
+import type { Asking, MountClaim } from '../files/asking.ts'
 import { makeClaimFiles } from '../files/claim-files.ts'
-import type { FilesPods, MountClaim } from '../files/files-pods.ts'
+import type { FilesPods } from '../files/files-pods.ts'
 import type { SandboxNamespaces } from '../namespaces/namespaces.ts'
 import { isOver, LABELS, type Pod } from '../pod.ts'
 import type { Pods } from '../pods.ts'
@@ -31,14 +34,18 @@ import { claimsPath, requireClass, requireNamespaces, tryClaim } from './claim-c
 import { claimPath, openStoredClaims } from './stored-claims.ts'
 
 /** The volumes of the worker. */
-export type Claims = Omit<DriverVolumes, 'openFiles'> & {
-  openFiles(volume: DesiredVolume): Promise<ClaimFiles>
+export type Claims = DriverVolumes & {
+  /** The files of a volume for a start, which waits for them as long as its signal allows, and ends its operations then. */
+  filesForStart(volume: DesiredVolume, startSignal: AbortSignal): ClaimFiles
   /**
    * Makes the claims that a run mounts, unless the cluster has them. The namespace must exist. May be repeated. Rejects with `StartError`,
    * and with `ApiError` of status 404 if the namespace is gone.
    */
-  prepare(run: Pick<DesiredRun, 'org_id' | 'spec' | 'volumes'>, signal: AbortSignal): Promise<readonly RunClaim[]>
+  prepare(run: Pick<DesiredRun, 'org_id' | 'spec' | 'volumes'>, signal: AbortSignal): Promise<PreparedClaims>
 }
+
+/** The claims of a run. Those of one Pod are reserved for it until this is disposed. The Pod must be known by then. */
+export type PreparedClaims = Disposable & { readonly all: readonly RunClaim[] }
 
 type ClaimsInput = {
   /** The driver's folder. */
@@ -49,7 +56,7 @@ type ClaimsInput = {
   readonly base: string
   readonly settings: ClaimSettings
   readonly pods: Pick<Pods, 'all'>
-  readonly filesPods: Pick<FilesPods, 'start' | 'release' | 'releaseIfIdle'>
+  readonly filesPods: Pick<FilesPods, 'start' | 'release' | 'releaseWhenIdle'>
   readonly random: Random
   readonly clock: Clock
   readonly log: Log
@@ -70,8 +77,8 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
   await tryClaim(client, base, settings)
   const stored = await openStoredClaims(dir, { client, clock, log }, { settings, nameOf: namespaces.nameOf })
   requireNamespaces(stored.namespaces, namespaces, base)
-  /** When a start has last asked for a volume of one Pod. That Pod may not be seen yet. */
-  const askedAtMs = new Map<string, number>()
+  /** The volumes of one Pod that a start is about to mount: its Pod isn't made yet. */
+  const reserved = new Set<string>()
 
   const podsOf = (volume_id: string): readonly Pod[] =>
     pods.all().filter(({ metadata }) => metadata.labels?.[volumeLabel(volume_id)] !== undefined)
@@ -90,22 +97,24 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
     const node = isShared ? null : (users.find(({ spec }) => spec?.nodeName !== undefined)?.spec?.nodeName ?? null)
     return { volume, claimName: claim.metadata.name, isShared, node }
   }
-  const noteAsked = (volume_id: string): void => {
-    const now = clock.monotonicMs()
-    for (const [id, atMs] of askedAtMs) if (now - atMs >= START_SEEN_MS) askedAtMs.delete(id)
-    askedAtMs.set(volume_id, now)
-  }
-  const isAsked = (volume_id: string): boolean =>
-    clock.monotonicMs() - (askedAtMs.get(volume_id) ?? -Infinity) < START_SEEN_MS
-  const prepareOne = async (volume: DesiredRun['volumes'][number], signal: AbortSignal): Promise<RunClaim> => {
+  const prepareOne = async (
+    volume: DesiredRun['volumes'][number],
+    { signal, reservations }: { readonly signal: AbortSignal; readonly reservations: DisposableStack },
+  ): Promise<RunClaim> => {
+    const { volume_id } = volume
     const what = `the volume '${volume.name ?? 'default'}'`
     const claim = await stored.require(volume, what, signal)
     const mounted = toMount(claim, volume, { what, advice: 'one sandbox at a time' })
     if (mounted.isShared) return mounted
-    if (isOfOnePod(claim)) {
-      noteAsked(volume.volume_id)
-      await filesPods.release(volume.volume_id)
-    } else filesPods.releaseIfIdle(volume.volume_id) // its node would have to take the sandbox, too
+    if (!isOfOnePod(claim)) {
+      filesPods.releaseWhenIdle(volume_id) // its node would have to take the sandbox, too
+      return mounted
+    }
+    if (reserved.has(volume_id))
+      throw new StartError('mount', `another sandbox is about to mount ${what}, whose mode allows one at a time`)
+    reservations.defer(() => reserved.delete(volume_id)) // throws if another volume was refused meanwhile
+    reserved.add(volume_id)
+    await awaitUntilAborted(filesPods.release(volume_id), signal)
     return mounted
   }
   const mountForFiles = async (volume: DesiredVolume, signal: AbortSignal) => {
@@ -115,7 +124,7 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       const claim = await stored.require(volume, 'the volume', signal)
       const advice = 'one Pod at a time: stop its sandbox, or use the files of the sandbox'
       const mounted = toMount(claim, { name: null, volume_id: volume.volume_id }, { what: 'the volume', advice })
-      if (isOfOnePod(claim) && isAsked(volume.volume_id))
+      if (isOfOnePod(claim) && reserved.has(volume.volume_id))
         throw new StartError('mount', `a sandbox is about to mount the volume, whose mode allows ${advice}`)
       return { namespace, claim: mounted }
     } catch (error) {
@@ -124,9 +133,18 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       throw error
     }
   }
-  const filesOf = (volume: DesiredVolume): ClaimFiles => {
+  const filesOf = (volume: DesiredVolume, asking: Pick<Asking, 'startSignal'>): ClaimFiles => {
     const mount: MountClaim = (signal) => mountForFiles(volume, signal)
-    return makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, mount), random })
+    return makeClaimFiles({ start: (operation) => filesPods.start(volume, operation, { ...asking, mount }), random })
+  }
+
+  const lookAtSources = async (volume: DesiredVolume, spec: SandboxSpec, startSignal: AbortSignal): Promise<void> => {
+    try {
+      await prepareBindSources(filesOf(volume, { startSignal }), spec)
+    } catch (error) {
+      if (startSignal.aborted) filesPods.releaseWhenIdle(volume.volume_id)
+      throw error
+    }
   }
 
   const report: StorageReport = {
@@ -142,9 +160,13 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
       )
       const mounted = volumes.filter(({ name }) => names.has(name))
       const own = mounted.find(({ name }) => name === null)
-      if (own !== undefined) await prepareBindSources(filesOf(own), spec, signal)
-      return await Promise.all(mounted.map((volume) => prepareOne(volume, signal)))
+      if (own !== undefined) await lookAtSources(own, spec, signal)
+      using reservations = new DisposableStack()
+      const all = await Promise.all(mounted.map((volume) => prepareOne(volume, { signal, reservations })))
+      const kept = reservations.move()
+      return { all, [Symbol.dispose]: () => kept.dispose() }
     },
+    filesForStart: (volume, startSignal) => filesOf(volume, { startSignal }),
     applyCaps({ capacity_bytes, org_capacity_bytes }) {
       if (capacity_bytes === null && org_capacity_bytes === null) return Promise.resolve()
       return Promise.reject(new Error(`a cap on a volume can't be enforced here: ${report.how}`))
@@ -181,12 +203,9 @@ export async function openClaims(input: ClaimsInput): Promise<Claims> {
           settings.sizeGib * BYTES_PER_GIB,
       }))
     },
-    openFiles: (volume) => Promise.resolve(filesOf(volume)),
+    openFiles: (volume) => Promise.resolve(filesOf(volume, {})),
   }
 }
-
-/** How long after a start has asked for a volume its Pod may still be unknown. */
-const START_SEEN_MS = 10_000
 
 /** Whether a Pod serves files, and is no sandbox's. */
 function isOfFiles({ metadata }: Pod): boolean {

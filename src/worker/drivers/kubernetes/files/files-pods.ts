@@ -2,41 +2,47 @@
  * The Pods that serve the files of volumes: at most one for each volume, made for a request and kept for some time after the last one. They
  * belong to this process. One that a killed process left has no owner any more, so the driver deletes it as a Pod without a run.
  */
-import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import { setMaxListeners } from 'node:events'
 import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import { interruptibleSleep, NOTIFIED, type Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
-import { makeSemaphore, type Semaphore } from '../../../../lib/semaphore.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { VolumeKey } from '../../../volumes/volume-storage.ts'
-import { FILES_PODS_PER_ORG, type RunClaim } from '../claim.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
 import { reachPod } from '../link/reach-pod.ts'
 import type { StartPace } from '../link/start-pace.ts'
-import { isOver, type PodName } from '../pod.ts'
+import type { PodName } from '../pod.ts'
 import type { Pods } from '../pods.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
+import type { Asking, MountClaim, Wait } from './asking.ts'
 import { FILES_CONTAINER, makeFilesPod } from './files-pod.ts'
-import { describeFailure, judgeOf, unavailable } from './start-failures.ts'
+import { nextToEnd, podsInTheWay, type FilesPod } from './held-pods.ts'
+import { makeOperationPermits, PodLost, startOperation } from './operations.ts'
+import {
+  awaitInTime,
+  describeFailure,
+  describeUnready,
+  isServing,
+  judgeOf,
+  notStarted,
+  unavailable,
+} from './start-failures.ts'
 
 export type FilesPods = {
   /**
-   * Starts an operation of `guest/volume.pl` on a volume. Rejects with `VolumeFileError` of code `unavailable` if the cluster has no Pod for it.
-   * `mount` makes the claim and is called before a Pod is made.
+   * Starts an operation of `guest/volume.pl` on a volume. Rejects with `VolumeFileError` of code `unavailable` if the cluster has no Pod for it
+   * in time, and with the reason of the signal of a sandbox's start, which also ends the operation.
    */
-  start(volume: VolumeKey, operation: readonly string[], mount: MountClaim): Promise<GuestProcess>
+  start(volume: VolumeKey, operation: readonly string[], asking: Asking): Promise<GuestProcess>
   /** Ends the Pod of a volume, if there is one: running operations get some seconds. Resolves once its node has ended it. */
   release(volume_id: string): Promise<void>
-  /** Ends the Pod of a volume soon if no operation runs in it. */
-  releaseIfIdle(volume_id: string): void
+  /** Ends the Pod of a volume as soon as no operation runs in it, unless one begins until then. */
+  releaseWhenIdle(volume_id: string): void
   /** Whether a Pod without a run is one of these, and must stay. */
   owns(name: string): boolean
   /** Ends all of them. */
   close(): Promise<void>
 }
-
-/** Resolves with the claim of a volume and the namespace that it is in. */
-export type MountClaim = (signal: AbortSignal) => Promise<{ readonly claim: RunClaim; readonly namespace: string }>
 
 type FilesPodsInput = {
   readonly settings: PodSettings
@@ -53,41 +59,17 @@ type FilesPodsInput = {
   readonly log: Log
   /** How long a Pod stays after the last operation. Default: `IDLE_MS`. */
   readonly idleMs?: number
-  /** How long a Pod may take to accept operations. Default: `START_LIMIT_MS`. */
+  /** How long a client's request waits for a Pod. Default: `START_LIMIT_MS`. */
   readonly startLimitMs?: number
 }
 
-/** How many Pods serve files at once, of all organizations. */
-const FILES_PODS_MAX = 100
 const IDLE_MS = 60_000
 /** A volume must be made and attached, and the helper image may have to be pulled. The client asks again meanwhile. */
 const START_LIMIT_MS = 120_000
 /** How long operations may go on after a sandbox has asked for the volume. */
 const RELEASE_LIMIT_MS = 10_000
-/** How many operations on one volume run at once. Others wait. */
-const OPERATIONS_MAX = 16
-/** What a process of an operation may take of the node's memory. It needs a tenth of it. */
-const ADDRESS_SPACE_BYTES = 256 * 1024 ** 2
-const MEMORY_LIMIT = { resource: 'as', soft: ADDRESS_SPACE_BYTES, hard: ADDRESS_SPACE_BYTES }
 /** After how many seconds without a write an unfinished file belongs to nobody. */
 const STALE_SECS = 3_600
-
-/** The Pod of a volume, from its first request on. */
-type FilesPod = {
-  readonly volume: VolumeKey
-  readonly name: string
-  readonly permits: Semaphore
-  /** The Pod, once it accepts operations. */
-  readonly ready: Promise<PodName>
-  running: number
-  lastUsedMs: number
-  /** Ends the wait for the next operation. */
-  idle: AbortController
-  /** Resolves once the volume may have another Pod. */
-  readonly left: PromiseWithResolvers<undefined>
-  /** Set once no further operation may begin. Resolves when the Pod is gone. */
-  ending: Promise<void> | null
-}
 
 /** Makes the set, which is empty. */
 export function makeFilesPods(input: FilesPodsInput): FilesPods {
@@ -95,21 +77,26 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   const { idleMs = IDLE_MS, startLimitMs = START_LIMIT_MS } = input
   const closing = new AbortController()
   const ended = AbortSignal.any([closed, closing.signal])
+  setMaxListeners(0, ended) // each operation adds one
   const held = new Map<string, FilesPod>()
   const names = new Set<string>()
   const swept = new Set<string>()
-
-  const isUsable = ({ name }: PodName): boolean => {
-    const pod = pods.get(name)
-    return pod !== undefined && pod.metadata.deletionTimestamp === undefined && !isOver(pod)
+  /** Resolves once the use of a Pod has changed. */
+  let change = Promise.withResolvers<undefined>()
+  const noteChange = (): void => {
+    change.resolve(undefined)
+    change = Promise.withResolvers()
   }
+
   /** Lets the volume have another Pod. This one may take long to go, if its node doesn't answer. */
   const leave = ({ volume, name, left }: Pick<FilesPod, 'volume' | 'name' | 'left'>): void => {
     if (held.get(volume.volume_id)?.name === name) held.delete(volume.volume_id)
     links.drop(name)
     left.resolve(undefined)
+    noteChange()
   }
   const remove = async (one: FilesPod): Promise<void> => {
+    one.making.abort(unavailable('the Pod that serves the files of the volume is no longer wanted'))
     const target = await one.ready.catch(() => null) // a Pod that could not be made was deleted then
     leave(one)
     if (target !== null) await deletePod(target)
@@ -135,25 +122,20 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
     await interruptibleSleep(clock, idleMs, AbortSignal.any([signal, closed]))
     if (!signal.aborted && !closed.aborted && one.running === 0) endSoon(one)
   }
-  /** The Pods that must become fewer before an organization gets one more. */
-  const inTheWay = ({ org_id }: VolumeKey): readonly FilesPod[] => {
-    const all = [...held.values()]
-    const ofOrg = all.filter(({ volume }) => volume.org_id === org_id)
-    return ofOrg.length >= FILES_PODS_PER_ORG ? ofOrg : all.length >= FILES_PODS_MAX ? all : []
-  }
-  /** Ends the Pod that was not used for the longest time. */
-  const makeSpace = async (among: readonly FilesPod[]): Promise<void> => {
-    const idle = among.filter(({ running }) => running === 0).toSorted((a, b) => a.lastUsedMs - b.lastUsedMs)
-    const one = among.find(({ ending }) => ending !== null) ?? idle[0]
-    if (one === undefined) throw unavailable(`the files of ${String(among.length)} other volumes are in use`)
-    await Promise.race([end(one), interruptibleSleep(clock, RELEASE_LIMIT_MS, ended)])
+  /** Ends the Pod that was not used for the longest time. If all are in use, a start waits for a change. */
+  const makeSpace = async (among: readonly FilesPod[], { signal, isStart }: Wait): Promise<void> => {
+    const one = nextToEnd(among)
+    const inUse = (): VolumeFileError => unavailable(`the files of ${String(among.length)} other volumes are in use`)
+    if (one === undefined && !isStart) throw inUse()
+    const space =
+      one === undefined ? change.promise : Promise.race([end(one), interruptibleSleep(clock, RELEASE_LIMIT_MS, ended)])
+    await awaitInTime(space, signal, inUse)
   }
   const make = async (
-    { volume, name, left }: Pick<FilesPod, 'volume' | 'name' | 'left'>,
+    { volume, name, left, making }: Pick<FilesPod, 'volume' | 'name' | 'left' | 'making'>,
     mount: MountClaim,
   ): Promise<PodName> => {
-    const limit = AbortSignal.timeout(startLimitMs)
-    const signal = AbortSignal.any([ended, limit])
+    const signal = AbortSignal.any([ended, making.signal])
     let target: PodName | null = null
     try {
       const { claim, namespace } = await mount(signal)
@@ -163,47 +145,56 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
       await reachPod({ ...input, container: FILES_CONTAINER }, target, { judge: judgeOf(metadata.uid), signal })
       return target
     } catch (error) {
-      const why = describeFailure(error, { isLate: limit.aborted, pod: pods.get(name) })
       leave({ volume, name, left })
       if (target !== null) deletePod(target).catch(() => undefined) // it waits for the API server until the driver is closed
+      making.signal.throwIfAborted()
       if (error instanceof VolumeFileError || ended.aborted) throw error
       log.warn({ err: error, volume_id: volume.volume_id }, 'the files of a volume could not be served')
-      throw unavailable(`the Pod that serves the files of the volume did not start: ${why}`, error)
+      throw notStarted(describeFailure(error), error)
     }
   }
-  /** The Pod of a volume with one more operation, which is made or waited for. */
-  const acquire = async (volume: VolumeKey, mount: MountClaim): Promise<FilesPod> => {
+  const add = (volume: VolumeKey, mount: MountClaim): FilesPod => {
+    const pod = { volume, name: newName(), left: Promise.withResolvers<undefined>(), making: new AbortController() }
+    const one: FilesPod = {
+      ...pod,
+      permits: makeOperationPermits(),
+      ready: make(pod, mount),
+      running: 0,
+      lastUsedMs: clock.monotonicMs(),
+      isKept: true,
+      idle: new AbortController(),
+      ending: null,
+    }
+    held.set(volume.volume_id, one)
+    return one
+  }
+  /** The Pod of a volume with one more operation, which is made or waited for. One that nobody waits for any more is given up. */
+  const acquire = async (volume: VolumeKey, mount: MountClaim, wait: Wait): Promise<FilesPod> => {
     for (;;) {
       const known = held.get(volume.volume_id)
-      if (known === undefined) {
-        const others = inTheWay(volume)
-        if (others.length > 0) {
-          await makeSpace(others)
-          continue
-        }
-        const pod = { volume, name: newName(), left: Promise.withResolvers<undefined>() }
-        const one: FilesPod = {
-          ...pod,
-          permits: makeSemaphore(OPERATIONS_MAX),
-          ready: make(pod, mount),
-          running: 1,
-          lastUsedMs: clock.monotonicMs(),
-          idle: new AbortController(),
-          ending: null,
-        }
-        held.set(volume.volume_id, one)
-        await one.ready
-        return one
-      }
-      if (known.ending !== null) {
-        await known.left.promise
+      if (known !== undefined && known.ending !== null) {
+        const late = (reason: Error): VolumeFileError => notStarted('the one before has not ended', reason)
+        await awaitInTime(known.left.promise, wait.signal, late)
         continue
       }
-      known.running += 1
-      known.idle.abort(NOTIFIED)
-      if (isUsable(await known.ready)) return known
-      finish(known)
-      lose(known)
+      const others = known === undefined ? podsInTheWay([...held.values()], volume) : []
+      if (others.length > 0) {
+        await makeSpace(others, wait)
+        continue
+      }
+      const one = known ?? add(volume, mount)
+      one.running += 1
+      one.isKept = true
+      one.idle.abort(NOTIFIED)
+      const late = (reason: Error): VolumeFileError => notStarted(describeUnready(pods.get(one.name)), reason)
+      const target = await awaitInTime(one.ready, wait.signal, late).catch((error: unknown) => {
+        one.running -= 1
+        if (one.running === 0) endSoon(one)
+        throw error
+      })
+      if (known === undefined || isServing(pods.get(target.name))) return one
+      finish(one)
+      lose(one)
     }
   }
   /** Gives up a Pod that is gone or can't be reached. */
@@ -215,29 +206,19 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   const finish = (one: FilesPod): void => {
     one.running -= 1
     one.lastUsedMs = clock.monotonicMs()
-    if (one.running === 0 && one.ending === null) void endWhenIdle(one)
+    if (one.running > 0) return
+    noteChange()
+    if (one.ending !== null) return
+    if (one.isKept) void endWhenIdle(one)
+    else endSoon(one)
   }
-  const begin = async (one: FilesPod, operation: readonly string[]): Promise<GuestProcess> => {
-    const target = await one.ready
-    const link = await links.of(target, ended).catch((error: unknown) => {
-      throw new PodLost(`the Pod ${target.name} can't be reached`, { cause: error })
-    })
-    const command = toolCommand('volume.pl', [process.arch, ...operation], tools)
-    const plain = { env: ['LC_ALL=C'], hasOwnEnv: false, cwd: '/', user: null, tty: null }
-    return await link.start({ ...plain, command, rlimits: [MEMORY_LIMIT] })
-  }
-  /** Starts an operation as soon as fewer than `OPERATIONS_MAX` run. Notes its end. */
-  const run = async (one: FilesPod, operation: readonly string[]): Promise<GuestProcess> => {
-    const started = Promise.withResolvers<GuestProcess>()
-    const over = one.permits.run(async () => {
-      const process = await begin(one, operation)
-      started.resolve(process)
-      await process.exited
-    })
-    over.catch(started.reject).finally(() => {
+  const run = async (one: FilesPod, words: readonly string[], signal: AbortSignal = ended): Promise<GuestProcess> => {
+    const { permits } = one
+    const onOver = (): void => {
       finish(one)
-    })
-    return await started.promise
+    }
+    const target = await one.ready
+    return await startOperation({ links, tools, ended }, { target, permits, words, signal, onOver })
   }
   /** Removes unfinished files of operations that were killed, once for each volume. */
   const sweepSoon = (one: FilesPod): void => {
@@ -257,17 +238,21 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   }
 
   return {
-    async start(volume, operation, mount) {
-      const one = await acquire(volume, mount)
+    async start(volume, operation, { mount, startSignal }) {
+      const acquireInTime = (): Promise<FilesPod> => {
+        const signal = startSignal ?? AbortSignal.timeout(startLimitMs)
+        return acquire(volume, mount, { signal, isStart: startSignal !== undefined })
+      }
+      const one = await acquireInTime()
       try {
-        const process = await run(one, operation)
+        const process = await run(one, operation, startSignal)
         sweepSoon(one)
         return process
       } catch (error) {
         if (!(error instanceof PodLost)) throw error
         lose(one)
       }
-      return await run(await acquire(volume, mount), operation)
+      return await run(await acquireInTime(), operation, startSignal)
     },
     async release(volume_id) {
       const one = held.get(volume_id)
@@ -280,9 +265,11 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
       })()
       await one.ending
     },
-    releaseIfIdle(volume_id) {
+    releaseWhenIdle(volume_id) {
       const one = held.get(volume_id)
-      if (one?.running === 0) endSoon(one)
+      if (one === undefined) return
+      one.isKept = false
+      if (one.running === 0) endSoon(one)
     },
     owns: (name) => names.has(name),
     async close() {
@@ -291,7 +278,5 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
     },
   }
 }
-
-class PodLost extends Error {}
 
 const RELEASE_LOOK_MS = 50

@@ -1,4 +1,5 @@
 import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
+import { awaitUntilAborted } from '../../../../lib/await-answer.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { containerStatus, describeWaiting, isOver, type Pod } from '../pod.ts'
 import { FILES_CONTAINER } from './files-pod.ts'
@@ -13,14 +14,39 @@ export function judgeOf(uid: string): (pod: Pod | undefined) => boolean {
   }
 }
 
-/** Says why a Pod did not start. `isLate`: it took too long. */
-export function describeFailure(
-  error: unknown,
-  { isLate, pod }: { readonly isLate: boolean; readonly pod: Pod | undefined },
-): string {
-  if (isLate) return describeWaiting(pod, FILES_CONTAINER)
+/** Whether a Pod that was reached once still accepts operations, as far as the cluster says. */
+export function isServing(pod: Pod | undefined): boolean {
+  return pod !== undefined && pod.metadata.deletionTimestamp === undefined && !isOver(pod)
+}
+
+/** Says why a Pod could not be made. */
+export function describeFailure(error: unknown): string {
   if (isApiError(error, 404)) return 'the namespace of the organization is gone'
   return error instanceof Error ? error.message : 'unknown'
+}
+
+/** The refusal of an operation whose Pod did not start. */
+export function notStarted(why: string, cause: unknown): VolumeFileError {
+  return unavailable(`the Pod that serves the files of the volume did not start: ${why}`, cause)
+}
+
+/** What the cluster says of a Pod that is not ready yet. */
+export function describeUnready(pod: Pod | undefined): string {
+  return describeWaiting(pod, FILES_CONTAINER)
+}
+
+/** Waits for a promise until the signal aborts. If that is because of a time limit, rejects with what `late` makes of the signal's reason. */
+export async function awaitInTime<T>(
+  promise: Promise<T>,
+  signal: AbortSignal,
+  late: (reason: Error) => VolumeFileError,
+): Promise<T> {
+  try {
+    return await awaitUntilAborted(promise, signal)
+  } catch (error) {
+    if (error === signal.reason && error instanceof Error && error.name === 'TimeoutError') throw late(error)
+    throw error
+  }
 }
 
 /** The refusal of a request that may succeed later. */
