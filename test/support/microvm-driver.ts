@@ -50,6 +50,8 @@ export type MicroVmFixture = {
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   /** Lists the mounts and processes of all runs, including live runs. */
   leftovers(): Promise<readonly string[]>
+  /** The folder of the default volume, once a run has mounted it. */
+  readonly volume: string
   remove(): Promise<void>
 }
 
@@ -70,6 +72,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
     home,
     stateDir,
     installation,
+    volume: join(dir, 'volumes', 'host'),
     open: (overrides = {}) =>
       makeMicrosandboxDriver({
         dir: stateDir,

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test, type TestContext } from 'node:test'
+import type { VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import type { ObservedRun, DesiredRun } from '../../../src/contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
 import { ISOLATION_LEVEL_FACT, isolationOf } from '../../../src/domain/isolation.ts'
@@ -7,7 +8,7 @@ import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { StartError } from '../../../src/worker/start-error.ts'
-import { named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
+import { bind, named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
 import { TIMEOUT_FACTOR } from '../../support/timeout-factor.ts'
 
 /** A driver under test, and what the suite needs to know about it. */
@@ -26,6 +27,8 @@ export type ConformanceSubject = {
   }
   /** Runs a shell script in a sandbox and returns its output; null for a driver that runs nothing. */
   readonly run: ((run: RunId, script: string) => Promise<string>) | null
+  /** Opens the files of the runs' default volume; null for a driver that has no volumes, whatever it offers. */
+  readonly openDefaultVolume: ((driver: Driver) => Promise<Pick<VolumeFiles, 'stat' | 'exists'>>) | null
   /** Lists the driver's mounts, namespaces and cgroups on the machine that belong to no live run. */
   leftovers(): Promise<readonly string[]>
 }
@@ -205,13 +208,58 @@ export function describeConformance(subject: ConformanceSubject): void {
       assert.ok(systemClock.monotonicMs() - fromMs >= 1000 * TIMEOUT_FACTOR)
     })
 
-    const { run } = subject
+    const { run, openDefaultVolume } = subject
+    if (openDefaultVolume !== null) describeBindMounts({ ...subject, openDefaultVolume }, promise)
     if (run !== null) describeMounts({ ...subject, run }, promise)
   })
 }
 
 type Promised = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>) => void
+type SubjectWithVolumes = ConformanceSubject & {
+  readonly openDefaultVolume: NonNullable<ConformanceSubject['openDefaultVolume']>
+}
 type RunningSubject = ConformanceSubject & { readonly run: NonNullable<ConformanceSubject['run']> }
+
+/** Tests the guarantees about bind mounts, for drivers that have them. Those whose sandboxes have files must also show them. */
+function describeBindMounts(subject: SubjectWithVolumes, promise: Promised): void {
+  const { run, openDefaultVolume } = subject
+  const withBind = (host: string): DesiredRun => subject.makeRun({ mounts: [bind(host, '/mnt')] })
+  const ifOffered = (sentence: string, body: (driver: Driver) => Promise<void>): void => {
+    promise(sentence, async (driver, t) => {
+      if ((await driver.probe()).report.abilities.includes('bind_mounts')) await body(driver)
+      else t.skip('the driver does not offer bind_mounts')
+    })
+  }
+
+  ifOffered('makes the folder of a bind mount in the default volume, where its files stay', async (driver) => {
+    const [first, second] = [withBind('/made/below'), withBind('made/./below')]
+    const files = await openDefaultVolume(driver)
+    await driver.start(first, NEVER)
+    if (run !== null) await run(first.run_id, 'echo kept >/mnt/file')
+    await driver.remove(first.run_id)
+    await driver.start(second, NEVER)
+    if (run !== null) assert.equal(await run(second.run_id, 'cat /mnt/file'), 'kept\n')
+    assert.equal((await files.stat('/made/below')).kind, 'directory')
+  })
+
+  ifOffered(
+    'refuses a bind mount that is not of the default volume, and leaves nothing of the start',
+    async (driver) => {
+      const files = await openDefaultVolume(driver)
+      const refused = async (desired: DesiredRun): Promise<void> => {
+        await assert.rejects(
+          driver.start(desired, NEVER),
+          (error) => error instanceof StartError && error.reason === 'mount',
+        )
+      }
+      await refused(withBind('/never/../../out'))
+      await refused({ ...withBind('/never'), volumes: [] })
+      assert.deepEqual(await driver.listStored(), [])
+      assert.equal(await files.exists('/never'), false)
+      assert.equal(await files.exists('/out'), false)
+    },
+  )
+}
 
 /** Tests the guarantees about mounts, for drivers whose sandboxes have files. */
 function describeMounts(subject: RunningSubject, promise: Promised): void {

@@ -1,7 +1,8 @@
+import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
-import { makeDesiredRun } from '../../support/desired-run.ts'
+import { makeDesiredRun, runVolume } from '../../support/desired-run.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../support/spec.ts'
 import { describeConformance } from './conformance.ts'
 
@@ -31,7 +32,7 @@ export const POD_SPEC: Partial<SandboxSpec> = {
 
 /**
  * Tests the guarantees of `Driver` on Pods. The same cases run on the fake of the API and on a real cluster, which shows that the fake is
- * right. Pods have no volumes, so the guarantees about those don't apply.
+ * right. The fake's sandboxes have no files of their own, so the guarantees about those don't apply.
  */
 export function describeKubernetesConformance({ name, whyNot, make }: KubernetesSubject): void {
   let made: Fixture | null = null
@@ -55,6 +56,10 @@ export function describeKubernetesConformance({ name, whyNot, make }: Kubernetes
       endsWith7: { runtime: { ...runtime, entrypoint: [], cmd: ['sh', '-c', 'sleep 0.1; exit 7'] } },
     },
     run: null,
+    async openDefaultVolume({ volumes }) {
+      assert.ok(volumes)
+      return await volumes.openFiles(runVolume(null))
+    },
     leftovers: () => fixture().pods(),
   })
 }

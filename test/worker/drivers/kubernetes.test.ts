@@ -6,6 +6,10 @@ describeKubernetesConformance({
   whyNot: null,
   make: async () => {
     const { cluster, ...fake } = await makeFakeKubernetes()
-    return { ...fake, pods: () => Promise.resolve([...cluster.pods.keys()]) }
+    return {
+      ...fake,
+      open: () => fake.open({ claimSettings: { storageClass: 'folders', mode: 'ReadWriteOnce', sizeGib: 1 } }),
+      pods: () => Promise.resolve([...cluster.pods.keys()]),
+    }
   },
 })

@@ -2,6 +2,8 @@ import { after, before } from 'node:test'
 import type { RunId } from '../../../src/domain/ids.ts'
 import type { CommandResult } from '../../../src/lib/run-command.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { systemRandom } from '../../../src/lib/random.ts'
+import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
 import { describeConformance } from './conformance.ts'
 
@@ -10,6 +12,8 @@ type RealFixture = {
   open(): Promise<Driver>
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   leftovers(): Promise<readonly string[]>
+  /** The folder of the default volume. */
+  readonly volume: string
   remove(): Promise<void>
 }
 
@@ -51,6 +55,8 @@ export function describeRealConformance({ name, whyNot, make }: RealSubject): vo
       endsWith7: { runtime: { ...runtime, cmd, scripts: {}, shell: null, user: null, workdir: null } },
     },
     run: async (run, script) => (await fixture().exec(run, ['sh', '-c', script])).stdout,
+    openDefaultVolume: () =>
+      Promise.resolve(makeVolumeFiles({ root: fixture().volume, uidShift: 0, random: systemRandom })),
     leftovers: () => fixture().leftovers(),
   })
 }

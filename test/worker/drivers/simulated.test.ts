@@ -33,6 +33,7 @@ describeConformance({
   makeRun: makeDesiredRun,
   specs: { failing: { image: 'local/missing' }, slow: { image: 'local/slow' }, endsWith7: { image: 'local/ends' } },
   run: null,
+  openDefaultVolume: null,
   leftovers: () => Promise.resolve([]),
 })
 
