@@ -1,3 +1,4 @@
+import { finished } from 'node:stream/promises'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { awaitUntilAborted } from '../../../../lib/await-answer.ts'
 import { makeSemaphore, type Semaphore } from '../../../../lib/semaphore.ts'
@@ -21,7 +22,7 @@ export function makeOperationPermits(): Semaphore {
 }
 
 type OperationDeps = {
-  readonly links: AgentLinks
+  readonly links: Pick<AgentLinks, 'of'>
   /** The folder of the toolbox in the Pods. */
   readonly tools: string
   /** Ends all waits. */
@@ -35,7 +36,7 @@ type Operation = {
   readonly words: readonly string[]
   /** Kills the operation when it aborts. */
   readonly signal: AbortSignal
-  /** Called once the operation has ended, or could not start. */
+  /** Called once the operation has ended and its output was read, or it could not start. */
   readonly onOver: () => void
 }
 
@@ -63,7 +64,10 @@ export async function startOperation(
   return await awaitUntilAborted(started.promise, signal)
 }
 
-/** Waits until a process has ended. Kills it when the signal aborts, and ends its output, because its Pod may not answer. */
+/**
+ * Waits until a process has ended and its output was read, which may arrive after its end. Kills it when the signal aborts, and ends its
+ * output, because its Pod may not answer.
+ */
 async function endWith(operation: GuestProcess, signal: AbortSignal): Promise<void> {
   const kill = (): void => {
     operation.signal(SIGKILL)
@@ -71,6 +75,6 @@ async function endWith(operation: GuestProcess, signal: AbortSignal): Promise<vo
   }
   signal.addEventListener('abort', kill, { once: true })
   if (signal.aborted) kill()
-  await operation.exited
+  await Promise.all([operation.exited, finished(operation.stdout, { writable: false }).catch(() => undefined)])
   signal.removeEventListener('abort', kill)
 }
