@@ -38,6 +38,6 @@ test('disks are measured again when their number or what is free changes, and af
   assert.equal(isDue({ freeBytes: 99 * GIB - 1 }), true, 'more than a quarter of what a disk may take is gone')
   assert.equal(isDue({ freeBytes: 101 * GIB + 1 }), true)
   assert.equal(isDue({ freeBytes: 100 * GIB - 1 }, 0), true, 'disks that may not grow are measured at each change')
-  assert.equal(isDue({ atMs: 9_999 }), false)
-  assert.equal(isDue({ atMs: 10_000 }), true)
+  assert.equal(isDue({ atMs: 19_999 }), false)
+  assert.equal(isDue({ atMs: 20_000 }), true)
 })

@@ -124,17 +124,22 @@ async function killAll(context: OciContext, listPids: () => Promise<readonly num
     throw new Error(`processes of a sandbox can't be killed: ${left.map(describeProcess).join(', ')}`)
 }
 
-/** Kills processes until none is left or the time is over. Returns those that are left. */
+/**
+ * Kills processes until none is left, or `limitMs` after the first ones were killed. Returns those that are left. On a busy worker, to list
+ * them can take as long as that.
+ */
 async function killWithin(
-  { clock }: OciContext,
+  { clock }: Pick<OciContext, 'clock'>,
   limitMs: number,
   listPids: () => Promise<readonly number[]>,
 ): Promise<readonly number[]> {
-  const deadlineMs = clock.monotonicMs() + limitMs
+  let deadlineMs = Number.POSITIVE_INFINITY
   for (;;) {
     const pids = await listPids()
-    if (pids.length === 0 || clock.monotonicMs() > deadlineMs) return pids
+    const nowMs = clock.monotonicMs()
+    if (pids.length === 0 || nowMs > deadlineMs) return pids
     for (const pid of pids) sendSignal(pid, 'SIGKILL')
+    deadlineMs = Math.min(deadlineMs, nowMs + limitMs)
     await clock.sleep(KILL_POLL_MS)
   }
 }
