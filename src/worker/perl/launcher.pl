@@ -130,8 +130,8 @@ sub is_unknown_child {
 # Kills a fork server that does not answer. Its end is reported when it is reaped.
 sub end_server {
     my ($server) = @_;
-    forget_server($server);
     kill 'KILL', grep { $number_of{$_} == $server && !defined $pid_file_of{$_} } keys %number_of;
+    forget_server($server); # last: at the end of its socket, it could exit as if by itself
 }
 
 sub read_pid {

@@ -81,7 +81,8 @@ async function perform(deps: ControlDeps, caller: Caller, act: Act, made: Sandbo
   if (act.kind === 'add up') return void (await makeAddUpCountsLoop(deps).run(never))
   const id = made[act.which % Math.max(1, made.length)]
   if (id === undefined) return
-  const query = (text: string) => deps.db.asSystem((q) => q.query({ text, values: [id] }))
+  // a transaction, which is tried again after a deadlock with another act
+  const query = (text: string) => deps.db.transaction('system', (tx) => tx.query({ text, values: [id] }))
   switch (act.kind) {
     case 'start':
       return void (await refusalOf(startSandbox(deps, caller, { id }, { waitMs: null, signal: never })))
