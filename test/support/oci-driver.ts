@@ -236,21 +236,24 @@ export async function makeOciFixture(
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
         : []
-      const warm = warmIds()
+      // Warm sandboxes are made meanwhile, so they are read after what they could have.
+      const withoutWarm = (lines: readonly string[]): readonly string[] => {
+        const warm = warmIds()
+        return lines.filter((line) => !warm.some((id) => line.includes(id)))
+      }
       const loopsNow = async () =>
-        (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
-          .split('\n')
-          .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX))
-          .filter((line) => !warm.some((id) => line.includes(id)))
+        withoutWarm(
+          (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
+            .split('\n')
+            .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX)),
+        )
       let loops = await loopsNow()
       // A container that another test starts has copies of all mounts for a moment, and they keep a disk's loop device.
       for (let looks = 0; loops.length > 0 && looks < FREED_LOOKS; looks++) {
         await systemClock.sleep(100)
         loops = await loopsNow()
       }
-      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))].filter(
-        (left) => !warm.some((id) => left.includes(id)),
-      )
+      return withoutWarm([...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))])
     },
     async remove() {
       for (const name of existsSync('/run/netns') ? await readdir('/run/netns') : []) {
