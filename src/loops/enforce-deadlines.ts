@@ -1,6 +1,6 @@
 import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
-import type { Loop } from './loop.ts'
+import { untilDueMs, type Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 /**
@@ -13,8 +13,8 @@ export function makeEnforceDeadlinesLoop(deps: MoveAllDeps): Loop {
 
 async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   const now = deps.clock.now()
-  const next = await deps.db.asSystem((q) => runsToStop.nextDeadline(q))
-  if (next === null || next > now) return next === null ? null : next.getTime() - now.getTime()
+  const restMs = untilDueMs(await deps.db.asSystem((q) => runsToStop.nextDeadline(q)), now)
+  if (restMs !== 0) return restMs
   const overdue: RunsToStop<runsToStop.RunPastDeadline> = {
     read: (q, page) => runsToStop.pastDeadline(q, now, page),
     causeOf: ({ is_by_org }) => ({ code: is_by_org ? 'max_uptime' : 'max_duration' }),

@@ -16,6 +16,11 @@ export type Loop = {
   readonly run: (signal: AbortSignal) => Promise<number | null>
 }
 
+/** The time until `due` in milliseconds: 0 if it has come, null if there is none. */
+export function untilDueMs(due: Date | null, now: Date): number | null {
+  return due === null ? null : Math.max(0, due.getTime() - now.getTime())
+}
+
 /** Learns about the passes of the loops, for metrics. */
 export type LoopObserver = {
   /** This process begins to lead these loops. */

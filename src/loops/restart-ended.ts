@@ -4,7 +4,7 @@ import { quotaProblem } from '../domain/orgs/quota-problem.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { RESTARTS_MAX } from '../domain/sandboxes/restart.ts'
 import * as restarts from '../store/sandboxes/restarts.ts'
-import type { Loop } from './loop.ts'
+import { untilDueMs, type Loop } from './loop.ts'
 
 /** The longest time between two passes, in milliseconds: the shortest back-off. */
 const PERIOD_MS = 1_000
@@ -24,8 +24,8 @@ export function makeRestartEndedLoop(deps: MoveAllDeps): Loop {
 async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   signal.throwIfAborted()
   const now = deps.clock.now()
-  const next = await deps.db.asSystem((q) => restarts.nextDue(q))
-  if (next === null || next > now) return next === null ? null : next.getTime() - now.getTime()
+  const restMs = untilDueMs(await deps.db.asSystem((q) => restarts.nextDue(q)), now)
+  if (restMs !== 0) return restMs
   const due = await deps.db.asSystem((q) => restarts.listDue(q, now, BATCH))
   const requests = due.map(({ sandbox_id, restart_count }) => {
     const message = `restart ${String(restart_count)} of at most ${String(RESTARTS_MAX)} in a row`

@@ -105,6 +105,11 @@ export function isOver({ status }: Pod): boolean {
   return status?.phase === 'Succeeded' || status?.phase === 'Failed'
 }
 
+/** Whether a Pod that was used once still can be, as far as the cluster says: it is not over, and nobody deletes it. */
+export function isUsable(pod: Pod | undefined): boolean {
+  return pod !== undefined && pod.metadata.deletionTimestamp === undefined && !isOver(pod)
+}
+
 /** Whether the scheduler said that no node has enough for a Pod. */
 export function isUnschedulable({ status }: Pod): boolean {
   return (

@@ -103,14 +103,24 @@ test('of two starts at once, one gets a claim of one Pod, and the other is refus
   failed('mount', /allows one (Pod |sandbox )?at a time/)(reasons[0])
 })
 
-test('a start that is cancelled while it looks at a path makes no folder, and leaves no Pod', LIMIT, async () => {
-  const subject = await open({ helperImage: NEVER_PULLED })
+/** Starts a sandbox that waits for a Pod for files, which is never ready. `cancel` cancels it, and resolves once it was refused. */
+async function startThatWaits(subject: TestDriver): Promise<{ readonly cancel: () => Promise<void> }> {
   const abort = new AbortController()
   const started = subject.start(runWith([bind('/never', '/mnt')]), abort.signal)
   const refused = assert.rejects(started, failed('cancelled', /cancelled/))
   await waitUntil(() => filesPods().length === 1)
-  abort.abort(new Error('test'))
-  await refused
+  return {
+    cancel() {
+      abort.abort(new Error('test'))
+      return refused
+    },
+  }
+}
+
+test('a start that is cancelled while it looks at a path makes no folder, and leaves no Pod', LIMIT, async () => {
+  const subject = await open({ helperImage: NEVER_PULLED })
+  const start = await startThatWaits(subject)
+  await start.cancel()
   await waitUntil(() => filesPods().length === 0)
   assert.equal(existsSync(inVolume('never')), false)
 })
@@ -124,13 +134,9 @@ function letRun({ metadata: { name }, spec }: FakePod): void {
 
 test('a start that is cancelled leaves the Pod for files to a client that waits for it, too', LIMIT, async () => {
   const subject = await open({ helperImage: NEVER_PULLED })
-  const abort = new AbortController()
-  const started = subject.start(runWith([bind('/never', '/mnt')]), abort.signal)
-  const refused = assert.rejects(started, failed('cancelled', /cancelled/))
-  await waitUntil(() => filesPods().length === 1)
+  const start = await startThatWaits(subject)
   const found = (await filesOf(subject)).exists('/never')
-  abort.abort(new Error('test'))
-  await refused
+  await start.cancel()
   filesPods().forEach(letRun)
   assert.equal(await found, false)
 })

@@ -11,22 +11,14 @@ import type { VolumeKey } from '../../../volumes/volume-storage.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
 import { reachPod } from '../link/reach-pod.ts'
 import type { StartPace } from '../link/start-pace.ts'
-import type { PodName } from '../pod.ts'
+import { isUsable, type PodName } from '../pod.ts'
 import type { Pods } from '../pods.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
 import type { Asking, MountClaim, Wait } from './asking.ts'
 import { FILES_CONTAINER, makeFilesPod } from './files-pod.ts'
 import { nextToEnd, podsInTheWay, type FilesPod } from './held-pods.ts'
 import { makeOperationPermits, PodLost, startOperation } from './operations.ts'
-import {
-  awaitInTime,
-  describeFailure,
-  describeUnready,
-  isServing,
-  judgeOf,
-  notStarted,
-  unavailable,
-} from './start-failures.ts'
+import { awaitInTime, describeFailure, describeUnready, judgeOf, notStarted, unavailable } from './start-failures.ts'
 
 export type FilesPods = {
   /**
@@ -192,7 +184,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
         if (one.running === 0) endSoon(one)
         throw error
       })
-      if (known === undefined || isServing(pods.get(target.name))) return one
+      if (known === undefined || isUsable(pods.get(target.name))) return one
       finish(one)
       lose(one)
     }

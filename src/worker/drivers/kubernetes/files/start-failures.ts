@@ -14,11 +14,6 @@ export function judgeOf(uid: string): (pod: Pod | undefined) => boolean {
   }
 }
 
-/** Whether a Pod that was reached once still accepts operations, as far as the cluster says. */
-export function isServing(pod: Pod | undefined): boolean {
-  return pod !== undefined && pod.metadata.deletionTimestamp === undefined && !isOver(pod)
-}
-
 /** Says why a Pod could not be made. */
 export function describeFailure(error: unknown): string {
   if (isApiError(error, 404)) return 'the namespace of the organization is gone'

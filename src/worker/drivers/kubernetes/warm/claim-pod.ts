@@ -5,7 +5,7 @@ import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { isApiError } from '../../../kubernetes/api-error.ts'
 import { persistRequest } from '../../../kubernetes/persist-request.ts'
 import { StartError } from '../../../start-error.ts'
-import { isOver, LABELS, type Pod, type PodName } from '../pod.ts'
+import { isUsable, LABELS, type Pod, type PodName } from '../pod.ts'
 
 type ClaimDeps = {
   readonly client: Pick<ApiClient, 'request'>
@@ -32,8 +32,8 @@ export async function claimPod(
   for (;;) {
     try {
       const pod = await persist(() => deps.client.request<Pod>('GET', path, undefined, { signal }))
-      const { labels = {}, deletionTimestamp } = pod.metadata
-      if (pod.metadata.uid !== uid || deletionTimestamp !== undefined || isOver(pod)) return 'gone'
+      const { labels = {} } = pod.metadata
+      if (pod.metadata.uid !== uid || !isUsable(pod)) return 'gone'
       if (labels[LABELS.run] === run.run_id) return 'claimed'
       if (labels[LABELS.run] !== undefined) return 'gone'
       const claimed = { ...labels, [LABELS.run]: run.run_id, [LABELS.sandbox]: run.sandbox_id }

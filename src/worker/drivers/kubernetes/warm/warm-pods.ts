@@ -7,7 +7,7 @@ import type { WarmStarts } from '../../driver.ts'
 import { makeShapeDemand } from '../../shared/shape-demand.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
 import type { Policies } from '../network/policies.ts'
-import { isOver, isUnschedulable, type Pod, type PodName } from '../pod.ts'
+import { isOver, isUnschedulable, isUsable, type Pod, type PodName } from '../pod.ts'
 import { parseQuantity } from '../../../kubernetes/quantity.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
 import type { Pods } from '../pods.ts'
@@ -78,9 +78,9 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
   let ready: readonly WarmPod[] = []
   let most = input.most
 
-  const isUsable = ({ name, uid }: WarmPod): boolean => {
+  const isThere = ({ name, uid }: WarmPod): boolean => {
     const pod = pods.get(name)
-    return pod?.metadata.uid === uid && pod.metadata.deletionTimestamp === undefined && !isOver(pod)
+    return pod?.metadata.uid === uid && isUsable(pod)
   }
   const remove = async (removed: readonly WarmPod[]): Promise<void> => {
     ready = ready.filter((one) => !removed.includes(one))
@@ -145,7 +145,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
         return null
       }
       demand.note(shape)
-      const warm = ready.find((one) => one.shape.key === shape.key && isUsable(one)) ?? null
+      const warm = ready.find((one) => one.shape.key === shape.key && isThere(one)) ?? null
       starts[warm === null ? 'miss' : 'hit'] += 1
       if (warm === null) return null
       ready = ready.filter((one) => one !== warm)
@@ -162,7 +162,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     async fillPool() {
       const wanted = demand.wanted(most)
       const kept = wanted.flatMap(({ shape, count }) =>
-        ready.filter((one) => one.shape.key === shape.key && isUsable(one)).slice(0, count),
+        ready.filter((one) => one.shape.key === shape.key && isThere(one)).slice(0, count),
       )
       removeSoon(ready.filter((one) => !kept.includes(one)))
       for (const { shape, count } of wanted)

@@ -1,11 +1,11 @@
 import type { ObservedPhase } from '../../shared/run-supervisor.ts'
-import { describeProcess, sendSignal } from '../../../processes/process-identity.ts'
+import { describeProcess } from '../../../processes/process-identity.ts'
 import type { OciContext } from '../context.ts'
+import { killWithin } from './release.ts'
 import { containerIdOf, type OciRunRecord } from './run-records.ts'
 
 /** How long an observation of a run waits for the end of processes that it killed. */
 const KILL_TIMEOUT_MS = 500
-const KILL_POLL_MS = 5
 
 /**
  * Confirms that a run has ended: it counts as ended only once its cgroup has no process. Kills those that are left. While one
@@ -17,18 +17,11 @@ export async function confirmEnd(
   phase: ObservedPhase,
 ): Promise<ObservedPhase> {
   if (phase.phase !== 'ended' || record.outcome !== null) return phase
-  const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
-  for (;;) {
-    const pids = await cgroups.pids(containerIdOf(record))
-    if (pids.length === 0) return phase
-    for (const pid of pids) sendSignal(pid, 'SIGKILL')
-    if (clock.monotonicMs() >= deadlineMs) {
-      log.error(
-        { run_id: record.run_id, processes: pids.map(describeProcess) },
-        "processes of a sandbox can't be killed, so it counts as running",
-      )
-      return { phase: record.started === null || record.is_stop_requested ? 'stopping' : 'running' }
-    }
-    await clock.sleep(KILL_POLL_MS)
-  }
+  const left = await killWithin({ clock }, KILL_TIMEOUT_MS, () => cgroups.pids(containerIdOf(record)))
+  if (left.length === 0) return phase
+  log.error(
+    { run_id: record.run_id, processes: left.map(describeProcess) },
+    "processes of a sandbox can't be killed, so it counts as running",
+  )
+  return { phase: record.started === null || record.is_stop_requested ? 'stopping' : 'running' }
 }

@@ -128,7 +128,7 @@ async function killAll(context: OciContext, listPids: () => Promise<readonly num
  * Kills processes until none is left, or `limitMs` after the first ones were killed. Returns those that are left. On a busy worker, to list
  * them can take as long as that.
  */
-async function killWithin(
+export async function killWithin(
   { clock }: Pick<OciContext, 'clock'>,
   limitMs: number,
   listPids: () => Promise<readonly number[]>,
