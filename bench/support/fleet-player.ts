@@ -9,6 +9,7 @@ import { connect, type Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 import { WORKER_PROTOCOL_VERSION, type SyncAnswer } from '../../src/contract/workers/worker-protocol.ts'
 import { ABILITIES } from '../../src/domain/abilities.ts'
+import { runsAfter } from '../../src/worker/agent/answered-runs.ts'
 import type { PlayedWorker } from './fleet-tables.ts'
 import { pause } from './pause.ts'
 
@@ -24,6 +25,8 @@ const DRIVER = {
 const CAPACITY = { vcpus: 32, memory_mib: 65_536, disk_mib: 1_000_000 }
 const STORAGE = { is_shared: false, enforces_caps: false, how: 'a benchmark' }
 
+type PlayedRun = PlayedWorker['runs'][number] & { readonly phase: 'running' }
+
 const done = { syncs: 0, wanted: 0, failed: 0, connected: 0, slowestHeadMs: 0 }
 
 async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<void> {
@@ -32,7 +35,7 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
   let known_desired_version: string | null = null
   let known_volumes_version: string | null = null
   let known_generation: number | null = null
-  let observed_runs = runs.map((run) => ({ ...run, phase: 'running' }))
+  let observed_runs: readonly PlayedRun[] = runs.map((run) => ({ ...run, phase: 'running' }))
   for (;;) {
     const socket = connect(Number(port), host)
     socket.setNoDelay(true)
@@ -65,7 +68,8 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
         if (answer.desired_runs === null) continue
         done.wanted += 1
         known_desired_version = answer.desired_version
-        observed_runs = answer.desired_runs.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' }))
+        const desired = answer.desired_runs.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' as const }))
+        observed_runs = runsAfter(observed_runs, { ...answer, desired_runs: desired })
       }
     } catch {
       done.failed += 1

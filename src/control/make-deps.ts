@@ -22,6 +22,7 @@ import type { StreamTarget, WorkerStreams } from './streams/open-worker-stream.t
 import { makeNearWorkers } from './streams/near-workers.ts'
 import { makeCallerWatcher } from './streams/watch-caller.ts'
 import { makeReportBatches } from './workers/report-batches.ts'
+import { makeSentRuns } from './workers/sent-runs.ts'
 import type { WebhookSender } from './webhooks/send-message.ts'
 import { makeFindWorker } from './workers/worker-join.ts'
 
@@ -58,6 +59,7 @@ export function makeControlDeps(options: ControlOptions) {
     workerAbilities: makeWorkerAbilities(options),
     readFleet: makeReadFleet(options),
     reportBatches: makeReportBatches(options),
+    sentRuns: makeSentRuns(),
     findWorker: makeFindWorker(options),
     keyCache: makeKeyCache(),
     knownSessions: makeKeyCache<SignedIn>(0),

@@ -16,10 +16,10 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
 
 /**
  * The version of the protocol between workers and the control plane. A worker sends `POST /worker/v1/sync`, a long
- * poll, with its whole observed state. The answer contains the whole desired state of the worker, so either side may
- * repeat a message. The id of a run is its fencing token.
+ * poll, with its whole observed state. The answer contains the whole desired state of the worker, or what changed since an
+ * answer that the worker names, so either side may repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 8
+export const WORKER_PROTOCOL_VERSION = 9
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
@@ -105,6 +105,11 @@ export type SyncAnswer = {
   readonly desired_version: string
   /** The runs that this worker must run. Null: unchanged since `known_desired_version`. */
   readonly desired_runs: readonly DesiredRun[] | null
+  /**
+   * Present if `desired_runs` has only the runs that are new or changed since `known_desired_version`. `gone_runs` are those
+   * that the worker must no longer run, and the others stay as they are.
+   */
+  readonly changes_only?: { readonly gone_runs: readonly RunId[] }
   /** Those of `stored_sandboxes` that were deleted. The worker deletes their writable layers. */
   readonly discard_sandboxes: readonly SandboxId[]
   /** Streams that the worker must dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */

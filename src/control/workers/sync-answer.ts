@@ -8,7 +8,7 @@ import type {
   SyncAnswer,
   SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
-import type { WorkerId } from '../../domain/ids.ts'
+import { asId, type RunId, type WorkerId } from '../../domain/ids.ts'
 import { resolveSecrets } from '../../domain/spec/secrets.ts'
 import { isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
@@ -19,6 +19,7 @@ import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.
 import { interceptionOfRun } from './sync-interception.ts'
 import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import type { RecordedReport } from './record-report.ts'
+import type { SentRuns } from './sent-runs.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
 
 /** The tickets of streams that wait for a worker to dial in. */
@@ -35,6 +36,7 @@ export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_v
 export type AnswerDeps = AuthorityDeps & {
   readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs' | 'networkDeny'>
   readonly tickets: Tickets
+  readonly sentRuns: SentRuns
 }
 
 /** An answer without news, except open tickets. */
@@ -64,8 +66,8 @@ export function answerFromReport(tickets: Tickets, report: SyncRequest, recorded
 }
 
 /**
- * The answer from the current state of the database. It leaves out the parts whose version the worker knows. With
- * `expectsRuns`, it reads the runs in full at once, which saves a round trip if they have changed.
+ * The answer from the current state of the database. It leaves out the parts whose version the worker knows, and the runs
+ * that didn't change since. With `expectsRuns`, it reads what changed at once, which saves a round trip if anything did.
  */
 export async function makeAnswer(
   deps: AnswerDeps,
@@ -73,28 +75,43 @@ export async function makeAnswer(
   { expectsRuns = false }: { readonly expectsRuns?: boolean } = {},
 ): Promise<AnswerBody> {
   const { worker_id, stored_sandboxes, known_desired_version } = report
+  const known = deps.sentRuns.of(worker_id, known_desired_version)
   const [discard_sandboxes, volumes, read] = await deps.db.asSystem((q) =>
     Promise.all([
       stored_sandboxes.length === 0 ? [] : sandboxes.findDeleted(q, stored_sandboxes),
       answerVolumes(q, worker_id, report),
-      expectsRuns ? readAssignments(q, worker_id) : runs.ofWorker(q, worker_id),
+      expectsRuns ? readAssignments(q, worker_id, known) : runs.ofWorker(q, worker_id),
     ]),
   )
   const rest = { discard_sandboxes, streams: deps.tickets.openTickets(worker_id), ...volumes }
   const desired_version = desiredVersionOf('mounted' in read ? read.assignments : read)
   if (desired_version === known_desired_version) return { desired_version, desired_runs: null, ...rest }
   const { assignments, mounted } =
-    'mounted' in read ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id))
+    'mounted' in read ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id, known))
   const lookups: CredentialLookups = new Map()
   const desired_runs = await Promise.all(
-    assignments.map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
+    assignments
+      .filter(isChanged)
+      .map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
   )
-  return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of the sent runs
+  const sent: runs.KnownRuns = Object.fromEntries(assignments.map(({ run_id, version }) => [run_id, version]))
+  const version = desiredVersionOf(assignments) // the version of the sent runs
+  deps.sentRuns.note(worker_id, { desired_version: version, runs: sent })
+  const since = known === null ? {} : { changes_only: { gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
+  return { desired_version: version, desired_runs, ...since, ...rest }
 }
 
-async function readAssignments(q: Queryable, worker: WorkerId) {
-  const assignments = await runs.assignmentsOf(q, worker)
-  return { assignments, mounted: await volumesOfRuns(q, worker, assignments) }
+async function readAssignments(q: Queryable, worker: WorkerId, known: runs.KnownRuns | null) {
+  const assignments = await runs.assignmentsOf(q, worker, known ?? {})
+  return { assignments, mounted: await volumesOfRuns(q, worker, assignments.filter(isChanged)) }
+}
+
+function isChanged(run: runs.RunAssignment | runs.KnownAssignment): run is runs.RunAssignment {
+  return run.spec !== null
+}
+
+function keysOf(known: runs.KnownRuns): readonly RunId[] {
+  return Object.keys(known).map((run) => asId<RunId>(run))
 }
 
 /** Whether an answer contains anything that is new to the worker: runs, volumes, sandboxes to discard, or tickets. */

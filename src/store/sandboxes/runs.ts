@@ -60,6 +60,8 @@ export type RunAssignment = {
   /** The organization's slug. */
   readonly org: string
   readonly status: SandboxStatus
+  /** Differs after each change of what is below, except for limits and names. */
+  readonly version: string
   readonly spec: SandboxSpec
   readonly registry:
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
@@ -83,20 +85,40 @@ export type RunAssignment = {
   readonly network_allow: readonly string[]
 }
 
-/** The assignments of a worker's open runs. */
-export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<readonly RunAssignment[]> {
-  const { rows } = await q.query<RunAssignment>({
+/** Versions of runs as a worker knows them: `RunAssignment.version` by the run's id. */
+export type KnownRuns = Readonly<Record<RunId, string>>
+
+/** An open run of a worker that has the version that the worker knows. */
+export type KnownAssignment = Pick<
+  RunAssignment,
+  'run_id' | 'sandbox_id' | 'org_id' | 'status' | 'secrets_version' | 'version'
+> & { readonly spec: null }
+
+/**
+ * The assignments of a worker's open runs, in the order of their ids. Those with a version in `known` come without the rest:
+ * with a hundred runs on the worker, all specifications took 0.5 ms of each start and each stop (2026-11). The versions are
+ * an object of `jsonb`, because the planner may compare each run with each element of an array.
+ */
+export async function assignmentsOf(
+  q: Queryable,
+  worker: WorkerId,
+  known: KnownRuns,
+): Promise<readonly (RunAssignment | KnownAssignment)[]> {
+  const { rows } = await q.query<RunAssignment | KnownAssignment>({
     name: 'runs.assignmentsOf',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.name, s.slug, o.slug AS org, s.status, s.spec, s.registry, s.registry_sealed, s.secrets_sealed,
-             s.tls_key_sealed, r.opened_at, s.secrets_version, r.secrets_sealed AS run_secrets_sealed,
-             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
-             l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
-             l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
-             EXISTS (SELECT FROM registry_credentials c WHERE c.org_id = r.org_id) AS has_credentials
-           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
-             JOIN orgs o ON o.id = r.org_id
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.status, s.secrets_version, v.version, rest.*
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id, LATERAL (SELECT s.status || ' ' || s.secrets_version AS version) v
+             LEFT JOIN LATERAL
+               (SELECT s.name, s.slug, o.slug AS org, s.spec, s.registry, s.registry_sealed, s.secrets_sealed, s.tls_key_sealed,
+                  r.opened_at, r.secrets_sealed AS run_secrets_sealed,
+                  l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
+                  l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
+                  l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
+                  EXISTS (SELECT FROM registry_credentials c WHERE c.org_id = r.org_id) AS has_credentials
+                FROM org_limits l JOIN orgs o ON o.id = l.org_id
+                WHERE l.org_id = r.org_id AND $2::jsonb ->> r.id::text IS DISTINCT FROM v.version) rest ON true
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
-    values: [worker],
+    values: [worker, JSON.stringify(known)],
   })
   return rows
 }

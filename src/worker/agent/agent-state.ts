@@ -68,6 +68,8 @@ export type AgentState = {
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
   desiredVersion: string | null
+  /** The runs of `desiredVersion`, as the control plane desired them. `desiredRuns` keeps some of them stopped. */
+  answeredRuns: readonly DesiredRun[]
   readonly stoppedRuns: StoppedRuns
   /** Started runs that the fence destroyed, as they are reported while the control plane still desires them. */
   readonly destroyedRuns: Map<RunId, ObservedRun>

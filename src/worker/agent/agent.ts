@@ -69,6 +69,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     startReports: makeStartReports(),
     desiredRuns: null,
     desiredVersion: null,
+    answeredRuns: [],
     stoppedRuns: makeStoppedRuns(),
     destroyedRuns: new Map(),
     isReconciling: false,

@@ -13,7 +13,8 @@ import {
 import { isPressureAtLeast, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
-import type { Agent, ReportMemory } from './agent-state.ts'
+import type { Agent, AgentState, ReportMemory } from './agent-state.ts'
+import { runsAfter } from './answered-runs.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
 import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
@@ -158,13 +159,7 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   state.appliedSeq = request.seq
   for (const [seq, overtaken] of state.inFlight)
     if (seq < request.seq) overtaken.abort(new Error('a later sync was answered'))
-  if (answer.desired_runs !== null) {
-    const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
-    state.desiredRuns = state.stoppedRuns.keepStopped(answer.desired_runs, at)
-    state.desiredVersion = answer.desired_version
-    const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
-    for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
-  }
+  applyRuns(state, request, answer)
   noteGeneration(state.reportMemory, request.seq, answer.generation)
   const open = new Set(answer.streams.map(({ ticket }) => ticket))
   for (const ticket of request.dialled_tickets) if (!open.has(ticket)) state.dialledTickets.delete(ticket)
@@ -178,6 +173,22 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
     waitForDiscards(agent, RETRY_MS),
     giveSecrets(agent, answer.desired_runs ?? []),
   ])
+}
+
+/** Applies the desired runs of an answer. The next report asks for all runs if these are changes of others than the worker has. */
+function applyRuns(state: AgentState, request: SyncRequest, answer: SyncAnswer): void {
+  if (answer.desired_runs === null) return
+  if (answer.changes_only !== undefined && request.known_desired_version !== state.desiredVersion) {
+    state.desiredVersion = null
+    return
+  }
+  const answered = runsAfter(state.answeredRuns, answer)
+  const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
+  state.desiredRuns = state.stoppedRuns.keepStopped(answered, at)
+  state.answeredRuns = answered
+  state.desiredVersion = answer.desired_version
+  const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
+  for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
 }
 
 function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: StreamTicket, serve: Serve): void {

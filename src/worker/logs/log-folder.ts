@@ -1,5 +1,5 @@
 import { constants } from 'node:fs'
-import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
+import { mkdir, open, readdir, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Clock } from '../../lib/clock.ts'
@@ -19,7 +19,6 @@ export type LogFolder = {
   append(records: readonly string[]): Promise<void>
   /** Closes the current file. The next record reopens it. */
   closeFile(): Promise<void>
-  delete(): Promise<void>
 }
 
 export type Segment = { readonly generation: number; readonly sizeBytes: number }
@@ -114,12 +113,6 @@ export async function openLogFolder(
       for (const data of batchRecords(records, Math.min(segmentBytes, MAX_WRITE_BYTES))) await write(data)
     },
     closeFile,
-    async delete() {
-      await closeFile()
-      current = null
-      segments = []
-      await rm(path, { recursive: true, force: true })
-    },
   }
 }
 

@@ -7,7 +7,8 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { repeat } from '../../lib/repeat.ts'
 import type { Meter } from './meter.ts'
-import { openUseHistory, readUsePoints } from './use-history.ts'
+import { makeEndedHistories } from './ended-histories.ts'
+import { makeUseHistory, readUsePoints, type UseHistory } from './use-history.ts'
 import { makeUseSampler, type SampledRun, type TotalUse } from './use-sampler.ts'
 
 /**
@@ -52,7 +53,13 @@ export async function openSandboxMetrics({
     return join(dir, sandbox)
   }
   const nowMs = (): number => clock.now().getTime()
-  const sampler = makeUseSampler({ openHistory: (sandbox) => openUseHistory(pathOf(sandbox), nowMs()), clock, log })
+  const ended = makeEndedHistories({ clock, log })
+  const makeHistory = (sandbox: SandboxId): UseHistory => {
+    ended.closeNow(sandbox)
+    const history = makeUseHistory(pathOf(sandbox))
+    return { ...history, close: () => ended.add(sandbox, history) }
+  }
+  const sampler = makeUseSampler({ openHistory: makeHistory, clock, log })
   /** Deletes what was kept long enough. The file of a running sandbox is written to, so it is never old. */
   const sweep = async (): Promise<void> => {
     for (const name of await readdir(dir)) {
@@ -76,6 +83,7 @@ export async function openSandboxMetrics({
     },
     async read(sandbox, range, askedMs) {
       sampler.flush(sandbox)
+      ended.closeNow(sandbox)
       const level = levelFor(range.sinceMs, nowMs())
       const stepMs = Math.max(askedMs, level.stepMs)
       const points = await readUsePoints(pathOf(sandbox), level, range)
@@ -84,10 +92,14 @@ export async function openSandboxMetrics({
     subscribe: (sandbox, listener) => sampler.subscribe(sandbox, listener),
     latest: (org) => sampler.latest().filter(({ org_id }) => org === null || org_id === org),
     totals: () => sampler.totals(),
-    discard: (sandbox) => rm(pathOf(sandbox), { force: true }),
+    discard(sandbox) {
+      ended.drop(sandbox)
+      return rm(pathOf(sandbox), { force: true })
+    },
     async close() {
       await sweeping.close()
       await sampler.close()
+      ended.close()
     },
   }
 }

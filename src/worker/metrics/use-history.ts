@@ -1,4 +1,4 @@
-import { closeSync, openSync, readSync, writeSync } from 'node:fs'
+import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { mergeUse, startOfStep, USE_LEVELS, type UseLevel, type UsePoint } from '../../domain/sandboxes/use-points.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -33,7 +33,10 @@ export type UseHistory = {
   add(point: UsePoint): void
   /** Writes what was added so far, so that `readUsePoints` has all of it. */
   flush(): void
+  /** Writes what was added, and closes the file. */
   close(): void
+  /** Closes the file without writing what is not written yet. */
+  drop(): void
 }
 
 /**
@@ -42,31 +45,35 @@ export type UseHistory = {
  */
 const POINTS_AT_ONCE = 10
 
-/** Opens the file of a sandbox's use, and continues where an earlier process ended. Throws if the file can't be opened. */
-export function openUseHistory(path: string, nowMs: number): UseHistory {
-  const file = openOrCreate(path)
-  const row = new Float64Array(ROW_VALUES)
-  const read = (ring: Ring, atMs: number): UsePoint | null => {
-    const bytes = new Uint8Array(row.buffer)
-    if (readSync(file, bytes, 0, ROW_BYTES, placeOf(ring, atMs)) < ROW_BYTES) return null
-    return row[0] === atMs ? toPoint(row) : null
-  }
-  const levels = RINGS.map((ring) => {
-    const current = read(ring, startOfStep(nowMs, ring.stepMs))
-    return makeLevelWriter(file, ring, current)
-  })
+/**
+ * Makes the history of a sandbox's use, which continues where an earlier process ended. Its file is opened when points are
+ * written for the first time, so a run that ends before and is deleted makes none. A failure to open it is thrown then, and
+ * loses these points.
+ */
+export function makeUseHistory(path: string): UseHistory {
+  let opened: OpenedHistory | null = null
   let waiting: UsePoint[] = []
   const drain = (): void => {
+    const [first] = waiting
+    if (first === undefined) return
+    const points = waiting
+    waiting = []
+    opened ??= openHistory(path, first.atMs)
+    const { levels } = opened
     let hasNewMinute = false
     for (const [index, level] of levels.entries())
-      for (const point of waiting) if (level.add(point) && index > 0) hasNewMinute = true
-    waiting = []
+      for (const point of points) if (level.add(point) && index > 0) hasNewMinute = true
     levels[0]?.flush()
     if (hasNewMinute) for (const level of levels) level.flush() // a killed worker loses at most a minute of these
   }
   const flush = (): void => {
     drain()
-    for (const level of levels) level.flush()
+    for (const level of opened?.levels ?? []) level.flush()
+  }
+  const drop = (): void => {
+    if (opened !== null) closeSync(opened.file)
+    opened = null
+    waiting = []
   }
   return {
     add(point) {
@@ -74,9 +81,33 @@ export function openUseHistory(path: string, nowMs: number): UseHistory {
     },
     flush,
     close() {
-      flush()
-      closeSync(file)
+      try {
+        flush()
+      } finally {
+        drop()
+      }
     },
+    drop,
+  }
+}
+
+type OpenedHistory = { readonly file: number; readonly levels: readonly LevelWriter[] }
+
+/** Opens the file, and reads the rows of each level that the point at `atMs` may continue. */
+function openHistory(path: string, atMs: number): OpenedHistory {
+  const file = openSync(path, constants.O_RDWR | constants.O_CREAT, 0o600)
+  const row = new Float64Array(ROW_VALUES)
+  const bytes = new Uint8Array(row.buffer)
+  const read = (ring: Ring, rowMs: number): UsePoint | null => {
+    if (readSync(file, bytes, 0, ROW_BYTES, placeOf(ring, rowMs)) < ROW_BYTES) return null
+    return row[0] === rowMs ? toPoint(row) : null
+  }
+  try {
+    const levels = RINGS.map((ring) => makeLevelWriter(file, ring, read(ring, startOfStep(atMs, ring.stepMs))))
+    return { file, levels }
+  } catch (error) {
+    closeSync(file)
+    throw error
   }
 }
 
@@ -120,15 +151,6 @@ function makeLevelWriter(file: number, ring: Ring, current: UsePoint | null): Le
       return !continues
     },
     flush,
-  }
-}
-
-function openOrCreate(path: string): number {
-  try {
-    return openSync(path, 'r+')
-  } catch (error) {
-    if (!hasErrorCode(error, 'ENOENT')) throw error
-    return openSync(path, 'wx+', 0o600)
   }
 }
 

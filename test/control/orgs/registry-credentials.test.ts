@@ -82,6 +82,7 @@ test("a worker gets its organization's credential and no other, even while the o
     sandbox_id: asId<SandboxId>(deps.uuids.next()),
     slug: 'pulls',
     status: 'starting',
+    version: 'starting 0',
     spec: { ...PLAIN_SPEC, image: 'busy.example/box:1' },
     registry: { mode: 'auto' },
     registry_sealed: null,

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import type { SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun, ObservedRun, SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
+import { runsAfter } from '../../../src/worker/agent/answered-runs.ts'
 import { setLimits } from '../../support/quota-world.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
@@ -17,6 +17,7 @@ after(() => world.close())
 
 const INCARNATION = '00000000-0000-7000-8000-00000000000a'
 let seq = 0
+let desired_runs: readonly DesiredRun[] = []
 let observed_runs: readonly ObservedRun[] = []
 let known: Pick<SyncRequest, 'known_generation' | 'known_desired_version' | 'known_volumes_version'> = {
   known_generation: null,
@@ -55,14 +56,15 @@ function send(credential = world.credential): Exchange {
 /**
  * Applies an answer as a worker does: the runs become as desired. Returns false if the answer contains something new.
  */
-function learn({ generation, desired_runs, desired_version, volumes_version }: SyncAnswer): boolean {
+function learn(answer: SyncAnswer): boolean {
+  const { generation, desired_version, volumes_version } = answer
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
-  if (desired_runs !== null)
-    observed_runs = desired_runs.map(({ run_id, sandbox_id, desired_status }) =>
-      desired_status === 'running'
-        ? { run_id, sandbox_id, phase: 'running' }
-        : { run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } },
-    )
+  if (answer.desired_runs !== null) desired_runs = runsAfter(desired_runs, answer)
+  observed_runs = desired_runs.map(({ run_id, sandbox_id, desired_status }) =>
+    desired_status === 'running'
+      ? { run_id, sandbox_id, phase: 'running' }
+      : { run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } },
+  )
   if (generation === null) return false
   known = { ...known, known_generation: generation }
   return true
@@ -166,6 +168,31 @@ test('a run that must start comes with what the plan of its organization allows'
   const run = told.desired_runs?.find(({ sandbox_id }) => sandbox_id === sandbox.id)
   assert.deepEqual(run?.org_limits, { max_running: 5, max_vcpus_per_sandbox: null, max_memory_mib_per_sandbox: 2048 })
   learn(told)
+})
+
+test('an answer has only the runs that changed since the version that the worker knows', async () => {
+  const others = desired_runs.length
+  let held = await settle()
+  const sandbox = await world.create()
+  const ofSandbox = ({ sandbox_id }: { readonly sandbox_id: string }): boolean => sandbox_id === sandbox.id
+  const told = await held.answer
+  assert.deepEqual([told.desired_runs?.some(ofSandbox), told.changes_only], [true, { gone_runs: [] }])
+  learn(told)
+  held = await settle()
+  assert.equal(desired_runs.length, others + 1)
+  await stopSandbox(world.control.deps, world.control.caller, { id: sandbox.id })
+  const stopped = await held.answer
+  assert.deepEqual(stopped.desired_runs?.map(({ sandbox_id, desired_status }) => [sandbox_id, desired_status]), [[sandbox.id, 'stopped']]) // prettier-ignore
+  learn(stopped)
+  const run = desired_runs.find(ofSandbox)
+  await (await settle()).recorded
+  assert.equal(desired_runs.some(ofSandbox), false)
+  assert.equal(desired_runs.length, others)
+  assert.equal(run?.desired_status, 'stopped')
+  known = { ...known, known_desired_version: 'that of an answer of another replica', known_generation: null }
+  const whole = await send().answer
+  assert.deepEqual([whole.desired_runs?.length, whole.changes_only], [others, undefined])
+  learn(whole)
 })
 
 test('a whole report with a replaced credential is refused and records nothing, also where the credential was known', async () => {

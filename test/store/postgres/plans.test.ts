@@ -39,7 +39,7 @@ test('the statements that each start and stop runs are not planned again each ti
       await sandboxes.findMany(noting, asId<OrgId>(ID), [asId<SandboxId>(ID)], now)
       await sandboxes.findDeleted(noting, [asId<SandboxId>(ID)])
       await runs.ofWorker(noting, asId<WorkerId>(ID))
-      await runs.assignmentsOf(noting, asId<WorkerId>(ID))
+      await runs.assignmentsOf(noting, asId<WorkerId>(ID), {})
     }
     const { rows } = await q.query<Planned>({
       text: 'SELECT name, generic_plans > 0 AS is_general FROM pg_prepared_statements WHERE name = ANY($1)',

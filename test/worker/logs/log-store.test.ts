@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, existsSync, lstatSync, readlinkSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
+import { appendFileSync, existsSync, lstatSync, mkdirSync, readlinkSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { LogEntry, LogPosition } from '../../../src/contract/streams/log-protocol.ts'
@@ -170,9 +170,11 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('whose deletion failed stays in use, and is deleted the next time', async () => {
-    appendFileSync(join(dir, BOX), 'not a folder')
+    await remove()
+    appendFileSync(dir, 'not a folder')
     await assert.rejects(logs.discard(BOX), { code: 'ENOTDIR' })
-    rmSync(join(dir, BOX))
+    rmSync(dir)
+    mkdirSync(dir)
     logs.writerOf(BOX).system('still here')
     assert.equal(textOf(await readAll(logs, BOX)), 'still here\n')
     await logs.discard(BOX)

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { USE_LEVELS, type UsePoint } from '../../../src/domain/sandboxes/use-points.ts'
-import { openUseHistory, readUsePoints } from '../../../src/worker/metrics/use-history.ts'
+import { makeUseHistory, readUsePoints } from '../../../src/worker/metrics/use-history.ts'
 
 const [SECONDS, MINUTES, HOURS] = USE_LEVELS
 const START = Date.UTC(2028, 1, 29, 12)
@@ -34,7 +34,7 @@ function point(atMs: number, over: Partial<UsePoint> = {}): UsePoint {
 
 test('seconds are kept as they are, and merged into minutes and hours', async (t) => {
   const path = makePath(t)
-  const history = openUseHistory(path, START)
+  const history = makeUseHistory(path)
   for (let second = 0; second < 90; second++)
     history.add(
       point(START + second * 1_000 + 7, { memoryBytes: second, memoryMaxBytes: second, processes: second % 3 }),
@@ -61,7 +61,7 @@ test('seconds are kept as they are, and merged into minutes and hours', async (t
 
 test('what a driver can’t measure stays unknown, and a range selects points by their start', async (t) => {
   const path = makePath(t)
-  const history = openUseHistory(path, START)
+  const history = makeUseHistory(path)
   const unknown = { processes: null, diskBytes: null, receivedBytes: null, sentBytes: null }
   for (const second of [0, 1, 2]) history.add(point(START + second * 1_000, unknown))
   history.close()
@@ -72,10 +72,10 @@ test('what a driver can’t measure stays unknown, and a range selects points by
 
 test('a later process continues the minute and the hour, and one that was killed lost at most a minute', async (t) => {
   const path = makePath(t)
-  const first = openUseHistory(path, START)
+  const first = makeUseHistory(path)
   for (let second = 0; second < 150; second++) first.add(point(START + second * 1_000))
   // Not closed: the process was killed.
-  const second = openUseHistory(path, START + 200_000)
+  const second = makeUseHistory(path)
   second.add(point(START + 200_000))
   second.close()
   const [hour] = await readUsePoints(path, HOURS, ALL)
@@ -85,7 +85,7 @@ test('a later process continues the minute and the hour, and one that was killed
 
 test('the file is bounded: each row is replaced after its level’s time', async (t) => {
   const path = makePath(t)
-  const history = openUseHistory(path, START)
+  const history = makeUseHistory(path)
   const month = HOURS.keptMs
   for (let at = START; at < START + month + 7_200_000; at += 600_000) history.add(point(at))
   for (let second = 0; second < 4_000; second++) history.add(point(START + month + 7_200_000 + second * 1_000))
