@@ -169,6 +169,29 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await logs.close()
   })
 
+  test('makes no file for the worker’s own first lines if it is deleted soon, and otherwise within seconds', async () => {
+    logs.writerOf(BOX).openRun()
+    logs.writerOf(BOX).system('started')
+    logs.writerOf(BOX).closeRun()
+    assert.equal(logs.isLive(BOX), true)
+    await logs.discard(BOX)
+    assert.deepEqual(readdirSync(dir), [])
+    assert.equal(textOf(await readAll(logs, BOX)), '')
+    logs.writerOf(BOX).system('started again')
+    await waitUntil(() => existsSync(join(dir, BOX)))
+    assert.equal(textOf(await readAll(logs, BOX)), 'started again\n')
+  })
+
+  test('writes the worker’s own first lines with the first output', async () => {
+    const clock = makeTestClock(systemClock.now()) // time stands still, so no pause ends by itself
+    const { logs: still } = await makeTestLogs({ dir, clock })
+    still.writerOf(BOX).system('started')
+    write(still, 'stdout', 'hello\n')
+    await waitUntil(() => existsSync(join(dir, BOX)))
+    assert.equal(textOf(await readAll(still, BOX)), 'started\nhello\n')
+    await still.close()
+  })
+
   test('whose deletion failed stays in use, and is deleted the next time', async () => {
     await remove()
     appendFileSync(dir, 'not a folder')
