@@ -20,23 +20,25 @@ export async function observeRuns({ deps, steps, state }: Agent): Promise<readon
 }
 
 /**
- * Observes the runs and begins the steps that they need. Only one call works at a time, because two calls could undo each
- * other's steps. Never rejects: it logs a failure, and the next sync tries again.
+ * Observes the runs and begins the steps that they need. With `observed`, it takes these instead: they must still be what the
+ * driver would list. Only one call works at a time, because two calls could undo each other's steps. Never rejects: it logs a
+ * failure, and the next sync tries again.
  */
-export async function reconcileRuns(agent: Agent): Promise<void> {
+export async function reconcileRuns(agent: Agent, observed: readonly ObservedRun[] | null = null): Promise<void> {
   try {
-    await reconcile(agent)
+    await reconcile(agent, observed)
   } catch (error) {
     logFailure(agent, error)
   }
 }
 
-async function reconcile(agent: Agent): Promise<void> {
+async function reconcile(agent: Agent, observed: readonly ObservedRun[] | null): Promise<void> {
   const { state } = agent
-  state.mustReconcile = true
+  state.mustReconcile = observed === null || state.isReconciling
   if (state.isReconciling) return
   state.isReconciling = true
   try {
+    if (observed !== null) beginSteps(agent, observed)
     while (state.mustReconcile) {
       state.mustReconcile = false
       beginSteps(agent, await observeRuns(agent))
