@@ -68,7 +68,11 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
         if (answer.desired_runs === null) continue
         done.wanted += 1
         known_desired_version = answer.desired_version
-        const desired = answer.desired_runs.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' as const }))
+        const desired = answer.desired_runs.map(({ run_id, sandbox_id }) => ({
+          run_id,
+          sandbox_id,
+          phase: 'running' as const,
+        }))
         observed_runs = runsAfter(observed_runs, { ...answer, desired_runs: desired })
       }
     } catch {

@@ -185,7 +185,9 @@ test('an answer has only the runs that changed since the version that the worker
   assert.deepEqual(stopped.desired_runs?.map(({ sandbox_id, desired_status }) => [sandbox_id, desired_status]), [[sandbox.id, 'stopped']]) // prettier-ignore
   learn(stopped)
   const run = desired_runs.find(ofSandbox)
-  await (await settle()).recorded
+  await (
+    await settle()
+  ).recorded
   assert.equal(desired_runs.some(ofSandbox), false)
   assert.equal(desired_runs.length, others)
   assert.equal(run?.desired_status, 'stopped')
