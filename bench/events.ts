@@ -70,7 +70,7 @@ async function shapesOf(cloud: Cloud, middle: Date): Promise<readonly (readonly 
     ['of the operator, mostly none', 'actor=operator'],
     ['of a category of 100 %', 'category=sandbox'],
     ['of a category that none has', 'category=volume'],
-    ['of an API key with 0.01 % and a type of 50 %', `actor=${RARE_KEY}&event_type=sandbox_running`],
+    ['of an API key with 0.01 % and a type of 50 %, mostly none', `actor=${RARE_KEY}&event_type=sandbox_running`],
     ['by a cursor in the middle', `cursor=${page.next_cursor}`],
   ]
 }

@@ -62,7 +62,7 @@ function launcherDescriptors(pid: number): number {
 const request = Buffer.from('anything')
 
 test('a server that names a process which is no child of the launcher starts nothing', async () => {
-  const { server, pid } = await startServer(`if (!fork) { say_status($status, 'p'); sleep 600 } POSIX::close($status)`)
+  const { server, pid } = await startServer(`if (!fork) { say_status($status, 'p'); sleep 5 } POSIX::close($status)`)
   await assert.rejects(server.run(request, fifos), /could not be started/)
   process.kill(pid, 'SIGKILL')
   await server.ended
