@@ -97,6 +97,8 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
       'networkPolicies=false',
     )
     await waitUntil(async () => (await workerState('cloud-driver-0')) === 'live', LIMIT_MS)
+    // The worker that the upgrade has ended takes runs until its lease is over.
+    await waitUntil(async () => (await workerState('node')) !== 'live', LIMIT_MS)
     const restricted = ['label', 'namespace', 'cloud', 'pod-security.kubernetes.io/enforce=restricted']
     const { stderr } = await runCommand('kubectl', [...restricted, '--overwrite', '--dry-run=server'], {
       timeoutMs: LIMIT_MS,
