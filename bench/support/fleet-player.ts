@@ -9,7 +9,7 @@ import { connect, type Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 import { WORKER_PROTOCOL_VERSION, type SyncAnswer } from '../../src/contract/workers/worker-protocol.ts'
 import { ABILITIES } from '../../src/domain/abilities.ts'
-import { runsAfter } from '../../src/worker/agent/answered-runs.ts'
+import { applyRunChanges } from '../../src/worker/agent/apply-run-changes.ts'
 import type { PlayedWorker } from './fleet-tables.ts'
 import { pause } from './pause.ts'
 
@@ -73,7 +73,7 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
           sandbox_id,
           phase: 'running' as const,
         }))
-        observed_runs = runsAfter(observed_runs, { ...answer, desired_runs: desired })
+        observed_runs = applyRunChanges(observed_runs, { ...answer, desired_runs: desired })
       }
     } catch {
       done.failed += 1

@@ -14,7 +14,7 @@ import { isPressureAtLeast, type WorkerDisk } from '../../domain/workers/disk-pr
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, AgentState, ReportMemory } from './agent-state.ts'
-import { runsAfter } from './answered-runs.ts'
+import { applyRunChanges } from './apply-run-changes.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
 import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
@@ -184,7 +184,7 @@ function applyRuns(state: AgentState, request: SyncRequest, answer: SyncAnswer):
     state.desiredVersion = null
     return
   }
-  const answered = runsAfter(state.answeredRuns, answer)
+  const answered = applyRunChanges(state.answeredRuns, answer)
   const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
   state.desiredRuns = state.stoppedRuns.keepStopped(answered, at)
   state.answeredRuns = answered

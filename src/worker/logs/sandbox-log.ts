@@ -55,8 +55,8 @@ type SandboxLogDeps = {
 const WRITE_PAUSE_MS = 20
 /**
  * How long the first lines of a log may wait while they are only the worker's own and nobody reads. A sandbox that is deleted by
- * then makes no file. ext4 looks at every inode that was deleted in the last minute when it makes one, so folders and files of
- * short lives took 1.8 ms of processor time each at 300 lives a second (2026-11). A killed worker loses these lines.
+ * then makes no file. When ext4 makes an inode, it looks at every one that was deleted in the last minute. So folders and files
+ * took 1.8 ms of processor time for each of 300 short lives a second (2026-11). A killed worker loses these lines.
  */
 const OWN_LINES_PAUSE_MS = 1_000
 /** The maximum number of pending bytes when the disk is slow. */

@@ -5,8 +5,8 @@ import type { UseHistory } from './use-history.ts'
 
 /**
  * How long the history of an ended run stays open. Many sandboxes are deleted as soon as they have stopped, and then their last
- * points are never written. To make a file for them and to delete it again took 1.3 ms of the worker's thread for each life of
- * a sandbox, because the file system waits for the commits of others meanwhile (2026-11). A killed worker loses these points.
+ * points are never written. A file for them took 1.3 ms of the worker's thread for each life of a sandbox (2026-11): the
+ * file system waits for the commits of others meanwhile. A killed worker loses these points.
  */
 const KEPT_OPEN_MS = 2_000
 

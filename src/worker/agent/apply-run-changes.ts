@@ -1,7 +1,7 @@
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 
 /** The desired runs after an answer. `before` are those of the `known_desired_version` of its report. */
-export function runsAfter<Run extends { readonly run_id: string }>(
+export function applyRunChanges<Run extends { readonly run_id: string }>(
   before: readonly Run[],
   { desired_runs, changes_only }: { readonly desired_runs: readonly Run[] | null } & Pick<SyncAnswer, 'changes_only'>,
 ): readonly Run[] {
