@@ -166,7 +166,7 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
   // Reads each record, and whether its start is in flight, at the same instant. If the start ended in between, it would
   // look like an interrupted start.
-  const list = (): Promise<readonly ObservedRun[]> => Promise.all(records.list().map(observe))
+  const observeAll = (): Promise<readonly ObservedRun[]> => Promise.all(records.list().map(observe))
 
   const adopt = async (record: Run): Promise<void> => {
     // A start is interrupted if its record has no `started`. The outcome is already `lost` if an earlier process began
@@ -242,10 +242,14 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
   }
 
   for (const record of records.list()) await adopt(record)
-  const watch = makeRunWatch({ list, releaseEnded, endsFolder: records.endsFolder, clock, log })
+  const watch = makeRunWatch({ list: observeAll, releaseEnded, endsFolder: records.endsFolder, clock, log })
 
   return {
-    list,
+    async list() {
+      const observed = await observeAll()
+      watch.noteListed(observed)
+      return observed
+    },
     start: (desired, signal) => starts.start(desired.run_id, signal, (either) => start(desired, either)),
     async stop(run, graceMs, outcome) {
       await stop(run, graceMs, outcome)

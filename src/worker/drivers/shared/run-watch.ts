@@ -10,6 +10,11 @@ export type RunWatch = {
   subscribe(onChange: () => void): () => void
   /** Checks the runs soon, without waiting for the next poll. */
   checkSoon(): void
+  /**
+   * Lets the next poll wait if somebody else has listed the runs just now, and a poll would have found nothing to do. The worker lists
+   * them every few seconds for a heartbeat, so many idle runs are looked at half as often.
+   */
+  noteListed(observed: readonly ObservedRun[]): void
   close(): Promise<void>
 }
 
@@ -41,6 +46,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   let checkRequested = Promise.withResolvers<null>()
   let lastSignature = ''
   let pollMs = POLL_MS
+  let listedAtMs = -Infinity
 
   const notify = (): void => {
     for (const onChange of subscribers) onChange()
@@ -48,13 +54,8 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   const checkRuns = async (): Promise<void> => {
     const observed = await input.list()
     pollMs = Math.min(POLL_MAX_MS, Math.max(POLL_MS, observed.length * POLL_MS_FOR_EACH_RUN))
-    const signature = observed
-      .map(
-        (run) =>
-          `${run.run_id} ${run.phase} ${run.is_idle_expired === true ? 'idle' : ''} ${String(run.memory_kills ?? 0)}`,
-      )
-      .toSorted()
-      .join('\n')
+    listedAtMs = input.clock.monotonicMs()
+    const signature = signatureOf(observed)
     if (signature !== lastSignature) {
       lastSignature = signature
       notify()
@@ -63,6 +64,10 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   }
   const checkSoon = (): void => {
     checkRequested.resolve(null)
+  }
+  const noteListed = (observed: readonly ObservedRun[]): void => {
+    if (observed.some((run) => run.phase === 'ended') || signatureOf(observed) !== lastSignature) return
+    listedAtMs = input.clock.monotonicMs()
   }
   const run = async (): Promise<void> => {
     while (!closing.signal.aborted) {
@@ -82,7 +87,8 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       limit.abort(NOTIFIED)
     })
     try {
-      await input.clock.sleep(pollMs, stop)
+      for (let restMs = pollMs; restMs > 0; restMs = pollMs - (input.clock.monotonicMs() - listedAtMs))
+        await input.clock.sleep(restMs, stop)
     } catch (error) {
       if (!stop.aborted) throw error
     }
@@ -100,10 +106,21 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       }
     },
     checkSoon,
+    noteListed,
     async close() {
       folder.close()
       closing.abort()
       await running
     },
   }
+}
+
+/** What subscribers learn of: runs with the same signature look the same to them. */
+function signatureOf(observed: readonly ObservedRun[]): string {
+  return observed
+    .map(({ run_id, phase, is_idle_expired = false, memory_kills = 0 }) =>
+      [run_id, phase, is_idle_expired ? 'idle' : '', memory_kills].join(' '),
+    )
+    .toSorted()
+    .join('\n')
 }
