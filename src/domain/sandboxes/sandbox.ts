@@ -21,8 +21,8 @@ export type Sandbox = {
   /** The isolation that the latest run has or had. Null until it runs, and if its driver isolates nothing. */
   readonly isolation: IsolationLevel | null
   /**
-   * The part of the specification that replies show, as JSON text. The specification never changes, so this text is
-   * rendered once, when the sandbox is created.
+   * The part of the specification that replies show, as JSON text. It is rendered when the sandbox is created, and changes with its
+   * secrets and with the ports that its host assigns.
    */
   readonly spec_json: string
 }
