@@ -49,7 +49,6 @@ async function costOf(processes: number): Promise<Cost> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', SANDYARD_PROCESSES: String(processes) })
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-processes'))
   if (status !== 200) throw new Error(`the sandbox was refused: ${JSON.stringify(body)}`)
-  const pids = [cloud.pid, ...(await findDescendants(cloud.pid))]
   const common = {
     host: cloud.host,
     port: cloud.port,
@@ -64,12 +63,13 @@ async function costOf(processes: number): Promise<Cost> {
     const created = JSON.stringify(createBody(`${name}-{{n}}`))
     return { ...common, method: 'POST', path: '/v1/sandboxes', body: created, expectedStatus: 200 }
   }
+  await runLoad(get) // compiles what the requests use, and opens all connections to PostgreSQL, each of which is a process
+  await runLoad(create('warm-up'))
+  const pids = [cloud.pid, ...(await findDescendants(cloud.pid))]
   const cost = async (job: LoadJob): Promise<number> => {
     const before = await readCpuSeconds(pids)
     const { latenciesMs } = await runLoad(job)
     return (((await readCpuSeconds(pids)) - before) * 1e6) / latenciesMs.length
   }
-  await cost(get) // compiles what the requests use
-  await cost(create('warm-up'))
   return { get: await cost(get), create: await cost(create('measured')) }
 }
