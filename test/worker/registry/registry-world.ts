@@ -79,7 +79,9 @@ export async function openWorld(
     ask: (path, { method = 'GET', as = 'localhost/demo', headers = {} } = {}) =>
       new Promise((resolve, reject) => {
         const authorization = as === null ? {} : { authorization: authorizationOf(as) }
-        const options = { method, ca, servername: 'localhost', headers: { ...authorization, ...headers } }
+        // Each request has a connection of its own. The server closes that of a broken blob, and a client would learn it with its next request.
+        const own = { agent: false, ca, servername: 'localhost' }
+        const options = { ...own, method, headers: { ...authorization, ...headers } }
         const asking = request(`https://127.0.0.1:${String(server.port)}${path}`, options, (reply) => {
           buffer(reply).then((body) => {
             resolve({ status: reply.statusCode ?? 0, headers: reply.headers, body })
