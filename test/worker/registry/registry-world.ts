@@ -80,8 +80,7 @@ export async function openWorld(
       new Promise((resolve, reject) => {
         const authorization = as === null ? {} : { authorization: authorizationOf(as) }
         // Each request has a connection of its own. The server closes that of a broken blob, and a client would learn it with its next request.
-        const own = { agent: false, ca, servername: 'localhost' }
-        const options = { ...own, method, headers: { ...authorization, ...headers } }
+        const options = { agent: false, method, ca, servername: 'localhost', headers: { ...authorization, ...headers } }
         const asking = request(`https://127.0.0.1:${String(server.port)}${path}`, options, (reply) => {
           buffer(reply).then((body) => {
             resolve({ status: reply.statusCode ?? 0, headers: reply.headers, body })
