@@ -11,7 +11,7 @@ import { makeAdmitInBatch } from './sandboxes/admit-in-batch.ts'
 import { makeAdmissionPlacer } from './sandboxes/place-admissions.ts'
 import { makeDeleteInBatch } from './sandboxes/delete-sandbox.ts'
 import { makeReadFleet } from './workers/explain-waiting.ts'
-import { makeReadSandbox } from './sandboxes/read-sandboxes.ts'
+import { makeSandboxReader } from './sandboxes/read-sandboxes.ts'
 import { makeWorkerAbilities } from './sandboxes/require-abilities.ts'
 import { makeMoveQueue } from './sandboxes/transition-batches.ts'
 import type { EventObserver, TransitionObserver } from './sandboxes/transition.ts'
@@ -45,12 +45,12 @@ export type ControlDeps = ReturnType<typeof makeControlDeps>
 
 /** Adds the caches, watchers and batches that all requests of a process share. */
 export function makeControlDeps(options: ControlOptions) {
-  const readSandbox = makeReadSandbox(options)
+  const reader = makeSandboxReader(options)
   const admissionPlacer = makeAdmissionPlacer(options)
   return {
     ...options,
-    readSandbox,
-    waitHub: makeWaitHub({ ...options, readSandbox }),
+    ...reader,
+    waitHub: makeWaitHub({ ...options, ...reader }),
     idempotencyClaims: makeIdempotencyClaims(options),
     admissionPlacer,
     admitInBatch: makeAdmitInBatch({ ...options, admissionPlacer }),

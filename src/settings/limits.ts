@@ -125,6 +125,15 @@ export const LIMIT_SETTINGS = {
       "the maximum memory for the JSON bodies of all organizations' requests in progress; further requests are answered 429",
     parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
+  orgRepliesMib: {
+    variable: 'SANDYARD_ORG_REPLIES_MIB',
+    flag: null,
+    fallback: '64',
+    unit: 'MiB',
+    meaning:
+      "the maximum memory for one organization's JSON replies of 64 KiB or more that are not yet read; further lists and large replies are answered 429",
+    parse: integerBetween(8, 65_536),
+  } satisfies Setting<number>,
   connectionCapacity: {
     variable: 'SANDYARD_CONNECTION_CAPACITY',
     flag: null,

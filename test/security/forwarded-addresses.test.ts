@@ -29,7 +29,10 @@ const CALLER: Caller = {
 async function listen(t: TestContext) {
   const unlimited = { perSec: 0, burst: 1 }
   const rates = { key: unlimited, org: unlimited, failedAuthentications: { perSec: 0.001, burst: BURST } }
-  const limits = makeRequestLimits({ rates, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 64 }, systemClock)
+  const limits = makeRequestLimits(
+    { rates, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 64, orgRepliesMib: 64 },
+    systemClock,
+  )
   const connections = { ...DEFAULT_SERVER_SETTINGS.connections, perAddress: 2 }
   const app = makeHttpWorld({
     useCases: {

@@ -9,7 +9,7 @@ import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { BaseDeps, ControlSettings, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { previewTopic } from '../topics.ts'
 
 type PreviewDeps = WriteDeps & SandboxReader & { readonly settings: Pick<ControlSettings, 'previews'> }
@@ -38,7 +38,7 @@ export async function createPreview(
   const site = siteOf(deps)
   if (expires_at !== null && expires_at <= now)
     throw invalidRequest('expires_at', expires_at.toISOString(), 'an instant in the future')
-  const { slug, name } = await getSandbox(deps, caller, { id: sandbox_id })
+  const { slug, name } = await getSummary(deps, caller, { id: sandbox_id })
   const secret = access === 'link' ? formatPreviewSecret(deps.random.bytes(32)) : null
   const id = asId<PreviewId>(deps.uuids.next())
   const preview: Preview = { id, org_id, sandbox_id, port, access, expires_at, created_at: now }
@@ -62,7 +62,7 @@ export async function listPreviews(
   { sandbox_id, ...input }: PageInput & { readonly sandbox_id: SandboxId },
 ): Promise<Page<ShownPreview>> {
   const { org_id } = caller
-  const { slug } = await getSandbox(deps, caller, { id: sandbox_id })
+  const { slug } = await getSummary(deps, caller, { id: sandbox_id })
   const site = siteOf(deps)
   const of = { org_id, sandbox_id, now: deps.clock.now() }
   const page = await readPage('previews', input, (after, count) =>
@@ -78,7 +78,7 @@ export async function revokePreview(
   { sandbox_id, id }: { readonly sandbox_id: SandboxId; readonly id: PreviewId },
 ): Promise<void> {
   const { org_id, actor } = caller
-  const { name } = await getSandbox(deps, caller, { id: sandbox_id })
+  const { name } = await getSummary(deps, caller, { id: sandbox_id })
   await deps.db.transaction(org_id, async (tx) => {
     const removed = await previews.remove(tx, { org_id, sandbox_id, id })
     if (removed === null) throw new Problem('preview_not_found')

@@ -108,9 +108,9 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
     if (sandbox.status_reason === 'scheduling') deps.notifications.publish([PLACEMENT_TOPIC])
     if (!input.start || input.waitMs === null) return sandbox
     const isUnmet = existing === null && sandbox.status === 'starting' && !changes.hasAny()
-    const wait = waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal, isUnmet })
+    const wait = waitWhileStarting(deps, caller, sandbox.id, { waitMs: input.waitMs, signal: input.signal, isUnmet })
     changes.end()
-    const waited = await wait
+    const waited = (await wait) ?? sandbox
     if (input.onTimeout !== 'cancel' || waited.status !== 'starting') return waited
     await withdrawCreate(deps, caller, waited, input.waitMs)
     return await getSandbox(deps, caller, { id: waited.id })

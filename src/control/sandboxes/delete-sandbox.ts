@@ -6,7 +6,7 @@ import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { sandboxTopic, workerTopic } from '../topics.ts'
 import { ifMatchPrecondition, type Precondition } from './if-match.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { makeBatchFailureCheck } from './transition-batches.ts'
 import {
   inTransitionScope,
@@ -45,7 +45,7 @@ export async function deleteSandbox(
   ref: SandboxRef,
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
-  const sandbox = await getSandbox(deps, caller, ref)
+  const sandbox = await getSummary(deps, caller, ref)
   const precondition = ifMatchPrecondition(sandbox, ifMatch)
   if (precondition !== null) {
     await deleteTogether(deps, [{ caller, sandbox }], precondition)

@@ -11,7 +11,7 @@ import * as sandboxSecrets from '../../store/sandboxes/sandbox-secrets.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { workerTopic } from '../topics.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { sealRunSecrets, sealSecretValues } from './seal-secrets.ts'
 import { openState, secretsToKeep, type OpenedState } from './secrets-state.ts'
@@ -35,7 +35,7 @@ export async function planModification(
   ref: SandboxRef,
   { patch }: NormalizedPatch,
 ): Promise<Modification> {
-  const { id } = await getSandbox(deps, caller, ref)
+  const { id } = await getSummary(deps, caller, ref)
   const row = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
   const { changes, conflicts } = planSecrets(openState(deps.seal, id, row), patch)
   return { sandbox: row.name, status: row.status, applied: false, policy: patch.policy, changes, conflicts }
@@ -54,7 +54,7 @@ export async function modifySandbox(
 ): Promise<Modification> {
   let isBegun = false
   try {
-    const { id } = await getSandbox(deps, caller, ref)
+    const { id } = await getSummary(deps, caller, ref)
     const before = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
     const { next } = applicablePlan(openState(deps.seal, id, before), input)
     if (before.spec.network.secrets.length === 0 && next.length > 0)

@@ -1,9 +1,10 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { decodeCursor, encodeCursor } from '../../domain/requests/cursor.ts'
-import { asId, type SandboxId } from '../../domain/ids.ts'
+import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import type { Sandbox, SandboxKey } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxKey, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../lib/batch.ts'
+import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import { page } from '../../store/sandboxes/sandbox-pages.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -13,20 +14,50 @@ import type { Page, PageInput } from '../requests/page.ts'
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
 
 /** Reads one sandbox of an organization by its id. Concurrent reads share one statement. */
-export type SandboxReader = { readonly readSandbox: (key: SandboxKey) => Promise<Sandbox | null> }
+export type SandboxReader = {
+  /** `beforeLarge` is called before a large specification is read. If it throws, that is not read. */
+  readonly readSandbox: (key: SandboxKey, beforeLarge?: () => void) => Promise<Sandbox | null>
+  readonly readSummary: (key: SandboxKey) => Promise<SandboxSummary | null>
+}
 
 type ReadDeps = Pick<BaseDeps, 'db' | 'clock'> & SandboxReader
 
-/** Makes the function that reads the sandboxes of a process in batches. */
-export function makeReadSandbox({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): SandboxReader['readSandbox'] {
-  return makeBatch<SandboxKey, Sandbox | null>({
+/**
+ * Makes the functions that read the sandboxes of a process in batches. Large specifications are read one by one. The result of a
+ * statement is in memory at once: a batch of 128 had up to 512 MiB.
+ */
+export function makeSandboxReader({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): SandboxReader {
+  const readUsual = batchById((org_id, ids) =>
+    db.asOrg(org_id, (q) => sandboxes.findMany(q, { org_id, ids, now: clock.now() }, LARGE_TEXT)),
+  )
+  const readSummary = batchById((org_id, ids) =>
+    db.asOrg(org_id, (q) => sandboxes.findSummaries(q, { org_id, ids, now: clock.now() })),
+  )
+  return {
+    readSummary,
+    async readSandbox(key, beforeLarge) {
+      const found = await readUsual(key)
+      if (found === null || hasSpec(found)) return found
+      return db.asOrg(key.org_id, (q) => {
+        beforeLarge?.()
+        return sandboxes.find(q, key, clock.now())
+      })
+    },
+  }
+}
+
+function batchById<Found extends SandboxSummary>(
+  find: (org: OrgId, ids: readonly SandboxId[]) => Promise<readonly Found[]>,
+): (key: SandboxKey) => Promise<Found | null> {
+  return makeBatch<SandboxKey, Found | null>({
     async run(keys) {
       const [first] = keys
       if (first === undefined) return []
-      const { org_id } = first
-      const ids = keys.map(({ id }) => id)
-      const found = await db.asOrg(org_id, (q) => sandboxes.findMany(q, org_id, ids, clock.now()))
-      const byId = new Map<string, Sandbox>(found.map((sandbox) => [sandbox.id, sandbox]))
+      const found = await find(
+        first.org_id,
+        keys.map(({ id }) => id),
+      )
+      const byId = new Map<string, Found>(found.map((sandbox) => [sandbox.id, sandbox]))
       return keys.map(({ id }) => byId.get(id.toLowerCase()) ?? null)
     },
     groupOf: ({ org_id }) => org_id,
@@ -35,17 +66,46 @@ export function makeReadSandbox({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): 
   })
 }
 
+function hasSpec(found: SandboxSummary & { readonly spec_json: string | null }): found is Sandbox {
+  return found.spec_json !== null
+}
+
 /**
- * Reads a sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox.
+ * Reads a sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox. `beforeLarge`: see
+ * `SandboxReader`.
  */
-export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef): Promise<Sandbox> {
-  const org = caller.org_id
+export async function getSandbox(
+  deps: ReadDeps,
+  caller: Caller,
+  ref: SandboxRef,
+  beforeLarge?: () => void,
+): Promise<Sandbox> {
+  const { org_id } = caller
   const sandbox =
     'id' in ref
-      ? await deps.readSandbox({ org_id: org, id: ref.id })
-      : await deps.db.asOrg(org, (q) => sandboxes.findByName(q, org, ref.name, deps.clock.now()))
+      ? await deps.readSandbox({ org_id, id: ref.id }, beforeLarge)
+      : await deps.db.asOrg(org_id, (q) => sandboxes.findByName(q, { org_id, name: ref.name, now: deps.clock.now() }))
   if (sandbox === null) throw new Problem('sandbox_not_found')
   return sandbox
+}
+
+/** The same without the specification. What keeps a sandbox for a while keeps no megabytes then. */
+export async function getSummary(deps: ReadDeps, caller: Caller, ref: SandboxRef): Promise<SandboxSummary> {
+  const { org_id } = caller
+  const sandbox =
+    'id' in ref
+      ? await deps.readSummary({ org_id, id: ref.id })
+      : await deps.db.asOrg(org_id, (q) =>
+          sandboxes.findSummaryByName(q, { org_id, name: ref.name, now: deps.clock.now() }),
+        )
+  if (sandbox === null) throw new Problem('sandbox_not_found')
+  return sandbox
+}
+
+/** Which page of sandboxes. `beforeRead` is called when a database connection is free. If it throws, nothing is read. */
+export type ListInput = PageInput & {
+  readonly labels: Readonly<Record<string, string>>
+  readonly beforeRead?: () => void
 }
 
 /**
@@ -55,12 +115,15 @@ export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef
 export async function listSandboxes(
   deps: Pick<BaseDeps, 'db'>,
   caller: Caller,
-  { cursor, limit, labels }: PageInput & { readonly labels: Readonly<Record<string, string>> },
+  { cursor, limit, labels, beforeRead }: ListInput,
 ): Promise<Page<Sandbox>> {
   const org = caller.org_id
   const before = cursor === null ? null : asId<SandboxId>(decodeCursor('sandboxes', cursor))
   const filter = { labels: Object.entries(labels), before }
-  const { rows, nextBefore } = await deps.db.asOrg(org, (q) => page(q, org, filter, limit + 1))
+  const { rows, nextBefore } = await deps.db.asOrg(org, (q) => {
+    beforeRead?.()
+    return page(q, org, filter, limit + 1)
+  })
   const items = rows.slice(0, limit)
   const last = rows.length > limit ? (items.at(-1)?.id ?? null) : nextBefore
   return { items, nextCursor: last === null ? null : encodeCursor('sandboxes', last) }

@@ -6,7 +6,7 @@ import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { WriteDeps } from '../deps.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { lockIfMatch } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
@@ -20,14 +20,15 @@ export async function renameSandbox(
   ref: SandboxRef,
   to: { readonly name?: string; readonly slug?: string; readonly ifMatch?: IfMatch | null },
 ): Promise<Sandbox> {
-  const sandbox = await getSandbox(deps, caller, ref)
   const name = to.name ?? null
   const slug = to.slug ?? null
   const ifMatch = to.ifMatch ?? null
   if (name === null && slug === null) {
-    requireMatch(ifMatch, etagOf(renderSandbox(sandbox)))
-    return sandbox
+    const unchanged = await getSandbox(deps, caller, ref)
+    requireMatch(ifMatch, etagOf(renderSandbox(unchanged)))
+    return unchanged
   }
+  const sandbox = await getSummary(deps, caller, ref)
   const isFound = await mapTakenName({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
       await lockIfMatch(tx, sandbox, ifMatch)

@@ -3,11 +3,11 @@ import type { IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition } from './if-match.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
@@ -43,11 +43,11 @@ export async function startSandbox(
 ): Promise<Sandbox> {
   const releaseWait = options.waitMs === null ? null : acquireWaitPermit(deps)
   try {
-    const sandbox = await getSandbox(deps, caller, ref)
+    const sandbox = await getSummary(deps, caller, ref)
     await admitStart(deps, caller, sandbox, options)
-    const id = { id: sandbox.id }
-    if (options.waitMs === null) return await getSandbox(deps, caller, id)
-    return await waitWhileStarting(deps, caller, sandbox, { waitMs: options.waitMs, signal: options.signal })
+    const { waitMs, signal } = options
+    const waited = waitMs === null ? null : await waitWhileStarting(deps, caller, sandbox.id, { waitMs, signal })
+    return waited ?? (await getSandbox(deps, caller, { id: sandbox.id }))
   } finally {
     releaseWait?.()
   }
@@ -56,7 +56,7 @@ export async function startSandbox(
 async function admitStart(
   deps: StartDeps,
   caller: Caller,
-  sandbox: Sandbox,
+  sandbox: SandboxSummary,
   { attempt = null, ifMatch = null, traceParent = null }: StartOptions,
 ): Promise<void> {
   const opens = attempt === null ? null : asId<RunId>(attempt.resourceId)

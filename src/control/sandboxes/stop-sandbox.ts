@@ -6,7 +6,7 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { lockIfMatch, type Precondition } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
@@ -27,7 +27,7 @@ export async function stopSandbox(
   ref: SandboxRef,
   { attempt = null, ifMatch = null }: StopOptions = {},
 ): Promise<Sandbox> {
-  const sandbox = await getSandbox(deps, caller, ref)
+  const sandbox = await getSummary(deps, caller, ref)
   const notedRun = attempt?.savedNote ?? null
   const isChecked = ifMatch !== null && notedRun === null
   const isToNote = attempt !== null && notedRun === null && isActive(sandbox.status)

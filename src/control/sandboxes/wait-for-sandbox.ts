@@ -1,11 +1,11 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { RunId } from '../../domain/ids.ts'
+import type { RunId, SandboxId } from '../../domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Semaphore } from '../../lib/semaphore.ts'
 import type { BaseDeps } from '../deps.ts'
-import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { maskHasStatus, statusMask, type WaitCondition, type WaitHub } from './wait-hub.ts'
 
 /** Limits how many requests of this process wait for sandboxes at the same time. */
@@ -41,18 +41,18 @@ export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal
 
 /**
  * Waits until a starting sandbox is no longer `starting`, the time is over or the client disconnects. Resolves with the
- * state of the sandbox at that moment, or with the given sandbox if it can't be read any more. With `isUnmet`, the caller knows
- * that the sandbox is still starting.
+ * state of the sandbox at that moment. Resolves with null if it can't be read any more, and if the client disconnected. With
+ * `isUnmet`, the caller knows that the sandbox is still starting.
  */
 export async function waitWhileStarting(
   deps: Pick<WaitDeps, 'waitHub'>,
   caller: Caller,
-  sandbox: Sandbox,
+  id: SandboxId,
   budget: WaitBudget & { readonly isUnmet?: boolean },
-): Promise<Sandbox> {
-  const condition = { org_id: caller.org_id, id: sandbox.id, mask: NOT_STARTING, run_id: null }
+): Promise<Sandbox | null> {
+  const condition = { org_id: caller.org_id, id, mask: NOT_STARTING, run_id: null }
   const found = await deps.waitHub.wait(condition, budget)
-  return found === null || found === 'left' ? sandbox : found
+  return found === 'left' ? null : found
 }
 
 /** The statuses that end a wait. With `run_id`, only statuses of this run count. */
@@ -80,7 +80,7 @@ export async function waitForSandbox(
 ): Promise<PreparedWait> {
   const release = acquireWaitPermit(deps)
   try {
-    const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
+    const { id } = 'id' in ref ? ref : await getSummary(deps, caller, ref)
     const wanted = statusMask(statuses)
     // The end of the run ends the wait as well, because the run can't get another status afterwards.
     const condition = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }

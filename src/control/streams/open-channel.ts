@@ -1,13 +1,13 @@
 import type { WebSocket } from 'ws'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { SandboxId } from '../../domain/ids.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
 import type { BaseDeps } from '../deps.ts'
 import type { ConcurrencyLimit } from '../requests/concurrency-limit.ts'
 import { openWorkerStream, type StreamTarget } from './open-worker-stream.ts'
-import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { problemOfCallerEnd, type CallerWatchDeps } from './watch-caller.ts'
@@ -46,7 +46,7 @@ export async function openChannel(
   signal: AbortSignal,
 ): Promise<OpenChannel> {
   const [sandbox, run] = await Promise.all([
-    getSandbox(deps, caller, { id }),
+    getSummary(deps, caller, { id }),
     deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id)),
   ])
   if (sandbox.status !== 'running' || run === null) throw invalidStateTransition(sandbox.status, ['running'])
@@ -78,7 +78,11 @@ export async function openChannel(
 async function dialWorker(
   deps: OpenDeps,
   { org_id, actor }: Caller,
-  { sandbox, run, signal }: { readonly sandbox: Sandbox; readonly run: runs.PlacedRun; readonly signal: AbortSignal },
+  {
+    sandbox,
+    run,
+    signal,
+  }: { readonly sandbox: SandboxSummary; readonly run: runs.PlacedRun; readonly signal: AbortSignal },
 ): Promise<WebSocket> {
   const { worker_id, run_id } = run
   const target = { worker_id, purpose: { kind: 'agent', run_id } } as const

@@ -9,7 +9,7 @@ import type { BaseDeps } from '../deps.ts'
 import { sandboxTopic } from '../topics.ts'
 import type { WorkerStreams } from './open-worker-stream.ts'
 import { readLogBatches, type LogBatch } from './log-batches.ts'
-import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
 import { acquireStreamPermit, openPermittedStream, type StreamPermit, type StreamPermitDeps } from './stream-permit.ts'
 import { problemOfCallerEnd } from './watch-caller.ts'
@@ -40,7 +40,7 @@ export type LogRequest = {
  * yet.
  */
 export async function readLogs(deps: LogDeps, caller: Caller, request: LogRequest): Promise<AsyncIterable<LogBatch>> {
-  const { status } = await getSandbox(deps, caller, { id: request.id })
+  const { status } = await getSummary(deps, caller, { id: request.id })
   const run = await lastRunOf(deps, caller.org_id, request.id)
   const isWaiting = status === 'created' || (status === 'starting' && run?.is_open !== true)
   if (request.followMs !== null && isWaiting)

@@ -4,7 +4,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { UsePoint, UseRange } from '../../domain/sandboxes/use-points.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { BaseDeps } from '../deps.ts'
-import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { askWorker } from './ask-worker.ts'
 import type { WorkerStreams } from './open-worker-stream.ts'
 import { acquireStreamPermit, openPermittedStream, type StreamPermitDeps } from './stream-permit.ts'
@@ -34,7 +34,7 @@ export async function readMetrics(
     readonly signal: AbortSignal
   },
 ): Promise<UseSeries> {
-  await getSandbox(deps, caller, { id })
+  await getSummary(deps, caller, { id })
   const run = await deps.db.asOrg(caller.org_id, (q) => runs.lastPlacedRunOf(q, id))
   if (run === null) return { stepMs, points: [] }
   const query = { get: 'series', sandbox_id: id, range, stepMs } as const
@@ -52,7 +52,7 @@ export async function followMetrics(
   caller: Caller,
   { id, signal }: { readonly id: SandboxId; readonly signal: AbortSignal },
 ): Promise<AsyncIterable<UsePoint | null>> {
-  await getSandbox(deps, caller, { id })
+  await getSummary(deps, caller, { id })
   const run = await deps.db.asOrg(caller.org_id, (q) => runs.lastPlacedRunOf(q, id))
   if (run?.is_open !== true) return noPoints()
   const permit = acquireStreamPermit(deps, caller, { limitMs: null, signal })

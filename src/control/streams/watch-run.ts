@@ -1,4 +1,4 @@
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import type { BaseDeps } from '../deps.ts'
 import type { SandboxReader } from '../sandboxes/read-sandboxes.ts'
@@ -31,7 +31,7 @@ type WatchDeps = Pick<BaseDeps, 'clock' | 'notifications' | 'log'> & SandboxRead
 const CHECK_EVERY_MS = 30_000
 
 /** Watches the current run of a running sandbox. A stopping sandbox counts as running. Never throws. */
-export function watchRun(deps: WatchDeps, sandbox: Sandbox): RunWatch {
+export function watchRun(deps: WatchDeps, sandbox: SandboxSummary): RunWatch {
   const ended = new AbortController()
   const stopped = new AbortController()
   void follow(deps, sandbox, { ended, stopped: stopped.signal }) // it never rejects: a failed check is logged and repeated
@@ -45,7 +45,7 @@ export function watchRun(deps: WatchDeps, sandbox: Sandbox): RunWatch {
 
 async function follow(
   deps: WatchDeps,
-  sandbox: Sandbox,
+  sandbox: SandboxSummary,
   { ended, stopped }: { readonly ended: AbortController; readonly stopped: AbortSignal },
 ): Promise<void> {
   let notified = new AbortController()
@@ -67,16 +67,16 @@ async function follow(
   }
 }
 
-async function check(deps: WatchDeps, then: Sandbox): Promise<RunEndReason | null> {
+async function check(deps: WatchDeps, then: SandboxSummary): Promise<RunEndReason | null> {
   try {
-    return endOf(then, await deps.readSandbox(then))
+    return endOf(then, await deps.readSummary(then))
   } catch (error) {
     deps.log.warn({ err: error, sandbox_id: then.id }, 'could not check the sandbox of an open channel; will retry')
     return null
   }
 }
 
-function endOf(then: Sandbox, now: Sandbox | null): RunEndReason | null {
+function endOf(then: SandboxSummary, now: SandboxSummary | null): RunEndReason | null {
   if (now === null) return 'sandbox_deleted'
   if (now.status === 'failed') return 'sandbox_failed'
   const isRunning = now.status === 'running' || now.status === 'stopping'

@@ -3,8 +3,8 @@ import type { OrgId, RunId, SandboxId } from '../ids.ts'
 import type { IsolationLevel } from '../isolation.ts'
 import type { SandboxStatus, StatusReason } from './lifecycle.ts'
 
-/** A sandbox as clients see it. */
-export type Sandbox = {
+/** A sandbox as clients see it, without its specification, which may have megabytes. */
+export type SandboxSummary = {
   readonly id: SandboxId
   readonly org_id: OrgId
   readonly name: string
@@ -20,6 +20,10 @@ export type Sandbox = {
   readonly run_id: RunId | null
   /** The isolation that the latest run has or had. Null until it runs, and if its driver isolates nothing. */
   readonly isolation: IsolationLevel | null
+}
+
+/** A sandbox as clients see it. */
+export type Sandbox = SandboxSummary & {
   /**
    * The part of the specification that replies show, as JSON text. It is rendered when the sandbox is created, and changes with its
    * secrets and with the ports that its host assigns.
@@ -28,7 +32,7 @@ export type Sandbox = {
 }
 
 /** Identifies one sandbox of one organization. */
-export type SandboxKey = Pick<Sandbox, 'org_id' | 'id'>
+export type SandboxKey = Pick<SandboxSummary, 'org_id' | 'id'>
 
 /**
  * Renders a sandbox as the JSON text of a reply. Equal sandboxes have equal texts, so an ETag is the hash of the text.

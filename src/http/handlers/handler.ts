@@ -28,6 +28,11 @@ export type AuthenticatedRequest = {
    * signal.
    */
   readonly signal: () => AbortSignal
+  /**
+   * Throws if a large reply would not be read, because the client has left, or because replies of its organization are unread. Call
+   * it just before the work, after the waits for it.
+   */
+  readonly requireReader: () => void
   /** Which attempt this request is, if it has an Idempotency-Key. Null without a key. */
   readonly attempt: IdempotentAttempt | null
   /** The request's span, as a `traceparent`. Null: the request is not traced. */

@@ -22,6 +22,8 @@ import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
 import { normalizeSpec, snapshotNameOf } from '../../domain/spec/normalize-spec.ts'
 import { restoring } from '../../domain/snapshots/fork.ts'
 import { appendMembers } from '../../domain/json-text.ts'
+import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { makeSemaphore } from '../../lib/semaphore.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
@@ -64,23 +66,23 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
         )
       },
     ),
-    list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
+    list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller, requireReader }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
       if ('refusal' in filter) throw refusalProblem(filter.refusal)
-      const input = { ...pageInput(query), labels: filter.labels }
+      const input = { ...pageInput(query), labels: filter.labels, beforeRead: requireReader }
       return renderPage(await call(listSandboxes, caller, input), renderSandbox)
     }),
-    get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller }) =>
-      renderWithDetails(call, call(getSandbox, caller, refById(params))),
+    get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller, requireReader }) =>
+      renderWithDetails(call, call(getSandbox, caller, refById(params), requireReader), requireReader),
     ),
-    get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller }) =>
-      renderWithDetails(call, call(getSandbox, caller, refByName(params))),
+    get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller, requireReader }) =>
+      renderWithDetails(call, call(getSandbox, caller, refByName(params), requireReader), requireReader),
     ),
     wait_for_sandbox: handler(OPERATIONS.wait_for_sandbox, ({ params, query }, raw) =>
-      deferWait(call, call(waitForSandbox, raw.caller, refById(params), parseWait(query))),
+      deferWait(call, raw, call(waitForSandbox, raw.caller, refById(params), parseWait(query))),
     ),
     wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
-      deferWait(call, call(waitForSandbox, raw.caller, refByName(params), parseWait(query))),
+      deferWait(call, raw, call(waitForSandbox, raw.caller, refByName(params), parseWait(query))),
     ),
     update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
       renderWithDetails(call, call(renameSandbox, caller, refById(params), { ...parseRename(body), ifMatch })),
@@ -162,14 +164,18 @@ function parseWait(query: WaitQuery): WaitInput {
   }
 }
 
-async function deferWait(call: CallUseCase, prepared: Promise<PreparedWait>): Promise<DeferredReply> {
+async function deferWait(
+  call: CallUseCase,
+  { requireReader }: AuthenticatedRequest,
+  prepared: Promise<PreparedWait>,
+): Promise<DeferredReply> {
   const { start } = await prepared
   return {
     start: (onEnd) =>
       start((result) => {
         if (result instanceof Error) onEnd(result)
-        else if (result.status_reason !== WAITS_FOR_CAPACITY) onEnd(renderTagged(result))
-        else renderWithDetails(call, Promise.resolve(result)).then(onEnd, onEnd)
+        else if (result.status_reason !== WAITS_FOR_CAPACITY && !isLarge(result)) onEnd(renderTagged(result))
+        else renderWithDetails(call, Promise.resolve(result), requireReader).then(onEnd, onEnd)
       }),
   }
 }
@@ -180,13 +186,35 @@ const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
  * Renders the reply of one sandbox. While the sandbox waits for capacity, the reply also contains the reason in
  * `status_details`. The ETag does not cover `status_details`.
  */
-async function renderWithDetails(call: CallUseCase, pending: Promise<Sandbox>): Promise<TaggedReply> {
+async function renderWithDetails(
+  call: CallUseCase,
+  pending: Promise<Sandbox>,
+  requireReader?: () => void,
+): Promise<TaggedReply> {
   const sandbox = await pending
-  const reply = renderTagged(sandbox)
+  const reply = isLarge(sandbox) ? await renderInTurn(sandbox, requireReader) : renderTagged(sandbox)
   const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await call(explainWaiting, sandbox.id) : null
   return details === null
     ? reply
     : { ...reply, json: appendMembers(reply.json, { status_details: JSON.stringify(details) }) }
+}
+
+function isLarge({ spec_json }: Sandbox): boolean {
+  return spec_json.length > LARGE_TEXT
+}
+
+const oneByOne = makeSemaphore(1)
+
+/**
+ * Renders a large sandbox in a turn of its own. Hundreds of waits for one sandbox end at once, and rendering 4 MiB takes some 10 ms. If
+ * nobody would read the reply, it is not rendered.
+ */
+function renderInTurn(sandbox: Sandbox, requireReader?: () => void): Promise<TaggedReply> {
+  return oneByOne.run(async () => {
+    await nextTurn()
+    requireReader?.()
+    return renderTagged(sandbox)
+  })
 }
 
 function renderTagged(sandbox: Sandbox): TaggedReply {

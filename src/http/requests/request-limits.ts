@@ -1,3 +1,4 @@
+import type { ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/requests/concurrency-limit.ts'
 import {
@@ -9,7 +10,7 @@ import {
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { onResponseClose } from './request-signals.ts'
+import { ClientDisconnected, onResponseClose } from './request-signals.ts'
 
 /** The limits of a server process on its callers' requests; docs/limits.md explains them. */
 export type RequestLimitSettings = {
@@ -17,6 +18,7 @@ export type RequestLimitSettings = {
   readonly orgRequestsInFlight: number
   readonly orgBodiesMib: number
   readonly bodiesMib: number
+  readonly orgRepliesMib: number
 }
 
 /** Counters of the requests in progress, and of the request rates. */
@@ -25,6 +27,8 @@ export type RequestLimits = {
   readonly inFlight: ConcurrencyLimit<OrgId>
   /** Bytes of JSON bodies that are arriving or being processed. */
   readonly bodyBytes: ConcurrencyLimit<OrgId>
+  /** Bytes of large JSON replies that are being sent. */
+  readonly replyBytes: ConcurrencyLimit<OrgId>
 }
 
 /** The bytes of a body that count as one more request. Parsing 4 MiB takes as long as some hundred requests. */
@@ -40,6 +44,7 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
   const inFlight = { name: 'org_requests_in_flight', variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT' }
   const ofOrg = { name: 'org_body_bytes', variable: 'SANDYARD_ORG_BODIES_MIB', max: settings.orgBodiesMib * MIB }
   const ofAll = { name: 'body_bytes', variable: 'SANDYARD_BODIES_MIB', max: settings.bodiesMib * MIB }
+  const replies = { name: 'org_reply_bytes', variable: 'SANDYARD_ORG_REPLIES_MIB', max: settings.orgRepliesMib * MIB }
   const keyOf = (org: OrgId): string => org
   return {
     rates: makeRequestRateLimiter(settings.rates, clock),
@@ -54,6 +59,7 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
       ],
       'send fewer or smaller bodies at once',
     ),
+    replyBytes: makeConcurrencyLimit([{ ...replies, keyOf }], 'read the replies, or request fewer at once'),
   }
 }
 
@@ -79,10 +85,32 @@ export function enforceRequestLimits(
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
-/** Counts a large JSON reply as more requests. Its bytes are known only now, so it counts against the caller's next requests. */
-export function chargeReply(limits: RequestLimits, caller: Caller, json: string): void {
+/**
+ * Counts a large JSON reply. It counts as more requests, against the caller's next ones, because its bytes are known only now. Until
+ * it is sent, it also counts as an unread reply of its organization. Throws `rate_limited` if a read has too many of these. A change was
+ * made already, so its connection is closed instead.
+ */
+export function countReply(
+  limits: RequestLimits,
+  caller: Caller,
+  { json, response }: { readonly json: string; readonly response: ServerResponse },
+): void {
   const tokens = Math.floor(json.length / REPLY_BYTES_PER_TOKEN)
-  if (tokens > 0) limits.rates.charge(caller, tokens)
+  if (tokens === 0) return
+  limits.rates.charge(caller, tokens)
+  try {
+    onResponseClose(response, limits.replyBytes.acquire(caller.org_id, json.length))
+  } catch (error) {
+    if (response.req.method === 'GET') throw error
+    response.destroy()
+    throw new ClientDisconnected()
+  }
+}
+
+/** Throws `ClientDisconnected` if the client has left, and `rate_limited` if its organization has too many unread replies. */
+export function requireReader(limits: RequestLimits | undefined, caller: Caller, response: ServerResponse): void {
+  if (response.req.socket.destroyed) throw new ClientDisconnected()
+  limits?.replyBytes.acquire(caller.org_id)()
 }
 
 /**

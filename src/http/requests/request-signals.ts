@@ -1,5 +1,10 @@
 import type { ServerResponse } from 'node:http'
 
+/** Why the work for a request ends early: its client left before the reply was sent. Nothing is wrong with the server. */
+export class ClientDisconnected extends Error {
+  override readonly message = 'the client disconnected'
+}
+
 /**
  * A signal that is aborted when the client disconnects before its reply is sent. Fastify's own `request.signal` can't be used: it
  * is aborted as soon as a body has been read (Fastify 5.12, Node 24).
@@ -7,7 +12,7 @@ import type { ServerResponse } from 'node:http'
 export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   const gone = new AbortController()
   onResponseClose(response, () => {
-    if (!response.writableFinished) gone.abort(new Error('the client disconnected'))
+    if (!response.writableFinished) gone.abort(new ClientDisconnected())
   })
   return gone.signal
 }
@@ -34,7 +39,7 @@ export function makeRequestSignals(closing: AbortSignal): (response: ServerRespo
     open.add(request)
     onResponseClose(response, () => {
       open.delete(request)
-      if (!response.writableFinished) request.abort(new Error('the client disconnected'))
+      if (!response.writableFinished) request.abort(new ClientDisconnected())
     })
     return request.signal
   }

@@ -10,7 +10,7 @@ import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } fr
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
-import { chargeReply, enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
+import { countReply, enforceRequestLimits, requireReader, type RequestLimits } from '../requests/request-limits.ts'
 import type { RequestTracer } from '../requests/trace-request.ts'
 import type { RouteTable } from '../requests/route-table.ts'
 import { sendReply, type DeferReply } from './send-reply.ts'
@@ -77,6 +77,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         traceParent: deps.traceRequest?.({ operation, request, reply }) ?? null,
         ifMatch: parseIfMatch(operation, headers),
         signal: () => deps.signalOf(reply.raw),
+        requireReader: () => {
+          requireReader(deps.limits, caller, reply.raw)
+        },
       }
       const turn = deps.turns.next(caller.org_id)
       if (turn !== null) await turn
@@ -85,9 +88,12 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         key === null
           ? await handler(raw)
           : await serveIdempotently(deps.idempotency, { key, operation, handler, request }, raw)
-      if (typeof answer === 'object' && 'start' in answer) return deps.deferReply({ request, reply, operation }, answer)
-      const json = typeof answer === 'string' ? answer : 'json' in answer ? answer.json : ''
-      if (deps.limits !== undefined) chargeReply(deps.limits, caller, json)
+      const countJson = (json: string): void => {
+        if (deps.limits !== undefined) countReply(deps.limits, caller, { json, response: reply.raw })
+      }
+      if (typeof answer === 'object' && 'start' in answer)
+        return deps.deferReply({ request, reply, operation }, answer, countJson)
+      countJson(typeof answer === 'string' ? answer : 'json' in answer ? answer.json : '')
       return sendReply({ request, reply, operation }, answer, deps.settings)
     },
   })

@@ -8,6 +8,7 @@ import { invalidRequest } from '../../domain/refusal.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
+import { ClientDisconnected } from '../requests/request-signals.ts'
 import { lingerAfterRefusal } from '../connections/linger-after-refusal.ts'
 import { streamBuffers } from './stream-buffers.ts'
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
@@ -63,7 +64,7 @@ function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyRepl
  * Sends a deferred reply when it is available. The handler has returned by then, so a waiting request uses little
  * memory.
  */
-export type DeferReply = (exchange: Exchange, later: DeferredReply) => FastifyReply
+export type DeferReply = (exchange: Exchange, later: DeferredReply, countJson: (json: string) => void) => FastifyReply
 
 export type DeferReplyDeps = {
   /** Aborted when the server closes. This ends every wait, so that the replies are sent. */
@@ -78,12 +79,12 @@ export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferR
   closing.addEventListener('abort', () => {
     for (const cancel of cancels) cancel()
   })
-  return ({ reply, operation }, deferred) => {
+  return ({ reply, operation }, deferred, countJson) => {
     const response = reply.raw
     const cancel = deferred.start((result) => {
       cancels.delete(cancel)
       if (response.closed) return
-      sendDeferred({ reply, operation, renderError }, result)
+      sendDeferred({ reply, operation, renderError, countJson }, result)
     })
     reply.hijack() // from here on Fastify sends no reply of its own
     cancels.add(cancel)
@@ -96,12 +97,16 @@ export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferR
 type DeferredExchange = Pick<DeferReplyDeps, 'renderError'> & {
   readonly reply: FastifyReply
   readonly operation: Operation
+  readonly countJson: (json: string) => void
 }
 
-function sendDeferred({ reply, operation, renderError }: DeferredExchange, result: TaggedReply | Error): void {
+function sendDeferred(
+  { reply, operation, renderError, countJson }: DeferredExchange,
+  result: TaggedReply | Error,
+): void {
   const response = reply.raw
   const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
-  const given = result instanceof Error ? result : applyConditions(operation, response, result)
+  const given = result instanceof Error ? result : applyConditions(operation, response, { object: result, countJson })
   if (given instanceof Error) {
     const { status, headers: own, body } = renderError(given, String(headers['x-request-id']))
     write(response, { status, headers: { ...headers, ...own }, body })
@@ -112,13 +117,21 @@ function sendDeferred({ reply, operation, renderError }: DeferredExchange, resul
   else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body: given.json })
 }
 
+type CountedObject = { readonly object: TaggedReply; readonly countJson: (json: string) => void }
+
 /**
- * Checks the conditions of a request against the object of the reply. Returns the object to send, with an empty text if
- * the client already has the object. Returns an error if a condition fails.
+ * Checks the conditions of a request against the object of the reply, and counts what is sent. Returns the object to send, with an empty
+ * text if the client already has the object. Returns an error if a condition fails or the reply is refused.
  */
-function applyConditions(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
+function applyConditions(
+  operation: Operation,
+  { req }: ServerResponse,
+  { object, countJson }: CountedObject,
+): TaggedReply | Error {
   try {
-    return isNotModified(operation, req.headers, object.tag) ? { ...object, json: '' } : object
+    if (isNotModified(operation, req.headers, object.tag)) return { ...object, json: '' }
+    countJson(object.json)
+    return object
   } catch (error) {
     return error instanceof Error ? error : new Error('a condition could not be checked', { cause: error })
   }
@@ -153,7 +166,8 @@ function refusalOfDisconnected(
 ): Problem | null {
   const { raw } = request
   if (raw.destroyed && raw.complete === false) return invalidRequest('body', 'a part of it', 'all of it')
-  return reply.raw.destroyed && hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE')
+  const isCut = reply.raw.destroyed && hasErrorCode(error, 'ERR_STREAM_PREMATURE_CLOSE')
+  return isCut || error instanceof ClientDisconnected
     ? invalidRequest('connection', 'closed', 'open until the reply has ended')
     : null
 }

@@ -5,30 +5,50 @@
  */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxKey, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import * as arrays from '../postgres/binary-array.ts'
 import { idRows } from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** The columns that the type `Sandbox` contains. */
-export const SANDBOX_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
-  started_at, status_reason, stopped_at, run_id, isolation, spec_projection::text AS spec_json`
+/** The columns that the type `SandboxSummary` contains. */
+const SUMMARY_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
+  started_at, status_reason, stopped_at, run_id, isolation`
 
-/** Those of the given sandboxes that belong to an organization and can be read at `now`, in no particular order. */
+/** The columns that the type `Sandbox` contains. */
+export const SANDBOX_COLUMNS = `${SUMMARY_COLUMNS}, spec_projection::text AS spec_json`
+
+/** Sandboxes of an organization that are read at `now`. */
+export type SandboxesAt = { readonly org_id: OrgId; readonly ids: readonly SandboxId[]; readonly now: Date }
+
+/** SQL: those of the given sandboxes that belong to an organization and can be read at a time, in no particular order. */
+function visible(columns: string): string {
+  return `SELECT s.* FROM ${idRows('$2', 'w')}, LATERAL (
+             SELECT ${columns} FROM sandboxes
+             WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`
+}
+
+/** Sandboxes without their specifications. */
+export async function findSummaries(
+  q: Queryable,
+  { org_id, ids, now }: SandboxesAt,
+): Promise<readonly SandboxSummary[]> {
+  const text = visible(SUMMARY_COLUMNS)
+  const values = [org_id, arrays.uuids(ids), now]
+  return (await q.query<SandboxSummary>({ name: 'sandboxes.findSummaries', text, values })).rows
+}
+
+/** Sandboxes. `spec_json` is null if it has more than `maxBytes`. */
 export async function findMany(
   q: Queryable,
-  org: OrgId,
-  ids: readonly SandboxId[],
-  now: Date,
-): Promise<readonly Sandbox[]> {
-  const { rows } = await q.query<Sandbox>({
-    name: 'sandboxes.findMany',
-    text: `SELECT s.* FROM ${idRows('$2', 'w')}, LATERAL (
-             SELECT ${SANDBOX_COLUMNS} FROM sandboxes
-             WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`,
-    values: [org, arrays.uuids(ids), now],
-  })
-  return rows
+  { org_id, ids, now }: SandboxesAt,
+  maxBytes: number,
+): Promise<readonly (SandboxSummary & { readonly spec_json: string | null })[]> {
+  const text = visible(`${SUMMARY_COLUMNS},
+    CASE WHEN coalesce(projection_bytes, octet_length(spec_projection::text)) <= $4 THEN spec_projection::text END AS spec_json`)
+  const values = [org_id, arrays.uuids(ids), now, maxBytes]
+  return (
+    await q.query<SandboxSummary & { readonly spec_json: string | null }>({ name: 'sandboxes.findMany', text, values })
+  ).rows
 }
 
 /** Whether an organization has or had a sandbox with this id. */
@@ -55,25 +75,50 @@ export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sa
   return rows[0] ?? null
 }
 
+/** The sandbox with this id, if it belongs to the organization and can be read at `now`. Otherwise null. */
+export async function find(q: Queryable, { org_id, id }: SandboxKey, now: Date): Promise<Sandbox | null> {
+  const { rows } = await q.query<Sandbox>({
+    name: 'sandboxes.find',
+    text: `SELECT ${SANDBOX_COLUMNS} FROM sandboxes
+           WHERE id = $2 AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3)`,
+    values: [org_id, id, now],
+  })
+  return rows[0] ?? null
+}
+
+/** A name in an organization, which is looked up at `now`. */
+export type NameAt = { readonly org_id: OrgId; readonly name: string; readonly now: Date }
+
 /**
  * The sandbox with this name. If there is none, the last sandbox that had the name and can still be read. Otherwise
  * null.
  */
-export async function findByName(q: Queryable, org: OrgId, name: string, now: Date): Promise<Sandbox | null> {
-  const { rows } = await q.query<Sandbox>({
-    name: 'sandboxes.findByName',
-    text: `(SELECT ${SANDBOX_COLUMNS}, 0 AS rank FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL)
-           UNION ALL
-           (SELECT ${SANDBOX_COLUMNS}, 1 FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until > $3
-            ORDER BY id DESC LIMIT 1)
-           ORDER BY rank LIMIT 1`,
-    values: [org, name, now],
-  })
-  const row = rows[0]
-  return row === undefined ? null : withoutRank(row)
+export async function findByName(q: Queryable, { org_id, name, now }: NameAt): Promise<Sandbox | null> {
+  const text = named(SANDBOX_COLUMNS)
+  const { rows } = await q.query<Sandbox & Ranked>({ name: 'sandboxes.findByName', text, values: [org_id, name, now] })
+  return rows[0] === undefined ? null : withoutRank(rows[0])
 }
 
-function withoutRank(row: Sandbox & { readonly rank?: number }): Sandbox {
+/** The same without the specification. */
+export async function findSummaryByName(q: Queryable, { org_id, name, now }: NameAt): Promise<SandboxSummary | null> {
+  const text = named(SUMMARY_COLUMNS)
+  const values = [org_id, name, now]
+  const { rows } = await q.query<SandboxSummary & Ranked>({ name: 'sandboxes.findSummaryByName', text, values })
+  return rows[0] === undefined ? null : withoutRank(rows[0])
+}
+
+type Ranked = { readonly rank?: number }
+
+/** SQL: the sandbox with a name, or the last that had it and can be read. */
+function named(columns: string): string {
+  return `(SELECT ${columns}, 0 AS rank FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL)
+           UNION ALL
+           (SELECT ${columns}, 1 FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until > $3
+            ORDER BY id DESC LIMIT 1)
+           ORDER BY rank LIMIT 1`
+}
+
+function withoutRank<Row extends Ranked>(row: Row): Omit<Row, 'rank'> {
   const { rank: _, ...sandbox } = row
   return sandbox
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { makeAdmitInBatch } from '../../../src/control/sandboxes/admit-in-batch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
@@ -70,4 +71,35 @@ test('of large specifications that arrive together, each is sent to the database
   assert.deepEqual(made.map(({ status }) => status), Array<string>(4).fill('created')) // prettier-ignore
   // The specification itself, and its projection for replies.
   assert.ok(Math.max(...sizes) < 3 * LARGE_TEXT, sizes.join(', '))
+})
+
+test('large specifications are read one by one, and only if the reply would be read', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const input = {
+    name: null,
+    slug: null,
+    registry: { mode: 'auto' },
+    start: false,
+    waitMs: null,
+    signal: null,
+  } as const
+  const small = await createSandbox(deps, caller, { ...input, spec: PLAIN_SPEC })
+  const large = await createSandbox(deps, caller, { ...input, spec: largeSpec('A') })
+  let asked = 0
+  const read = ({ id }: typeof small) => getSandbox(deps, caller, { id }, () => void (asked += 1))
+  assert.deepEqual(await Promise.all([large, small, large].map(read)), [large, small, large])
+  assert.equal(asked, 2)
+  const { spec_json: _, ...summary } = large
+  assert.deepEqual(await getSummary(deps, caller, { id: large.id }), summary)
+  assert.deepEqual(await getSummary(deps, caller, { name: large.name }), summary)
+  const nobodyReads = new Error('nobody reads it')
+  const refuse = (): never => {
+    throw nobodyReads
+  }
+  await assert.rejects(getSandbox(deps, caller, { id: large.id }, refuse), nobodyReads)
+  assert.deepEqual(await getSandbox(deps, caller, { id: small.id }, refuse), small)
+  const page = { cursor: null, limit: 10, labels: {}, beforeRead: refuse }
+  await assert.rejects(listSandboxes(deps, caller, page), nobodyReads)
 })

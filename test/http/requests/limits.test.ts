@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { Socket } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import type { FastifyPluginAsync } from 'fastify'
 import { WORKER_PROTOCOL_VERSION } from '../../../src/contract/workers/worker-protocol.ts'
@@ -12,6 +13,9 @@ import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import { PEERS_ARE_CLIENTS } from '../../../src/http/requests/client-address.ts'
 import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
+import { ClientDisconnected } from '../../../src/http/requests/request-signals.ts'
+import { makeLog, type Log } from '../../../src/lib/log.ts'
+import { renderSandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/server/server.ts'
 import type { UseCases } from '../../support/use-cases.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
@@ -26,7 +30,13 @@ const NO_RATES = {
   org: { perSec: 0, burst: 1 },
   failedAuthentications: { perSec: 0, burst: 1 },
 }
-const WIDE: RequestLimitSettings = { rates: NO_RATES, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 256 }
+const WIDE: RequestLimitSettings = {
+  rates: NO_RATES,
+  orgRequestsInFlight: 100,
+  orgBodiesMib: 64,
+  bodiesMib: 256,
+  orgRepliesMib: 64,
+}
 
 /** The callers of three keys: two of a first organization, and one of a second. */
 const CALLERS: ReadonlyMap<string, Caller> = new Map(
@@ -45,6 +55,7 @@ const CALLERS: ReadonlyMap<string, Caller> = new Map(
 )
 
 type ServerParts = {
+  readonly log?: Log
   readonly plugins?: (rates: AuthenticationRateLimiter) => readonly FastifyPluginAsync[]
   readonly settings?: Partial<ServerSettings>
 }
@@ -53,13 +64,14 @@ async function listen(
   t: TestContext,
   limits: Partial<RequestLimitSettings>,
   useCases: Partial<UseCases> = {},
-  { plugins = () => [], settings = {} }: ServerParts = {},
+  { plugins = () => [], settings = {}, log = makeLog('silent') }: ServerParts = {},
 ) {
   const clock = makeTestClock()
   const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
   const app = makeHttpWorld({
     useCases: { authenticate: (key) => Promise.resolve(CALLERS.get(key) ?? null), ...useCases },
     server: {
+      log,
       limits: made,
       plugins: plugins(made.rates),
       settings: { ...DEFAULT_SERVER_SETTINGS, limitRefusalDelayMs: 0, ...settings },
@@ -223,6 +235,89 @@ test('the bytes of an organization’s bodies are limited, and an aborted upload
   assert.equal((await get('one-a')).status, 200, 'what has no body is served')
   for (const { socket } of slow) socket.destroy()
   await waitUntil(async () => (await ask('one-a')).status === 400)
+})
+
+/** A sandbox whose reply has exactly so many characters. */
+function sandboxOf(chars: number) {
+  const { length } = renderSandbox({ ...theSandbox, name: '' })
+  return { ...theSandbox, name: 'n'.repeat(chars - length) }
+}
+
+/** Sends a request without reading its reply. */
+function askWithoutReading(port: number, line: string): Socket {
+  const { socket } = openConnection(port)
+  socket.pause()
+  socket.write(`${line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\ncontent-length: 0\r\n\r\n`)
+  return socket
+}
+
+test('the unread replies of an organization are limited: further large ones and lists are refused, changes end their connection, and a client that leaves frees its share', async (t) => {
+  const large = sandboxOf(8 * 1024 * 1024)
+  const useCases: Partial<UseCases> = {
+    getSandbox: () => Promise.resolve(large),
+    stopSandbox: () => Promise.resolve(large),
+    waitForSandbox: () =>
+      Promise.resolve({
+        start: (onEnd) => {
+          const ending = setImmediate(onEnd, large)
+          return () => clearImmediate(ending)
+        },
+      }),
+    listSandboxes: async (_caller, { beforeRead }) => {
+      beforeRead?.()
+      return { items: [theSandbox], nextCursor: null }
+    },
+  }
+  const { port, get } = await listen(t, { orgRepliesMib: 8 }, useCases)
+  const path = `/v1/sandboxes/${SANDBOX_ID}`
+  const unread = askWithoutReading(port, `GET ${path}`)
+  const refused = await waitUntil(async () => {
+    const reply = await get('one-b', '/v1/sandboxes')
+    return reply.status === 429 && reply
+  })
+  const { code, details } = refused.refusal
+  assert.deepEqual([code, details.limit, details.max, details.current], ['rate_limited', 'org_reply_bytes', 8_388_608, 8_388_608]) // prettier-ignore
+  assert.match(details.how_to_change, /SANDYARD_ORG_REPLIES_MIB/)
+  for (const read of [path, `${path}/wait`])
+    assert.equal((await get('one-b', read)).refusal.details.limit, 'org_reply_bytes', read)
+  assert.equal((await get('one-b', '/v1/me/org')).status, 200, 'a small reply is sent')
+  assert.equal((await get('two')).status, 200, 'and those of other organizations')
+  const changing = openConnection(port)
+  changing.socket.write(
+    `POST ${path}/stop HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\ncontent-length: 0\r\n\r\n`,
+  )
+  await waitUntil(() => changing.isClosed())
+  assert.equal(changing.received(), '')
+  unread.destroy()
+  await waitUntil(async () => (await get('one-b')).status === 200)
+})
+
+test('a page is not read for a client that has left, and nothing is logged', async (t) => {
+  const held = Promise.withResolvers<void>()
+  const left = Promise.withResolvers<unknown>()
+  const logged: unknown[] = []
+  const log = Object.assign(makeLog('silent'), { error: (...args: unknown[]) => void logged.push(args) })
+  const listSandboxes: UseCases['listSandboxes'] = async (_caller, { beforeRead }) => {
+    asked.resolve()
+    await held.promise
+    try {
+      beforeRead?.()
+    } catch (error) {
+      left.resolve(error)
+      throw error
+    }
+    return { items: [theSandbox], nextCursor: null }
+  }
+  const asked = Promise.withResolvers<void>()
+  const { port, get } = await listen(t, {}, { listSandboxes }, { log })
+  const leaving = askWithoutReading(port, 'GET /v1/sandboxes')
+  await asked.promise
+  leaving.destroy()
+  await get('two') // by the time of this reply, the server has noticed the disconnect
+  held.resolve()
+  assert.ok((await left.promise) instanceof ClientDisconnected)
+  await get('two')
+  assert.deepEqual(logged, [])
 })
 
 test('large bodies of one organization wait in one queue, even if they come with different keys', async (t) => {

@@ -57,7 +57,10 @@ async function startReplica() {
     unreadyReasons: () => Promise.resolve([]),
     settings: DEFAULT_SERVER_SETTINGS,
     clients: makeClientAddresses(proxies),
-    limits: makeRequestLimits({ rates, orgRequestsInFlight: 100, orgBodiesMib: 10, bodiesMib: 10 }, systemClock),
+    limits: makeRequestLimits(
+      { rates, orgRequestsInFlight: 100, orgBodiesMib: 10, bodiesMib: 10, orgRepliesMib: 64 },
+      systemClock,
+    ),
     signIn: { oidc: null },
   })
   return {

@@ -36,7 +36,9 @@ test('the statements that each start and stop runs are not planned again each ti
       await capacity.pending(noting, { after: null, limit: 1_000, waitingUpTo: null })
       await capacity.hasWaiting(noting)
       await capacity.listFree(noting, now)
-      await sandboxes.findMany(noting, asId<OrgId>(ID), [asId<SandboxId>(ID)], now)
+      const some = { org_id: asId<OrgId>(ID), ids: [asId<SandboxId>(ID)], now }
+      await sandboxes.findMany(noting, some, 65_536)
+      await sandboxes.findSummaries(noting, some)
       await sandboxes.findDeleted(noting, [asId<SandboxId>(ID)])
       await runs.ofWorker(noting, asId<WorkerId>(ID))
       await runs.assignmentsOf(noting, asId<WorkerId>(ID), {})
