@@ -6,6 +6,7 @@ import { mustCall } from '../support/api.ts'
 import { forkClient } from '../support/forked-client.ts'
 import { residentMib } from '../support/process-memory.ts'
 import { noteFault } from '../support/reliability.ts'
+import { openConnection } from '../support/raw-http.ts'
 import { createSecondOrg } from '../support/second-org.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -18,6 +19,8 @@ const ANSWERS = 10
 const LIMIT_MS = 120_000
 /** The most by which the server's memory may have grown after an attack, in MiB. It includes uncollected garbage. */
 const GROWTH_MIB = 400
+/** The most by which it may grow while an organization requests gigabytes and reads nothing. */
+const UNREAD_GROWTH_MIB = 800
 /** The address of the attackers. The client whose requests must be answered uses another one. */
 const ADDRESS = '127.0.0.66'
 
@@ -72,3 +75,33 @@ for (const attack of ATTACKS) {
     })
   })
 }
+
+test('gigabytes of large sandboxes that an organization requests and does not read take little of the server’s memory', async () => {
+  const { url, key } = server
+  const greedy = { url, key: await createSecondOrg(server.dataDir, 'greedy', ATTACKER_LIMITS) }
+  const env = Array.from({ length: 4_000 }, (_, n) => ({ key: `K${String(n)}`, value: 'v'.repeat(960) }))
+  const { id } = await mustCall(greedy, 'create_sandbox', { body: { image: 'registry.example/box:1', env } })
+  const beforeMib = residentMib(server.pid())
+  const sockets = Array.from({ length: 700 }, () => {
+    const { socket } = openConnection(Number(new URL(url).port), ADDRESS)
+    socket.pause()
+    socket.write(`GET /v1/sandboxes/${id} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${greedy.key}\r\n\r\n`)
+    return socket
+  })
+  let peakMib = 0
+  const watching = setInterval(() => {
+    peakMib = Math.max(peakMib, residentMib(server.pid()))
+  }, 100)
+  const fromMs = systemClock.monotonicMs()
+  await using client = forkClient({ url, key }, 'frugal')
+  await waitUntil(
+    () => client.answers.length >= ANSWERS && systemClock.monotonicMs() - fromMs >= ATTACK_MS,
+    LIMIT_MS,
+    () => `${String(client.answers.length)} of ${String(ANSWERS)} answers`,
+  )
+  const answers = await client.stop()
+  clearInterval(watching)
+  for (const socket of sockets) socket.destroy()
+  assert.deepEqual(answers.filter(({ failure }) => failure !== null), []) // prettier-ignore
+  assert.ok(peakMib < beforeMib + UNREAD_GROWTH_MIB, `${String(peakMib)} MiB were in use, ${String(beforeMib)} before`)
+})

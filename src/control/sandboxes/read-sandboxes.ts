@@ -13,36 +13,44 @@ import type { Page, PageInput } from '../requests/page.ts'
 /** The id or name by which a request identifies a sandbox. */
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
 
-/** Reads one sandbox of an organization by its id. Concurrent reads share one statement. */
+/** A sandbox that is looked for in an organization. */
+type Sought = SandboxRef & { readonly org_id: OrgId }
+
+/** Reads one sandbox of an organization. Concurrent reads by ids share one statement. */
 export type SandboxReader = {
   /** `beforeLarge` is called before a large specification is read. If it throws, that is not read. */
-  readonly readSandbox: (key: SandboxKey, beforeLarge?: () => void) => Promise<Sandbox | null>
-  readonly readSummary: (key: SandboxKey) => Promise<SandboxSummary | null>
+  readonly readSandbox: (sought: Sought, beforeLarge?: () => void) => Promise<Sandbox | null>
+  readonly readSummary: (sought: Sought) => Promise<SandboxSummary | null>
 }
 
-type ReadDeps = Pick<BaseDeps, 'db' | 'clock'> & SandboxReader
-
 /**
- * Makes the functions that read the sandboxes of a process in batches. Large specifications are read one by one. The result of a
- * statement is in memory at once: a batch of 128 had up to 512 MiB.
+ * Makes the functions that read the sandboxes of a process. Large specifications are read one by one. The result of a statement is in
+ * memory at once: a batch of 128 had up to 512 MiB.
  */
 export function makeSandboxReader({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): SandboxReader {
-  const readUsual = batchById((org_id, ids) =>
+  const read = batchById((org_id, ids) =>
     db.asOrg(org_id, (q) => sandboxes.findMany(q, { org_id, ids, now: clock.now() }, LARGE_TEXT)),
   )
   const readSummary = batchById((org_id, ids) =>
     db.asOrg(org_id, (q) => sandboxes.findSummaries(q, { org_id, ids, now: clock.now() })),
   )
   return {
-    readSummary,
-    async readSandbox(key, beforeLarge) {
-      const found = await readUsual(key)
+    async readSandbox(sought, beforeLarge) {
+      const { org_id } = sought
+      const found =
+        'id' in sought
+          ? await read(sought)
+          : await db.asOrg(org_id, (q) => sandboxes.findByName(q, { ...sought, now: clock.now() }, LARGE_TEXT))
       if (found === null || hasSpec(found)) return found
-      return db.asOrg(key.org_id, (q) => {
+      return db.asOrg(org_id, (q) => {
         beforeLarge?.()
-        return sandboxes.find(q, key, clock.now())
+        return sandboxes.find(q, found, clock.now())
       })
     },
+    readSummary: (sought) =>
+      'id' in sought
+        ? readSummary(sought)
+        : db.asOrg(sought.org_id, (q) => sandboxes.findSummaryByName(q, { ...sought, now: clock.now() })),
   }
 }
 
@@ -66,7 +74,7 @@ function batchById<Found extends SandboxSummary>(
   })
 }
 
-function hasSpec(found: SandboxSummary & { readonly spec_json: string | null }): found is Sandbox {
+function hasSpec(found: sandboxes.FoundSandbox): found is Sandbox {
   return found.spec_json !== null
 }
 
@@ -75,29 +83,23 @@ function hasSpec(found: SandboxSummary & { readonly spec_json: string | null }):
  * `SandboxReader`.
  */
 export async function getSandbox(
-  deps: ReadDeps,
-  caller: Caller,
+  { readSandbox }: SandboxReader,
+  { org_id }: Caller,
   ref: SandboxRef,
   beforeLarge?: () => void,
 ): Promise<Sandbox> {
-  const { org_id } = caller
-  const sandbox =
-    'id' in ref
-      ? await deps.readSandbox({ org_id, id: ref.id }, beforeLarge)
-      : await deps.db.asOrg(org_id, (q) => sandboxes.findByName(q, { org_id, name: ref.name, now: deps.clock.now() }))
+  const sandbox = await readSandbox({ ...ref, org_id }, beforeLarge)
   if (sandbox === null) throw new Problem('sandbox_not_found')
   return sandbox
 }
 
 /** The same without the specification. What keeps a sandbox for a while keeps no megabytes then. */
-export async function getSummary(deps: ReadDeps, caller: Caller, ref: SandboxRef): Promise<SandboxSummary> {
-  const { org_id } = caller
-  const sandbox =
-    'id' in ref
-      ? await deps.readSummary({ org_id, id: ref.id })
-      : await deps.db.asOrg(org_id, (q) =>
-          sandboxes.findSummaryByName(q, { org_id, name: ref.name, now: deps.clock.now() }),
-        )
+export async function getSummary(
+  { readSummary }: SandboxReader,
+  { org_id }: Caller,
+  ref: SandboxRef,
+): Promise<SandboxSummary> {
+  const sandbox = await readSummary({ ...ref, org_id })
   if (sandbox === null) throw new Problem('sandbox_not_found')
   return sandbox
 }

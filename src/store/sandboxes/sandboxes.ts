@@ -37,18 +37,24 @@ export async function findSummaries(
   return (await q.query<SandboxSummary>({ name: 'sandboxes.findSummaries', text, values })).rows
 }
 
-/** Sandboxes. `spec_json` is null if it has more than `maxBytes`. */
+/** A sandbox that was found. `spec_json` is null if it has more bytes than were asked for. */
+export type FoundSandbox = SandboxSummary & { readonly spec_json: string | null }
+
+/** SQL: the columns of `FoundSandbox`, with the largest size as a parameter. */
+function foundColumns(maxBytes: string): string {
+  return `${SUMMARY_COLUMNS}, CASE WHEN coalesce(projection_bytes, octet_length(spec_projection::text)) <= ${maxBytes}
+    THEN spec_projection::text END AS spec_json`
+}
+
+/** Sandboxes with their specifications of at most `maxBytes`. */
 export async function findMany(
   q: Queryable,
   { org_id, ids, now }: SandboxesAt,
   maxBytes: number,
-): Promise<readonly (SandboxSummary & { readonly spec_json: string | null })[]> {
-  const text = visible(`${SUMMARY_COLUMNS},
-    CASE WHEN coalesce(projection_bytes, octet_length(spec_projection::text)) <= $4 THEN spec_projection::text END AS spec_json`)
+): Promise<readonly FoundSandbox[]> {
+  const text = visible(foundColumns('$4'))
   const values = [org_id, arrays.uuids(ids), now, maxBytes]
-  return (
-    await q.query<SandboxSummary & { readonly spec_json: string | null }>({ name: 'sandboxes.findMany', text, values })
-  ).rows
+  return (await q.query<FoundSandbox>({ name: 'sandboxes.findMany', text, values })).rows
 }
 
 /** Whether an organization has or had a sandbox with this id. */
@@ -93,9 +99,14 @@ export type NameAt = { readonly org_id: OrgId; readonly name: string; readonly n
  * The sandbox with this name. If there is none, the last sandbox that had the name and can still be read. Otherwise
  * null.
  */
-export async function findByName(q: Queryable, { org_id, name, now }: NameAt): Promise<Sandbox | null> {
-  const text = named(SANDBOX_COLUMNS)
-  const { rows } = await q.query<Sandbox & Ranked>({ name: 'sandboxes.findByName', text, values: [org_id, name, now] })
+export async function findByName(
+  q: Queryable,
+  { org_id, name, now }: NameAt,
+  maxBytes: number,
+): Promise<FoundSandbox | null> {
+  const text = named(foundColumns('$4'))
+  const values = [org_id, name, now, maxBytes]
+  const { rows } = await q.query<FoundSandbox & Ranked>({ name: 'sandboxes.findByName', text, values })
   return rows[0] === undefined ? null : withoutRank(rows[0])
 }
 
