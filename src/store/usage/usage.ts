@@ -6,6 +6,7 @@
  */
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { splitAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
+import { uuids } from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** Amounts as text, because sums exceed 2^53. */
@@ -85,7 +86,7 @@ export async function sandboxNames(
     name: 'usage.sandboxNames',
     text: `SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2)
            UNION ALL SELECT id, name, slug FROM pruned_sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id`,
-    values: [org, ids],
+    values: [org, uuids(ids)],
   })
   return rows
 }
