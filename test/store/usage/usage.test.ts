@@ -147,10 +147,10 @@ async function readRendered(range: TimeRange, limit: number): Promise<readonly u
   let after: DayPosition | null = null
   do {
     const page = await deps.db.asOrg(org_id, (q) => renderSandboxDays(q, { org_id, range, now: NOW }, { after, limit }))
-    const rows: readonly { readonly sandbox_id: SandboxId }[] = JSON.parse(`[${page.items}]`)
+    const rows: readonly { readonly sandbox_id: SandboxId }[] = JSON.parse(`[${page.items.join(',')}]`)
     assert.equal(page.count, rows.length)
     assert.deepEqual(page.sandboxes.toSorted(), [...new Set(rows.map(({ sandbox_id }) => sandbox_id))].toSorted())
-    if (page.count > 0) items.push(page.items)
+    items.push(...page.items)
     after = page.next
   } while (after !== null)
   return JSON.parse(`[${items.join(',')}]`)
