@@ -60,6 +60,12 @@ CREATE OR REPLACE FUNCTION public.sandyard_open_run(of_sandbox uuid)
  LANGUAGE sql
 AS $function$ SELECT r.id, r.worker_id, r.started_at FROM runs r WHERE r.sandbox_id = of_sandbox AND r.ended_at IS NULL $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_org()
+ RETURNS uuid
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$ SELECT nullif(nullif(current_setting('sandyard.org', true), '*'), '')::uuid $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_org_limits_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1223,7 +1229,7 @@ CREATE POLICY tenant ON storage_org_days AS PERMISSIVE FOR ALL TO public USING (
 
 CREATE POLICY system ON stream_tickets AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 

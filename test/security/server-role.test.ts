@@ -20,6 +20,7 @@ const STATEMENTS: readonly string[] = [
   'CREATE POLICY mine ON sandboxes USING (true)',
   'CREATE OR REPLACE FUNCTION sandyard_sees(org uuid) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT true $$',
   'ALTER FUNCTION sandyard_sees(uuid) SET search_path = public',
+  `CREATE OR REPLACE FUNCTION sandyard_org() RETURNS uuid LANGUAGE sql STABLE AS $$ SELECT '01890a5d-ac96-774b-bcce-b302099a8000'::uuid $$`,
   'CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS $$ SELECT 1 $$',
   'CREATE TABLE mine (id int)',
   'CREATE TEMPORARY TABLE worker_generations (worker_id uuid PRIMARY KEY, generation bigint)',
