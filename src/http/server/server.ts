@@ -84,7 +84,7 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   connections: { capacity: 32_768, perAddress: 16_384, checkIntervalMs: 10_000 },
   pingMs: 20_000,
   keepAliveMs: 10_000,
-  limitRefusalDelayMs: 100,
+  limitRefusalDelayMs: 250,
 }
 
 /**
