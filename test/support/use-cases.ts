@@ -12,6 +12,7 @@ import type * as stopSandbox from '../../src/control/sandboxes/stop-sandbox.ts'
 import type * as waitForSandbox from '../../src/control/sandboxes/wait-for-sandbox.ts'
 import type * as openChannel from '../../src/control/streams/open-channel.ts'
 import type * as readLogs from '../../src/control/streams/read-logs.ts'
+import type * as readUsage from '../../src/control/usage/read-usage.ts'
 import type * as volumeFiles from '../../src/control/volumes/volume-files.ts'
 import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { callWith, type CallUseCase } from '../../src/http/requests/call-use-case.ts'
@@ -30,6 +31,7 @@ type UseCaseModules = typeof readEvents &
   typeof waitForSandbox &
   typeof openChannel &
   typeof readLogs &
+  typeof readUsage &
   typeof volumeFiles
 
 type FakeOf<UseCase> = UseCase extends (deps: never, ...args: infer Args) => infer Result

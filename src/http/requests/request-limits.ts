@@ -10,6 +10,7 @@ import {
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
+import type { HandlerReply } from '../handlers/handler.ts'
 import { ClientDisconnected, onResponseClose } from './request-signals.ts'
 
 /** The limits of a server process on its callers' requests; docs/limits.md explains them. */
@@ -29,6 +30,7 @@ export type RequestLimits = {
   readonly bodyBytes: ConcurrencyLimit<OrgId>
   /** Bytes of large JSON replies that are being sent. */
   readonly replyBytes: ConcurrencyLimit<OrgId>
+  readonly replyBytesMax: number
 }
 
 /** The bytes of a body that count as one more request. Parsing 4 MiB takes as long as some hundred requests. */
@@ -60,6 +62,7 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
       'send fewer or smaller bodies at once',
     ),
     replyBytes: makeConcurrencyLimit([{ ...replies, keyOf }], 'read the replies, or request fewer at once'),
+    replyBytesMax: replies.max,
   }
 }
 
@@ -86,25 +89,35 @@ export function enforceRequestLimits(
 }
 
 /**
- * Counts a large JSON reply. It counts as more requests, against the caller's next ones, because its bytes are known only now. Until
- * it is sent, it also counts as an unread reply of its organization. Throws `rate_limited` if a read has too many of these. A change was
- * made already, so its connection is closed instead.
+ * Counts a large JSON reply until it is sent, as an unread reply of its organization. Throws `rate_limited` if a read has too many of
+ * these; a single one is never too many. A change was made already, so its connection is closed instead. The reply also counts as more requests, against the caller's
+ * next ones, because its bytes are known only now. Reports in pieces don't, because few are made at once.
  */
 export function countReply(
   limits: RequestLimits,
   caller: Caller,
-  { json, response }: { readonly json: string; readonly response: ServerResponse },
+  { answer, response }: { readonly answer: HandlerReply; readonly response: ServerResponse },
 ): void {
-  const tokens = Math.floor(json.length / REPLY_BYTES_PER_TOKEN)
+  const length = lengthOf(answer)
+  const tokens = Math.floor(length / REPLY_BYTES_PER_TOKEN)
   if (tokens === 0) return
-  limits.rates.charge(caller, tokens)
+  if (typeof answer === 'string' || !('pieces' in answer)) limits.rates.charge(caller, tokens)
   try {
-    onResponseClose(response, limits.replyBytes.acquire(caller.org_id, json.length))
+    const share = Math.min(length, limits.replyBytesMax)
+    onResponseClose(response, limits.replyBytes.acquire(caller.org_id, share))
   } catch (error) {
     if (response.req.method === 'GET') throw error
     response.destroy()
     throw new ClientDisconnected()
   }
+}
+
+/** The characters or bytes of JSON that a reply keeps in memory. A stream keeps none. */
+function lengthOf(answer: HandlerReply): number {
+  if (typeof answer === 'string') return answer.length
+  if ('json' in answer) return answer.json.length
+  if ('kept' in answer) return answer.kept.body.length
+  return 'pieces' in answer ? answer.pieces.reduce((sum, piece) => sum + piece.length, 0) : 0
 }
 
 /** Throws `ClientDisconnected` if the client has left, and `rate_limited` if its organization has too many unread replies. */

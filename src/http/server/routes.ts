@@ -5,7 +5,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeenPath } from '../../domain/refusal.ts'
 import type { FairTurns } from '../../lib/fair-turns.ts'
-import type { AuthenticatedRequest, Handler } from '../handlers/handler.ts'
+import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
@@ -88,12 +88,12 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         key === null
           ? await handler(raw)
           : await serveIdempotently(deps.idempotency, { key, operation, handler, request }, raw)
-      const countJson = (json: string): void => {
-        if (deps.limits !== undefined) countReply(deps.limits, caller, { json, response: reply.raw })
+      const count = (counted: HandlerReply): void => {
+        if (deps.limits !== undefined) countReply(deps.limits, caller, { answer: counted, response: reply.raw })
       }
       if (typeof answer === 'object' && 'start' in answer)
-        return deps.deferReply({ request, reply, operation }, answer, countJson)
-      countJson(typeof answer === 'string' ? answer : 'json' in answer ? answer.json : '')
+        return deps.deferReply({ request, reply, operation }, answer, count)
+      count(answer)
       return sendReply({ request, reply, operation }, answer, deps.settings)
     },
   })

@@ -64,7 +64,11 @@ function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyRepl
  * Sends a deferred reply when it is available. The handler has returned by then, so a waiting request uses little
  * memory.
  */
-export type DeferReply = (exchange: Exchange, later: DeferredReply, countJson: (json: string) => void) => FastifyReply
+export type DeferReply = (
+  exchange: Exchange,
+  later: DeferredReply,
+  count: (object: TaggedReply) => void,
+) => FastifyReply
 
 export type DeferReplyDeps = {
   /** Aborted when the server closes. This ends every wait, so that the replies are sent. */
@@ -79,12 +83,12 @@ export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferR
   closing.addEventListener('abort', () => {
     for (const cancel of cancels) cancel()
   })
-  return ({ reply, operation }, deferred, countJson) => {
+  return ({ reply, operation }, deferred, count) => {
     const response = reply.raw
     const cancel = deferred.start((result) => {
       cancels.delete(cancel)
       if (response.closed) return
-      sendDeferred({ reply, operation, renderError, countJson }, result)
+      sendDeferred({ reply, operation, renderError, count }, result)
     })
     reply.hijack() // from here on Fastify sends no reply of its own
     cancels.add(cancel)
@@ -97,16 +101,13 @@ export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferR
 type DeferredExchange = Pick<DeferReplyDeps, 'renderError'> & {
   readonly reply: FastifyReply
   readonly operation: Operation
-  readonly countJson: (json: string) => void
+  readonly count: (object: TaggedReply) => void
 }
 
-function sendDeferred(
-  { reply, operation, renderError, countJson }: DeferredExchange,
-  result: TaggedReply | Error,
-): void {
+function sendDeferred({ reply, operation, renderError, count }: DeferredExchange, result: TaggedReply | Error): void {
   const response = reply.raw
   const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
-  const given = result instanceof Error ? result : applyConditions(operation, response, { object: result, countJson })
+  const given = result instanceof Error ? result : applyConditions(operation, response, { object: result, count })
   if (given instanceof Error) {
     const { status, headers: own, body } = renderError(given, String(headers['x-request-id']))
     write(response, { status, headers: { ...headers, ...own }, body })
@@ -117,7 +118,7 @@ function sendDeferred(
   else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body: given.json })
 }
 
-type CountedObject = { readonly object: TaggedReply; readonly countJson: (json: string) => void }
+type CountedObject = { readonly object: TaggedReply; readonly count: (object: TaggedReply) => void }
 
 /**
  * Checks the conditions of a request against the object of the reply, and counts what is sent. Returns the object to send, with an empty
@@ -126,11 +127,11 @@ type CountedObject = { readonly object: TaggedReply; readonly countJson: (json: 
 function applyConditions(
   operation: Operation,
   { req }: ServerResponse,
-  { object, countJson }: CountedObject,
+  { object, count }: CountedObject,
 ): TaggedReply | Error {
   try {
     if (isNotModified(operation, req.headers, object.tag)) return { ...object, json: '' }
-    countJson(object.json)
+    count(object)
     return object
   } catch (error) {
     return error instanceof Error ? error : new Error('a condition could not be checked', { cause: error })

@@ -256,6 +256,8 @@ test('the unread replies of an organization are limited: further large ones and 
   const useCases: Partial<UseCases> = {
     getSandbox: () => Promise.resolve(large),
     stopSandbox: () => Promise.resolve(large),
+    getSandboxBreakdown: () =>
+      Promise.resolve({ items: [Buffer.alloc(9 * 1024 * 1024, ' ')], sandboxes: [], nextCursor: null }),
     waitForSandbox: () =>
       Promise.resolve({
         start: (onEnd) => {
@@ -270,6 +272,8 @@ test('the unread replies of an organization are limited: further large ones and 
   }
   const { port, get } = await listen(t, { orgRepliesMib: 8 }, useCases)
   const path = `/v1/sandboxes/${SANDBOX_ID}`
+  const report = '/v1/billing/usage/sandbox'
+  assert.equal((await get('one-b', report)).status, 200, 'a single reply is never too large')
   const unread = askWithoutReading(port, `GET ${path}`)
   const refused = await waitUntil(async () => {
     const reply = await get('one-b', '/v1/sandboxes')
@@ -278,7 +282,7 @@ test('the unread replies of an organization are limited: further large ones and 
   const { code, details } = refused.refusal
   assert.deepEqual([code, details.limit, details.max, details.current], ['rate_limited', 'org_reply_bytes', 8_388_608, 8_388_608]) // prettier-ignore
   assert.match(details.how_to_change, /SANDYARD_ORG_REPLIES_MIB/)
-  for (const read of [path, `${path}/wait`])
+  for (const read of [path, `${path}/wait`, report])
     assert.equal((await get('one-b', read)).refusal.details.limit, 'org_reply_bytes', read)
   assert.equal((await get('one-b', '/v1/me/org')).status, 200, 'a small reply is sent')
   assert.equal((await get('two')).status, 200, 'and those of other organizations')
