@@ -10,7 +10,6 @@ import {
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
-import type { HandlerReply } from '../handlers/handler.ts'
 import { ClientDisconnected, onResponseClose } from './request-signals.ts'
 
 /** The limits of a server process on its callers' requests; docs/limits.md explains them. */
@@ -88,20 +87,18 @@ export function enforceRequestLimits(
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
+/** A reply that is about to be sent, with the characters or bytes of JSON that it keeps in memory. */
+export type CountedReply = { readonly length: number; readonly isReport: boolean; readonly response: ServerResponse }
+
 /**
  * Counts a large JSON reply until it is sent, as an unread reply of its organization. Throws `rate_limited` if a read has too many of
  * these; a single one is never too many. A change was made already, so its connection is closed instead. The reply also counts as more requests, against the caller's
  * next ones, because its bytes are known only now. Reports in pieces don't, because few are made at once.
  */
-export function countReply(
-  limits: RequestLimits,
-  caller: Caller,
-  { answer, response }: { readonly answer: HandlerReply; readonly response: ServerResponse },
-): void {
-  const length = lengthOf(answer)
+export function countReply(limits: RequestLimits, caller: Caller, { length, isReport, response }: CountedReply): void {
   const tokens = Math.floor(length / REPLY_BYTES_PER_TOKEN)
   if (tokens === 0) return
-  if (typeof answer === 'string' || !('pieces' in answer)) limits.rates.charge(caller, tokens)
+  if (!isReport) limits.rates.charge(caller, tokens)
   try {
     const share = Math.min(length, limits.replyBytesMax)
     onResponseClose(response, limits.replyBytes.acquire(caller.org_id, share))
@@ -110,14 +107,6 @@ export function countReply(
     response.destroy()
     throw new ClientDisconnected()
   }
-}
-
-/** The characters or bytes of JSON that a reply keeps in memory. A stream keeps none. */
-function lengthOf(answer: HandlerReply): number {
-  if (typeof answer === 'string') return answer.length
-  if ('json' in answer) return answer.json.length
-  if ('kept' in answer) return answer.kept.body.length
-  return 'pieces' in answer ? answer.pieces.reduce((sum, piece) => sum + piece.length, 0) : 0
 }
 
 /** Throws `ClientDisconnected` if the client has left, and `rate_limited` if its organization has too many unread replies. */

@@ -89,7 +89,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
           ? await handler(raw)
           : await serveIdempotently(deps.idempotency, { key, operation, handler, request }, raw)
       const count = (counted: HandlerReply): void => {
-        if (deps.limits !== undefined) countReply(deps.limits, caller, { answer: counted, response: reply.raw })
+        const isReport = typeof counted === 'object' && 'pieces' in counted
+        const sent = { length: lengthOf(counted), isReport, response: reply.raw }
+        if (deps.limits !== undefined) countReply(deps.limits, caller, sent)
       }
       if (typeof answer === 'object' && 'start' in answer)
         return deps.deferReply({ request, reply, operation }, answer, count)
@@ -97,6 +99,14 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
       return sendReply({ request, reply, operation }, answer, deps.settings)
     },
   })
+}
+
+/** The characters or bytes of JSON that a reply keeps in memory. A stream keeps none. */
+function lengthOf(answer: HandlerReply): number {
+  if (typeof answer === 'string') return answer.length
+  if ('json' in answer) return answer.json.length
+  if ('kept' in answer) return answer.kept.body.length
+  return 'pieces' in answer ? answer.pieces.reduce((sum, piece) => sum + piece.length, 0) : 0
 }
 
 /** The path of an operation in the router's syntax: `:name` for a parameter. */
