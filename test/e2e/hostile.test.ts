@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { ATTACKER_LIMITS, ATTACKS, startAttack } from '../support/attacks.ts'
+import { ATTACKER_LIMITS, ATTACKS, largeBody, startAttack } from '../support/attacks.ts'
 import { mustCall } from '../support/api.ts'
 import { forkClient } from '../support/forked-client.ts'
 import { residentMib } from '../support/process-memory.ts'
@@ -79,8 +79,7 @@ for (const attack of ATTACKS) {
 test('gigabytes of large sandboxes that an organization requests and does not read take little of the server’s memory', async () => {
   const { url, key } = server
   const greedy = { url, key: await createSecondOrg(server.dataDir, 'greedy', ATTACKER_LIMITS) }
-  const env = Array.from({ length: 4_000 }, (_, n) => ({ key: `K${String(n)}`, value: 'v'.repeat(960) }))
-  const { id } = await mustCall(greedy, 'create_sandbox', { body: { image: 'registry.example/box:1', env } })
+  const { id } = await mustCall(greedy, 'create_sandbox', { body: largeBody() })
   const beforeMib = residentMib(server.pid())
   const sockets = Array.from({ length: 700 }, () => {
     const { socket } = openConnection(Number(new URL(url).port), ADDRESS)

@@ -115,10 +115,15 @@ const over = (request: (sent: number) => string): ConnectionScript => ({
 })
 const labels = (wanted: Readonly<Record<string, string>>): string => encodeURIComponent(JSON.stringify(wanted))
 
-/** A request to create a sandbox with a valid spec of four megabytes. */
-function largeCreate(target: AttackTarget, name: string): Buffer {
+/** A valid request body for a sandbox, whose specification has four megabytes. */
+export function largeBody() {
   const env = Array.from({ length: 4_000 }, (_, n) => ({ key: `K${String(n)}`, value: 'v'.repeat(960) }))
-  const body = JSON.stringify({ name, image: 'registry.example/box:1', env })
+  return { image: 'registry.example/box:1', env }
+}
+
+/** A request to create such a sandbox. */
+function largeCreate(target: AttackTarget, name: string): Buffer {
+  const body = JSON.stringify({ name, ...largeBody() })
   return Buffer.from(`${post('/v1/sandboxes', target, Buffer.byteLength(body))}${body}`)
 }
 

@@ -11,6 +11,7 @@ import { splitMessages } from '../../lib/split-messages.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { isSecureRequest, type ClientAddresses } from '../requests/client-address.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
+import { ClientDisconnected } from '../requests/request-signals.ts'
 import { endWithProblem } from '../connections/early-refusals.ts'
 import { compilePathTemplate } from '../requests/route-table.ts'
 
@@ -118,7 +119,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
     if (release === null) throw tooManyOpening(found.route.opening.inUse)
     const gone = new AbortController()
     socket.once('close', () => {
-      gone.abort(new Error('the client disconnected'))
+      gone.abort(new ClientDisconnected())
     })
     try {
       await found.route.handle({

@@ -18,7 +18,7 @@ const SUMMARY_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, 
 export const SANDBOX_COLUMNS = `${SUMMARY_COLUMNS}, spec_projection::text AS spec_json`
 
 /** Sandboxes of an organization that are read at `now`. */
-export type SandboxesAt = { readonly org_id: OrgId; readonly ids: readonly SandboxId[]; readonly now: Date }
+type SandboxLookup = { readonly org_id: OrgId; readonly ids: readonly SandboxId[]; readonly now: Date }
 
 /** SQL: those of the given sandboxes that belong to an organization and can be read at a time, in no particular order. */
 function visible(columns: string): string {
@@ -30,7 +30,7 @@ function visible(columns: string): string {
 /** Sandboxes without their specifications. */
 export async function findSummaries(
   q: Queryable,
-  { org_id, ids, now }: SandboxesAt,
+  { org_id, ids, now }: SandboxLookup,
 ): Promise<readonly SandboxSummary[]> {
   const text = visible(SUMMARY_COLUMNS)
   const values = [org_id, arrays.uuids(ids), now]
@@ -49,7 +49,7 @@ function foundColumns(maxBytes: string): string {
 /** Sandboxes with their specifications of at most `maxBytes`. */
 export async function findMany(
   q: Queryable,
-  { org_id, ids, now }: SandboxesAt,
+  { org_id, ids, now }: SandboxLookup,
   maxBytes: number,
 ): Promise<readonly FoundSandbox[]> {
   const text = visible(foundColumns('$4'))
@@ -93,7 +93,7 @@ export async function find(q: Queryable, { org_id, id }: SandboxKey, now: Date):
 }
 
 /** A name in an organization, which is looked up at `now`. */
-export type NameAt = { readonly org_id: OrgId; readonly name: string; readonly now: Date }
+type NameLookup = { readonly org_id: OrgId; readonly name: string; readonly now: Date }
 
 /**
  * The sandbox with this name. If there is none, the last sandbox that had the name and can still be read. Otherwise
@@ -101,7 +101,7 @@ export type NameAt = { readonly org_id: OrgId; readonly name: string; readonly n
  */
 export async function findByName(
   q: Queryable,
-  { org_id, name, now }: NameAt,
+  { org_id, name, now }: NameLookup,
   maxBytes: number,
 ): Promise<FoundSandbox | null> {
   const text = named(foundColumns('$4'))
@@ -111,7 +111,10 @@ export async function findByName(
 }
 
 /** The same without the specification. */
-export async function findSummaryByName(q: Queryable, { org_id, name, now }: NameAt): Promise<SandboxSummary | null> {
+export async function findSummaryByName(
+  q: Queryable,
+  { org_id, name, now }: NameLookup,
+): Promise<SandboxSummary | null> {
   const text = named(SUMMARY_COLUMNS)
   const values = [org_id, name, now]
   const { rows } = await q.query<SandboxSummary & Ranked>({ name: 'sandboxes.findSummaryByName', text, values })

@@ -4,6 +4,9 @@ import { makeAdmitInBatch } from '../../../src/control/sandboxes/admit-in-batch.
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
+import type { ControlDeps } from '../../../src/control/make-deps.ts'
+import type { Caller } from '../../../src/domain/orgs/caller.ts'
+import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
@@ -13,6 +16,18 @@ import { PLAIN_SPEC } from '../../support/spec.ts'
 
 function largeSpec(name: string): SandboxSpec {
   return { ...PLAIN_SPEC, env: [{ key: name, value: name.repeat(LARGE_TEXT) }] }
+}
+
+function create(deps: ControlDeps, caller: Caller, spec: SandboxSpec): Promise<Sandbox> {
+  const input = {
+    name: null,
+    slug: null,
+    registry: { mode: 'auto' },
+    start: false,
+    waitMs: null,
+    signal: null,
+  } as const
+  return createSandbox(deps, caller, { ...input, spec })
 }
 
 /** The turns of the event loop during `work`. */
@@ -57,17 +72,7 @@ test('of large specifications that arrive together, each is sent to the database
     },
   }
   const deps = { ...control.deps, admitInBatch: makeAdmitInBatch({ ...control.deps, db: counted }) }
-  const create = (spec: SandboxSpec) =>
-    createSandbox(deps, control.caller, {
-      spec,
-      name: null,
-      slug: null,
-      registry: { mode: 'auto' },
-      start: false,
-      waitMs: null,
-      signal: null,
-    })
-  const made = await Promise.all(['A', 'B', 'C', 'D'].map((name) => create(largeSpec(name))))
+  const made = await Promise.all(['A', 'B', 'C', 'D'].map((name) => create(deps, control.caller, largeSpec(name))))
   assert.deepEqual(made.map(({ status }) => status), Array<string>(4).fill('created')) // prettier-ignore
   // The specification itself, and its projection for replies.
   assert.ok(Math.max(...sizes) < 3 * LARGE_TEXT, sizes.join(', '))
@@ -77,16 +82,8 @@ test('large specifications are read one by one, and only if the reply would be r
   const control = await makeTestControl()
   t.after(() => control.close())
   const { deps, caller } = control
-  const input = {
-    name: null,
-    slug: null,
-    registry: { mode: 'auto' },
-    start: false,
-    waitMs: null,
-    signal: null,
-  } as const
-  const small = await createSandbox(deps, caller, { ...input, spec: PLAIN_SPEC })
-  const large = await createSandbox(deps, caller, { ...input, spec: largeSpec('A') })
+  const small = await create(deps, caller, PLAIN_SPEC)
+  const large = await create(deps, caller, largeSpec('A'))
   let asked = 0
   const read = ({ id }: typeof small) => getSandbox(deps, caller, { id }, () => void (asked += 1))
   assert.deepEqual(await Promise.all([large, small, large].map(read)), [large, small, large])

@@ -141,7 +141,7 @@ export function openPods({ client, path, owner, onChange, signal: closed, clock,
         if (seen?.metadata.uid !== known && (await find(pod, signal))?.metadata.uid !== known) return
         const soon = new AbortController()
         await Promise.race([
-          changeOf(name, AbortSignal.any([signal, soon.signal])).catch(() => undefined),
+          changeOf(name, AbortSignal.any([signal, soon.signal])).catch(() => undefined), // rejects only when aborted, which is checked below
           interruptibleSleep(clock, CHECK_MS, AbortSignal.any([signal, soon.signal])),
         ])
         soon.abort()
