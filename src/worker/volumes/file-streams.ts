@@ -8,38 +8,88 @@ import { translateErrors } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 
 /**
- * The size of one read. Larger chunks are not faster (files in the page cache, 2026-11), and each stream keeps two
- * chunks in memory.
+ * The size of one read. Larger pieces are not faster (files in the page cache, 2026-11), and each stream keeps two
+ * pieces in memory.
  */
-const CHUNK_BYTES = 256 * 1024
+const PIECE_BYTES = 256 * 1024
 
 /**
- * Streams the first `sizeBytes` bytes of an open file at the reader's pace. The stream fails if the file becomes
- * shorter, and ignores growth. Ending or destroying the stream closes the file.
+ * The first `sizeBytes` bytes of an open file, at the reader's pace: read the stream, or call `sendTo` instead. Fails if the file
+ * becomes shorter, and ignores growth. Ending or destroying the stream closes the file.
  */
-export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
-  let sentBytes = 0
-  const readMore = async (stream: Readable): Promise<void> => {
-    const length = Math.min(CHUNK_BYTES, sizeBytes - sentBytes)
-    if (length === 0) {
-      stream.push(null)
-      return
-    }
-    const { bytesRead, buffer } = await handle.read(Buffer.allocUnsafeSlow(length), 0, length, sentBytes)
-    if (bytesRead === 0) throw new Error('the file became shorter while it was read')
-    sentBytes += bytesRead
-    stream.push(buffer.subarray(0, bytesRead))
+export class FileContent extends Readable {
+  readonly #handle: FileHandle
+  readonly #sizeBytes: number
+  #readBytes = 0
+
+  constructor(handle: FileHandle, sizeBytes: number) {
+    super({ highWaterMark: PIECE_BYTES })
+    this.#handle = handle
+    this.#sizeBytes = sizeBytes
   }
-  return new Readable({
-    highWaterMark: CHUNK_BYTES,
-    read() {
-      readMore(this).catch((error: unknown) => this.destroy(error instanceof Error ? error : new Error(String(error))))
-    },
-    destroy(error, done) {
-      callbackify(() => handle.close())((closeError) => {
-        done(error ?? closeError)
-      })
-    },
+
+  override _read(): void {
+    this.#pushPiece().catch((error: unknown) => {
+      this.destroy(error instanceof Error ? error : new Error(String(error)))
+    })
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    callbackify(() => this.#handle.close())((closeError) => {
+      done(error ?? closeError)
+    })
+  }
+
+  /**
+   * Sends the content, ends `target`, and closes the file. `target` must be done with a piece when it has written it, as sockets are:
+   * two buffers are filled in turn. With a new buffer for each piece, garbage collection and page faults were half of the worker's
+   * time: 256 MiB out of a volume took it 0.46 to 0.89 s of processor time, and now 0.18 to 0.31 (2026-11, in turn, 2 cores).
+   * `onPiece` is called after each piece.
+   */
+  async sendTo(target: Writable, onPiece: () => void): Promise<void> {
+    const ended = finished(target)
+    const sent = this.#sendPieces(target, onPiece)
+    try {
+      await Promise.all([ended, sent])
+    } finally {
+      this.destroy()
+    }
+  }
+
+  async #sendPieces(target: Writable, onPiece: () => void): Promise<void> {
+    const [first, second] = [Buffer.allocUnsafeSlow(PIECE_BYTES), Buffer.allocUnsafeSlow(PIECE_BYTES)]
+    let piece = await this.#readInto(first)
+    for (let isSecond = true; piece.length > 0; isSecond = !isSecond) {
+      const [ahead] = await Promise.all([this.#readInto(isSecond ? second : first), writeWhole(target, piece)])
+      onPiece()
+      piece = ahead
+    }
+    target.end()
+  }
+
+  async #pushPiece(): Promise<void> {
+    const piece = await this.#readInto(Buffer.allocUnsafeSlow(Math.min(PIECE_BYTES, this.#sizeBytes - this.#readBytes)))
+    this.push(piece.length === 0 ? null : piece)
+  }
+
+  /** Reads the next piece into a buffer, and returns it. At the end of the content it is empty. */
+  async #readInto(buffer: Buffer): Promise<Buffer> {
+    const length = Math.min(buffer.length, this.#sizeBytes - this.#readBytes)
+    if (length === 0) return buffer.subarray(0, 0)
+    const { bytesRead } = await this.#handle.read(buffer, 0, length, this.#readBytes)
+    if (bytesRead === 0) throw new Error('the file became shorter while it was read')
+    this.#readBytes += bytesRead
+    return buffer.subarray(0, bytesRead)
+  }
+}
+
+/** Resolves when the stream is done with the piece. */
+function writeWhole(target: Writable, piece: Buffer): Promise<void> {
+  return new Promise((resolve, reject) => {
+    target.write(piece, (error) => {
+      if (error === null || error === undefined) resolve()
+      else reject(error)
+    })
   })
 }
 

@@ -12,6 +12,7 @@ import {
 } from '../../contract/volumes/volume-protocol.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
+import { FileContent } from './file-streams.ts'
 
 type ServeVolumeOptions = {
   readonly log: Log
@@ -126,6 +127,7 @@ async function sendContent({ request, response, files, idle }: Exchange): Promis
   const path = pathIn(request, VOLUME_PATH_HEADER)
   const { sizeBytes, content } = await idle.during(() => files.read(path))
   response.writeHead(200, { 'content-type': 'application/octet-stream', 'content-length': sizeBytes })
+  if (content instanceof FileContent) return await content.sendTo(response, idle.touch)
   content.on('data', idle.touch)
   await pipeline(content, response)
 }

@@ -10,7 +10,7 @@ import { descriptorPath, reopenForReading, syncFolder } from './descriptors.ts'
 import { conflictError, invalidPathError, notFoundError, reserveReachedError, translateErrors } from './file-errors.ts'
 import { describeFile, isVisible, listFolder, statThroughSymlink } from './visible-files.ts'
 import { replaceAtomically } from './replace-atomically.ts'
-import { type Content, stageFile, streamFile } from './file-streams.ts'
+import { type Content, FileContent, stageFile } from './file-streams.ts'
 import { deleteStaleTemporaries, deleteTree, isTemporaryName } from './temporary-files.ts'
 import type { Log } from '../../lib/log.ts'
 
@@ -111,7 +111,7 @@ async function read(volume: VolumeRoot, path: string): Promise<{ sizeBytes: numb
   if (!stats.isFile()) throw notFoundError(path)
   const file = await reopenForReading(handle)
   const sizeBytes = (await file.stat()).size
-  return { sizeBytes, content: streamFile(file, sizeBytes) }
+  return { sizeBytes, content: new FileContent(file, sizeBytes) }
 }
 
 async function write(

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
+import { truncate } from 'node:fs/promises'
 import { request } from 'node:http'
+import { join } from 'node:path'
 import { duplexPair, PassThrough, Readable, type Duplex } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
@@ -169,6 +171,23 @@ test('a reader that stops half-way closes the stream and the file', { timeout: 2
   const text = await listOpenFiles()
   assert.ok(!text.includes(volume.root), text)
 })
+
+test(
+  'a file that becomes shorter while it is sent breaks the reply and closes the file',
+  { timeout: 20_000 },
+  async () => {
+    await using volume = await makeVolumeFolder()
+    await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
+    const world = serveAll(volume.files)
+    const { sizeBytes, content } = await world.client.read('/file')
+    assert.equal(sizeBytes, 8 * 1024 * 1024)
+    await truncate(join(volume.root, 'file'), 1024 * 1024)
+    await assert.rejects(text(content))
+    await assertAllEnded(world)
+    const open = await listOpenFiles()
+    assert.ok(!open.includes(volume.root), open)
+  },
+)
 
 test('an idle stream is destroyed, but not while an operation is running', { timeout: 20_000 }, async () => {
   await using volume = await makeVolumeFolder()
