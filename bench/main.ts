@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { BENCHMARKS, FULL, QUICK, type Plan } from './benchmarks.ts'
 import { describeLoad, describeMachine } from './support/machine.ts'
+import { runApart } from './support/run-apart.ts'
 import { formatVerdict, renderTable, type ResultRow } from './support/report.ts'
 import {
   figureOf,
@@ -15,7 +16,7 @@ import {
 
 const PICTURE = join(import.meta.dirname, '../docs/img/phases.svg')
 
-// The server ends when this process exits (support/cloud.ts). Therefore a signal must end this process cleanly.
+// A benchmark ends when this process exits (support/run-apart.ts). Therefore a signal must end this process cleanly.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
 
 const { values, positionals } = parseArgs({
@@ -64,7 +65,8 @@ async function runAll({ names, limitSeconds }: Plan): Promise<void> {
     const load = loadavg()[0] ?? 0
     const beganMs = performance.now()
     try {
-      const found = await benchmark.run({ isQuick, onPicture: keepPicture })
+      const { rows: found, picture } = await runApart(name, isQuick)
+      if (picture !== null) await keepPicture(picture)
       for (const row of found) process.stdout.write(`  ${lineOf(row)}\n`)
       rows.push(...found)
       stored = mergeResults(stored, found, { ...info, load, cores: cpus().length })
