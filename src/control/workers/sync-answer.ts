@@ -1,5 +1,5 @@
 /** The second half of a sync: the answer to the worker. */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type {
   DesiredRun,
   OrgLimits,
@@ -80,14 +80,14 @@ export async function makeAnswer(
     Promise.all([
       stored_sandboxes.length === 0 ? [] : sandboxes.findDeleted(q, stored_sandboxes),
       answerVolumes(q, worker_id, report),
-      expectsRuns ? readAssignments(q, worker_id, known) : runs.ofWorker(q, worker_id),
+      expectsRuns ? readAssignments(q, worker_id, known) : readVersion(q, worker_id),
     ]),
   )
   const rest = { discard_sandboxes, streams: deps.tickets.openTickets(worker_id), ...volumes }
-  const desired_version = desiredVersionOf('mounted' in read ? read.assignments : read)
-  if (desired_version === known_desired_version) return { desired_version, desired_runs: null, ...rest }
-  const { assignments, mounted } =
-    'mounted' in read ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id, known))
+  if (read.version === known_desired_version) return { desired_version: read.version, desired_runs: null, ...rest }
+  // Runs that are read only now may have a newer version.
+  const { version, assignments, mounted } =
+    read.assignments !== null ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id, known))
   const lookups: CredentialLookups = new Map()
   const desired_runs = await Promise.all(
     assignments
@@ -95,15 +95,19 @@ export async function makeAnswer(
       .map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
   )
   const sent: runs.KnownRuns = Object.fromEntries(assignments.map(({ run_id, version }) => [run_id, version]))
-  const version = desiredVersionOf(assignments) // the version of the sent runs
   deps.sentRuns.note(worker_id, { desired_version: version, runs: sent })
   const since = known === null ? {} : { changes_only: { gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
   return { desired_version: version, desired_runs, ...since, ...rest }
 }
 
+async function readVersion(q: Queryable, worker: WorkerId) {
+  return { version: desiredVersionOf(await runs.ofWorker(q, worker)), assignments: null }
+}
+
 async function readAssignments(q: Queryable, worker: WorkerId, known: runs.KnownRuns | null) {
   const assignments = await runs.assignmentsOf(q, worker, known ?? {})
-  return { assignments, mounted: await volumesOfRuns(q, worker, assignments.filter(isChanged)) }
+  const mounted = await volumesOfRuns(q, worker, assignments.filter(isChanged))
+  return { version: desiredVersionOf(assignments), assignments, mounted }
 }
 
 function isChanged(run: runs.RunAssignment | runs.KnownAssignment): run is runs.RunAssignment {
@@ -128,9 +132,8 @@ export function hasNews(answer: AnswerBody, report: Pick<KnownByWorker, 'dialled
 function desiredVersionOf(
   open: readonly Pick<runs.OpenRunOfWorker, 'run_id' | 'status' | 'secrets_version'>[],
 ): string {
-  const hash = createHash('sha256')
-  for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)} ${String(run.secrets_version)}\n`)
-  return hash.digest('base64url')
+  const lines = open.map((run) => `${run.run_id} ${desiredStatusOf(run)} ${String(run.secrets_version)}\n`)
+  return hash('sha256', lines.join(''), 'base64url') // half the time of an update for each line
 }
 
 function desiredStatusOf(run: { readonly status: runs.OpenRunOfWorker['status'] }): DesiredRun['desired_status'] {
