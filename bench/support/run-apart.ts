@@ -11,9 +11,9 @@ export type ApartResult = {
 }
 
 /**
- * Runs a benchmark in a process of its own. Many of them measure with a client in their own process, and its pauses count. With the modules of all benchmarks and
- * what earlier ones left, its garbage collections took longer than the server: 256 MiB out of a volume took the client 1.0 to 1.3 s of
- * processor time instead of 0.4 (2026-11-27). Rejects if the benchmark fails.
+ * Runs a benchmark in a process of its own. Many of them measure with a client in their own process, and its pauses count. With the
+ * modules of all benchmarks, 256 MiB out of a volume took that client 1.0 to 1.3 s of processor time instead of 0.4, for collections of
+ * garbage (2026-11-27). Rejects if the benchmark fails.
  */
 export async function runApart(name: string, isQuick: boolean): Promise<ApartResult> {
   const child = fork(join(import.meta.dirname, '../one.ts'), [name, ...(isQuick ? ['quick'] : [])], {

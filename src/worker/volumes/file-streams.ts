@@ -57,7 +57,8 @@ export class FileContent extends Readable {
   }
 
   async #sendPieces(target: Writable, onPiece: () => void): Promise<void> {
-    const [first, second] = [Buffer.allocUnsafeSlow(PIECE_BYTES), Buffer.allocUnsafeSlow(PIECE_BYTES)]
+    const length = Math.min(PIECE_BYTES, this.#sizeBytes)
+    const [first, second] = [Buffer.allocUnsafeSlow(length), Buffer.allocUnsafeSlow(length)]
     let piece = await this.#readInto(first)
     for (let isSecond = true; piece.length > 0; isSecond = !isSecond) {
       const [ahead] = await Promise.all([this.#readInto(isSecond ? second : first), writeWhole(target, piece)])
