@@ -97,8 +97,9 @@ attack('takes the requests for asynchronous I/O of the whole machine', facts, as
 attack('takes the terminals of the whole machine', facts, async () => {
   const before = readNumber('/proc/sys/kernel/pty/nr')
   const taken = await takeAndHold(attacker, 'terminals', 100)
-  const grown = readNumber('/proc/sys/kernel/pty/nr') - before
-  assert.ok(taken > 0 && grown <= 64, `one sandbox holds ${String(grown)} terminals of the machine`)
+  const grown = readNumber('/proc/sys/kernel/pty/nr') - before // other tests may open some meanwhile
+  assert.ok(taken > 0 && (isGvisor || taken <= 64), `one sandbox got ${String(taken)} terminals`)
+  assert.ok(grown < 100, `one sandbox holds ${String(grown)} terminals of the machine`)
   return { tries: 100, outcome: `one sandbox got ${String(taken)} terminals` }
 })
 
