@@ -41,11 +41,14 @@ export async function openConnection(options: ConnectionOptions, onLost: (error:
     stream: () => socket,
   })
   let isOpen = false
+  const broken: { error: Error | null } = { error: null }
   client.on('error', (error) => {
+    broken.error = error
     if (isOpen) onLost(error)
   })
   try {
     await client.connect()
+    if (broken.error !== null) throw broken.error // the server's last words arrived together with its greeting
   } catch (error) {
     socket.destroy()
     throw error
