@@ -23,7 +23,6 @@ import { normalizeSpec, snapshotNameOf } from '../../domain/spec/normalize-spec.
 import { restoring } from '../../domain/snapshots/fork.ts'
 import { appendMembers } from '../../domain/json-text.ts'
 import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
-import { makeSemaphore } from '../../lib/semaphore.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
@@ -203,18 +202,14 @@ function isLarge({ spec_json }: Sandbox): boolean {
   return spec_json.length > LARGE_TEXT
 }
 
-const oneByOne = makeSemaphore(1)
-
 /**
  * Renders a large sandbox in a turn of its own. Hundreds of waits for one sandbox end at once, and rendering 4 MiB takes some 10 ms. If
  * nobody would read the reply, it is not rendered.
  */
-function renderInTurn(sandbox: Sandbox, requireReader?: () => void): Promise<TaggedReply> {
-  return oneByOne.run(async () => {
-    await nextTurn()
-    requireReader?.()
-    return renderTagged(sandbox)
-  })
+async function renderInTurn(sandbox: Sandbox, requireReader?: () => void): Promise<TaggedReply> {
+  await nextTurn()
+  requireReader?.()
+  return renderTagged(sandbox)
 }
 
 function renderTagged(sandbox: Sandbox): TaggedReply {
