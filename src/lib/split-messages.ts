@@ -12,6 +12,8 @@ type SplitOptions = {
   readonly first?: Buffer
   /** Whether the reply to the upgrade arrives before the first frame. Nothing is split if its status is not 101. */
   readonly startsWithReply?: boolean
+  /** Called with bytes of the connection before they are shown. */
+  readonly onBytes?: (bytes: Buffer) => void
 }
 
 /** The largest reply to an upgrade, the same as Node's limit on heads. */
@@ -31,6 +33,7 @@ export function splitMessages(connection: Connection, options: SplitOptions): Du
   const splitter = makeMessageSplitter(options.limitBytes)
   const split = new SplitConnection(connection)
   const emit = (bytes: Buffer): void => {
+    options.onBytes?.(bytes)
     if (!split.push(bytes)) connection.pause()
   }
   let take = (chunk: Buffer): void => {

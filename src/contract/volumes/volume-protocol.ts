@@ -71,6 +71,10 @@ export class VolumeFileError extends Error {
  * The requests on a stream of kind `volume`. The headers `x-msb-file-path` and `x-msb-file-target` contain paths, in
  * UTF-8 as base64url. Replies are JSON, except the reply of `read`. A refusal has status 422 and the body `{code,
  * message}`. An unexpected failure has status 500.
+ *
+ * A `write` has the header `upgrade: content`, and the content follows the request in frames: the number of bytes (8 bytes, big-endian),
+ * and then the bytes. The number 0 ends it. The reply comes as for other requests, and may come earlier. An HTTP parser would copy each
+ * piece of a body.
  */
 export const VOLUME_ROUTES = {
   list: { method: 'GET', url: '/list' },
@@ -84,6 +88,17 @@ export const VOLUME_ROUTES = {
   /** Needs the header `x-msb-file-recursive: true|false`. */
   remove: { method: 'DELETE', url: '/' },
 } as const
+
+export const CONTENT_UPGRADE = 'content'
+/** The length of the number at the beginning of a frame. */
+export const FRAME_HEAD_BYTES = 8
+
+/** The beginning of a frame of content. */
+export function frameHead(bytes: number): Buffer {
+  const head = Buffer.alloc(FRAME_HEAD_BYTES)
+  head.writeBigUInt64BE(BigInt(bytes))
+  return head
+}
 
 /** The header with the path of a request, in the public API and on a worker's stream. */
 export const VOLUME_PATH_HEADER = 'x-msb-file-path'

@@ -19,7 +19,7 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
  * poll, with its whole observed state. The answer contains the whole desired state of the worker, or what changed since an
  * answer that the worker names, so either side may repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 9
+export const WORKER_PROTOCOL_VERSION = 10
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the

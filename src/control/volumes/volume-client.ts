@@ -1,7 +1,10 @@
+import { once } from 'node:events'
 import { IncomingMessage, request as startRequest, type ClientRequest } from 'node:http'
-import { finished, type Duplex, type Readable } from 'node:stream'
+import { finished, Transform, type Duplex, type Readable } from 'node:stream'
 import {
+  CONTENT_UPGRADE,
   encodeVolumePath,
+  frameHead,
   VOLUME_FILE_PROBLEMS,
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
@@ -90,21 +93,21 @@ async function exchange(
   const request = startRequest({
     method: route.method,
     path: route.url,
-    headers: content instanceof IncomingMessage ? { ...headers, ...lengthOf(content) } : headers,
+    headers: content === undefined ? headers : { ...headers, connection: 'upgrade', upgrade: CONTENT_UPGRADE },
     createConnection: () => duplex,
   })
   const replied = replyTo(request)
-  if (content === undefined) request.end()
-  else await send(request, content, replied)
+  const { promise: asked, resolve } = Promise.withResolvers<undefined>()
+  request.end(() => {
+    resolve(undefined)
+  })
+  if (content !== undefined) {
+    await Promise.race([asked, replied])
+    await send(duplex, content, replied)
+  }
   const response = await within(duplex, replied)
   if (response.statusCode === 200) return response
   throw refusalOf(response.statusCode, await jsonOf(response))
-}
-
-/** The length of a request's body. Without it, each piece of content would be a chunk, whose head and end are messages of their own. */
-function lengthOf({ headers }: IncomingMessage): Headers {
-  const length = headers['content-length']
-  return length === undefined ? {} : { 'content-length': length }
 }
 
 function replyTo(request: ClientRequest): Promise<IncomingMessage> {
@@ -120,18 +123,46 @@ function replyTo(request: ClientRequest): Promise<IncomingMessage> {
 }
 
 /** Sends content at the worker's pace, until everything is sent or the worker has replied. Leaves `content` open. */
-async function send(request: ClientRequest, content: Readable, replied: Promise<IncomingMessage>): Promise<void> {
-  const { promise: sent, resolve, reject } = Promise.withResolvers<undefined>()
+async function send(duplex: Duplex, content: Readable, replied: Promise<IncomingMessage>): Promise<void> {
+  const { promise: failed, reject } = Promise.withResolvers<never>()
   const stopListening = finished(content, { writable: false }, (error) => {
-    if (error === null || error === undefined) resolve(undefined)
-    else reject(new Error('the content failed', { cause: error }))
+    if (error !== null && error !== undefined) reject(new Error('the content failed', { cause: error }))
   })
-  content.pipe(request)
+  const frames = content.pipe(new Frames(lengthOf(content)))
+  const sent = once(frames, 'end')
+  frames.pipe(duplex, { end: false })
   try {
-    await Promise.race([sent, replied])
+    await Promise.race([sent, replied, failed])
   } finally {
     stopListening()
-    content.unpipe(request)
+    content.unpipe(frames)
+    frames.destroy()
+  }
+}
+
+/** The length of a request's body, if it says one. */
+function lengthOf(content: Readable): number | null {
+  const length = content instanceof IncomingMessage ? content.headers['content-length'] : undefined
+  return length === undefined ? null : Number(length)
+}
+
+/** Puts content into the frames of `volume-protocol.ts`: one for all if its length is known, and otherwise one for each piece. */
+class Frames extends Transform {
+  readonly #isOne: boolean
+
+  constructor(bytes: number | null) {
+    super()
+    this.#isOne = bytes !== null
+    if (bytes !== null && bytes > 0) this.push(frameHead(bytes))
+  }
+
+  override _transform(piece: Buffer, _encoding: string, done: (error: null, piece: Buffer) => void): void {
+    if (!this.#isOne) this.push(frameHead(piece.length))
+    done(null, piece)
+  }
+
+  override _flush(done: (error: null, end: Buffer) => void): void {
+    done(null, frameHead(0))
   }
 }
 

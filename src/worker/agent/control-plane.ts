@@ -16,6 +16,7 @@ import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 import { isSuccess, sendRequest, type Answer } from './send-request.ts'
+import { makeReadBuffers, type ReadBuffers } from '../../lib/read-buffers.ts'
 import { makeSplittingAgent } from './splitting-agent.ts'
 
 /**
@@ -47,6 +48,11 @@ export interface ControlPlane {
    * of this worker needs the snapshot.
    */
   fetchSnapshot(snapshot: SnapshotId, signal: AbortSignal): Promise<WebSocket>
+  /**
+   * Takes back bytes of binary messages, so that their memory is used for later messages. Nobody may use them afterwards. Absent: nothing is
+   * used again.
+   */
+  readonly giveBack?: (bytes: Buffer) => void
 }
 
 /**
@@ -107,6 +113,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   }
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
+  const readBuffers = makeReadBuffers()
 
   const kept = { keepAlive: true, timeout: UNUSED_CONNECTION_MS }
   const [plainAgent, tlsAgent] = [new PlainAgent(kept), new TlsAgent(kept)]
@@ -126,6 +133,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   }
 
   return {
+    giveBack: readBuffers.giveBack,
     urls: () => replicas.all,
     async sync(request, signal, onRecorded) {
       const url = replicas.current
@@ -145,7 +153,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
       const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
       const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
       const open = async (to: string, limitMs: number): Promise<WebSocket> =>
-        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, tlsFor })).socket
+        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, tlsFor, readBuffers })).socket
       if (url === replicas.current) return open(url, DIAL_LIMIT_MS)
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
@@ -164,7 +172,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
     },
     async fetchSnapshot(snapshot, signal) {
       const url = socketUrl(replicas.current, `${SNAPSHOT_FILES_PATH}/${snapshot}`)
-      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, tlsFor })).socket
+      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, tlsFor, readBuffers })).socket
     },
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
@@ -173,6 +181,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
         limitMs,
         signal,
         tlsFor,
+        readBuffers,
       })
       try {
         const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
@@ -204,11 +213,12 @@ type Opening = {
   readonly limitMs: number
   readonly signal: AbortSignal
   readonly tlsFor: (url: URL) => CheckedTls | null
+  readonly readBuffers: ReadBuffers
 }
 
 function openSocket(
   url: URL,
-  { authorization, limitMs, signal, tlsFor }: Opening,
+  { authorization, limitMs, signal, tlsFor, readBuffers }: Opening,
 ): Promise<{ readonly socket: WebSocket; readonly headers: IncomingHttpHeaders }> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted()
@@ -221,7 +231,11 @@ function openSocket(
       // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
       // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
-      ...(url.protocol === 'ws:' ? { agent: makeSplittingAgent() } : tls === null ? {} : { agent: tls.upgrades }),
+      ...(url.protocol === 'ws:'
+        ? { agent: makeSplittingAgent(readBuffers) }
+        : tls === null
+          ? {}
+          : { agent: tls.upgrades }),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })

@@ -7,6 +7,7 @@ import type { StreamPurpose, DesiredVolume } from '../../contract/workers/worker
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
+import type { ControlPlane } from './control-plane.ts'
 import { encodeLogLines } from '../logs/log-lines.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { encodeMetrics } from '../metrics/encode-metrics.ts'
@@ -23,6 +24,7 @@ export type StreamDeps = {
   readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
   /** Called after each request that may have changed the files of a volume. */
   readonly onFilesChanged: () => void
+  readonly controlPlane: Pick<ControlPlane, 'giveBack'>
 }
 
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
@@ -95,7 +97,9 @@ async function serveFiles(
   signal.addEventListener('abort', hangUp, { once: true })
   if (signal.aborted) hangUp() // the signal aborted while the stream was being opened
   try {
-    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged })
+    const { giveBack } = deps.controlPlane
+    const options = { log: deps.log, onChanged: deps.onFilesChanged, ...(giveBack === undefined ? {} : { giveBack }) }
+    await serveVolume(client, files, options)
   } catch (error) {
     if (!isHangUp(error)) throw error
   } finally {

@@ -5,6 +5,7 @@ import { finished } from 'node:stream/promises'
 import { callbackify } from 'node:util'
 import { FILE_MODE, type Ownership, createExclusively, setOwnership } from './descriptors.ts'
 import { translateErrors } from './file-errors.ts'
+import { ReceivedContent } from './received-content.ts'
 import type { StagedFile } from './replace-atomically.ts'
 
 /**
@@ -145,6 +146,7 @@ async function writeStream(handle: FileHandle, { path, content, requireSpace }: 
   let uncheckedBytes = 0
   const write = async (chunks: readonly Buffer[]): Promise<void> => {
     const written = await translateErrors(path, () => writeAll(handle, chunks))
+    if (content instanceof ReceivedContent) for (const chunk of chunks) content.giveBack(chunk)
     sizeBytes += written
     uncheckedBytes += written
     if (uncheckedBytes < SPACE_STEP_BYTES) return

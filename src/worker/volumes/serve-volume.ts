@@ -1,7 +1,9 @@
-import { type IncomingMessage, type ServerResponse, createServer } from 'node:http'
-import { type Duplex, finished } from 'node:stream'
+import { createServer, type IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { type Duplex, finished, type Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import {
+  CONTENT_UPGRADE,
   decodeVolumePath,
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
@@ -13,11 +15,14 @@ import {
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { FileContent } from './file-streams.ts'
+import { ReceivedContent } from './received-content.ts'
 
 type ServeVolumeOptions = {
   readonly log: Log
   /** Called after each request that may have changed the volume, even if it failed. */
   readonly onChanged: () => void
+  /** Takes back the bytes of an upload that are written, if the stream reads into buffers that it uses again. */
+  readonly giveBack?: (piece: Buffer) => void
   /** How long the stream may be idle while no file operation is running. */
   readonly idleMs?: number
 }
@@ -42,9 +47,17 @@ export async function serveVolume(stream: Duplex, files: VolumeFiles, options: S
       resolve()
     })
   })
-  server.on('request', (request, response) => {
-    const served = serve({ request, response, files, idle, ...options }).finally(() => pending.delete(served))
+  const begin = (exchange: Pick<Exchange, 'request' | 'response' | 'content'>): void => {
+    const served = serve({ ...exchange, files, idle, ...options }).finally(() => pending.delete(served))
     pending.add(served)
+  }
+  server.on('request', (request, response) => {
+    begin({ request, response, content: null })
+  })
+  server.on('upgrade', (request, socket, first) => {
+    const response = new ServerResponse(request)
+    response.assignSocket(socket as Socket) // only uses what each stream has
+    begin({ request, response, content: new ReceivedContent(socket, { first, giveBack: options.giveBack ?? forget }) })
   })
   server.emit('connection', stream)
   const idle = makeIdleTimeout(stream, options.idleMs ?? IDLE_LIMIT_MS)
@@ -53,9 +66,13 @@ export async function serveVolume(stream: Duplex, files: VolumeFiles, options: S
   await Promise.all(pending)
 }
 
+const forget = (): void => undefined
+
 type Exchange = Pick<ServeVolumeOptions, 'log' | 'onChanged'> & {
   readonly request: IncomingMessage
   readonly response: ServerResponse
+  /** What follows the request. Null if it is no upload. */
+  readonly content: Readable | null
   readonly files: VolumeFiles
   readonly idle: IdleTimeout
 }
@@ -101,7 +118,7 @@ function changing(change: (exchange: Exchange) => Promise<void>): Route {
 async function serve(exchange: Exchange): Promise<void> {
   const { request, response, log, onChanged } = exchange
   const route = routeOf(request)
-  if (route === null) {
+  if (route === null || (route === ROUTES.write) !== (request.headers.upgrade === CONTENT_UPGRADE)) {
     sendJson(response, 404, { code: 'not_found', message: 'no such route' })
     return
   }
@@ -132,14 +149,15 @@ async function sendContent({ request, response, files, idle }: Exchange): Promis
   await pipeline(content, response)
 }
 
-async function receiveContent({ request, response, files }: Exchange): Promise<void> {
-  sendJson(response, 200, await files.write(pathIn(request, VOLUME_PATH_HEADER), request))
+async function receiveContent({ request, response, files, content }: Exchange): Promise<void> {
+  if (content === null) throw new Error('an upload has no content')
+  sendJson(response, 200, await files.write(pathIn(request, VOLUME_PATH_HEADER), content))
 }
 
-function answerError({ request, response, log }: Exchange, error: unknown): void {
+function answerError({ request, response, content, log }: Exchange, error: unknown): void {
   // Reads and drops the rest of an upload. The client may send the whole upload before it reads the answer, and the end
   // of the stream only arrives after it.
-  request.resume()
+  content?.resume()
   if (error instanceof VolumeFileError && !response.headersSent) {
     sendJson(response, 422, { code: error.code, message: error.message })
     return

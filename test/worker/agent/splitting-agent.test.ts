@@ -4,6 +4,7 @@ import { createServer as createHttpServer } from 'node:http'
 import { createServer, type Server } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import { WebSocket, WebSocketServer } from 'ws'
+import { makeReadBuffers } from '../../../src/lib/read-buffers.ts'
 import { messageBytes } from '../../../src/lib/web-socket-flow.ts'
 import { makeSplittingAgent } from '../../../src/worker/agent/splitting-agent.ts'
 
@@ -19,8 +20,9 @@ async function listen(t: TestContext, server: Server): Promise<string> {
   return `ws://127.0.0.1:${String(address.port)}/`
 }
 
-function dial(t: TestContext, url: string, handshakeTimeout = LIMIT_MS): WebSocket {
-  const socket = new WebSocket(url, { agent: makeSplittingAgent(), perMessageDeflate: false, handshakeTimeout })
+function dial(t: TestContext, url: string, handshakeTimeout = LIMIT_MS, buffers = makeReadBuffers()): WebSocket {
+  const agent = makeSplittingAgent(buffers)
+  const socket = new WebSocket(url, { agent, perMessageDeflate: false, handshakeTimeout })
   t.after(() => socket.terminate())
   return socket
 }
@@ -51,6 +53,38 @@ test('bytes arrive in pieces and unchanged, texts and the close whole, also righ
   assert.deepEqual([texts, pings, code, String(reason)], [['a text'], ['in between'], 1008, 'enough'])
   assert.ok(Buffer.concat(pieces).equals(sent))
   assert.ok(Math.max(...pieces.map(({ length }) => length)) < MIB)
+})
+
+test('pieces that are given back make room for the next, and texts in between stay as they are', async (t) => {
+  const server = createHttpServer()
+  const sockets = new WebSocketServer({ server })
+  const sent = Buffer.from(Uint32Array.from({ length: 2 * MIB }, (_, at) => at).buffer)
+  const told = 'x'.repeat(40_000)
+  sockets.on('connection', (socket) => {
+    for (let at = 0; at < sent.length; at += 100_000) {
+      socket.send(sent.subarray(at, at + 100_000), { binary: true })
+      if (at % 1_000_000 === 0) socket.send(told)
+    }
+    socket.close()
+  })
+  const buffers = makeReadBuffers()
+  const socket = dial(t, await listen(t, server), LIMIT_MS, buffers)
+  const texts: Buffer[] = []
+  const memories = new Set<ArrayBufferLike>()
+  let received = 0
+  socket.on('message', (data, isBinary) => {
+    const bytes = messageBytes(data)
+    if (!isBinary) return void texts.push(bytes)
+    assert.ok(bytes.equals(sent.subarray(received, received + bytes.length)))
+    received += bytes.length
+    if (bytes.buffer.byteLength >= 64 * 1024) memories.add(bytes.buffer)
+    buffers.giveBack(bytes)
+  })
+  await once(socket, 'close', limit())
+  assert.equal(received, sent.length)
+  assert.ok(texts.length === 9 && texts.every((text) => text.toString() === told))
+  // Those with a part of a text, or of the head of a frame, are not used again.
+  assert.ok(memories.size < 50, `${String(memories.size)} buffers were made for 128 of this size`)
 })
 
 test('a refusal arrives whole', async (t) => {

@@ -1,17 +1,16 @@
 import assert from 'node:assert/strict'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
-import { request as httpRequest } from 'node:http'
 import { join } from 'node:path'
-import type { Duplex } from 'node:stream'
+import { Readable, type Duplex } from 'node:stream'
 import { after, afterEach, before, beforeEach, test } from 'node:test'
 import { createWebSocketStream, type WebSocket } from 'ws'
-import { encodeVolumePath, VOLUME_PATH_HEADER, VOLUME_ROUTES } from '../../../src/contract/volumes/volume-protocol.ts'
 import type {
   StreamTicket,
   SyncAnswer,
   SyncRequest,
   DesiredVolume,
 } from '../../../src/contract/workers/worker-protocol.ts'
+import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
@@ -120,22 +119,12 @@ function toldOf({ volume_id }: DesiredVolume): number | null | undefined {
   return told?.find((one) => one.volume_id === volume_id)?.used_bytes ?? (told === undefined ? undefined : null)
 }
 
-async function put(volume: DesiredVolume, path: string, content: string): Promise<number> {
+async function put(volume: DesiredVolume, path: string, content: string): Promise<void> {
   const ticket: StreamTicket = { kind: 'volume', ticket: path, volume }
   wish = { ...wish, streams: [ticket] }
   const stream = await waitUntil(() => clients[0])
-  const headers = { [VOLUME_PATH_HEADER]: encodeVolumePath(path) }
-  const { method, url } = VOLUME_ROUTES.write
-  const status = await new Promise<number>((resolve, reject) => {
-    const sent = httpRequest({ method, path: url, headers, createConnection: () => stream }, (response) => {
-      response.resume().once('end', () => resolve(response.statusCode ?? 0))
-    })
-    sent.once('error', reject)
-    sent.end(content)
-  })
+  await makeVolumeClient(() => Promise.resolve(stream)).write(path, Readable.from([content], { objectMode: false }))
   wish = { ...wish, streams: [] }
-  stream.destroy()
-  return status
 }
 
 test('the first report describes the storage and lists all volumes, and later reports contain only changes', async () => {
@@ -218,7 +207,7 @@ test('a file from a stream is written to the volume, and the volume’s use is r
   const volume = newVolume()
   live()
   await waitUntil(() => reports.length > 1)
-  assert.equal(await put(volume, 'folder/file', 'x'.repeat(100_000)), 200)
+  await put(volume, 'folder/file', 'x'.repeat(100_000))
   const path = await storage.open(volume)
   assert.equal(readFileSync(join(path, 'folder/file'), 'utf8').length, 100_000)
   await waitUntil(() => (toldOf(volume) ?? 0) >= 100_000, 2_500)

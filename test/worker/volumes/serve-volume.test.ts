@@ -8,6 +8,7 @@ import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import {
+  CONTENT_UPGRADE,
   encodeVolumePath,
   VOLUME_PATH_HEADER,
   type VolumeFiles,
@@ -108,8 +109,17 @@ test('a request outside the protocol is refused', async () => {
     ['GET', '/../list'],
     ['PATCH', '/content'],
     ['GET', '/constructor'],
+    ['PUT', '/content'], // without the upgrade
   ] as const)
     assert.equal(await asked(method, url, { [VOLUME_PATH_HEADER]: path }), 404, `${method} ${url}`)
+  for (const [method, url, upgrade] of [
+    ['GET', '/content', CONTENT_UPGRADE],
+    ['PUT', '/contents', CONTENT_UPGRADE],
+    ['PUT', '/content', 'h2c'],
+  ] as const) {
+    const headers = { [VOLUME_PATH_HEADER]: path, connection: 'upgrade', upgrade }
+    assert.equal(await asked(method, url, headers), 404, `${method} ${url} with ${upgrade}`)
+  }
   const bad: readonly Record<string, string>[] = [
     {},
     ...['=', '/x', `${path}=`, '_w', '7aCA'].map((header) => ({ [VOLUME_PATH_HEADER]: header })),
