@@ -54,6 +54,16 @@ describe('the database', () => {
     await assert.rejects(write, { code: '42501' })
   })
 
+  test('the stack of a refused statement leads to the code that sent it', async () => {
+    async function sendNonsense(): Promise<void> {
+      await db.asSystem((q) => q.query({ text: 'select nonsense' }))
+    }
+    await assert.rejects(
+      sendNonsense(),
+      (error) => error instanceof Error && /\bsendNonsense\b/.test(error.stack ?? ''),
+    )
+  })
+
   test('a transaction of the system that sees only one organization can’t write rows of another one, and the next one sees all', async () => {
     await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'a'), ($2, 'b')`, values: [ALPHA, BETA] }))
     const write = db.transaction('system', async (tx) => {
