@@ -9,7 +9,7 @@ import { createBody } from './support/spec.ts'
 const EVENTS = 1_000_000
 const DAYS = 90
 const GOAL_MS = 10
-const SAMPLES = 200
+const SAMPLES = 500
 const RARE_KEY = '00000000-0000-7000-8000-00000000000a'
 const SOME_SANDBOX = '00000000-0000-7000-8000-000000070000'
 const NO_SANDBOX = '00000000-0000-7000-8000-ffffffffffff'
@@ -90,6 +90,7 @@ async function fill(admin: Client, org: string): Promise<{ readonly middle: Date
     [org, JSON.stringify({ kind: 'api_key', api_key_id: RARE_KEY, name: 'rare' })],
   )
   await admin.query('VACUUM ANALYZE')
+  await admin.query('CHECKPOINT') // otherwise it writes what was inserted while pages are read
   const { rows } = await admin.query<{ readonly id: string; readonly timestamp: Date }>(
     `SELECT id, timestamp FROM events WHERE timestamp > now() - interval '${String(DAYS / 2)} days' ORDER BY id LIMIT 1`,
   )
