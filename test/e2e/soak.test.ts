@@ -23,7 +23,7 @@ const SAMPLE_MS = 2_000
 /** The minimum duration of a soak for which the growth of memory is checked. */
 const TREND_FROM_SECS = 600
 /**
- * The maximum growth of a process's least memory between the halves of a soak after its warm-up: this fraction plus
+ * The maximum growth of a process's most memory between the halves of a soak after its warm-up: this fraction plus
  * `GROWTH_MIB`.
  */
 const GROWTH = 0.1
@@ -88,7 +88,7 @@ async function injectFaults(cluster: SoakCluster, injected: Map<string, number>,
 
 function judge(watch: MemoryWatch): string {
   const { earlierMib, laterMib, samples } = watch.trend()
-  const line = `${watch.name}: at least ${String(earlierMib)} MiB in the first half after the warm-up, ${String(laterMib)} in the second`
+  const line = `${watch.name}: at most ${String(earlierMib)} MiB in the first half after the warm-up, ${String(laterMib)} in the second`
   if (SECONDS >= TREND_FROM_SECS && samples > 100)
     assert.ok(laterMib <= earlierMib * (1 + GROWTH) + GROWTH_MIB, `memory grows: ${line}`)
   return line
@@ -114,7 +114,7 @@ function note(seen: {
     area: 'soak',
     fault: `all of these faults for ${String(SECONDS)} s`,
     injected: [...seen.injected.values()].reduce((sum, count) => sum + count, 0),
-    checked: `the least memory of the processes that no fault hits: at most ${String(GROWTH * 100)} % and ${String(GROWTH_MIB)} MiB more in the second half after the warm-up than in the first (from ${String(TREND_FROM_SECS)} s on)`,
+    checked: `the most memory of the processes that no fault hits: at most ${String(GROWTH * 100)} % and ${String(GROWTH_MIB)} MiB more in the second half after the warm-up than in the first (from ${String(TREND_FROM_SECS)} s on)`,
     found: `${work}; ${seen.memory.join('; ')}`,
   })
 }

@@ -6,8 +6,8 @@ export type MemoryWatch = {
   readonly name: string
   sample(): void
   /**
-   * The least memory in each half of what follows the warm-up, which is the first quarter of the samples. Between two full collections of
-   * V8, some minutes apart, a process grows by a hundred MiB that are no leak. A leak raises what is left after each.
+   * The most memory in each half of what follows the warm-up, which is the first quarter of the samples. Between two full collections of
+   * V8, minutes apart, a process grows by a hundred MiB that are no leak. A leak raises what it reaches before each.
    */
   trend(): { readonly earlierMib: number; readonly laterMib: number; readonly samples: number }
 }
@@ -24,8 +24,8 @@ export function watchMemory(name: string, program: Pick<ProgramProcess, 'pid'>):
       const warm = samples.slice(Math.floor(samples.length / 4))
       const half = Math.floor(warm.length / 2)
       return {
-        earlierMib: Math.min(...warm.slice(0, half)),
-        laterMib: Math.min(...warm.slice(half)),
+        earlierMib: Math.max(...warm.slice(0, half)),
+        laterMib: Math.max(...warm.slice(half)),
         samples: samples.length,
       }
     },
