@@ -30,7 +30,7 @@ export class ReceivedContent extends Readable {
       this.#take(chunk)
     })
     finished(stream, { writable: false }, (error) => {
-      if (!this.#isComplete) this.destroy(error ?? new Error('the stream ended before its content'))
+      if (!this.#isComplete) this.destroy(error ?? endedEarly())
     })
   }
 
@@ -62,6 +62,11 @@ export class ReceivedContent extends Readable {
     this.#isComplete = true
     this.push(null)
   }
+}
+
+/** Has the code of a request that Node's HTTP server saw end early, because it means the same: the client left. */
+function endedEarly(): Error {
+  return Object.assign(new Error('the stream ended before its content'), { code: 'ECONNRESET' })
 }
 
 type Received = { readonly first: Buffer; readonly giveBack: (piece: Buffer) => void }

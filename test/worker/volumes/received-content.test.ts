@@ -61,6 +61,12 @@ test('a stream that ends or breaks inside the content breaks the content, even i
     }
 })
 
+test('an end inside the content means that the client left, as in other requests', async () => {
+  const { peer, content } = receive(frameHead(5))
+  peer.end()
+  await assert.rejects(buffer(content), { code: 'ECONNRESET' })
+})
+
 test('a number that is no safe integer breaks the content', async () => {
   await assert.rejects(buffer(receive(Buffer.alloc(8, 0xff)).content), /too long/)
 })
