@@ -89,6 +89,7 @@ export const VOLUME_ROUTES = {
   remove: { method: 'DELETE', url: '/' },
 } as const
 
+/** The header `upgrade` of a `write`. */
 export const CONTENT_UPGRADE = 'content'
 /** The length of the number at the beginning of a frame. */
 export const FRAME_HEAD_BYTES = 8

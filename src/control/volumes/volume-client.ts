@@ -97,12 +97,9 @@ async function exchange(
     createConnection: () => duplex,
   })
   const replied = replyTo(request)
-  const { promise: asked, resolve } = Promise.withResolvers<undefined>()
-  request.end(() => {
-    resolve(undefined)
-  })
+  request.end()
   if (content !== undefined) {
-    await Promise.race([asked, replied])
+    await Promise.race([once(request, 'finish'), replied])
     await send(duplex, content, replied)
   }
   const response = await within(duplex, replied)

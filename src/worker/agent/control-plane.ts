@@ -16,7 +16,7 @@ import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 import { isSuccess, sendRequest, type Answer } from './send-request.ts'
-import { makeReadBuffers, type ReadBuffers } from '../../lib/read-buffers.ts'
+import { makeReadBuffers } from '../../lib/read-buffers.ts'
 import { makeSplittingAgent } from './splitting-agent.ts'
 
 /**
@@ -48,11 +48,8 @@ export interface ControlPlane {
    * of this worker needs the snapshot.
    */
   fetchSnapshot(snapshot: SnapshotId, signal: AbortSignal): Promise<WebSocket>
-  /**
-   * Takes back bytes of binary messages, so that their memory is used for later messages. Nobody may use them afterwards. Absent: nothing is
-   * used again.
-   */
-  readonly giveBack?: (bytes: Buffer) => void
+  /** Takes back bytes of binary messages, so that their memory is used for later messages. Nobody may use them afterwards. */
+  readonly giveBack: (bytes: Buffer) => void
 }
 
 /**
@@ -114,6 +111,9 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
   const readBuffers = makeReadBuffers()
+  const plainUpgrades = makeSplittingAgent(readBuffers)
+  const upgradesTo = (url: URL): PlainAgent | undefined =>
+    url.protocol === 'ws:' ? plainUpgrades : tlsFor(url)?.upgrades
 
   const kept = { keepAlive: true, timeout: UNUSED_CONNECTION_MS }
   const [plainAgent, tlsAgent] = [new PlainAgent(kept), new TlsAgent(kept)]
@@ -153,7 +153,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
       const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
       const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
       const open = async (to: string, limitMs: number): Promise<WebSocket> =>
-        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, tlsFor, readBuffers })).socket
+        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal, upgradesTo })).socket
       if (url === replicas.current) return open(url, DIAL_LIMIT_MS)
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
@@ -172,7 +172,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
     },
     async fetchSnapshot(snapshot, signal) {
       const url = socketUrl(replicas.current, `${SNAPSHOT_FILES_PATH}/${snapshot}`)
-      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, tlsFor, readBuffers })).socket
+      return (await openSocket(url, { authorization, limitMs: FETCH_LIMIT_MS, signal, upgradesTo })).socket
     },
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
@@ -180,8 +180,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
         authorization,
         limitMs,
         signal,
-        tlsFor,
-        readBuffers,
+        upgradesTo,
       })
       try {
         const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
@@ -212,18 +211,18 @@ type Opening = {
   readonly authorization: string
   readonly limitMs: number
   readonly signal: AbortSignal
-  readonly tlsFor: (url: URL) => CheckedTls | null
-  readonly readBuffers: ReadBuffers
+  /** The agent for the WebSockets to a URL. Undefined: that of the library. */
+  readonly upgradesTo: (url: URL) => PlainAgent | undefined
 }
 
 function openSocket(
   url: URL,
-  { authorization, limitMs, signal, tlsFor, readBuffers }: Opening,
+  { authorization, limitMs, signal, upgradesTo }: Opening,
 ): Promise<{ readonly socket: WebSocket; readonly headers: IncomingHttpHeaders }> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted()
     let headers: IncomingHttpHeaders = {}
-    const tls = tlsFor(url)
+    const agent = upgradesTo(url)
     const socket = new WebSocket(url, {
       headers: { authorization },
       handshakeTimeout: limitMs,
@@ -231,11 +230,7 @@ function openSocket(
       // A mask of zeros takes no processor time. Unpredictable masks protect proxies from scripts in browsers, and this client
       // is no browser (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
-      ...(url.protocol === 'ws:'
-        ? { agent: makeSplittingAgent(readBuffers) }
-        : tls === null
-          ? {}
-          : { agent: tls.upgrades }),
+      ...(agent === undefined ? {} : { agent }),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })

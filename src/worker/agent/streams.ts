@@ -98,8 +98,7 @@ async function serveFiles(
   if (signal.aborted) hangUp() // the signal aborted while the stream was being opened
   try {
     const { giveBack } = deps.controlPlane
-    const options = { log: deps.log, onChanged: deps.onFilesChanged, ...(giveBack === undefined ? {} : { giveBack }) }
-    await serveVolume(client, files, options)
+    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged, giveBack })
   } catch (error) {
     if (!isHangUp(error)) throw error
   } finally {

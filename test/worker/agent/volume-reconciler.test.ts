@@ -96,6 +96,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
         sync,
         dial,
         fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
+        giveBack: () => undefined,
         standBy: rejectOnAbort,
       },
       clock: systemClock,
