@@ -5,7 +5,7 @@ import { invalidRequest } from '../../domain/refusal.ts'
 import { untilSettled } from '../events/settled-events.ts'
 import * as eventWindows from '../../store/events/event-windows.ts'
 import type { BaseDeps } from '../deps.ts'
-import { acquireStreamPermit, type StreamPermitDeps } from './stream-permit.ts'
+import { acquireStreamPermit, TIME_IS_OVER, type StreamPermitDeps } from './stream-permit.ts'
 import type { EventFeed, EventWindow, WindowEvent } from '../events/event-feed.ts'
 
 export type StreamDeps = Pick<BaseDeps, 'db' | 'clock'> & StreamPermitDeps & { readonly eventFeed: EventFeed }
@@ -155,8 +155,8 @@ async function* follow(
         if (to > done) done = to
       }
       if (permit.signal.aborted) {
-        const isOver = filter.until !== null && !clientGone.aborted && deps.clock.now() >= filter.until
-        if (isOver) yield* catchUp(await untilSettled(deps, caller.org_id, clientGone))
+        // The timer may fire a moment before the clock reaches the end of the range.
+        if (permit.signal.reason === TIME_IS_OVER) yield* catchUp(await untilSettled(deps, caller.org_id, clientGone))
         return
       }
       feed.stop()

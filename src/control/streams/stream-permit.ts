@@ -9,9 +9,15 @@ export type StreamPermitDeps = CallerWatchDeps & {
   readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>>
 }
 
+/** The reason with which a permit ends at its own limit. */
+export const TIME_IS_OVER = new Error('the time to follow is over')
+
 /** A permit for one open stream of events, such as a followed log. */
 export type StreamPermit = {
-  /** Aborted when the client disconnects, the time is over, or, with a `CallerEnded`, the caller loses its rights. */
+  /**
+   * Aborted when the client disconnects, with `TIME_IS_OVER` when the limit has passed, or, with a `CallerEnded`, when the
+   * caller loses its rights.
+   */
   readonly signal: AbortSignal
   /** May be repeated. */
   readonly release: () => void
@@ -38,7 +44,7 @@ export function acquireStreamPermit(
   const onCallerEnded = (): void => {
     end(watch.signal.reason)
   }
-  const timer = limitMs === null ? null : setTimeout(end, limitMs, new Error('the time to follow is over'))
+  const timer = limitMs === null ? null : setTimeout(end, limitMs, TIME_IS_OVER)
   const release = (): void => {
     releasePermit()
     watch.stop()

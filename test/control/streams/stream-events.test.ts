@@ -160,6 +160,29 @@ test('a stream is filtered as the list, begins after any position, and refuses o
     await assert.rejects(open({}, bad), { code: 'invalid_request', message: /last-event-id/ })
 })
 
+test('a stream has all events up to the end of its range, also when its timer fires before the clock is there', async (t) => {
+  const control = await makeTestControl({})
+  const { deps, caller } = control
+  t.after(() => control.close())
+  const opened = systemClock.now()
+  const early = { ...deps, clock: { ...systemClock, now: () => opened } }
+  const filter = { ...ALL, until: new Date(opened.getTime() + 400) }
+  const { signal } = new AbortController()
+  const events = await streamEvents(early, caller, { filter, after: null, signal })
+  await deps.db.transaction(caller.org_id, (tx) =>
+    recordEvent(deps, tx, {
+      org_id: caller.org_id,
+      actor: SYSTEM_ACTOR,
+      event_type: 'network_range_allowed',
+      payload: { range: 'in time' },
+    }),
+  )
+  await systemClock.sleep(600)
+  const ranges: unknown[] = []
+  for await (const { event } of events) ranges.push(Object(event.payload).range)
+  assert.deepEqual(ranges, ['in time'])
+})
+
 test('a client that reads slowly gets all events in the end', async (t) => {
   const control = await makeTestControl({})
   const { deps, caller } = control
