@@ -1,4 +1,5 @@
 import { existsSync, readFileSync } from 'node:fs'
+import { joinSignals } from './join-signals.ts'
 import { makeSteadyTime } from './steady-time.ts'
 
 /** Access to time. Production uses `systemClock`. Tests use a clock that they control. */
@@ -64,12 +65,17 @@ export function sinceBootMs(): number {
  */
 export const NOTIFIED = new Error('notified')
 
-/** Sleeps for `ms`, or until `signal` aborts. Resolves in both cases. */
-export async function interruptibleSleep(clock: Pick<Clock, 'sleep'>, ms: number, signal: AbortSignal): Promise<void> {
+/** Sleeps for `ms`, or until one of the signals aborts. Resolves in both cases. */
+export async function interruptibleSleep(
+  clock: Pick<Clock, 'sleep'>,
+  ms: number,
+  ...signals: readonly AbortSignal[]
+): Promise<void> {
+  using either = joinSignals(...signals)
   try {
-    await clock.sleep(ms, signal)
+    await clock.sleep(ms, either.signal)
   } catch (error) {
-    if (!signal.aborted) throw error
+    if (!either.signal.aborted) throw error
   }
 }
 

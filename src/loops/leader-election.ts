@@ -103,7 +103,7 @@ function makePause(
   const notified = new AbortController()
   const unsubscribe = notifications.subscribe(topic, () => notified.abort(NOTIFIED))
   return {
-    sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([notified.signal, signal])),
+    sleep: (ms: number) => interruptibleSleep(clock, ms, notified.signal, signal),
     [Symbol.dispose]: unsubscribe,
   }
 }

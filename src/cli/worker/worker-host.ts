@@ -270,9 +270,6 @@ const FIRST_SYNC_TIMEOUT_MS = 10_000
  */
 export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
   const over = new AbortController()
-  await Promise.race([
-    synced,
-    interruptibleSleep(systemClock, FIRST_SYNC_TIMEOUT_MS, AbortSignal.any([signal, over.signal])),
-  ])
+  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_TIMEOUT_MS, signal, over.signal)])
   over.abort()
 }

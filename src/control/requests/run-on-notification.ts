@@ -28,7 +28,7 @@ export async function runOnNotification(
     while (!signal.aborted) {
       notified = new AbortController() // before `work`: a notification during this call then causes another call
       await work()
-      await interruptibleSleep(clock, everyMs, AbortSignal.any([notified.signal, signal]))
+      await interruptibleSleep(clock, everyMs, notified.signal, signal)
     }
   } finally {
     unsubscribe()

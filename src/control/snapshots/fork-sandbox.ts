@@ -100,8 +100,7 @@ async function madeSnapshot(deps: ForkDeps, caller: Caller, { sandbox_id, signal
       if (found === null || found.status === 'failed') throw notCopied(found?.error ?? null)
       if (aborted || deps.clock.monotonicMs() > untilMs)
         throw notCopied({ code: 'timeout', message: 'its worker takes too long' })
-      if (!sleeper.signal.aborted)
-        await interruptibleSleep(deps.clock, POLL_MS, AbortSignal.any([sleeper.signal, signal]))
+      if (!sleeper.signal.aborted) await interruptibleSleep(deps.clock, POLL_MS, sleeper.signal, signal)
       sleeper = new AbortController()
     }
   } finally {

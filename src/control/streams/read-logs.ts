@@ -136,7 +136,7 @@ async function whenEnded(deps: LogDeps, { org_id, id, run, permit }: FollowedLog
   try {
     const before = await lastRunOf(deps, org_id, id)
     if (before?.run_id !== run.run_id || !before.is_open) return before
-    await interruptibleSleep(deps.clock, END_REPORT_WAIT_MS, AbortSignal.any([moved.signal, permit.signal]))
+    await interruptibleSleep(deps.clock, END_REPORT_WAIT_MS, moved.signal, permit.signal)
     return await lastRunOf(deps, org_id, id)
   } finally {
     unsubscribe()

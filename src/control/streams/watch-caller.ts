@@ -121,7 +121,7 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
         }
         if (isNotified) continue
         notified = new AbortController()
-        await interruptibleSleep(deps.clock, pauseMs, AbortSignal.any([notified.signal, watched.stopped.signal]))
+        await interruptibleSleep(deps.clock, pauseMs, notified.signal, watched.stopped.signal)
       }
     } finally {
       for (const unsubscribe of unsubscribes) unsubscribe()

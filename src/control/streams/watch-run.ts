@@ -60,7 +60,7 @@ async function follow(
         ended.abort(new RunEnded(end))
         return
       }
-      await interruptibleSleep(deps.clock, CHECK_EVERY_MS, AbortSignal.any([notified.signal, stopped]))
+      await interruptibleSleep(deps.clock, CHECK_EVERY_MS, notified.signal, stopped)
     }
   } finally {
     unsubscribe()

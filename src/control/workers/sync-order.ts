@@ -1,4 +1,5 @@
 import type { WorkerId } from '../../domain/ids.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import { isLaterReport, type ReportPosition } from '../../domain/workers/lease.ts'
 
 /** Serves the syncs of workers. The answers to a worker are made in the order of its reports. */
@@ -35,7 +36,8 @@ export function makeSyncOrder(): SyncOrder {
           earlier.release.abort(new Error('a later sync arrived'))
           await earlier.answered
         }
-        return await serve(AbortSignal.any([signal, mine.release.signal]))
+        using either = joinSignals(signal, mine.release.signal)
+        return await serve(either.signal)
       } finally {
         resolve()
         if (held.get(worker_id) === mine) held.delete(worker_id)

@@ -160,7 +160,7 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
           return null
         }
       })
-      await interruptibleSleep(control.clock, STAND_BY_HOLD_MS, AbortSignal.any([upgrade.signal, begun.signal]))
+      await interruptibleSleep(control.clock, STAND_BY_HOLD_MS, upgrade.signal, begun.signal)
       withdraw()
       if (!begun.signal.aborted)
         throw new Problem('unavailable', { message: 'no stream was needed', retryAfterSeconds: 1 })

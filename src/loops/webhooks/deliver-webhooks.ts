@@ -238,7 +238,7 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
         await interruptibleSleep(clock, RETRY_MS, signal)
       }
       const restMs = Math.max(0, nextStepMs() - clock.monotonicMs())
-      await interruptibleSleep(clock, restMs, AbortSignal.any([sleeper.signal, signal]))
+      await interruptibleSleep(clock, restMs, sleeper.signal, signal)
       await interruptibleSleep(clock, Math.max(0, startedMs + SETTLE_MS - clock.monotonicMs()), signal)
     }
   } finally {

@@ -113,7 +113,7 @@ async function untilLost(
       () => true,
       () => false, // the connection is lost; the caller opens a new one
     )
-    const silence = interruptibleSleep(clock, HEARTBEAT_LIMIT_MS, AbortSignal.any([answered.signal, over]))
+    const silence = interruptibleSleep(clock, HEARTBEAT_LIMIT_MS, answered.signal, over)
     const lives = await Promise.race([asking, silence.then(() => false)])
     answered.abort()
     if (lives) continue

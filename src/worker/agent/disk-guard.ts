@@ -102,7 +102,7 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
       input.onNews()
     })
     const over = new AbortController()
-    await Promise.race([stopped, interruptibleSleep(clock, STOP_LIMIT_MS, AbortSignal.any([signal, over.signal]))])
+    await Promise.race([stopped, interruptibleSleep(clock, STOP_LIMIT_MS, signal, over.signal)])
     over.abort()
   }
 

@@ -134,5 +134,5 @@ async function discardSandbox({ deps, state }: Agent, sandbox: SandboxId): Promi
 /** Resolves once all sandboxes on the list are discarded, the list is replaced, or `limitMs` has passed. */
 export async function waitForDiscards({ deps, state, signal }: Agent, limitMs: number): Promise<void> {
   if (state.discards.length === 0) return
-  await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([state.discardsDone.signal, signal]))
+  await interruptibleSleep(deps.clock, limitMs, state.discardsDone.signal, signal)
 }

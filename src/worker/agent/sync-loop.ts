@@ -12,6 +12,7 @@ import {
 } from '../../contract/workers/worker-protocol.ts'
 import { isPressureAtLeast, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, AgentState, ReportMemory } from './agent-state.ts'
 import { applyRunChanges } from './apply-run-changes.ts'
@@ -43,7 +44,7 @@ export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
     state.pause = new AbortController()
     if (state.inFlight.size === 0 || (state.hasNews && state.inFlight.size < SYNCS_AT_ONCE))
       await beginSync(agent, serve)
-    else await interruptibleSleep(deps.clock, IDLE_MS, AbortSignal.any([state.pause.signal, signal]))
+    else await interruptibleSleep(deps.clock, IDLE_MS, state.pause.signal, signal)
   }
 }
 
@@ -52,14 +53,14 @@ export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
  * Resolves once they are observed, so that reports are numbered in the order of their observations.
  */
 async function beginSync(agent: Agent, serve: Serve): Promise<void> {
-  const { state, signal } = agent
+  const { state } = agent
   state.hasNews = false
   try {
     const request = await makeReport(agent)
     if (request === null) return
     const overtaken = new AbortController()
     state.inFlight.set(request.seq, overtaken)
-    void exchange(agent, { request, serve }, AbortSignal.any([signal, overtaken.signal])) // it never rejects
+    void exchange(agent, { request, serve }, overtaken.signal) // it never rejects
   } catch (error) {
     await pauseAfter(agent, error)
   }
@@ -130,11 +131,12 @@ export function noteGeneration(memory: ReportMemory, seq: number, generation: nu
 
 type Exchange = { readonly request: SyncRequest; readonly serve: Serve }
 
-async function exchange(agent: Agent, { request, serve }: Exchange, signal: AbortSignal): Promise<void> {
+async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: AbortSignal): Promise<void> {
   const { deps, fence, renewDeadline, state } = agent
+  using either = joinSignals(agent.signal, overtaken)
   const sentAtMs = renewDeadline.nowMs()
   try {
-    const answer = await deps.controlPlane.sync(request, signal, () => renewDeadline.extend(sentAtMs))
+    const answer = await deps.controlPlane.sync(request, either.signal, () => renewDeadline.extend(sentAtMs))
     await renewDeadline.extend(sentAtMs)
     state.startReports.noteRecorded(request)
     if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
@@ -223,7 +225,6 @@ async function removeVolumes({ deps, steps, volumes, signal }: Agent, removed: r
       }),
   )
   const settled = new AbortController()
-  const either = AbortSignal.any([settled.signal, signal])
-  await Promise.race([Promise.all(removals), interruptibleSleep(deps.clock, RETRY_MS, either)])
+  await Promise.race([Promise.all(removals), interruptibleSleep(deps.clock, RETRY_MS, settled.signal, signal)])
   settled.abort(NOTIFIED)
 }

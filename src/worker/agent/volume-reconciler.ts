@@ -123,7 +123,7 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
         if (isAsked) onNews()
         else if (hasReportedNone && measured?.length === 0) measured = null // the control plane already knows that there are no volumes
         sleeper = new AbortController()
-        if (!hasChanged) await interruptibleSleep(clock, deps.sampleMs, AbortSignal.any([sleeper.signal, signal]))
+        if (!hasChanged) await interruptibleSleep(clock, deps.sampleMs, sleeper.signal, signal)
         if (hasChanged) await interruptibleSleep(clock, DEBOUNCE_MS, signal)
         isAsked = hasChanged
         hasChanged = false

@@ -3,6 +3,7 @@ import { ABILITIES } from '../../domain/abilities.ts'
 import type { RunId } from '../../domain/ids.ts'
 import type { Capacity, RunOutcome, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../logs/lifecycle-lines.ts'
 import type { Meter } from '../metrics/meter.ts'
@@ -185,7 +186,11 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       const known = world.runs.get(desired.run_id)
       if (known !== undefined) return throwIfEnded(known.observed)
       const abort = new AbortController()
-      const done = begin(desired, AbortSignal.any([signal, abort.signal])).finally(() => starts.delete(desired.run_id))
+      const either = joinSignals(signal, abort.signal)
+      const done = begin(desired, either.signal).finally(() => {
+        either[Symbol.dispose]()
+        starts.delete(desired.run_id)
+      })
       starts.set(desired.run_id, { done, abort })
       await done
     },

@@ -124,7 +124,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
   const pauseForOwnLines = async (): Promise<void> => {
     if (pending.some(({ outputBytes }) => outputBytes > 0)) return
     ownLinesPause = new AbortController()
-    await interruptibleSleep(clock, OWN_LINES_PAUSE_MS, AbortSignal.any([ownLinesPause.signal, closing.signal]))
+    await interruptibleSleep(clock, OWN_LINES_PAUSE_MS, ownLinesPause.signal, closing.signal)
     ownLinesPause = null
   }
   /** Runs `work` after all earlier file operations. If it fails, only its own caller gets the error. */

@@ -164,7 +164,7 @@ async function showLive(deps: OperatorDeps, { api, keyOf, chosen: first }: Live,
         const use = await readUse(api, key, signal)
         pause = new AbortController()
         await write(CLEAR_SCREEN + formatTotals(use) + formatTable(use, chosen, deps.clock.now(), process.stdout.rows))
-        await interruptibleSleep(deps.clock, REFRESH_MS, AbortSignal.any([signal, pause.signal]))
+        await interruptibleSleep(deps.clock, REFRESH_MS, signal, pause.signal)
       }
     })
   }

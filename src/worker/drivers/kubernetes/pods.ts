@@ -142,7 +142,7 @@ export function openPods({ client, path, owner, onChange, signal: closed, clock,
         const soon = new AbortController()
         await Promise.race([
           changeOf(name, AbortSignal.any([signal, soon.signal])).catch(() => undefined), // rejects only when aborted, which is checked below
-          interruptibleSleep(clock, CHECK_MS, AbortSignal.any([signal, soon.signal])),
+          interruptibleSleep(clock, CHECK_MS, signal, soon.signal),
         ])
         soon.abort()
         signal.throwIfAborted()

@@ -64,7 +64,7 @@ export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
   const watch = async (): Promise<void> => {
     while (!closed.signal.aborted) {
       rescheduling = new AbortController()
-      await interruptibleSleep(clock, reportDue(), AbortSignal.any([rescheduling.signal, closed.signal]))
+      await interruptibleSleep(clock, reportDue(), rescheduling.signal, closed.signal)
     }
   }
   // A use only postpones the time at which a run becomes idle, so the next check need not be rescheduled. There may be

@@ -1,6 +1,6 @@
-import { setMaxListeners } from 'node:events'
 import type { RunId } from '../../../domain/ids.ts'
 import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
+import { joinSignals } from '../../../lib/join-signals.ts'
 
 /** The starts that are in flight: at most one for each run. */
 type StartsInFlight = {
@@ -31,11 +31,11 @@ export function makeStartsInFlight(mutex: KeyedMutex, onEnd: () => void): Starts
       const inFlight = starts.get(run)
       if (inFlight !== undefined) return await inFlight.done
       const abort = new AbortController()
-      const either = AbortSignal.any([signal, abort.signal])
-      setMaxListeners(0, either) // each wait during the start adds a listener
+      const either = joinSignals(signal, abort.signal)
       const done = mutex
-        .run(run, () => work(either))
+        .run(run, () => work(either.signal))
         .finally(() => {
+          either[Symbol.dispose]()
           starts.delete(run)
           onEnd()
         })

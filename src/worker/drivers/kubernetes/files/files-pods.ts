@@ -111,7 +111,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   const endWhenIdle = async (one: FilesPod): Promise<void> => {
     one.idle = new AbortController()
     const { signal } = one.idle
-    await interruptibleSleep(clock, idleMs, AbortSignal.any([signal, closed]))
+    await interruptibleSleep(clock, idleMs, signal, closed)
     if (!signal.aborted && !closed.aborted && one.running === 0) endSoon(one)
   }
   /** Ends the Pod that was not used for the longest time. If all are in use, a start waits for a change. */

@@ -2,6 +2,7 @@ import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import { once } from '../../../../lib/once.ts'
+import { joinSignals } from '../../../../lib/join-signals.ts'
 import type { StartPhase } from '../../../../domain/sandboxes/start-phases.ts'
 import type { Image } from '../../../images/image.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
@@ -42,7 +43,8 @@ export async function acquireResources(
   { signal, stopwatch, resolved = null }: StartAttempt & { readonly resolved?: Image | null },
 ): Promise<RunResources> {
   const abort = new AbortController()
-  const either = AbortSignal.any([signal, abort.signal])
+  using joined = joinSignals(signal, abort.signal)
+  const either = joined.signal
   const acquire = <T>(phase: StartPhase, work: Promise<T>): Promise<T> =>
     stopwatch.measure(phase, work).catch((error: unknown) => {
       abort.abort(error)
