@@ -81,11 +81,10 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
     while (!signal.aborted) {
       isNotified = false
       sleeper = new AbortController()
-      const either = AbortSignal.any([sleeper.signal, signal])
       const dueMs = await runPass(deps, loop, signal)
       if (dueMs === 'failed') await interruptibleSleep(deps.clock, loop.periodMs, signal)
       else if (!isNotified)
-        await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), either)
+        await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), sleeper.signal, signal)
     }
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()

@@ -67,9 +67,9 @@ async function waitFor(
   { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
 ): Promise<void> {
   const over = new AbortController()
-  const either = AbortSignal.any([signal, over.signal])
+  const waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, limitMs))
   try {
-    await Promise.race([change, interruptibleSleep(clock, Math.min(LONGEST_WAIT_MS, Math.max(0, limitMs)), either)])
+    await Promise.race([change, interruptibleSleep(clock, waitMs, signal, over.signal)])
   } finally {
     over.abort()
   }

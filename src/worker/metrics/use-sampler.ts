@@ -119,8 +119,8 @@ export function makeUseSampler({ openHistory, clock, log }: UseSamplerInput): Us
       }
       sleepsUntil = due.length > 0 ? lastTick + 1 : Math.min(lastTick + IDLE_TICKS, ...dueAt.keys())
       awake = new AbortController()
-      const signal = AbortSignal.any([closing.signal, awake.signal])
-      await interruptibleSleep(clock, Math.max(1, sleepsUntil * TICK_MS - clock.monotonicMs()), signal)
+      const restMs = Math.max(1, sleepsUntil * TICK_MS - clock.monotonicMs())
+      await interruptibleSleep(clock, restMs, closing.signal, awake.signal)
       sleepsUntil = 0
     }
   }
