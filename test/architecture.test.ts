@@ -125,6 +125,11 @@ test('the time of day is read in lib/clock.ts only', () => {
   assertNone(breachesOf(elsewhere, /\bDate\.now\b|\bnew Date\(\s*\)/g, 'take a Clock as an argument'))
 })
 
+test('connections are reset in lib/reset-socket.ts only', () => {
+  const elsewhere = sources.filter(({ path }) => path !== 'src/lib/reset-socket.ts')
+  assertNone(breachesOf(elsewhere, /\bresetAndDestroy\b/g, 'call resetSocket: Node may leave the socket open'))
+})
+
 test(`no file of src or the dashboard is longer than ${maxLines} lines`, () => {
   const long = [...sources, ...dashboardSources]
     .map(({ path, text }) => ({ path, lines: text.split('\n').length - 1 }))

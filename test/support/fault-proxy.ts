@@ -1,4 +1,5 @@
 import { connect, createServer, type Socket } from 'node:net'
+import { resetSocket } from '../../src/lib/reset-socket.ts'
 
 /** What the proxy does with bytes: forward them (`pass`), or drop them without an error (`swallow`). */
 export type ProxyMode = 'pass' | 'swallow'
@@ -33,8 +34,8 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
 
   const reset = (link: Link): void => {
     links.delete(link)
-    link.client.resetAndDestroy()
-    link.server.resetAndDestroy()
+    resetSocket(link.client)
+    resetSocket(link.server)
   }
 
   /**

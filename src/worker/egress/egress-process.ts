@@ -11,6 +11,7 @@ import type { EgressEvent, EgressOrder } from './messages.ts'
 import { makeSandboxPreparer, type EgressSandbox } from './prepare-sandbox.ts'
 import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
+import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** What all connections together may keep of bodies that are changed as a whole. */
 const BODIES_MAX_BYTES = 128 * 1024 * 1024
@@ -40,7 +41,7 @@ function serve(listener: number): void {
     sockets.add(sandbox, client)
     client.on('error', () => client.destroy())
     void (sandboxes.get(sandbox) ?? Promise.resolve(null)).then(async (settings) => {
-      if (settings === null) client.resetAndDestroy()
+      if (settings === null) resetSocket(client)
       else await serveConnection(client, settings, depsOf(sandbox))
     })
   })

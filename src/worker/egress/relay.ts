@@ -4,6 +4,7 @@ import { makeSearch } from './intercept/find-placeholders.ts'
 import type { HostSecrets } from './intercept/host-secrets.ts'
 import { refuseViolation } from './intercept/request-body.ts'
 import { RequestRefused } from './intercept/request-refused.ts'
+import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** How often the kernel asks the other side of an idle connection whether it is still there. */
 const KEEP_ALIVE_MS = 60_000
@@ -25,7 +26,7 @@ export function relay(client: Socket, server: Socket, { secrets, onRefused }: Op
   ] as const) {
     one.setKeepAlive(true, KEEP_ALIVE_MS)
     one.on('close', () => {
-      if (!one.readableEnded || !one.writableEnded) other.resetAndDestroy()
+      if (!one.readableEnded || !one.writableEnded) resetSocket(other)
     })
   }
   server.pipe(client)
@@ -41,12 +42,12 @@ export function relay(client: Socket, server: Socket, { secrets, onRefused }: Op
         done(null, bytes)
       } catch (error) {
         if (error instanceof RequestRefused) onRefused(error)
-        client.resetAndDestroy()
-        server.resetAndDestroy()
+        resetSocket(client)
+        resetSocket(server)
         done(error instanceof Error ? error : new Error(String(error)))
       }
     },
   })
-  searching.on('error', () => client.resetAndDestroy())
+  searching.on('error', () => resetSocket(client))
   client.pipe(searching).pipe(server)
 }

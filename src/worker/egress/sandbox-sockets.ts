@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net'
+import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** The open connections of sandboxes, by the address of the sandbox. */
 export type SandboxSockets = {
@@ -19,7 +20,7 @@ export function makeSandboxSockets(): SandboxSockets {
       })
     },
     destroy(sandbox) {
-      for (const socket of sockets.get(sandbox) ?? []) socket.resetAndDestroy()
+      for (const socket of sockets.get(sandbox) ?? []) resetSocket(socket)
     },
   }
 }

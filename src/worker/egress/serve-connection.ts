@@ -18,6 +18,7 @@ import type { EgressRefusal } from './messages.ts'
 import type { EgressSandbox } from './prepare-sandbox.ts'
 import { FIRST_BYTES_LIMIT_MS, readFirstBytes } from './read-first-bytes.ts'
 import { relay } from './relay.ts'
+import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** How long a client may be silent if its first bytes tell only whether requests can be read. Servers that speak first wait for it. */
 const REQUEST_LIMIT_MS = 1_000
@@ -77,14 +78,14 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     }
     if (refusal !== null) {
       refuse(REASONS[refusal], null)
-      client.resetAndDestroy()
+      resetSocket(client)
       return
     }
     const searched = first.form === 'tls' ? [] : secrets
     const facts = { host: address, tiedNames: connection.tied, isVerified: false }
     relay(client, await connect(), { secrets: judgeSecrets(searched, facts), onRefused })
   } catch {
-    client.resetAndDestroy()
+    resetSocket(client)
   }
 }
 

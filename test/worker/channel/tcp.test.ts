@@ -21,6 +21,7 @@ import { openTcp } from '../../support/tcp-client.ts'
 import { startTcpServer } from '../../support/tcp-server.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
+import { resetSocket } from '../../../src/lib/reset-socket.ts'
 
 const MIB = 1024 * 1024
 const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/tcp.pl')
@@ -179,7 +180,7 @@ for (const [name, makeGuest] of GUESTS) {
       const socket = await server.accept()
       socket.write('last words')
       await waitUntil(() => tcp.data().toString() === 'last words', LIMIT_MS)
-      socket.resetAndDestroy()
+      resetSocket(socket)
       assert.equal((await tcp.last()).type, 'core.tcp.failed')
       assert.deepEqual(tcp.types(), ['connected', 'data', 'failed'])
       await client.hangUp()

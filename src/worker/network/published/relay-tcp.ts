@@ -1,6 +1,7 @@
 import { connect, createServer, type Server, type Socket } from 'node:net'
 import { once } from 'node:events'
 import type { Relay, RelayInput } from './published-ports.ts'
+import { resetSocket } from '../../../lib/reset-socket.ts'
 
 /** How long the sandbox may take to accept a connection, in milliseconds. */
 const CONNECT_TIMEOUT_MS = 10_000
@@ -11,7 +12,7 @@ export async function openTcpRelay({ bind, port, target, allows, budget }: Relay
   const server: Server = createServer({ allowHalfOpen: true, pauseOnConnect: true, noDelay: true }, (client) => {
     const { remoteAddress } = client
     if (remoteAddress === undefined || !allows(remoteAddress) || !budget.take()) {
-      client.resetAndDestroy()
+      resetSocket(client)
       return
     }
     client.once('close', () => {
@@ -26,7 +27,7 @@ export async function openTcpRelay({ bind, port, target, allows, budget }: Relay
     async close() {
       const closed = once(server, 'close')
       server.close()
-      for (const socket of open) socket.resetAndDestroy()
+      for (const socket of open) resetSocket(socket)
       await closed
     },
   }
@@ -35,8 +36,8 @@ export async function openTcpRelay({ bind, port, target, allows, budget }: Relay
 function joinConnection(client: Socket, target: RelayInput['target'], open: Set<Socket>): void {
   const guest = connect({ ...target, allowHalfOpen: true, noDelay: true, timeout: CONNECT_TIMEOUT_MS })
   const reset = (): void => {
-    client.resetAndDestroy()
-    guest.resetAndDestroy()
+    resetSocket(client)
+    resetSocket(guest)
   }
   for (const socket of [client, guest]) {
     open.add(socket)
