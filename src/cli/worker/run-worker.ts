@@ -136,12 +136,16 @@ async function runUntilStopped(
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
   await loadDemoImage({ config, log }, host)
   const incarnation = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
-  const controlPlane = printReachability(
-    withSyncMetrics(metrics, {
-      controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
-      clock: systemClock,
-    }),
-    { url, endsSandboxes: host.renewDeadline !== null },
+  const hasNoCapacity = Promise.withResolvers<void>()
+  const controlPlane = noteNoCapacity(
+    printReachability(
+      withSyncMetrics(metrics, {
+        controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
+        clock: systemClock,
+      }),
+      { url, endsSandboxes: host.renewDeadline !== null },
+    ),
+    hasNoCapacity.resolve,
   )
   const ending = new AbortController()
   const leaving = new AbortController()
@@ -151,7 +155,7 @@ async function runUntilStopped(
   const stopped = waitForAbort(signal)
     .then(async () => {
       if (config.shutdown === 'drain') leaving.abort()
-      await waitForSandboxes(config, host)
+      await waitForSandboxes(config, host, hasNoCapacity.promise)
       await stopSandboxesAndReport(config, host)
     })
     .finally(() => {
@@ -171,6 +175,18 @@ function printDrainChanges(): (answer: SyncAnswer) => void {
         : `draining: no new sandboxes are placed here; running ones continue ${until === null ? 'to their end' : `until ${until}`}`
     if (state !== printed) printStatus(state)
     printed = state
+  }
+}
+
+/** Wraps a control plane so that `onRecordedNone` is called once it has recorded a report without capacity: it places nothing here any more. */
+function noteNoCapacity(controlPlane: ControlPlane, onRecordedNone: () => void): ControlPlane {
+  return {
+    ...controlPlane,
+    sync: (request, signal, onRecorded) =>
+      controlPlane.sync(request, signal, async () => {
+        if (request.capacity.vcpus === 0) onRecordedNone()
+        await onRecorded?.()
+      }),
   }
 }
 

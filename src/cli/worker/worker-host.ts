@@ -219,7 +219,7 @@ export async function closeWorkerHost(
   await storage.close()
 }
 
-/** How long a shutdown waits for the agent to report the stopped sandboxes. */
+/** How long a shutdown waits for the control plane to record a report. */
 const REPORT_TIMEOUT_MS = 5_000
 const REPORT_POLL_MS = 50
 
@@ -237,11 +237,18 @@ export async function stopSandboxesAndReport(config: Config, { driver }: Pick<Wo
 
 /**
  * If SANDYARD_SHUTDOWN is `drain`, waits until no sandbox runs here, at most for SANDYARD_DRAIN_SECS. The worker must take no new
- * ones.
+ * ones. `isKnown` resolves when the control plane knows that. If it can't be reached, this function doesn't wait for it.
  */
-export async function waitForSandboxes(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
+export async function waitForSandboxes(
+  config: Config,
+  { driver }: Pick<WorkerHost, 'driver'>,
+  isKnown: Promise<void>,
+): Promise<void> {
   if (config.shutdown !== 'drain') return
   const deadlineMs = systemClock.monotonicMs() + config.drainSecs * 1_000
+  const over = new AbortController()
+  await Promise.race([isKnown, interruptibleSleep(systemClock, REPORT_TIMEOUT_MS, over.signal)])
+  over.abort()
   for (let printed = 0; systemClock.monotonicMs() < deadlineMs;) {
     const live = (await driver.list()).filter(({ phase }) => phase !== 'ended').length
     if (live === 0) return
