@@ -14,6 +14,8 @@ const ALL: StreamFilter = { event_type: null, category: null, sandbox_id: null, 
 const WRITERS = 12
 const EVENTS_EACH = 40
 const READERS = 6
+/** The length of a stream that ends by itself. What is recorded meanwhile is in time, also beside a full load. */
+const RANGE_MS = 2_000
 
 /** Records an event whose transaction is open for a while before and after. Rolls some of them back. */
 async function record({ deps, caller }: TestControl, range: string): Promise<boolean> {
@@ -166,7 +168,7 @@ test('a stream has all events up to the end of its range, also when its timer fi
   t.after(() => control.close())
   const opened = systemClock.now()
   const early = { ...deps, clock: { ...systemClock, now: () => opened } }
-  const filter = { ...ALL, until: new Date(opened.getTime() + 400) }
+  const filter = { ...ALL, until: new Date(opened.getTime() + RANGE_MS) }
   const { signal } = new AbortController()
   const events = await streamEvents(early, caller, { filter, after: null, signal })
   await deps.db.transaction(caller.org_id, (tx) =>
@@ -177,7 +179,7 @@ test('a stream has all events up to the end of its range, also when its timer fi
       payload: { range: 'in time' },
     }),
   )
-  await systemClock.sleep(600)
+  await systemClock.sleep(RANGE_MS) // the stream's own timer began before
   const ranges: unknown[] = []
   for await (const { event } of events) ranges.push(Object(event.payload).range)
   assert.deepEqual(ranges, ['in time'])
