@@ -79,6 +79,21 @@ export async function interruptibleSleep(
   }
 }
 
+/** Waits until `work` ends, `ms` have passed, or one of the signals aborts. Rejects if `work` rejects first. */
+export async function waitAtMost(
+  clock: Pick<Clock, 'sleep'>,
+  ms: number,
+  work: Promise<unknown>,
+  ...signals: readonly AbortSignal[]
+): Promise<void> {
+  const ended = new AbortController()
+  try {
+    await Promise.race([work, interruptibleSleep(clock, ms, ended.signal, ...signals)])
+  } finally {
+    ended.abort(NOTIFIED)
+  }
+}
+
 function abortReason(signal: AbortSignal | undefined): Error {
   return signal?.reason instanceof Error ? signal.reason : new Error('aborted')
 }

@@ -136,26 +136,30 @@ async function runUntilStopped(
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
   await loadDemoImage({ config, log }, host)
   const incarnation = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
-  const hasNoCapacity = Promise.withResolvers<void>()
-  const controlPlane = noteNoCapacity(
-    printReachability(
-      withSyncMetrics(metrics, {
-        controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
-        clock: systemClock,
-      }),
-      { url, endsSandboxes: host.renewDeadline !== null },
-    ),
-    hasNoCapacity.resolve,
+  const controlPlane = printReachability(
+    withSyncMetrics(metrics, {
+      controlPlane: makeControlPlane({ url, credential, ...(pin === null ? {} : { pin: () => pin }) }),
+      clock: systemClock,
+    }),
+    { url, endsSandboxes: host.renewDeadline !== null },
   )
   const ending = new AbortController()
   const leaving = new AbortController()
-  const identity = { worker_id, incarnation, controlPlane, leaving: leaving.signal, onSynced: printDrainChanges() }
+  const leavingRecorded = Promise.withResolvers<void>()
+  const identity = {
+    worker_id,
+    incarnation,
+    controlPlane,
+    leaving: leaving.signal,
+    onLeavingRecorded: leavingRecorded.resolve,
+    onSynced: printDrainChanges(),
+  }
   tuneMemory()
   const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
   const stopped = waitForAbort(signal)
     .then(async () => {
       if (config.shutdown === 'drain') leaving.abort()
-      await waitForSandboxes(config, host, hasNoCapacity.promise)
+      await waitForSandboxes(config, host, leavingRecorded.promise)
       await stopSandboxesAndReport(config, host)
     })
     .finally(() => {
@@ -175,18 +179,6 @@ function printDrainChanges(): (answer: SyncAnswer) => void {
         : `draining: no new sandboxes are placed here; running ones continue ${until === null ? 'to their end' : `until ${until}`}`
     if (state !== printed) printStatus(state)
     printed = state
-  }
-}
-
-/** Wraps a control plane so that `onRecordedNone` is called once it has recorded a report without capacity: it places nothing here any more. */
-function noteNoCapacity(controlPlane: ControlPlane, onRecordedNone: () => void): ControlPlane {
-  return {
-    ...controlPlane,
-    sync: (request, signal, onRecorded) =>
-      controlPlane.sync(request, signal, async () => {
-        if (request.capacity.vcpus === 0) onRecordedNone()
-        await onRecorded?.()
-      }),
   }
 }
 

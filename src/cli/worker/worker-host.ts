@@ -1,17 +1,15 @@
 import { rm } from 'node:fs/promises'
 import type { Registry } from 'prom-client'
-import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
+import { systemClock, waitAtMost } from '../../lib/clock.ts'
 import type { Config } from '../../config.ts'
-import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import type { Capacity } from '../../domain/workers/worker.ts'
 import { describePublishing } from '../../domain/workers/publishing.ts'
-import type { WorkerId } from '../../domain/ids.ts'
 import { ISOLATION_LEVELS, isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { runAgent } from '../../worker/agent/agent.ts'
-import type { ControlPlane } from '../../worker/agent/control-plane.ts'
+import type { AgentDeps } from '../../worker/agent/agent-state.ts'
 import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import type { OpenSnapshotFiles } from '../../worker/images/fetch-snapshot.ts'
@@ -142,15 +140,10 @@ function requireIsolation(
 }
 
 /** The identity of a worker, and its connection to the control plane. */
-export type AgentIdentity = {
-  readonly worker_id: WorkerId
-  /** The UUID of this process of the worker. See `worker/agent/incarnation.ts`. */
-  readonly incarnation: string
-  readonly controlPlane: ControlPlane
-  readonly onSynced?: (answer: SyncAnswer) => void
-  /** Aborted when the worker is to take no new sandboxes. */
-  readonly leaving?: AbortSignal
-}
+export type AgentIdentity = Pick<
+  AgentDeps,
+  'worker_id' | 'incarnation' | 'controlPlane' | 'leaving' | 'onLeavingRecorded' | 'onSynced'
+>
 
 /**
  * Runs the worker's agent until the signal aborts. Sandboxes keep running afterwards. Rejects when the driver fails
@@ -237,18 +230,16 @@ export async function stopSandboxesAndReport(config: Config, { driver }: Pick<Wo
 
 /**
  * If SANDYARD_SHUTDOWN is `drain`, waits until no sandbox runs here, at most for SANDYARD_DRAIN_SECS. The worker must take no new
- * ones. `isKnown` resolves when the control plane knows that. If it can't be reached, this function doesn't wait for it.
+ * ones. `leavingRecorded` resolves when the control plane knows that. If it can't be reached, this function doesn't wait for it.
  */
 export async function waitForSandboxes(
   config: Config,
   { driver }: Pick<WorkerHost, 'driver'>,
-  isKnown: Promise<void>,
+  leavingRecorded: Promise<void>,
 ): Promise<void> {
   if (config.shutdown !== 'drain') return
   const deadlineMs = systemClock.monotonicMs() + config.drainSecs * 1_000
-  const over = new AbortController()
-  await Promise.race([isKnown, interruptibleSleep(systemClock, REPORT_TIMEOUT_MS, over.signal)])
-  over.abort()
+  await waitAtMost(systemClock, REPORT_TIMEOUT_MS, leavingRecorded)
   for (let printed = 0; systemClock.monotonicMs() < deadlineMs;) {
     const live = (await driver.list()).filter(({ phase }) => phase !== 'ended').length
     if (live === 0) return
@@ -276,7 +267,5 @@ const FIRST_SYNC_TIMEOUT_MS = 10_000
  * refuses requests that need an ability of a worker.
  */
 export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
-  const over = new AbortController()
-  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_TIMEOUT_MS, signal, over.signal)])
-  over.abort()
+  await waitAtMost(systemClock, FIRST_SYNC_TIMEOUT_MS, synced, signal)
 }

@@ -45,6 +45,8 @@ export type AgentDeps = {
   readonly renewDeadline?: RenewDeadline
   /** Aborted when the worker is to take no new runs. It then offers no capacity. Absent: it never leaves. */
   readonly leaving?: AbortSignal
+  /** Called once the control plane has recorded that this worker takes no new runs. May be called again. */
+  readonly onLeavingRecorded?: () => void
   /** Called with the answer to each sync. From the first call on, the control plane knows which runs this worker has. */
   readonly onSynced?: (answer: SyncAnswer) => void
 }

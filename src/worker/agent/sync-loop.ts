@@ -11,7 +11,7 @@ import {
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import { isPressureAtLeast, type WorkerDisk } from '../../domain/workers/disk-pressure.ts'
-import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, waitAtMost } from '../../lib/clock.ts'
 import { joinSignals } from '../../lib/join-signals.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, AgentState, ReportMemory } from './agent-state.ts'
@@ -135,8 +135,12 @@ async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: A
   const { deps, fence, renewDeadline, state } = agent
   using either = joinSignals(agent.signal, overtaken)
   const sentAtMs = renewDeadline.nowMs()
+  const onRecorded = (): Promise<void> => {
+    if (request.capacity === NO_CAPACITY) deps.onLeavingRecorded?.()
+    return renewDeadline.extend(sentAtMs)
+  }
   try {
-    const answer = await deps.controlPlane.sync(request, either.signal, () => renewDeadline.extend(sentAtMs))
+    const answer = await deps.controlPlane.sync(request, either.signal, onRecorded)
     await renewDeadline.extend(sentAtMs)
     state.startReports.noteRecorded(request)
     if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
@@ -224,7 +228,5 @@ async function removeVolumes({ deps, steps, volumes, signal }: Agent, removed: r
         steps.begin({ id: volume.volume_id, starting: null, work })
       }),
   )
-  const settled = new AbortController()
-  await Promise.race([Promise.all(removals), interruptibleSleep(deps.clock, RETRY_MS, settled.signal, signal)])
-  settled.abort(NOTIFIED)
+  await waitAtMost(deps.clock, RETRY_MS, Promise.all(removals), signal)
 }
