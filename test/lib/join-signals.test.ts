@@ -1,6 +1,6 @@
-import { test } from 'node:test'
-import { strict as assert } from 'node:assert'
+import assert from 'node:assert/strict'
 import { getEventListeners } from 'node:events'
+import { test } from 'node:test'
 import { joinSignals } from '../../src/lib/join-signals.ts'
 
 test('joined signals abort with the reason of the first that does', () => {
@@ -23,7 +23,10 @@ test('after it is disposed of, nothing of a joined signal is left in its sources
   joined[Symbol.dispose]()
   first.abort()
   assert.equal(joined.signal.aborted, false)
-  assert.deepEqual([first, second].map(({ signal }) => getEventListeners(signal, 'abort').length), [0, 0]) // prettier-ignore
+  assert.deepEqual(
+    [first, second].map(({ signal }) => getEventListeners(signal, 'abort').length),
+    [0, 0],
+  )
 })
 
 test('an aborted signal leaves nothing behind in the others', () => {

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
+import { interruptibleSleep, systemClock, waitAtMost } from '../../src/lib/clock.ts'
 import { systemRandom, randomBelow } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
 import { once } from '../../src/lib/once.ts'
 import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
+import { makeTestClock } from '../support/test-clock.ts'
 
 test('a sealed value opens only with its own key and context', () => {
   const seal = makeSeal(Buffer.alloc(32, 1), systemRandom)
@@ -72,6 +73,21 @@ test('a sleep ends when its signal aborts, before or during it, and removes its 
   const fromMs = systemClock.monotonicMs()
   await interruptibleSleep(systemClock, 20, new AbortController().signal)
   assert.ok(systemClock.monotonicMs() - fromMs >= 19)
+})
+
+test('a limited wait ends with its work, its time or a signal, and then its timer is gone', async () => {
+  const clock = makeTestClock()
+  const never = new Promise<void>(() => undefined)
+  const left = new AbortController()
+  await waitAtMost(clock, 1_000, Promise.resolve())
+  await assert.rejects(waitAtMost(clock, 1_000, Promise.reject(new Error('no'))), /no/)
+  const aborted = waitAtMost(clock, 1_000, never, left.signal)
+  left.abort()
+  await aborted
+  assert.equal(clock.sleepers, 0)
+  const late = waitAtMost(clock, 1_000, never)
+  clock.advance(1_000)
+  await late
 })
 
 test('a function wrapped by `once` runs at the first call, and later calls return the first result', () => {

@@ -14,7 +14,7 @@ import { judgeAttempt } from '../../domain/webhooks/judge-attempt.ts'
 import { renderMessage } from '../../domain/webhooks/message.ts'
 import type { RetrySchedule } from '../../domain/webhooks/retry-schedule.ts'
 import type { Attempt, PauseReason } from '../../domain/webhooks/webhook.ts'
-import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, waitAtMost } from '../../lib/clock.ts'
 import * as deliveries from '../../store/webhooks/deliveries.ts'
 import * as webhooks from '../../store/webhooks/webhooks.ts'
 import { makeEndpointQueue, type EndpointQueue } from './endpoint-queue.ts'
@@ -244,8 +244,7 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
   } finally {
     unsubscribe()
     const all = Promise.all(sending)
-    const ended = new AbortController()
-    await Promise.race([all.then(() => ended.abort(NOTIFIED)), interruptibleSleep(clock, FINISH_MS, ended.signal)])
+    await waitAtMost(clock, FINISH_MS, all)
     cut.abort(new Error('the process delivers no longer'))
     await all
     await settle().catch(() => undefined) // otherwise they are sent again

@@ -12,8 +12,7 @@ import {
   type WorkerDisk,
 } from '../../domain/workers/disk-pressure.ts'
 import type { RunId, VolumeId } from '../../domain/ids.ts'
-import type { Clock } from '../../lib/clock.ts'
-import { interruptibleSleep } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, waitAtMost } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
 import type { Driver } from '../drivers/driver.ts'
@@ -101,9 +100,7 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
       stopping.delete(run)
       input.onNews()
     })
-    const over = new AbortController()
-    await Promise.race([stopped, interruptibleSleep(clock, STOP_LIMIT_MS, signal, over.signal)])
-    over.abort()
+    await waitAtMost(clock, STOP_LIMIT_MS, stopped, signal)
   }
 
   async function stopRun(run: RunId): Promise<void> {

@@ -1,6 +1,6 @@
 import type { ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId, VolumeId } from '../../domain/ids.ts'
-import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, waitAtMost } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { StartError } from '../start-error.ts'
 
@@ -67,9 +67,7 @@ export function makeSteps(
     },
     startingRuns: () => [...busy.values()].map(({ starting }) => starting).filter((seen) => seen !== null),
     async waitUntilIdle(limitMs) {
-      const settled = new AbortController()
-      await Promise.race([Promise.all(running), interruptibleSleep(clock, limitMs, settled.signal)])
-      settled.abort()
+      await waitAtMost(clock, limitMs, Promise.all(running))
     },
   }
 }

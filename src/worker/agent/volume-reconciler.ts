@@ -4,7 +4,7 @@
  * to the control plane.
  */
 import type { StoredVolume, SyncAnswer, SyncRequest, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
-import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, NOTIFIED, waitAtMost } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { VolumeKey, WorkerVolumes } from '../volumes/volume-storage.ts'
 
@@ -96,9 +96,7 @@ export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSi
 
   return {
     async report() {
-      const late = new AbortController()
-      await Promise.race([first.promise, interruptibleSleep(clock, FIRST_MEASURE_MS, late.signal)])
-      late.abort(NOTIFIED)
+      await waitAtMost(clock, FIRST_MEASURE_MS, first.promise)
       return { storage: storage.report, volumes: measured, known_volumes_version: knownVersion }
     },
     apply(report, answer) {

@@ -1,6 +1,6 @@
 import { type FileHandle, open } from 'node:fs/promises'
 import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log-protocol.ts'
-import { type Clock, interruptibleSleep } from '../../lib/clock.ts'
+import { type Clock, waitAtMost } from '../../lib/clock.ts'
 import { LOG_START, comparePositions, parseRecord, toEntry } from './log-record.ts'
 import type { ReadableLog } from './sandbox-log.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
@@ -66,13 +66,7 @@ async function waitFor(
   limitMs: number,
   { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
 ): Promise<void> {
-  const over = new AbortController()
-  const waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, limitMs))
-  try {
-    await Promise.race([change, interruptibleSleep(clock, waitMs, signal, over.signal)])
-  } finally {
-    over.abort()
-  }
+  await waitAtMost(clock, Math.min(LONGEST_WAIT_MS, Math.max(0, limitMs)), change, signal)
 }
 
 /** The size of one read. A record has at most about 100 KiB. An incomplete record is completed by the next read. */

@@ -2,6 +2,7 @@ import { watch as watchFolder } from 'node:fs'
 import type { RunId } from '../../../domain/ids.ts'
 import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
+import { joinSignals } from '../../../lib/join-signals.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /** Watches for changes of runs that no method call causes: a sandbox ends by itself or becomes idle. */
@@ -82,15 +83,15 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   }
   const pause = async (): Promise<void> => {
     const limit = new AbortController()
-    const stop = AbortSignal.any([closing.signal, limit.signal])
+    using stop = joinSignals(closing.signal, limit.signal)
     void checkRequested.promise.then(() => {
       limit.abort(NOTIFIED)
     })
     try {
       for (let restMs = pollMs; restMs > 0; restMs = pollMs - (input.clock.monotonicMs() - listedAtMs))
-        await input.clock.sleep(restMs, stop)
+        await input.clock.sleep(restMs, stop.signal)
     } catch (error) {
-      if (!stop.aborted) throw error
+      if (!stop.signal.aborted) throw error
     }
   }
   folder.on('change', checkSoon)

@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
-import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import { interruptibleSleep, type Clock, waitAtMost } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /**
@@ -66,9 +66,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
     async close() {
       closing.abort(new Error('the worker ends'))
       child?.stdin?.end()
-      const waited = new AbortController()
-      await Promise.race([running, interruptibleSleep(clock, LEAVE_MS, waited.signal)])
-      waited.abort()
+      await waitAtMost(clock, LEAVE_MS, running)
     },
   }
 }

@@ -4,7 +4,7 @@
  */
 import { setMaxListeners } from 'node:events'
 import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
-import { interruptibleSleep, NOTIFIED, type Clock } from '../../../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, type Clock, waitAtMost } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { VolumeKey } from '../../../volumes/volume-storage.ts'
@@ -119,8 +119,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
     const one = nextToEnd(among)
     const inUse = (): VolumeFileError => unavailable(`the files of ${String(among.length)} other volumes are in use`)
     if (one === undefined && !isStart) throw inUse()
-    const space =
-      one === undefined ? change.promise : Promise.race([end(one), interruptibleSleep(clock, RELEASE_LIMIT_MS, ended)])
+    const space = one === undefined ? change.promise : waitAtMost(clock, RELEASE_LIMIT_MS, end(one), ended)
     await awaitInTime(space, signal, inUse)
   }
   const make = async (

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import type { RunId } from '../../../../domain/ids.ts'
-import type { Clock } from '../../../../lib/clock.ts'
+import { type Clock, waitAtMost } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { LogStream, SandboxLogs } from '../../../logs/logs.ts'
 import { isAlive, sendSignal, type ProcessIdentity } from '../../../processes/process-identity.ts'
@@ -82,14 +82,10 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Output
   const drain = async ({ pipes, shim }: Capture): Promise<void> => {
     if (shim !== null && isAlive(shim)) sendSignal(-shim.pid, 'SIGKILL') // only the shim still holds the pipes open
     for (const { socket } of pipes) socket.resume()
-    const limit = new AbortController()
-    const over = clock.sleep(DRAIN_MS, limit.signal).catch((error: unknown) => {
-      if (!limit.signal.aborted) throw error
-    })
-    await Promise.race([Promise.all(pipes.map(({ closed }) => closed)), over])
-    limit.abort(new Error('all was read'))
+    const allClosed = Promise.all(pipes.map(({ closed }) => closed))
+    await waitAtMost(clock, DRAIN_MS, allClosed)
     for (const { socket } of pipes) socket.destroy()
-    await Promise.all(pipes.map(({ closed }) => closed))
+    await allClosed
   }
 
   return {
