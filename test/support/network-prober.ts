@@ -103,8 +103,8 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
         socket.send(text ?? 'hello', port, host)
       })
     }),
-  resolve: async ({ server, name }) => {
-    const resolver = new Resolver({ timeout: 700, tries: 1 })
+  resolve: async ({ server, name, timeoutMs }) => {
+    const resolver = new Resolver({ timeout: timeoutMs ?? 700, tries: 1 })
     resolver.setServers([server])
     try {
       return (await resolver.resolve4(name)).join(',')

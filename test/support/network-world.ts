@@ -25,7 +25,7 @@ export type Ask =
       readonly from?: string
       readonly text?: string
     }
-  | { readonly kind: 'resolve'; readonly server: string; readonly name: string }
+  | { readonly kind: 'resolve'; readonly server: string; readonly name: string; readonly timeoutMs?: number }
   | { readonly kind: 'dnsOverTcp'; readonly server: string; readonly queryHex: string }
   | { readonly kind: 'floodDns'; readonly server: string; readonly perSecond: number; readonly forMs: number }
   | { readonly kind: 'received' }
