@@ -61,15 +61,9 @@ export type DialTarget = { readonly ticket: string; readonly url?: string | unde
 /** The control plane removed this worker permanently. Its sandboxes move to other workers, and its credential is invalid. */
 export class WorkerRemoved extends Error {}
 
-/**
- * The time limit for a sync is `SYNC_HOLD_MS`, for which the control plane may hold the sync, plus this many
- * milliseconds.
- */
+/** How long the only server process may take for an answer, beside the time for which it may hold a sync, in milliseconds. */
 const SYNC_SLACK_MS = 7_000
-/**
- * How long a sync may stay without an answer if another server process can be tried, in milliseconds. Trying three
- * server processes that have stopped must take less time than `RENEW_DEADLINE_MS`.
- */
+/** The same if another server process can be tried. */
 const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000
 /**
@@ -85,6 +79,15 @@ const UNUSED_CONNECTION_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
 /** How long the other worker of a snapshot may take to connect. */
 const FETCH_LIMIT_MS = 15_000
+
+/**
+ * The time limits of a sync, if the worker can try this many other server processes after it. One that stops while it holds a sync,
+ * and another one that has stopped, must be given up well before `RENEW_DEADLINE_MS`.
+ */
+export function syncLimits(untried: number): { readonly limitMs: number; readonly statusLimitMs: number } {
+  if (untried === 0) return { limitMs: SYNC_HOLD_MS + SYNC_SLACK_MS, statusLimitMs: SYNC_HOLD_MS + SYNC_SLACK_MS }
+  return { limitMs: SYNC_HOLD_MS + NO_RESPONSE_LIMIT_MS, statusLimitMs: NO_RESPONSE_LIMIT_MS }
+}
 
 export type ControlPlaneOptions = {
   readonly url: string
@@ -120,15 +123,13 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
 
   function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Answer> {
     const target = new URL('/worker/v1/sync', url)
-    const limitMs = SYNC_HOLD_MS + SYNC_SLACK_MS
     return sendRequest(target, {
       method: 'POST',
       headers: { authorization, 'content-type': 'application/json' },
       body: JSON.stringify(request),
       agent: target.protocol === 'http:' ? plainAgent : (tlsFor(target)?.requests ?? tlsAgent),
       signal,
-      limitMs,
-      statusLimitMs: replicas.untried > 0 ? NO_RESPONSE_LIMIT_MS : limitMs,
+      ...syncLimits(replicas.untried),
     })
   }
 

@@ -21,7 +21,7 @@ import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
 
 /** How long after a failed sync the worker tries again. */
-const RETRY_MS = 500
+export const RETRY_MS = 500
 /**
  * How long the worker waits before it sends another sync, while the control plane holds one and there is nothing new to
  * report.
@@ -147,7 +147,10 @@ async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: A
     deps.onSynced?.(answer)
   } catch (error) {
     fence.noteFailure(error)
-    if (request.seq > state.appliedSeq) await pauseAfter(agent, error)
+    if (request.seq > state.appliedSeq) {
+      state.hasNews = true // what was new is still to be reported, and an earlier sync may be held for long
+      await pauseAfter(agent, error)
+    }
   } finally {
     state.inFlight.delete(request.seq)
     state.pause.abort(NOTIFIED)

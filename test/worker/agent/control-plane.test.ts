@@ -4,8 +4,10 @@ import { afterEach, test } from 'node:test'
 import { WebSocketServer } from 'ws'
 import type { SyncAnswer } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { makeControlPlane } from '../../../src/worker/agent/control-plane.ts'
+import { makeControlPlane, syncLimits } from '../../../src/worker/agent/control-plane.ts'
+import { RETRY_MS } from '../../../src/worker/agent/sync-loop.ts'
 import { reportOf } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -104,6 +106,13 @@ test('a worker syncs with the next process when one refuses, disconnects or does
   mood = 'well'
   await assert.rejects(stuck.sync(REPORT, never))
   await stuck.sync(REPORT, never)
+})
+
+test('two server processes that stop, one of them while it holds a sync, are given up before the renew deadline', () => {
+  const answerMs = 2_000
+  const [held, silent] = [syncLimits(2).limitMs, syncLimits(1).statusLimitMs]
+  assert.ok(held + RETRY_MS + silent + RETRY_MS + answerMs < RENEW_DEADLINE_MS)
+  assert.ok(syncLimits(0).limitMs < RENEW_DEADLINE_MS)
 })
 
 test('a sync that the worker itself aborts is no failure of the process', async () => {
