@@ -139,6 +139,8 @@ export async function createNamed(
       `${one.name} exists, but no create of it can have succeeded: ${answer.text}`,
     )
     one.possible = new Set([...before].filter((state) => state !== 'absent'))
+  } else if (answer.status === 429) {
+    one.possible = before // a request beyond the limit is not carried out
   } else assert.equal(answer.status, 503, answer.text)
 }
 
