@@ -20,7 +20,7 @@ describe('the link that a server prints', { skip: whyNoServer() }, () => {
     const server = await startServer({ SANDYARD_API_KEY: '' })
     t.after(() => server.close())
     // The link needs the database, so it follows the line by which a server is known to be ready.
-    const [, token = ''] = await waitUntil(() => /#token=(syl_\w+)\n/.exec(server.output()) ?? undefined)
+    const [, token = ''] = await waitUntil(() => new RegExp(`${TOKEN.source}\\n`).exec(server.output()) ?? undefined)
     const browser = await useLink(server.url, token)
     const { body } = await browser.send('GET', '/auth/session')
     assert.deepEqual([body.role, body.is_operator, body.org.slug], ['owner', true, 'default'])

@@ -15,7 +15,7 @@ import {
 import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
-import { isSuccess, sendRequest, type Answer } from './send-request.ts'
+import { isSuccess, sendRequest, type Answer, type OutgoingRequest } from './send-request.ts'
 import { makeReadBuffers } from '../../lib/read-buffers.ts'
 import { makeSplittingAgent } from './splitting-agent.ts'
 
@@ -84,9 +84,10 @@ const FETCH_LIMIT_MS = 15_000
  * The time limits of a sync, if the worker can try this many other server processes after it. One that stops while it holds a sync,
  * and another one that has stopped, must be given up well before `RENEW_DEADLINE_MS`.
  */
-export function syncLimits(untried: number): { readonly limitMs: number; readonly statusLimitMs: number } {
-  if (untried === 0) return { limitMs: SYNC_HOLD_MS + SYNC_SLACK_MS, statusLimitMs: SYNC_HOLD_MS + SYNC_SLACK_MS }
-  return { limitMs: SYNC_HOLD_MS + NO_RESPONSE_LIMIT_MS, statusLimitMs: NO_RESPONSE_LIMIT_MS }
+export function syncTimeLimits(untried: number): Pick<Required<OutgoingRequest>, 'limitMs' | 'statusLimitMs'> {
+  const isLast = untried === 0
+  const limitMs = SYNC_HOLD_MS + (isLast ? SYNC_SLACK_MS : NO_RESPONSE_LIMIT_MS)
+  return { limitMs, statusLimitMs: isLast ? limitMs : NO_RESPONSE_LIMIT_MS }
 }
 
 export type ControlPlaneOptions = {
@@ -129,7 +130,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
       body: JSON.stringify(request),
       agent: target.protocol === 'http:' ? plainAgent : (tlsFor(target)?.requests ?? tlsAgent),
       signal,
-      ...syncLimits(replicas.untried),
+      ...syncTimeLimits(replicas.untried),
     })
   }
 

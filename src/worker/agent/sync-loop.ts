@@ -21,7 +21,7 @@ import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
 
 /** How long after a failed sync the worker tries again. */
-export const RETRY_MS = 500
+export const SYNC_RETRY_MS = 500
 /**
  * How long the worker waits before it sends another sync, while the control plane holds one and there is nothing new to
  * report.
@@ -160,7 +160,7 @@ async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: A
 async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void> {
   if (signal.aborted) return
   deps.log.warn({ error }, 'a sync with the control plane failed; will retry')
-  await interruptibleSleep(deps.clock, RETRY_MS, signal)
+  await interruptibleSleep(deps.clock, SYNC_RETRY_MS, signal)
 }
 
 async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: SyncAnswer): Promise<void> {
@@ -181,7 +181,7 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   // Until these deletions are done, every answer requests them again. Waiting keeps the worker from syncing in a tight loop.
   await Promise.all([
     removeVolumes(agent, answer.discard_volumes),
-    waitForDiscards(agent, RETRY_MS),
+    waitForDiscards(agent, SYNC_RETRY_MS),
     giveSecrets(agent, answer.desired_runs ?? []),
   ])
 }
@@ -218,7 +218,7 @@ async function giveSecrets({ deps, state, signal }: Agent, runs: readonly Desire
   if (failed?.status !== 'rejected') return
   deps.log.error({ error: failed.reason }, 'the secrets of a running sandbox could not be replaced; will retry')
   state.desiredVersion = null
-  await interruptibleSleep(deps.clock, RETRY_MS, signal)
+  await interruptibleSleep(deps.clock, SYNC_RETRY_MS, signal)
 }
 
 /** Starts to delete volumes, and waits a limited time for the deletions. */
@@ -231,5 +231,5 @@ async function removeVolumes({ deps, steps, volumes, signal }: Agent, removed: r
         steps.begin({ id: volume.volume_id, starting: null, work })
       }),
   )
-  await waitAtMost(deps.clock, RETRY_MS, Promise.all(removals), signal)
+  await waitAtMost(deps.clock, SYNC_RETRY_MS, Promise.all(removals), signal)
 }

@@ -6,8 +6,8 @@ import type { SyncAnswer } from '../../../src/contract/workers/worker-protocol.t
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { makeControlPlane, syncLimits } from '../../../src/worker/agent/control-plane.ts'
-import { RETRY_MS } from '../../../src/worker/agent/sync-loop.ts'
+import { makeControlPlane, syncTimeLimits } from '../../../src/worker/agent/control-plane.ts'
+import { SYNC_RETRY_MS } from '../../../src/worker/agent/sync-loop.ts'
 import { reportOf } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -110,9 +110,9 @@ test('a worker syncs with the next process when one refuses, disconnects or does
 
 test('two server processes that stop, one of them while it holds a sync, are given up before the renew deadline', () => {
   const answerMs = 2_000
-  const [held, silent] = [syncLimits(2).limitMs, syncLimits(1).statusLimitMs]
-  assert.ok(held + RETRY_MS + silent + RETRY_MS + answerMs < RENEW_DEADLINE_MS)
-  assert.ok(syncLimits(0).limitMs < RENEW_DEADLINE_MS)
+  const [held, silent] = [syncTimeLimits(2).limitMs, syncTimeLimits(1).statusLimitMs]
+  assert.ok(held + SYNC_RETRY_MS + silent + SYNC_RETRY_MS + answerMs < RENEW_DEADLINE_MS)
+  assert.ok(syncTimeLimits(0).limitMs < RENEW_DEADLINE_MS)
 })
 
 test('a sync that the worker itself aborts is no failure of the process', async () => {
