@@ -1083,9 +1083,9 @@ CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE 
 
 CREATE INDEX runs_publishing ON public.runs USING btree (worker_id) WHERE ((ended_at IS NULL) AND (ports IS NOT NULL));
 
-CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
+CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) INCLUDE (started_at, vcpus, memory_mib, disk_mib) WHERE (rolled_up_at IS NOT NULL);
 
-CREATE INDEX runs_rolled_up_of_sandbox ON public.runs USING btree (sandbox_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
+CREATE INDEX runs_rolled_up_of_sandbox ON public.runs USING btree (sandbox_id, ended_at) INCLUDE (org_id, started_at, vcpus, memory_mib, disk_mib) WHERE (rolled_up_at IS NOT NULL);
 
 CREATE INDEX runs_stopping ON public.runs USING btree (worker_id) INCLUDE (sandbox_id, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NOT NULL) AND (stop_requested_at IS NOT NULL));
 
@@ -1203,7 +1203,7 @@ CREATE POLICY readable ON retention_horizons AS PERMISSIVE FOR SELECT TO public 
 
 CREATE POLICY system ON retention_horizons AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY tenant ON sandbox_label_pairs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 

@@ -103,29 +103,36 @@ test('in every table, a query without a filter sees and changes only rows of its
   assert.equal(rowCount, 0)
 })
 
-test('the days of usage are seen and changed only by their organization and the system, and without a scope by nobody', async () => {
+test('days of usage and runs are seen and changed only by their organization and the system, and without a scope by nobody', async () => {
   const { deps, caller } = control
   const { id } = await create(true)
-  const insert = `INSERT INTO usage_days (org_id, sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms, all_day_vcpus, all_day_memory_mib, all_day_disk_mib)
-    VALUES ($1, $2, '2026-01-02', 1, 1, 1, 0, 0, 0)`
+  const inserts = {
+    usage_days: `INSERT INTO usage_days (org_id, sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms, all_day_vcpus, all_day_memory_mib, all_day_disk_mib)
+      VALUES ($1, $2, '2026-01-02', 1, 1, 1, 0, 0, 0)`,
+    runs: `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at, started_at, ended_at)
+      VALUES (uuidv7(), $1, $2, 1, 1, '2026-01-02', '2026-01-02', '2026-01-03')`,
+  }
   const values = [caller.org_id, id]
-  await assert.rejects(
-    deps.db.asOrg(stranger.org_id, (q) => q.query({ text: insert, values })),
-    /row-level security/,
-  )
-  await deps.db.asOrg(caller.org_id, (q) => q.query({ text: insert, values }))
-  const counts = async (q: Queryable): Promise<number> =>
-    (await q.query({ text: 'UPDATE usage_days SET vcpu_ms = vcpu_ms' })).rowCount
-  assert.equal(await deps.db.asOrg(caller.org_id, counts), 1)
-  assert.equal(await deps.db.asOrg(stranger.org_id, counts), 0)
-  assert.equal(await deps.db.asSystem(counts), 1)
-  const countsIn = (scope: string): Promise<number> =>
-    deps.db.transaction('system', async (tx) => {
-      await tx.query({ text: `SELECT set_config('sandyard.org', $1, true)`, values: [scope] })
-      return counts(tx)
-    })
-  assert.equal(await countsIn(''), 0)
-  await assert.rejects(countsIn('nonsense'), /invalid input syntax for type uuid/)
+  for (const [table, text] of Object.entries(inserts)) {
+    await assert.rejects(
+      deps.db.asOrg(stranger.org_id, (q) => q.query({ text, values })),
+      /row-level security/,
+    )
+    await deps.db.asOrg(caller.org_id, (q) => q.query({ text, values }))
+    const update = { text: `UPDATE ${table} SET sandbox_id = sandbox_id WHERE sandbox_id = $1`, values: [id] }
+    const counts = async (q: Queryable): Promise<number> => (await q.query(update)).rowCount
+    const own = await deps.db.asOrg(caller.org_id, counts)
+    assert.ok(own > 0)
+    assert.equal(await deps.db.asOrg(stranger.org_id, counts), 0)
+    assert.equal(await deps.db.asSystem(counts), own)
+    const countsIn = (scope: string): Promise<number> =>
+      deps.db.transaction('system', async (tx) => {
+        await tx.query({ text: `SELECT set_config('sandyard.org', $1, true)`, values: [scope] })
+        return counts(tx)
+      })
+    assert.equal(await countsIn(''), 0)
+    await assert.rejects(countsIn('nonsense'), /invalid input syntax for type uuid/)
+  }
 })
 
 test('each change records its events in order, and reads record none', async () => {
