@@ -5,6 +5,8 @@ import type { Queryable, Statement } from '../../../src/store/postgres/database.
 import * as sandboxStates from '../../../src/store/sandboxes/sandbox-states.ts'
 import * as sandboxes from '../../../src/store/sandboxes/sandboxes.ts'
 import * as runs from '../../../src/store/sandboxes/runs.ts'
+import { renderSandboxDays } from '../../../src/store/usage/sandbox-days.ts'
+import { orgDays } from '../../../src/store/usage/usage.ts'
 import * as capacity from '../../../src/store/workers/capacity.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 
@@ -20,16 +22,22 @@ const ID = '0199a000-0000-7000-8000-000000000001'
 
 type Planned = { readonly name: string; readonly is_general: boolean }
 
+/** A `Queryable` that notes the statements it runs. */
+function noteStatements(q: Queryable): { readonly noting: Queryable; readonly noted: readonly Statement[] } {
+  const noted: Statement[] = []
+  const noting: Queryable = {
+    query: (statement: Statement) => {
+      noted.push(statement)
+      return q.query(statement)
+    },
+  }
+  return { noting, noted }
+}
+
 test('the statements that each start and stop runs are not planned again each time', async () => {
   const now = new Date()
   const planned = await control.deps.db.asSystem(async (q) => {
-    const names = new Set<string>()
-    const noting: Queryable = {
-      query: (statement: Statement) => {
-        names.add(statement.name ?? statement.text)
-        return q.query(statement)
-      },
-    }
+    const { noting, noted } = noteStatements(q)
     for (let call = 0; call < CALLS; call++) {
       await sandboxStates.lock(noting, [asId<SandboxId>(ID)])
       await capacity.lockFree(noting, [{ worker_id: asId<WorkerId>(ID) }], now)
@@ -43,6 +51,7 @@ test('the statements that each start and stop runs are not planned again each ti
       await runs.ofWorker(noting, asId<WorkerId>(ID))
       await runs.assignmentsOf(noting, asId<WorkerId>(ID), {})
     }
+    const names = new Set(noted.map(({ name, text }) => name ?? text))
     const { rows } = await q.query<Planned>({
       text: 'SELECT name, generic_plans > 0 AS is_general FROM pg_prepared_statements WHERE name = ANY($1)',
       values: [[...names]],
@@ -54,4 +63,26 @@ test('the statements that each start and stop runs are not planned again each ti
     planned.filter(({ is_general }) => !is_general).map(({ name }) => name),
     [],
   )
+})
+
+test('a report that is cut within days reads rolled up runs from their indexes alone', async () => {
+  const { org_id } = control.caller
+  const range = { since: new Date('2026-01-02T03:04:05Z'), until: new Date('2026-01-20T21:22:23Z') }
+  const question = { org_id, range, now: new Date('2026-02-01T00:00:00Z') }
+  const plans = await control.deps.db.transaction(org_id, async (tx) => {
+    await tx.query({
+      text: `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`,
+    })
+    const { noting, noted } = noteStatements(tx)
+    await orgDays(noting, question)
+    await renderSandboxDays(noting, question, { after: null, limit: 10 })
+    return Promise.all(
+      noted.map(async ({ text, values = [] }) => {
+        const { rows } = await tx.query<{ readonly 'QUERY PLAN': string }>({ text: `EXPLAIN ${text}`, values })
+        return rows.map((row) => row['QUERY PLAN']).join('\n')
+      }),
+    )
+  })
+  assert.equal(plans.length, 2)
+  for (const plan of plans) assert.match(plan, /Index Only Scan using runs_rolled_up/)
 })
