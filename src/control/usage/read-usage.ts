@@ -94,7 +94,7 @@ export async function getSandboxBreakdown(
   const query = usageQueryOf(deps, org_id, requested)
   const { page } = requested
   const items: Buffer[] = []
-  const ids = new Set<SandboxId>()
+  const names = new Map<SandboxId, usage.SandboxName>()
   let count = 0
   let after = page === null || page.cursor === null ? null : positionIn(page.cursor)
   do {
@@ -111,9 +111,9 @@ export async function getSandboxBreakdown(
     count += read.count
     if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
     for (const text of read.items) items.push(Buffer.from(text, 'latin1'))
-    for (const id of read.sandboxes) ids.add(id)
+    for (const sandbox of read.sandboxes) names.set(sandbox.id, sandbox)
   } while (page === null && after !== null)
-  const sandboxes = await deps.db.asOrg(org_id, (q) => usage.sandboxNames(q, org_id, [...ids]))
+  const sandboxes = [...names.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
   return { items, sandboxes, nextCursor: after === null ? null : encodeCursor('usage_by_sandbox', positionText(after)) }
 }
 

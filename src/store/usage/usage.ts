@@ -76,7 +76,12 @@ export async function hardLimitedMonthTotals(
 /** The name of a sandbox, or its last one if it is deleted. */
 export type SandboxName = { readonly id: SandboxId; readonly name: string; readonly slug: string }
 
-/** The current names of sandboxes, and the last names of deleted ones. */
+/** SQL: the current names of an organization's sandboxes, and the last names of deleted ones. */
+export function namesOfOrg(org: string): string {
+  return `SELECT id, name, slug FROM sandboxes WHERE org_id = ${org} UNION ALL SELECT id, name, slug FROM pruned_sandboxes WHERE org_id = ${org}`
+}
+
+/** The names of these sandboxes, by id. */
 export async function sandboxNames(
   q: Queryable,
   org: OrgId,
@@ -84,8 +89,7 @@ export async function sandboxNames(
 ): Promise<readonly SandboxName[]> {
   const { rows } = await q.query<SandboxName>({
     name: 'usage.sandboxNames',
-    text: `SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2)
-           UNION ALL SELECT id, name, slug FROM pruned_sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id`,
+    text: `SELECT id, name, slug FROM (${namesOfOrg('$1')}) n WHERE id = ANY($2) ORDER BY id`,
     values: [org, uuids(ids)],
   })
   return rows

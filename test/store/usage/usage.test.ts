@@ -149,7 +149,8 @@ async function readRendered(range: TimeRange, limit: number): Promise<readonly u
     const page = await deps.db.asOrg(org_id, (q) => renderSandboxDays(q, { org_id, range, now: NOW }, { after, limit }))
     const rows: readonly { readonly sandbox_id: SandboxId }[] = JSON.parse(`[${page.items.join(',')}]`)
     assert.equal(page.count, rows.length)
-    assert.deepEqual(page.sandboxes.toSorted(), [...new Set(rows.map(({ sandbox_id }) => sandbox_id))].toSorted())
+    const ids = page.sandboxes.map(({ id }) => id)
+    assert.deepEqual(ids, [...new Set(rows.map(({ sandbox_id }) => sandbox_id))].toSorted())
     items.push(...page.items)
     after = page.next
   } while (after !== null)
@@ -224,6 +225,25 @@ test('pages of any size, and their text, have each row once, by day and sandbox'
     }),
     { numRuns: 40 },
   )
+})
+
+test('the text of a page has exact decimals, with few digits and beyond 2^53', async () => {
+  const since = new Date('2028-02-01T00:00:00Z')
+  for (const [length, decimals] of [
+    [1, '0.001 0.512 1999999.999'],
+    [500_000, '500 256000 999999999500'],
+    [DAY_MS - 1, '86399.999 44236799.488 172799997913600.001'],
+  ] as const) {
+    const started_at = since
+    const run = { sandbox: 0, vcpus: 1, memory_mib: 512, disk_mib: 1_999_999_999, started_at }
+    await lay({ rolledUp: [{ ...run, ended_at: new Date(since.getTime() + length) }], ended: [], open: [] })
+    const range = { since, until: new Date(since.getTime() + DAY_MS) }
+    const { org_id } = control.caller
+    const { items } = await control.deps.db.asOrg(org_id, (q) =>
+      renderSandboxDays(q, { org_id, range, now: NOW }, { after: null, limit: 1 }),
+    )
+    assert.equal([...(items[0] ?? '').matchAll(/_seconds":([^,}]+)/g)].map(([, digits]) => digits).join(' '), decimals)
+  }
 })
 
 test('a run is rolled up once, however many passes run at the same time; another pass changes nothing', async () => {
