@@ -130,6 +130,7 @@ export const NO_VOLUMES = {
   open: () => Promise.reject(new Error('no volumes in a schedule')),
   promisedBytes: () => 0,
   folderLimits: null,
+  hasDirectWrites: false,
   applyCaps: () => Promise.resolve(),
   remove: () => Promise.resolve(),
   measure: () => Promise.resolve([]),

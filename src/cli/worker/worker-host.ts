@@ -18,6 +18,7 @@ import { openRenewDeadline, type RenewDeadline } from '../../worker/agent/renew-
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import type { SandboxMetrics } from '../../worker/metrics/sandbox-metrics.ts'
 import { makeOpenFolderFiles } from '../../worker/volumes/open-folder-files.ts'
+import { makeAlignedBuffers } from '../../worker/volumes/content-writer.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
@@ -162,6 +163,7 @@ export function runWorkerAgent(
     random: systemRandom,
     // Shared volumes lie on another file system.
     reserve: config.sharedVolumesDir === null ? diskReserve(config) : NO_DISK_RESERVE,
+    ...(host.storage.hasDirectWrites ? { buffers: makeAlignedBuffers() } : {}),
     log,
   })
   const openFolderFiles = makeOpenFolderFiles(host.storage, filesOf)

@@ -52,6 +52,7 @@ export function makeBtrfsStorage({ root, uidShift, report, promisedBytes, close 
     report,
     root,
     folderLimits: makeFolderLimits({ btrfs, mutex, folderMutex: makeKeyedMutex(), gate: makeChangeGate(), uidShift }),
+    hasDirectWrites: true,
     promisedBytes,
     open: (volume) =>
       mutex.run(volume.org_id, async () => {

@@ -45,6 +45,7 @@ export async function openFolderStorage({
     report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
     root,
     folderLimits: null,
+    hasDirectWrites: false,
     promisedBytes: () => 0,
     async open(volume) {
       refuseCaps(volume)

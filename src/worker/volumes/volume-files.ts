@@ -5,6 +5,7 @@ import { type VolumePath, parseVolumePath } from '../../domain/volumes/volume-pa
 import type { Random } from '../../lib/random.ts'
 import { type InodeId, type OpenEntry, type ResolvedPath, type VolumeRoot, resolveBeneath } from './resolve-beneath.ts'
 import { NO_DISK_RESERVE, type DiskReserve } from '../disk-reserve.ts'
+import type { AlignedBuffers } from './content-writer.ts'
 import { stageCopy } from './copy-tree.ts'
 import { descriptorPath, reopenForReading, syncFolder } from './descriptors.ts'
 import { conflictError, invalidPathError, notFoundError, reserveReachedError, translateErrors } from './file-errors.ts'
@@ -18,6 +19,8 @@ type VolumeFilesOptions = VolumeRoot & {
   readonly random: Random
   /** The free space of the volumes' file system that files must leave. By default none. */
   readonly reserve?: Pick<DiskReserve, 'isShort'>
+  /** For direct writes, where the file system supports them. By default files are written through the page cache. */
+  readonly buffers?: AlignedBuffers
 }
 
 /**
@@ -28,7 +31,8 @@ type VolumeFilesOptions = VolumeRoot & {
  * Sandboxes may change the tree meanwhile, but no operation leaves `root` (`resolve-beneath.ts` ensures this). When a
  * `write` is refused, the content stream stays open.
  */
-export function makeVolumeFiles({ random, reserve = NO_DISK_RESERVE, ...volume }: VolumeFilesOptions): VolumeFiles {
+export function makeVolumeFiles(options: VolumeFilesOptions): VolumeFiles {
+  const { random, reserve = NO_DISK_RESERVE, buffers = null, ...volume } = options
   const requireSpace = async (path: string): Promise<void> => {
     if (await reserve.isShort()) throw reserveReachedError(path)
   }
@@ -44,7 +48,7 @@ export function makeVolumeFiles({ random, reserve = NO_DISK_RESERVE, ...volume }
     read: (path) => translateErrors(path, () => read(volume, path)),
     async write(path, content) {
       await requireSpace(path)
-      return write(volume, path, { random, content, requireSpace: () => requireSpace(path) })
+      return write(volume, path, { random, content, buffers, requireSpace: () => requireSpace(path) })
     },
     mkdir: (path) =>
       translateErrors(path, async () => {
@@ -117,7 +121,7 @@ async function read(volume: VolumeRoot, path: string): Promise<{ sizeBytes: numb
 async function write(
   volume: VolumeRoot,
   path: string,
-  { random, content, requireSpace }: Pick<Content, 'content' | 'requireSpace'> & { readonly random: Random },
+  { random, ...content }: Omit<Content, 'path'> & { readonly random: Random },
 ): Promise<{ sizeBytes: number }> {
   let sizeBytes = 0
   await replaceAtomically(volume, {
@@ -125,7 +129,7 @@ async function write(
     path,
     random,
     async stage(folder, name) {
-      const file = await stageFile(folder, name, { path, content, requireSpace, uidShift: volume.uidShift })
+      const file = await stageFile(folder, name, { path, ...content, uidShift: volume.uidShift })
       sizeBytes = file.sizeBytes
       return file
     },

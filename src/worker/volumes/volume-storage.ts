@@ -26,6 +26,8 @@ export interface VolumeStorage extends WorkerVolumes {
   readonly root: string
   /** Null if no folder can be limited here. */
   readonly folderLimits: FolderLimits | null
+  /** Whether large files are written around the kernel's page cache, because that is faster here. */
+  readonly hasDirectWrites: boolean
   /** What the volumes may take of the machine's disk before they are measured again. 0: nothing limits them. */
   promisedBytes(): number
   /**

@@ -5,10 +5,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { duplexPair, Readable } from 'node:stream'
 import { test } from 'node:test'
-import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.ts'
+import { VolumeFileError, type VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
+import { makeAlignedBuffers } from '../../../src/worker/volumes/content-writer.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
 import { contentFrom, isRoot, namesBeneath, refusal, textOf, UID_SHIFT } from './volume-folder.ts'
@@ -21,7 +22,9 @@ test(
   { timeout: 20_000 },
   (t) => {
     if (!isRoot) return t.skip('needs root: it mounts a small file system')
-    return withMount(['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs'], fillUp)
+    return withMount(['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs'], (root) =>
+      fillUp(makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom }), root),
+    )
   },
 )
 
@@ -40,8 +43,10 @@ test(
       execFileSync('btrfs', ['-q', 'subvolume', 'create', root])
       execFileSync('btrfs', ['quota', 'enable', mounted])
       execFileSync('btrfs', ['qgroup', 'limit', String(8 * MIB), root])
-      await fillUp(root)
+      const buffers = makeAlignedBuffers()
+      await fillUp(makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom, buffers }), root)
       const files = makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom })
+      await fillUp(files, root)
       await files.write('/large', bytes(5 * MIB))
       for (const copy of ['/1', '/2', '/3']) await files.copy('/large', copy)
       assert.equal((await files.stat('/3')).size, 5 * MIB)
@@ -53,8 +58,7 @@ test(
   },
 )
 
-async function fillUp(root: string): Promise<void> {
-  const files = makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom })
+async function fillUp(files: VolumeFiles, root: string): Promise<void> {
   const client = makeVolumeClient(() => {
     const [near, far] = duplexPair()
     void serveVolume(far, files, { log: makeLog('silent'), onChanged: () => undefined })
