@@ -141,9 +141,11 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => activity.close())
   const abortWaits = (): void => closing.abort(new Error('the driver is closed'))
   opened.defer(abortWaits)
-  // The next process deletes those that are left.
-  opened.defer(() => warmPods.removeAll().catch(() => undefined))
-  opened.defer(() => volumes?.close().catch(() => undefined))
+  const logLeft = (error: unknown): void => {
+    log.warn({ error }, 'Pods are left in the cluster: the next worker of this data folder deletes them')
+  }
+  opened.defer(() => warmPods.removeAll().catch(logLeft))
+  opened.defer(() => volumes?.close().catch(logLeft))
   const filler = makePoolFiller([warmPods], { clock, log })
   opened.defer(() => filler.close())
   const filling = repeat(() => filler.fill(), { pauseMs: FILL_MS, clock, onFailure: () => undefined })
