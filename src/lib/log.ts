@@ -38,6 +38,7 @@ export function makeLog(level: LogLevel, format: LogFormat = 'json'): Log {
         '*.registry_auth',
         '*.secrets',
       ],
+      // Lines name an error `error`. pino's own serializer of `err` would write all that a library attached to one.
       serializers: { err: describeError, error: describeError },
     },
     format === 'json' ? standardError : { write: (line) => standardError.write(formatPretty(line)) },

@@ -1,7 +1,7 @@
 import { styleText } from 'node:util'
 
 /** Members of a line that are not fields of the message. */
-const FRAME: ReadonlySet<string> = new Set(['level', 'time', 'pid', 'hostname', 'msg', 'err', 'error'])
+const FRAME: ReadonlySet<string> = new Set(['level', 'time', 'pid', 'hostname', 'msg', 'error'])
 const COLORS = { debug: 'dim', info: 'green', warn: 'yellow', error: 'red' } as const
 
 /**
@@ -12,7 +12,7 @@ export function formatPretty(json: string): string {
   const line: Readonly<Record<string, unknown>> = JSON.parse(json)
   const level = String(line['level'])
   const fields = Object.entries(line).filter(([name]) => !FRAME.has(name))
-  const error = line['err'] ?? line['error']
+  const error = line['error']
   const parts = [
     styleText('dim', String(line['time']), { validateStream: false }),
     styleText(colorOf(level), level.toUpperCase().padEnd(5), { validateStream: false }),

@@ -128,7 +128,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     } catch (error) {
       if (error instanceof ConnectFailure) return nothingListens(sandbox.name, target.port)
       if (error instanceof Problem) return { ...UNREACHABLE, message: `${UNREACHABLE.message} (${error.message})` }
-      control.log.debug({ err: error, sandbox_id: sandbox.id }, 'a preview got no reply')
+      control.log.debug({ error, sandbox_id: sandbox.id }, 'a preview got no reply')
       return brokenReply(sandbox.name, target.port)
     } finally {
       watch.stop()
@@ -178,7 +178,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
               })
         if (refusal !== null) refuseSocket(socket, refusal)
       })().catch((error: unknown) => {
-        control.log.error({ err: error }, 'a preview failed')
+        control.log.error({ error }, 'a preview failed')
         socket.destroy()
       })
     },
@@ -191,7 +191,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
   function refuseError(request: IncomingMessage, response: ServerResponse, error: unknown): void {
     if (error instanceof Problem && error.code === 'rate_limited')
       return refuse(request, response, { ...BUSY, status: 429, code: 'rate_limited', message: error.message })
-    control.log.error({ err: error }, 'a preview failed')
+    control.log.error({ error }, 'a preview failed')
     refuse(request, response, UNREACHABLE)
   }
 }

@@ -69,7 +69,7 @@ export function authenticateSsh(
         context.accept()
       }
       answer().catch((error: unknown) => {
-        deps.log.warn({ err: error }, 'an SSH login could not be checked')
+        deps.log.warn({ error }, 'an SSH login could not be checked')
         connection.end()
       })
     })

@@ -31,7 +31,7 @@ export async function serveConnection(
     })
   })
   connection.on('error', (error) => {
-    deps.log.debug({ err: error }, 'an SSH connection broke')
+    deps.log.debug({ error }, 'an SSH connection broke')
     socket.destroy()
   })
   const onStopping = (): void => {

@@ -23,7 +23,7 @@ export async function serveForward(
     const stream = await client.connect(target.port, host, shared.closed)
     await carryStream(shared, stream, accept())
   } catch (error) {
-    if (!(error instanceof ConnectFailure)) shared.log.debug({ err: error }, 'an SSH connection could not be forwarded')
+    if (!(error instanceof ConnectFailure)) shared.log.debug({ error }, 'an SSH connection could not be forwarded')
     reject()
   }
 }

@@ -57,7 +57,7 @@ export function makeRemoteForwards(deps: RemoteForwardDeps): RemoteForwards {
       accept(target.kind === 'tcp' ? Number(listener.name) : undefined)
     } catch (error) {
       count -= 1
-      if (!isExpected(error)) deps.shared.log.warn({ err: error }, 'an SSH client could not listen in a sandbox')
+      if (!isExpected(error)) deps.shared.log.warn({ error }, 'an SSH client could not listen in a sandbox')
       reject()
     }
   }
@@ -96,7 +96,7 @@ export async function serveIncoming(
   } catch (error) {
     incoming.refuse()
     channel?.close()
-    if (!isExpected(error)) shared.log.debug({ err: error }, 'a connection of a sandbox could not be forwarded')
+    if (!isExpected(error)) shared.log.debug({ error }, 'a connection of a sandbox could not be forwarded')
   } finally {
     release()
   }

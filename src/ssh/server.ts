@@ -92,7 +92,7 @@ export async function startSshServer(deps: ControlDeps, options: SshServerOption
       stopping: stopping.signal,
     })
       .catch((error: unknown) => {
-        deps.log.error({ err: error }, 'an SSH connection failed')
+        deps.log.error({ error }, 'an SSH connection failed')
         socket.destroy()
       })
       .finally(() => running.delete(served))

@@ -88,7 +88,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
       await carry(shared, channel, running)
     }
     start().catch((error: unknown) => {
-      if (!(error instanceof SshRefusal)) shared.log.warn({ err: error }, 'an SSH session failed')
+      if (!(error instanceof SshRefusal)) shared.log.warn({ error }, 'an SSH session failed')
       fail(channel, error instanceof SshRefusal ? error.message : 'the session failed', FAILED_CODE)
     })
   }

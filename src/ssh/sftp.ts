@@ -66,7 +66,7 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
   }
 
   stream.on('error', (error: Error) => {
-    shared.log.debug({ err: error }, 'an SFTP session broke')
+    shared.log.debug({ error }, 'an SFTP session broke')
   })
   stream.on('close', () => {
     const left = [...handles]
@@ -77,7 +77,7 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
         for (const handle of left) await client.files.close(handle)
       })
       .catch((error: unknown) => {
-        shared.log.debug({ err: error }, 'files of an SFTP session could not be closed')
+        shared.log.debug({ error }, 'files of an SFTP session could not be closed')
       })
   })
   stream.on('end', () => {

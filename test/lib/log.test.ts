@@ -28,12 +28,12 @@ test('at a terminal, a line has time, level, message and fields, and no control 
   )
   const error = { type: 'Error', message: 'no', stack: 'Error: no\n    at there', cause: { message: 'inner' } }
   assert.equal(
-    plain({ level: 'error', err: error, msg: 'broke' }),
+    plain({ level: 'error', error, msg: 'broke' }),
     `${time} ERROR broke\n    Error: no\n        at there\n    caused by: inner\n`,
   )
   const hostile = '\u001b[2Jcleared\u0007\u009b1m\u202eevil\nforged line'
   const shown = formatPretty(
-    JSON.stringify({ time, level: 'warn', msg: hostile, name: hostile, err: { message: hostile } }),
+    JSON.stringify({ time, level: 'warn', msg: hostile, name: hostile, error: { message: hostile } }),
   )
   const [first, ...colored] = shown.split('\u001b')
   for (const part of colored) assert.match(part, /^\[\d+m/) // our own colors are the only commands

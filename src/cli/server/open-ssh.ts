@@ -29,7 +29,7 @@ export async function openSsh(
     return server
   } catch (error) {
     if (errorCodeOf(error) !== 'EADDRINUSE' && errorCodeOf(error) !== 'EACCES') throw error
-    deps.log.warn({ err: error, host, port }, 'the SSH server can’t listen')
+    deps.log.warn({ error, host, port }, 'the SSH server can’t listen')
     printStatus(`SSH is off: port ${String(port)} can’t be used here. Set SANDYARD_SSH_PORT to another port, or to off`)
     return null
   }

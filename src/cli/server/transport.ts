@@ -85,7 +85,7 @@ async function openGiven({ tlsCert, tlsKey }: Files, deps: TransportDeps): Promi
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error)
       if (why !== refused)
-        log.error({ err: error }, `the changed TLS certificate can't be used; the previous one stays: ${why}`)
+        log.error({ error }, `the changed TLS certificate can't be used; the previous one stays: ${why}`)
       refused = why
     }
   }

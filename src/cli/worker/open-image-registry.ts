@@ -78,7 +78,7 @@ async function openToolbox(dir: string, images: LoadedImages, log: Log): Promise
     const files = await collectFiles(DEFAULT_OCI_SETTINGS.initBinary)
     return makeToolboxImages(images, await openToolboxLayer(join(dir, 'toolbox.tar'), files))
   } catch (error) {
-    log.warn({ err: error }, 'loaded images are served without the toolbox, so Pods take longer to start')
+    log.warn({ error }, 'loaded images are served without the toolbox, so Pods take longer to start')
     return null
   }
 }

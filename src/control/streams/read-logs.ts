@@ -100,7 +100,7 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
       stream = await openLog(deps, log)
     }
   } catch (error) {
-    if (!log.permit.signal.aborted) deps.log.warn({ err: error, sandbox_id: log.id }, 'a log stream failed')
+    if (!log.permit.signal.aborted) deps.log.warn({ error, sandbox_id: log.id }, 'a log stream failed')
   } finally {
     log.permit.release()
   }

@@ -90,7 +90,7 @@ async function* forwardPoints(
       }
     }
   } catch (error) {
-    if (!permit.signal.aborted) deps.log.warn({ err: error, sandbox_id: id }, 'a stream of metrics failed')
+    if (!permit.signal.aborted) deps.log.warn({ error, sandbox_id: id }, 'a stream of metrics failed')
   } finally {
     permit.release()
     stream.destroy()

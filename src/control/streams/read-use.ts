@@ -53,7 +53,7 @@ async function readUse(deps: UseDeps, org: OrgId | null, signal: AbortSignal): P
         const answer = await askWorker(deps, target, { signal: limit, limitBytes: ANSWER_LIMIT_BYTES })
         for (const { sandbox_id, point } of answer as readonly LatestUse[]) latest.set(sandbox_id, point)
       } catch (error) {
-        deps.log.debug({ err: error, worker: name }, 'a worker did not say what its sandboxes use')
+        deps.log.debug({ error, worker: name }, 'a worker did not say what its sandboxes use')
         silent.push(name)
       }
     }),

@@ -138,7 +138,7 @@ export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notific
       const restMs = (state?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
       return { end: endOf(state, restMs, watched), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
     } catch (error) {
-      deps.log.warn({ err: error, api_key_id: id }, 'could not check a key in use; will retry')
+      deps.log.warn({ error, api_key_id: id }, 'could not check a key in use; will retry')
       return { end: null, pauseMs: RETRY_MS }
     }
   }

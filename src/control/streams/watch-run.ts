@@ -71,7 +71,7 @@ async function check(deps: WatchDeps, then: SandboxSummary): Promise<RunEndReaso
   try {
     return endOf(then, await deps.readSummary(then))
   } catch (error) {
-    deps.log.warn({ err: error, sandbox_id: then.id }, 'could not check the sandbox of an open channel; will retry')
+    deps.log.warn({ error, sandbox_id: then.id }, 'could not check the sandbox of an open channel; will retry')
     return null
   }
 }

@@ -179,8 +179,8 @@ type ErrorContext = { readonly request_id: string; readonly method?: string; rea
 export function renderError(deps: ErrorDeps, error: unknown, about: ErrorContext): ProblemReply {
   const problem = problemOf(error, deps.settings.bodyLimitBytes)
   if (problem.code === 'internal_error') {
-    deps.log.error({ ...about, err: problem.cause }, 'request failed')
+    deps.log.error({ ...about, error: problem.cause }, 'request failed')
   } else if (problem.code === 'unavailable' && problem.cause !== undefined)
-    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is unavailable')
+    deps.log.warn({ ...about, error: problem.cause }, 'request refused: the database is unavailable')
   return renderProblem(problem, about.request_id)
 }

@@ -85,12 +85,12 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
     pending.add(socket)
     socket.once('close', () => pending.delete(socket))
     socket.on('error', (error) => {
-      deps.log.debug({ request_id: requestId, err: error }, 'a connection broke')
+      deps.log.debug({ request_id: requestId, error }, 'a connection broke')
     })
     serve(request, { requestId, socket, head }).catch((error: unknown) => {
       const problem = problemOf(error, deps.settings.bodyLimitBytes)
       if (problem.code === 'internal_error')
-        deps.log.error({ request_id: requestId, err: problem.cause }, 'upgrade failed')
+        deps.log.error({ request_id: requestId, error: problem.cause }, 'upgrade failed')
       if (socket.writable) endWithProblem(socket, renderProblem(problem, requestId))
       else socket.destroy()
     })
@@ -137,7 +137,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
           const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
           release()
           webSocket.on('error', (error) => {
-            deps.log.debug({ request_id: requestId, err: error }, 'a WebSocket broke')
+            deps.log.debug({ request_id: requestId, error }, 'a WebSocket broke')
           })
           return webSocket
         },

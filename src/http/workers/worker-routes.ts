@@ -156,7 +156,7 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
           const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
           return await upgrade.accept({ [STREAM_PURPOSE_HEADER]: text })
         } catch (error) {
-          control.log.debug({ err: error }, 'a stand-by connection of a worker was lost')
+          control.log.debug({ error }, 'a stand-by connection of a worker was lost')
           return null
         }
       })

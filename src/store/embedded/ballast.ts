@@ -72,7 +72,7 @@ export function openBallast({ dir, sizeMib, clock, random, log }: BallastInput):
     isFull: () => isFull,
     start() {
       const onFailure = (error: unknown): void => {
-        log.warn({ err: error, path }, 'the ballast could not be made or freed')
+        log.warn({ error, path }, 'the ballast could not be made or freed')
       }
       watch = repeat(
         () => {

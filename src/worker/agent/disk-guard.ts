@@ -108,7 +108,7 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
       await driver.stop(run, 0, { kind: 'disk_full' })
       growth.forget(run)
     } catch (error) {
-      log.error({ run_id: run, err: error }, 'a run that fills the disk could not be stopped; will retry')
+      log.error({ run_id: run, error }, 'a run that fills the disk could not be stopped; will retry')
     }
   }
 
@@ -119,7 +119,7 @@ export function makeDiskGuard(input: DiskGuardInput): DiskGuard {
         try {
           await check(signal)
         } catch (error) {
-          log.warn({ err: error }, "the worker's disk could not be watched")
+          log.warn({ error }, "the worker's disk could not be watched")
         }
         await interruptibleSleep(clock, INTERVAL_MS, signal)
       }

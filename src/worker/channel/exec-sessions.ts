@@ -157,7 +157,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
       tellMemoryKill(started, code)
       channel.send(id, 'core.exec.exited', { code })
     } catch (error) {
-      if (!(error instanceof ExecFailure)) channel.log.error({ err: error }, 'a process could not be started')
+      if (!(error instanceof ExecFailure)) channel.log.error({ error }, 'a process could not be started')
       channel.send(id, 'core.exec.failed', failedPayload(error))
     } finally {
       hasEnded = true

@@ -211,7 +211,7 @@ export function sendStream(channel: Channel, stream: Readable, send: (data: Buff
       setImmediate(waitForTurn)
     })
     stream.on('error', (error) => {
-      channel.log.debug({ err: error }, 'a stream of a command channel broke')
+      channel.log.debug({ error }, 'a stream of a command channel broke')
     })
     stream.on('close', resolve)
     stream.on('end', resolve)

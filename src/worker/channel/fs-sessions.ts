@@ -30,7 +30,7 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   const describeError = (error: unknown): string => {
     if (error instanceof FileFailure) return error.message
     if (error instanceof CborError) return `the request can't be read: ${error.message}`
-    channel.log.error({ err: error }, 'a file operation failed unexpectedly')
+    channel.log.error({ error }, 'a file operation failed unexpectedly')
     return 'the sandbox could not do the operation'
   }
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {

@@ -102,7 +102,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     supervise(work) {
       const watched = work
         .catch((error: unknown) => {
-          deps.log.error({ err: error }, 'a session of a command channel failed')
+          deps.log.error({ error }, 'a session of a command channel failed')
         })
         .finally(() => {
           owned.delete(watched)
@@ -159,8 +159,8 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     try {
       for (const frame of reader.push(piece)) receive(frame)
     } catch (error) {
-      if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
-      else deps.log.debug({ err: error }, 'a client sent an invalid frame on its command channel')
+      if (!(error instanceof FrameLengthError)) deps.log.error({ error }, 'a command channel failed')
+      else deps.log.debug({ error }, 'a client sent an invalid frame on its command channel')
       stream.destroy(error instanceof Error ? error : undefined) // with an error, so that the other side doesn't see a regular end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()

@@ -110,7 +110,7 @@ function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSe
     } catch (error) {
       if (abort.signal.aborted) return
       if (!(error instanceof TcpFailure) && !isSystemError(error))
-        channel.log.error({ err: error }, 'a connection into a sandbox failed')
+        channel.log.error({ error }, 'a connection into a sandbox failed')
       channel.send(id, 'core.tcp.failed', { error: describeFailure(error, target) })
     } finally {
       inbox.close()

@@ -15,7 +15,7 @@ export function startTrimLoop(
     pauseMs: INTERVAL_MS,
     clock,
     onFailure: (error) => {
-      log.warn({ err: error }, 'the image store could not be trimmed')
+      log.warn({ error }, 'the image store could not be trimmed')
     },
   })
 }

@@ -123,7 +123,7 @@ export function watchObjects<Item extends ApiObject>(input: WatchInput<Item>): O
         if (closing.signal.aborted) return
         if (isApiError(error, 401, 403)) ready.reject(error)
         if (isApiError(error, 410)) version = null
-        else log.warn({ err: error, path }, 'watching the objects of the cluster failed; trying again')
+        else log.warn({ error, path }, 'watching the objects of the cluster failed; trying again')
         await interruptibleSleep(clock, pauseMs, closing.signal)
         pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS)
       }

@@ -20,7 +20,7 @@ export async function persistRequest<Answer>(
     } catch (error) {
       const isTheirs = error instanceof ApiError && error.status < 500 && error.status !== 429
       if (isTheirs || signal.aborted) throw error
-      log.warn({ err: error }, 'a request to the API server failed; trying again')
+      log.warn({ error }, 'a request to the API server failed; trying again')
       await clock.sleep(RETRY_MS, signal)
     }
   }

@@ -71,7 +71,7 @@ export async function openSandboxMetrics({
     pauseMs: SWEEP_MS,
     clock,
     onFailure: (error) => {
-      log.warn({ err: error }, 'old metrics of sandboxes could not be deleted; will retry')
+      log.warn({ error }, 'old metrics of sandboxes could not be deleted; will retry')
     },
   })
   return {

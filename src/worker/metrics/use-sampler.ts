@@ -166,7 +166,7 @@ export function makeUseSampler({ openHistory, clock, log }: UseSamplerInput): Us
     for (const listener of listeners.get(item.run.sandbox_id) ?? []) listener(point)
   }
   function onFailure(error: unknown): void {
-    log.warn({ err: error }, 'the use of a sandbox could not be sampled')
+    log.warn({ error }, 'the use of a sandbox could not be sampled')
   }
   const sampling = keepSampling()
   const end = (run: RunId): void => {

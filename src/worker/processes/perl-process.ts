@@ -39,7 +39,7 @@ export function startPerl({ script, args, onReply, onSocket, onEnd, log }: PerlO
   const { stdin, stdout } = started
   if (!(stdin instanceof Socket && stdout instanceof Socket)) {
     started.once('error', (error) => {
-      log.warn({ err: error, script }, 'a Perl process could not be started')
+      log.warn({ error, script }, 'a Perl process could not be started')
     })
     throw new Error(`${script} could not be started: this process has no file descriptors left`)
   }
@@ -48,7 +48,7 @@ export function startPerl({ script, args, onReply, onSocket, onEnd, log }: PerlO
     onEnd()
   })
   stdin.on('error', (error) => {
-    log.debug({ err: error, script }, 'a Perl process no longer reads its input') // `close` reports the process's end
+    log.debug({ error, script }, 'a Perl process no longer reads its input') // `close` reports the process's end
   })
   onLines(stdout, (line) => {
     const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) ?(.*)$/s.exec(line) ?? []

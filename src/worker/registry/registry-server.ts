@@ -34,7 +34,7 @@ export async function openRegistryServer(input: RegistryInput): Promise<Registry
     (request, reply) => {
       answerPull(input, request, reply).catch((error: unknown) => {
         if (!reply.destroyed || reply.errored === null)
-          log.warn({ err: error, path: request.url }, 'an answer of the registry of loaded images failed')
+          log.warn({ error, path: request.url }, 'an answer of the registry of loaded images failed')
         reply.destroy()
       })
     },
@@ -42,7 +42,7 @@ export async function openRegistryServer(input: RegistryInput): Promise<Registry
   server.maxConnections = CONNECTIONS_MAX
   server.setTimeout(IDLE_MS)
   server.on('tlsClientError', (error, { remoteAddress }) => {
-    log.debug({ err: error, remoteAddress }, 'a client of the registry of loaded images broke off')
+    log.debug({ error, remoteAddress }, 'a client of the registry of loaded images broke off')
   })
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)

@@ -89,7 +89,7 @@ export async function openPoolGrowth({
     pauseMs: INTERVAL_MS,
     clock,
     onFailure: (error) => {
-      log.warn({ err: error }, 'the growth of volumes could not be limited, so sandboxes can fill the file system')
+      log.warn({ error }, 'the growth of volumes could not be limited, so sandboxes can fill the file system')
     },
   })
   return { promisedBytes: () => promisedBytes, close: () => repetition.close() }

@@ -130,7 +130,7 @@ async function serve(exchange: Exchange): Promise<void> {
   try {
     if (route.isChange) onChanged()
   } catch (error) {
-    log.error({ err: error }, 'a change of a volume could not be reported')
+    log.error({ error }, 'a change of a volume could not be reported')
   }
 }
 
@@ -163,7 +163,7 @@ function answerError({ request, response, content, log }: Exchange, error: unkno
     return
   }
   if (!isDisconnect(error))
-    log.error({ err: error, method: request.method, url: request.url }, 'a request for the files of a volume failed')
+    log.error({ error, method: request.method, url: request.url }, 'a request for the files of a volume failed')
   if (response.headersSent) response.destroy()
   else sendJson(response, 500, { code: 'internal_error', message: 'the worker failed to perform the file operation' })
 }

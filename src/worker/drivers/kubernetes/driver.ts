@@ -141,9 +141,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
   opened.defer(() => activity.close())
   const abortWaits = (): void => closing.abort(new Error('the driver is closed'))
   opened.defer(abortWaits)
-  const logLeft = (error: unknown): void => {
-    log.warn({ error }, 'Pods are left in the cluster: the next worker of this data folder deletes them')
-  }
+  const logLeft = (error: unknown): void => log.warn({ error }, 'Pods are left for the next worker to delete')
   opened.defer(() => warmPods.removeAll().catch(logLeft))
   opened.defer(() => volumes?.close().catch(logLeft))
   const filler = makePoolFiller([warmPods], { clock, log })
@@ -173,7 +171,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       pods.forget(pod.metadata.name)
     } catch (error) {
       if (!closing.signal.aborted)
-        log.warn({ err: error, pod: pod.metadata.name }, 'a Pod without a run could not be deleted')
+        log.warn({ error, pod: pod.metadata.name }, 'a Pod without a run could not be deleted')
     } finally {
       deleting.delete(pod.metadata.uid)
     }

@@ -107,13 +107,13 @@ async function follow(input: PodLogsInput, { run, namespace, stream, signal }: F
     } catch (error) {
       isOver = isApiError(error, 404)
       if (!isOver && !signal.aborted && !isApiError(error, 400))
-        log.debug({ err: error, run }, "following a Pod's output failed")
+        log.debug({ error, run }, "following a Pod's output failed")
       if (!isOver) await interruptibleSleep(clock, RETRY_MS, signal)
     }
   }
   stream.end()
   await store().catch((error: unknown) => {
-    log.warn({ err: error, run }, "the position in a Pod's output could not be stored")
+    log.warn({ error, run }, "the position in a Pod's output could not be stored")
   })
 }
 

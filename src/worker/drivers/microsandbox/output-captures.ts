@@ -102,7 +102,7 @@ export function followExecLog({ folder, positionFile, writer, clock, log }: Exec
       await copy()
       isFailing = false
     } catch (error) {
-      if (!isFailing) log.warn({ err: error, folder }, "copying a sandbox's output failed")
+      if (!isFailing) log.warn({ error, folder }, "copying a sandbox's output failed")
       isFailing = true
     }
   }

@@ -24,7 +24,7 @@ export function openVmMeter({ home, sandbox, pid, log }: VmMeterInput): Meter {
     try {
       takenBytes = await measureTakenBytes(home, sandbox)
     } catch (error) {
-      log.warn({ err: error, sandbox_id: sandbox }, 'the disk of a microVM could not be measured')
+      log.warn({ error, sandbox_id: sandbox }, 'the disk of a microVM could not be measured')
     }
   }
   return {

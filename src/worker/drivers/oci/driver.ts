@@ -135,7 +135,7 @@ function keepShrinking(poolFiller: PoolFiller, { clock, log }: Pick<OciDriverInp
   const shrinking = repeat(() => poolFiller.fillLater(), {
     pauseMs: SHRINK_INTERVAL_MS,
     clock,
-    onFailure: (err) => log.warn({ err }, 'warm sandboxes that nobody asks for could not be ended'),
+    onFailure: (error) => log.warn({ error }, 'warm sandboxes that nobody asks for could not be ended'),
   })
   return { [Symbol.asyncDispose]: () => shrinking.close() }
 }

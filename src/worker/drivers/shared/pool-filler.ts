@@ -33,7 +33,7 @@ export function makePoolFiller(
   const fill = (): void => {
     current ??= fillAll()
       .catch((error: unknown) => {
-        log.warn({ err: error }, 'preparing disks, user namespaces and warm sandboxes for the next starts failed')
+        log.warn({ error }, 'preparing disks, user namespaces and warm sandboxes for the next starts failed')
       })
       .finally(() => {
         current = null

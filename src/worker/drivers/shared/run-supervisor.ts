@@ -209,14 +209,14 @@ export async function openRunSupervisor<Run extends RunRecord<unknown>>({
       measuredStarts.set(record.run_id, stopwatch)
       const about = logFieldsOf(record)
       // The control plane logs every failed start in one line. What the request caused needs no more than that.
-      if (failure.isOfRequest) log.debug({ ...about, reason, err: failure }, 'start failed')
-      else log.warn({ ...about, reason, err: failure }, 'start failed')
+      if (failure.isOfRequest) log.debug({ ...about, reason, error: failure }, 'start failed')
+      else log.warn({ ...about, reason, error: failure }, 'start failed')
       try {
         const latest = records.read(record.run_id) ?? record // the start may have changed its record
         await recordEnd(latest, { kind: 'start_failed', reason, message })
       } catch (left) {
         // The outcome is recorded. Every later check of the runs tries again to release the remaining resources.
-        log.error({ ...about, err: left }, 'cleaning up after a failed start failed')
+        log.error({ ...about, error: left }, 'cleaning up after a failed start failed')
       }
       throw failure
     }

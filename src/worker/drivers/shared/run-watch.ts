@@ -76,7 +76,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       try {
         await checkRuns()
       } catch (error) {
-        input.log.error({ err: error }, 'checking the runs failed')
+        input.log.error({ error }, 'checking the runs failed')
       }
       await Promise.race([checkRequested.promise, pause()])
     }
@@ -96,7 +96,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   }
   folder.on('change', checkSoon)
   folder.on('error', (error) => {
-    input.log.warn({ err: error }, 'watching the folder of ended runs failed; polling continues')
+    input.log.warn({ error }, 'watching the folder of ended runs failed; polling continues')
   })
   const running = run()
   return {

@@ -43,7 +43,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
       })
       child = begun
       begun.stdin.on('error', (error) => {
-        log.debug({ err: error }, 'writing to the watchdog failed') // `close` reports the watchdog's end
+        log.debug({ error }, 'writing to the watchdog failed') // `close` reports the watchdog's end
       })
       begun.once('error', (error) => {
         log.error({ error }, 'the watchdog of this worker could not be started')

@@ -105,7 +105,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   }
   const endSoon = (one: FilesPod): void => {
     end(one).catch((error: unknown) => {
-      if (!closed.aborted) log.warn({ err: error, pod: one.name }, 'a Pod for files could not be deleted')
+      if (!closed.aborted) log.warn({ error, pod: one.name }, 'a Pod for files could not be deleted')
     })
   }
   const endWhenIdle = async (one: FilesPod): Promise<void> => {
@@ -140,7 +140,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
       if (target !== null) deletePod(target).catch(() => undefined) // it waits for the API server until the driver is closed
       making.signal.throwIfAborted()
       if (error instanceof VolumeFileError || ended.aborted) throw error
-      log.warn({ err: error, volume_id: volume.volume_id }, 'the files of a volume could not be served')
+      log.warn({ error, volume_id: volume.volume_id }, 'the files of a volume could not be served')
       throw notStarted(describeFailure(error), error)
     }
   }
@@ -223,7 +223,7 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
         process.stderr?.resume()
       },
       (error: unknown) => {
-        log.warn({ err: error }, 'unfinished files in a volume could not be deleted')
+        log.warn({ error }, 'unfinished files in a volume could not be deleted')
       },
     )
   }

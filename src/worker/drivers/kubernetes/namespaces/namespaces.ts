@@ -205,7 +205,7 @@ function openOrgNamespaces(
     for (const org of await sweepNamespaces(input, closing.signal)) applied.delete(org)
   }
   const onFailure = (error: unknown): void => {
-    if (!closing.signal.aborted) log.warn({ err: error }, 'unused namespaces could not be looked for')
+    if (!closing.signal.aborted) log.warn({ error }, 'unused namespaces could not be looked for')
   }
   const sweeping = repeat(sweep, { pauseMs: SWEEP_MS, clock, onFailure })
 

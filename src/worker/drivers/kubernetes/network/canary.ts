@@ -41,7 +41,7 @@ export async function runCanary(
     throw error
   } finally {
     await removeCanaries(deps, AbortSignal.timeout(CLEAN_UP_MS)).catch((error: unknown) => {
-      deps.log.warn({ err: error }, 'a canary could not be removed; the next one tries again')
+      deps.log.warn({ error }, 'a canary could not be removed; the next one tries again')
     })
   }
 }

@@ -94,7 +94,7 @@ export async function openNetworkProof(input: NetworkProofInput): Promise<Networ
     pauseMs: RETRY_MS,
     clock,
     onFailure: (error) => {
-      if (!closing.signal.aborted) log.warn({ err: error }, `${tried} could not be tried`)
+      if (!closing.signal.aborted) log.warn({ error }, `${tried} could not be tried`)
     },
   })
   return {

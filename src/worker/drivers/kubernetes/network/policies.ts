@@ -70,7 +70,7 @@ export function openPolicies({ client, owner, namespaces, pods, clock, log }: Po
         .catch((error: unknown) => {
           if (isApiError(error, 404)) known.delete(namespace)
           else if (!closing.signal.aborted)
-            log.warn({ err: error, namespace }, 'unused NetworkPolicies could not be deleted')
+            log.warn({ error, namespace }, 'unused NetworkPolicies could not be deleted')
         })
   }
   const sweeping = repeat(sweep, { pauseMs: SWEEP_MS, clock, onFailure: () => undefined })

@@ -72,7 +72,7 @@ export function makePodUsage({ client, podOf, clock, log, pollMs = POLL_MS }: Po
     pauseMs: pollMs,
     clock,
     onFailure: (error) => {
-      log.warn({ err: error }, 'the use of sandboxes could not be read; will retry')
+      log.warn({ error }, 'the use of sandboxes could not be read; will retry')
     },
   })
   return {

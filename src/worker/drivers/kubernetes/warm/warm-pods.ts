@@ -89,7 +89,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
   }
   const removeSoon = (removed: readonly WarmPod[]): void => {
     remove(removed).catch((error: unknown) => {
-      if (!closed.aborted) log.warn({ err: error }, 'a warm Pod could not be deleted')
+      if (!closed.aborted) log.warn({ error }, 'a warm Pod could not be deleted')
     })
   }
   const deletePod = async (pod: PodName, uid: string | null): Promise<void> => {
@@ -127,8 +127,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
       ready = [...ready, { ...target, uid, shape }]
       return true
     } catch (error) {
-      if (!closed.aborted)
-        log.info({ err: error, image: shape.image }, 'a Pod could not be made ready ahead of its start')
+      if (!closed.aborted) log.info({ error, image: shape.image }, 'a Pod could not be made ready ahead of its start')
       demand.forget(shape)
       links.drop(target.name)
       await deletePod(target, uid)

@@ -132,7 +132,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     if (starter === null || starter === undefined) return null
     const describeMemoryKill = container.watchMemory()
     const execCli = await connectPipes(fifoPool, starter).catch((error: unknown) => {
-      deps.log.debug({ err: error, container_id: container.id }, 'a fork server started no process; the runtime does')
+      deps.log.debug({ error, container_id: container.id }, 'a fork server started no process; the runtime does')
       return null
     })
     return execCli === null ? null : await asDetachedProcess(execCli, container, describeMemoryKill)

@@ -56,7 +56,7 @@ export async function startExecOnTerminal(
       ? await startOutside(deps, { command, size, more: [] })
       : await startWithCompanion(deps, command, size)
   } catch (error) {
-    deps.log.error({ err: error }, 'setting up a terminal failed')
+    deps.log.error({ error }, 'setting up a terminal failed')
     throw new ExecFailure('pty_setup_failed', 'a terminal could not be set up', { stage: 'openpty' })
   }
 }
@@ -140,7 +140,7 @@ async function startNatively(
             closeSync(inner)
           }
         } catch (error) {
-          log.debug({ err: error, pid }, 'resizing a terminal failed') // the process has ended or left its terminal
+          log.debug({ error, pid }, 'resizing a terminal failed') // the process has ended or left its terminal
         }
       },
     }
@@ -168,7 +168,7 @@ async function startByScript(deps: ExecTerminalDeps, { command, size, more }: St
     resize(pid, { rows, cols }) {
       const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]
       tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS }).catch((error: unknown) => {
-        deps.log.debug({ err: error, pid }, 'resizing a terminal failed')
+        deps.log.debug({ error, pid }, 'resizing a terminal failed')
       })
     },
   }

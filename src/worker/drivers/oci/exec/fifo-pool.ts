@@ -58,7 +58,7 @@ export function makeFifoPool(
 
   const fillAhead = (): void => {
     fill().catch((error: unknown) => {
-      log.warn({ err: error }, 'creating FIFOs for commands failed') // the next `takePipe` tries again, and rejects
+      log.warn({ error }, 'creating FIFOs for commands failed') // the next `takePipe` tries again, and rejects
     })
   }
 

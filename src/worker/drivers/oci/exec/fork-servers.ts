@@ -74,7 +74,7 @@ export function makeForkServers({ launcher, clock, log }: Deps): ForkServers {
       })
       return server
     } catch (error) {
-      log.debug({ err: error, container_id: container.id }, 'a fork server could not be started')
+      log.debug({ error, container_id: container.id }, 'a fork server could not be started')
       entry.server = null
       return null
     }

@@ -134,7 +134,7 @@ export function makeGvisorProcessGroup(container: Container, leader: number, log
       last = last
         .then(() => signalGroup(container, leader, signal))
         .catch((error: unknown) => {
-          log.warn({ err: error, signal, run_id: container.id }, 'a signal could not be passed into a sandbox')
+          log.warn({ error, signal, run_id: container.id }, 'a signal could not be passed into a sandbox')
         })
     },
   }

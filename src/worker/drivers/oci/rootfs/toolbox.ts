@@ -32,7 +32,7 @@ export async function mountToolbox(
     await removeStoredToolboxes(folders)
     return toolbox
   } catch (error) {
-    log.warn({ err: error }, 'the toolbox could not be created: sandboxes have no file operations')
+    log.warn({ error }, 'the toolbox could not be created: sandboxes have no file operations')
     return null
   }
 }

@@ -28,7 +28,7 @@ export async function endImageServers(
   try {
     await unmountBelow(rootfsPaths(context.mountDir, container).pins, context)
   } catch (error) {
-    context.log.warn({ run_id, err: error }, 'a disk image can not be unmounted; its server is killed')
+    context.log.warn({ run_id, error }, 'a disk image can not be unmounted; its server is killed')
     return // the caller unmounts again
   }
   const deadlineMs = context.clock.monotonicMs() + (started === null ? UNUSED_END_TIMEOUT_MS : END_TIMEOUT_MS)

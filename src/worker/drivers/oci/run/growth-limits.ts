@@ -74,7 +74,7 @@ export function makeGrowthLimits({ records, mountDir, reserve, volumes, clock, l
         pauseMs: INTERVAL_MS,
         clock,
         onFailure: (error) => {
-          log.warn({ err: error }, 'the growth of disks could not be limited, so sandboxes can fill the file system')
+          log.warn({ error }, 'the growth of disks could not be limited, so sandboxes can fill the file system')
         },
       })
     },

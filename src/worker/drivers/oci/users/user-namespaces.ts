@@ -102,7 +102,7 @@ export function makeUserNamespaces(log: Log, onLost: () => void): UserNamespaces
         close() {
           if (current !== helper) return // the namespace was closed by the end of its process
           request(helper, ['close', descriptor]).catch((error: unknown) => {
-            log.debug({ err: error }, 'a user namespace could not be closed') // the process has ended, which closed it
+            log.debug({ error }, 'a user namespace could not be closed') // the process has ended, which closed it
           })
         },
       }

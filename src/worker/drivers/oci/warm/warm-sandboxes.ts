@@ -65,7 +65,7 @@ export function makeWarmSandboxes(context: OciContext): WarmSandboxes {
       ready.push(warm)
       return true
     } catch (error) {
-      if (!closing.signal.aborted) log.info({ err: error }, 'a sandbox could not be made ready ahead of its start')
+      if (!closing.signal.aborted) log.info({ error }, 'a sandbox could not be made ready ahead of its start')
       demand.forget(shape)
       return false
     }
