@@ -33,14 +33,19 @@ const REQUEST_LIMIT_MS = 30_000 * TIMEOUT_FACTOR
 const WAIT_SECS = 2
 /** The maximum number of sandboxes that one client has at a time. */
 const MAX_LIVE_SANDBOXES = 6
+/** By then, the server's line about a request has reached this process. */
+const LOG_MS = 200
 /** The pause of a client after a refusal, which is shorter than `Retry-After` asks for. */
 const REST_MS = 20
+
+/** The server under load, and its log, which a failure shows. */
+type LoadedServer = Pick<RealServer, 'url' | 'key'> & Partial<Pick<RealServer, 'output'>>
 
 /**
  * Starts clients that send random requests until they are stopped: create, start with and without waiting, stop,
  * delete, get and list. `send` replaces `call`, which sends a request to the server.
  */
-export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): FaultLoad {
+export function startLoad(server: LoadedServer, clients = 6, send: typeof call = call): FaultLoad {
   const expected: ExpectedSandbox[] = []
   const answers = new Map<number, number>()
   const ended = new AbortController()
@@ -54,7 +59,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
     slowestMs = Math.max(slowestMs, tookMs)
     answers.set(answer.status, (answers.get(answer.status) ?? 0) + 1)
     assert.ok(tookMs < REQUEST_LIMIT_MS, `${id} took ${String(Math.round(tookMs))} ms: ${answer.text}`)
-    if (answer.isRefusal) await meetRefusal(id, answer)
+    if (answer.isRefusal) await meetRefusal(server, id, answer)
     return answer
   }
 
@@ -88,13 +93,26 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
  * Asserts that a refusal is 503 with its code and `Retry-After`, or 404 or 409, because an earlier request with an
  * unknown result may have changed the sandbox. On a fast machine, the clients meet the rate limit of their key too.
  */
-async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
+async function meetRefusal(server: LoadedServer, id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
   const told = `${id} was answered ${String(answer.status)} ${answer.text}`
   if (answer.status === 503 || answer.status === 429) {
     assert.match(answer.text, answer.status === 429 ? /"limit":"key_requests_per_sec"/ : /"code":"unavailable"/, told)
     assert.match(answer.headers.get('retry-after') ?? '', /^\d+$/, told)
     await systemClock.sleep(REST_MS)
-  } else assert.ok(answer.status === 409 || answer.status === 404, told)
+  } else if (answer.status !== 409 && answer.status !== 404) {
+    await systemClock.sleep(LOG_MS)
+    assert.fail(`${told}\n${logOf(server, answer.text)}`)
+  }
+}
+
+/** What the server logged about the request of this answer. */
+function logOf({ output }: LoadedServer, answer: string): string {
+  const id = /"request_id":"([^"]+)"/.exec(answer)?.[1]
+  if (id === undefined || output === undefined) return 'its log is not known'
+  return output()
+    .split('\n')
+    .filter((line) => line.includes(id))
+    .join('\n')
 }
 
 type Act = (client: {

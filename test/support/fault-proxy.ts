@@ -1,4 +1,5 @@
 import { connect, createServer, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { resetSocket } from '../../src/lib/reset-socket.ts'
 
 /** What the proxy does with bytes: forward them (`pass`), or drop them without an error (`swallow`). */
@@ -39,37 +40,47 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
   }
 
   /**
-   * Forwards bytes after the delay. They stay in order, because timers of equal length fire in the order of their
-   * creation.
+   * Makes the function that passes on what one direction of a connection brings, after the delay. The order stays, also if the delay
+   * becomes shorter meanwhile: bytes that overtake others are not what a network does.
    */
-  const give = (to: Socket, bytes: Buffer): void => {
-    const write = (): void => {
-      if (mode === 'pass' && to.writable) to.write(bytes)
+  const makeDirection = (): ((pass: () => void) => void) => {
+    let last = Promise.resolve()
+    let waiting = 0
+    return (pass) => {
+      const passNow = (): void => {
+        if (mode === 'pass') pass()
+      }
+      if (delayMs === 0 && waiting === 0) return passNow()
+      waiting += 1
+      last = Promise.all([last, sleep(delayMs)]).then(() => {
+        waiting -= 1
+        passNow()
+      })
     }
-    if (delayMs === 0) write()
-    else setTimeout(write, delayMs)
   }
 
   const listener = createServer({ noDelay: true, allowHalfOpen: true }, (client) => {
     const server = connect({ port: targetPort, host: '127.0.0.1', noDelay: true, allowHalfOpen: true })
     const link: Link = { client, server, isAnswerLost: false }
     links.add(link)
-    client.on('data', (bytes) => {
-      if (pattern !== null && bytes.includes(pattern)) link.isAnswerLost = true
-      give(server, bytes)
-    })
-    server.on('data', (bytes) => {
-      if (!link.isAnswerLost) return give(client, bytes)
-      lost += 1
-      reset(link)
-    })
     for (const [from, to] of [
       [client, server],
       [server, client],
     ] as const) {
+      const inOrder = makeDirection()
+      from.on('data', (bytes) => {
+        if (from === client && pattern !== null && bytes.includes(pattern)) link.isAnswerLost = true
+        if (from === server && link.isAnswerLost) {
+          lost += 1
+          return reset(link)
+        }
+        inOrder(() => {
+          if (to.writable) to.write(bytes)
+        })
+      })
       from.on('error', () => to.destroy()) // a reset on one side is the end of the other
       from.on('end', () => {
-        if (mode === 'pass') to.end()
+        inOrder(() => to.end())
       })
       from.on('close', () => {
         if (mode === 'pass') to.destroy()
