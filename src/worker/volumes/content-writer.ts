@@ -1,7 +1,7 @@
 /** Writers for the content of new files. Each writes the bytes in order, from the start of the file. */
 import { constants } from 'node:fs'
 import { open, type FileHandle } from 'node:fs/promises'
-import { descriptorPath } from './descriptors.ts'
+import { descriptorPath, writeAt } from './descriptors.ts'
 
 /** Disposing waits for a write that is under way. It doesn't close the file. */
 export type ContentWriter = AsyncDisposable & {
@@ -85,11 +85,6 @@ export function makeDirectWriter(handle: FileHandle, buffers: AlignedBuffers): C
       await direct?.close()
     },
   }
-}
-
-async function writeAt(handle: FileHandle, buffer: Buffer, position: number): Promise<void> {
-  for (let at = 0; at < buffer.length;)
-    at += (await handle.write(buffer, at, buffer.length - at, position + at)).bytesWritten
 }
 
 /** The size of a buffer, and so of a direct write. */

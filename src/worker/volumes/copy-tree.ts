@@ -11,6 +11,7 @@ import {
   reopenForReading,
   setOwnership,
   setOwnershipIfOurs,
+  writeAt,
 } from './descriptors.ts'
 import { conflictError, isOutOfSpace } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
@@ -137,17 +138,10 @@ async function copyBlocks({ handle, stats }: OpenEntry, made: FileHandle): Promi
   while (at < sizeBytes) {
     const { bytesRead } = await source.read(block, 0, Math.min(BLOCK_BYTES, sizeBytes - at), at)
     if (bytesRead === 0) break
-    if (block.compare(zeros, 0, bytesRead, 0, bytesRead) !== 0) await writeAll(made, block.subarray(0, bytesRead), at)
+    if (block.compare(zeros, 0, bytesRead, 0, bytesRead) !== 0) await writeAt(made, block.subarray(0, bytesRead), at)
     at += bytesRead
   }
   await made.truncate(at)
-}
-
-async function writeAll(made: FileHandle, bytes: Buffer, from: number): Promise<void> {
-  for (let done = 0; done < bytes.length;) {
-    const { bytesWritten } = await made.write(bytes, done, bytes.length - done, from + done)
-    done += bytesWritten
-  }
 }
 
 /**

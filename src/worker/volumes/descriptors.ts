@@ -50,6 +50,14 @@ export async function createExclusively(folder: FileHandle, name: string | Buffe
   return await open(descriptorPath(folder, name), flags, 0o600)
 }
 
+/** Writes all bytes at a position of an open file. */
+export async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promise<void> {
+  for (let written = 0; written < bytes.length;) {
+    const { bytesWritten } = await file.write(bytes, written, bytes.length - written, position + written)
+    written += bytesWritten
+  }
+}
+
 /** Makes the names in a folder durable, so that a reported change survives a power failure. */
 export async function syncFolder(folder: FileHandle): Promise<void> {
   const readable = await open(descriptorPath(folder), constants.O_RDONLY | constants.O_DIRECTORY)

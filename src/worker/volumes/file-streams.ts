@@ -54,8 +54,8 @@ export class FileContent extends Readable {
     try {
       await Promise.all([ended, sent])
     } finally {
-      const closed = new Promise<void>((resolve) => this.once('close', resolve))
-      if (!this.destroy().closed) await closed
+      this.destroy()
+      if (!this.closed) await new Promise((resolve) => this.once('close', resolve))
     }
   }
 
