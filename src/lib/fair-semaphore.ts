@@ -11,6 +11,8 @@ export type FairSemaphore = {
    * `waitersPerKey` callers of this key already wait.
    */
   acquire(key: string): Promise<Release> | null
+  /** Whether another key uses the semaphore now, or did within `amongOthers.forMs`. Without `amongOthers`, this is never so. */
+  isAmongOthers(key: string): boolean
   /** How many permits are acquired now. */
   readonly inUse: number
   /** How many callers wait now. */
@@ -104,6 +106,7 @@ export function makeFairSemaphore(options: FairSemaphoreOptions): FairSemaphore 
         else queue.push(resolve)
       })
     },
+    isAmongOthers,
     get inUse() {
       return inUse
     },

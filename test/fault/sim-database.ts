@@ -153,6 +153,7 @@ export function directDatabase(store: SimStore): Database {
     transaction: (scope, fn) => store.transaction(scope, fn),
     commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
       store.transaction(scope, (q) => q.query<R>(statement)),
+    isAmongOthers: () => false,
     close: () => Promise.resolve(),
   }
 }
@@ -192,6 +193,7 @@ export function makeSimDatabase({ gates, store }: { readonly gates: Gates; reado
       transaction: (scope, fn) => gate('write', 'transaction', () => store.transaction(scope, fn)),
       commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
         gate('write', statement.name ?? 'statement', () => store.transaction(scope, (q) => q.query<R>(statement))),
+      isAmongOthers: () => false,
       close: () => Promise.resolve(),
     }
   }

@@ -75,7 +75,9 @@ test('a key has a lower share while another key uses the semaphore, and its whol
   }
   const alone = [ask('a'), ask('a')]
   await Promise.all(alone)
+  assert.equal(semaphore.isAmongOthers('a'), false)
   await ask('b')
+  assert.equal(semaphore.isAmongOthers('a'), true)
   const shared = ask('a')
   await settled()
   assert.equal(semaphore.waiting, 1)
@@ -86,6 +88,7 @@ test('a key has a lower share while another key uses the semaphore, and its whol
   await shared
   assert.deepEqual([semaphore.inUse, semaphore.waiting], [2, 0])
   nowMs = 1_000
+  assert.equal(semaphore.isAmongOthers('a'), false)
   await Promise.all([ask('a'), ask('a')])
   assert.deepEqual([semaphore.inUse, semaphore.waiting], [4, 0])
 })

@@ -2,7 +2,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Problem } from '../../domain/problem.ts'
 import { decodeCursor, encodeCursor } from '../../domain/requests/cursor.ts'
-import { daysOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/metering.ts'
+import { daysOf, halvesOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/metering.ts'
 import {
   amountCents, divideForDisplay, divideHalfUp, toBillingUnits, METRIC_DEFINITIONS, METRICS, projectedCents, type Metric, type Quantities,
 } from '../../domain/usage/pricing.ts' // prettier-ignore
@@ -12,7 +12,7 @@ import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as retentionHorizons from '../../store/usage/retention-horizons.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'
-import { renderSandboxDays, type DayPosition } from '../../store/usage/sandbox-days.ts'
+import { renderSandboxDays, type DayPosition, type PageOfDays } from '../../store/usage/sandbox-days.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
 import type { PageInput } from '../requests/page.ts'
@@ -93,28 +93,61 @@ export async function getSandboxBreakdown(
 ): Promise<SandboxBreakdown> {
   const query = usageQueryOf(deps, org_id, requested)
   const { page } = requested
-  const items: Buffer[] = []
-  const names = new Map<SandboxId, usage.SandboxName>()
+  if (page === null) return readAllPages(deps, query)
+  const { next, ...read } = await readPage(deps, query, {
+    after: page.cursor === null ? null : positionIn(page.cursor),
+    limit: page.limit,
+    range: query.range,
+  })
+  return { ...read, nextCursor: next === null ? null : encodeCursor('usage_by_sandbox', positionText(next)) }
+}
+
+/**
+ * Reads all pages of a range. Writing their text is the work of one processor for each connection. So both halves of the range are read at
+ * once, while no other organization needs the second processor.
+ */
+async function readAllPages(deps: UsageDeps, query: usage.UsageQuery): Promise<SandboxBreakdown> {
   let count = 0
-  let after = page === null || page.cursor === null ? null : positionIn(page.cursor)
-  do {
-    const limit = page?.limit ?? BREAKDOWN_PAGE_MAX
-    const read = await deps.db.asOrg(org_id, async (q) => {
-      // The database runs them in this order, in one round trip.
-      const [rendered] = await Promise.all([
-        renderSandboxDays(q, query, { after, limit }),
-        requireKept(q, query.range, 'sandboxes'),
-      ])
-      return rendered
-    })
-    after = read.next
-    count += read.count
-    if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
-    for (const text of read.items) items.push(Buffer.from(text, 'latin1'))
-    for (const sandbox of read.sandboxes) names.set(sandbox.id, sandbox)
-  } while (page === null && after !== null)
+  const halves = halvesOf(query.range).map((range): Half => ({ range, pages: [], isRead: false }))
+  const readHalf = async (half: Half, mayGoOn: () => boolean): Promise<void> => {
+    while (!half.isRead && mayGoOn()) {
+      const after = half.pages.at(-1)?.next ?? null
+      const page = await readPage(deps, query, { after, limit: BREAKDOWN_PAGE_MAX, range: half.range })
+      count += page.count
+      if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
+      half.pages.push(page)
+      half.isRead = page.next === null
+    }
+  }
+  const isAlone = (): boolean => !deps.db.isAmongOthers(query.org_id)
+  const always = (): boolean => true
+  await Promise.all(halves.map((half, nth) => readHalf(half, nth === 0 ? always : isAlone)))
+  for (const half of halves) await readHalf(half, always)
+  const pages = halves.flatMap((half) => half.pages)
+  const names = new Map(pages.flatMap(({ sandboxes }) => sandboxes.map((sandbox) => [sandbox.id, sandbox])))
   const sandboxes = [...names.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
-  return { items, sandboxes, nextCursor: after === null ? null : encodeCursor('usage_by_sandbox', positionText(after)) }
+  return { items: pages.flatMap(({ items }) => items), sandboxes, nextCursor: null }
+}
+
+/** A half of a range, and its pages that are read already. */
+type Half = { readonly range: TimeRange; readonly pages: ReadPage[]; isRead: boolean }
+
+type ReadPage = Omit<SandboxBreakdown, 'nextCursor'> & { readonly count: number; readonly next: DayPosition | null }
+
+/** Reads a page of a part of the range. Throws as for the whole range if usage is deleted. */
+async function readPage(
+  { db }: UsageDeps,
+  query: usage.UsageQuery,
+  { range, ...page }: PageOfDays & { readonly range: TimeRange },
+): Promise<ReadPage> {
+  return db.asOrg(query.org_id, async (q) => {
+    // The database runs them in this order, in one round trip.
+    const [{ items, ...read }] = await Promise.all([
+      renderSandboxDays(q, { ...query, range }, page),
+      requireKept(q, query.range, 'sandboxes'),
+    ])
+    return { ...read, items: items.map((text) => Buffer.from(text, 'latin1')) }
+  })
 }
 
 function positionText({ day, sandbox_id }: DayPosition): string {

@@ -48,6 +48,16 @@ export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[]
   return pieces
 }
 
+/** Splits a range at the midnight in its middle. A range without a midnight stays whole. */
+export function halvesOf({ since, until }: TimeRange): readonly TimeRange[] {
+  const middle = startOfDay(new Date((since.getTime() + until.getTime()) / 2 + DAY_MS / 2))
+  if (middle <= since || middle >= until) return [{ since, until }]
+  return [
+    { since, until: middle },
+    { since: middle, until },
+  ]
+}
+
 /** A UTC month, such as `2028-02`, with its total hours. */
 export type Month = { readonly month: string; readonly hours: number }
 

@@ -40,6 +40,11 @@ export interface Database {
    * Runs one statement as a transaction, with the retries of `transaction`. This takes one round trip instead of three.
    */
   commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
+  /**
+   * Whether another organization uses connections too, or did within the last second: in this process, if `connectionsPerOrgAmongOthers` is
+   * set.
+   */
+  isAmongOthers(org: OrgId): boolean
   /** Waits until running statements end, but at most for the statement timeout. Then closes every connection. */
   close(): Promise<void>
 }
@@ -158,6 +163,7 @@ export async function openDatabase(options: DatabaseOptions): Promise<OpenDataba
       withRetries(() => useSession(scope, (session) => runTransaction(session, fn, options.log))),
     commitStatement: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
       withRetries(() => useSession(scope, (session) => session.query<Row>(statement))),
+    isAmongOthers: (org) => orgQueue?.isAmongOthers(org) ?? false,
     close: () => (closing ??= closeAll()),
   }
 

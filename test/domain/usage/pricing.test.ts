@@ -4,6 +4,7 @@ import fc from 'fast-check'
 import {
   splitIntoDays,
   splitAtMidnights,
+  halvesOf,
   DAY_MS,
   decimalSeconds,
   monthsOf,
@@ -56,6 +57,32 @@ test('whole days and parts of days cover the range without a gap or an overlap',
         byDay.reduce((sum, piece) => sum + Number(piece.until) - Number(piece.since), 0),
         Number(until) - Number(since),
       )
+    }),
+  )
+})
+
+test('a range is halved at a midnight, and stays whole without one', () => {
+  const minutes = fc
+    .integer({ min: 0, max: 3 * 24 * 60 })
+    .map((minute) => new Date(Date.UTC(2028, 1, 28) + minute * 60_000))
+  const short = fc.tuple(minutes, minutes).map(([a, b]) => (a < b ? { since: a, until: b } : { since: b, until: a }))
+  fc.assert(
+    fc.property(fc.oneof(ranges, short), (range) => {
+      const [first, second, ...more] = halvesOf(range)
+      assert.deepEqual(more, [])
+      const days = splitIntoDays(range)
+      if (second === undefined) {
+        assert.ok(days.length <= 1)
+        assert.deepEqual(first, range)
+        return
+      }
+      assert.deepEqual({ since: first?.since, until: second.until }, range)
+      assert.deepEqual(first?.until, second.since)
+      assert.equal(Number(second.since) % DAY_MS, 0)
+      const [left, right] = [second.since, second.until].map(
+        (end, nth) => Number(end) - Number(halvesOf(range)[nth]?.since),
+      )
+      assert.ok(left !== undefined && right !== undefined && left > 0 && right > 0 && Math.abs(left - right) <= DAY_MS)
     }),
   )
 })

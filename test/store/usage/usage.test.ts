@@ -1,17 +1,20 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
+import { getSandboxBreakdown } from '../../../src/control/usage/read-usage.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import {
   DAY_MS,
   dayOf,
   decimalSeconds,
+  halvesOf,
   startOfMonth,
   startOfNextMonth,
   type TimeRange,
 } from '../../../src/domain/usage/metering.ts'
 import { makeRollUpUsageLoop } from '../../../src/loops/roll-up-usage.ts'
+import type { Database } from '../../../src/store/postgres/database.ts'
 import * as rollUps from '../../../src/store/usage/roll-up.ts'
 import {
   sandboxDays,
@@ -157,6 +160,28 @@ async function readRendered(range: TimeRange, limit: number): Promise<readonly u
   return JSON.parse(`[${items.join(',')}]`)
 }
 
+/** The rows of a report without pages, and how many of its pages were read at once. */
+async function readReport(
+  range: TimeRange,
+  isAmongOthers: () => boolean,
+): Promise<{ readonly rows: readonly unknown[]; readonly atOnce: number }> {
+  const { deps, caller } = control
+  let [reading, atOnce] = [0, 0]
+  const db: Database = {
+    ...deps.db,
+    isAmongOthers,
+    asOrg: async (org, fn) => {
+      reading += 1
+      atOnce = Math.max(atOnce, reading)
+      return deps.db.asOrg(org, fn).finally(() => (reading -= 1))
+    },
+  }
+  const depsNow = { ...deps, db, clock: { ...deps.clock, now: () => NOW } }
+  const { items, nextCursor } = await getSandboxBreakdown(depsNow, caller, { ...range, page: null })
+  assert.equal(nextCursor, null)
+  return { rows: JSON.parse(`[${items.join(',')}]`), atOnce }
+}
+
 function sumOf(rows: readonly SandboxDay[]): readonly bigint[] {
   const columns = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms'] as const
   return columns.map((column) => rows.reduce((sum, row) => sum + BigInt(row[column]), 0n))
@@ -206,7 +231,7 @@ test('the parts of a range add up to the range', async () => {
   )
 })
 
-test('pages of any size, and their text, have each row once, by day and sandbox', async () => {
+test('pages of any size, their text, and a report without pages have each row once, by day and sandbox', async () => {
   await fc.assert(
     fc.asyncProperty(ledgers, ranges, fc.integer({ min: 1, max: 9 }), async (drawn, range, limit) => {
       await lay(drawn)
@@ -222,6 +247,12 @@ test('pages of any size, and their text, have each row once, by day and sandbox'
         disk_mib_seconds: Number(decimalSeconds(disk_mib_ms)),
       }))
       assert.deepEqual(await readRendered(range, limit), rendered)
+      if (range.since >= range.until) return
+      for (const isAmongOthers of [false, true]) {
+        const report = await readReport(range, () => isAmongOthers)
+        assert.deepEqual(report.rows, rendered)
+        assert.equal(report.atOnce, isAmongOthers ? 1 : halvesOf(range).length)
+      }
     }),
     { numRuns: 40 },
   )
