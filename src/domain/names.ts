@@ -37,8 +37,8 @@ export type RandomBelow = (below: number) => number
  * sandbox already has the slug, the unique index refuses it, and the caller generates another.
  */
 export function generateSlug(draw: RandomBelow): string {
-  const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')
-  return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending}`
+  const ending = draw(ENDING_BASE ** ENDING_CHARS).toString(ENDING_BASE)
+  return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending.padStart(ENDING_CHARS, '0')}`
 }
 
 /** Makes a slug from the ASCII letters and digits of a name. Returns null if the name has too few of them. */
@@ -49,7 +49,8 @@ export function slugFromName(name: string): string | null {
 }
 
 const ENDING_CHARS = 4
-const ENDING_ALPHABET = Array.from('0123456789abcdefghijklmnopqrstuvwxyz')
+/** Digits and lowercase letters. */
+const ENDING_BASE = 36
 
 const ADJECTIVES = [
   'amber', 'ample', 'brave', 'brisk', 'calm', 'clear', 'coral', 'cosy', 'crisp', 'dapper', 'deft', 'eager',

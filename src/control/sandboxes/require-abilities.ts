@@ -31,10 +31,11 @@ const CACHE_MS = 1_000
 
 /** Makes a cached reader of abilities. Without the cache, every create runs one more query (profile of 2026-11). */
 export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): WorkerAbilities['workerAbilities'] {
-  let known: readonly workers.ReportedAbilities[] = []
+  let known: readonly { readonly reported: workers.ReportedAbilities; readonly list: readonly string[] }[] = []
   let validUntilMs = Number.NEGATIVE_INFINITY
   const read = async (): Promise<typeof known> => {
-    known = await db.asSystem((q) => workers.listAbilities(q))
+    const all = await db.asSystem((q) => workers.listAbilities(q))
+    known = all.map((reported) => ({ reported, list: listOf(reported) }))
     validUntilMs = clock.monotonicMs() + CACHE_MS
     return known
   }
@@ -42,12 +43,12 @@ export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'
   return async (org, { isFresh }) => {
     const isKnown = !isFresh && clock.monotonicMs() < validUntilMs
     const all = isFresh ? await read() : isKnown ? known : await flight.join('abilities', read).result
-    return all
-      .filter((reported) => mayServeOrg(reported, org))
-      .map(({ keeps_disks, abilities }) =>
-        keeps_disks === false ? [...abilities, KEEPS_NO_DISK] : [...abilities, 'kept_disk'],
-      )
+    return all.filter(({ reported }) => mayServeOrg(reported, org)).map(({ list }) => list)
   }
+}
+
+function listOf({ keeps_disks, abilities }: workers.ReportedAbilities): readonly string[] {
+  return [...abilities, keeps_disks === false ? KEEPS_NO_DISK : 'kept_disk']
 }
 
 /**

@@ -151,19 +151,20 @@ const MOUNTS = column.columnList<{ readonly sandbox_id: SandboxId; readonly volu
 
 /** The values of the parameters from `$3` on: the text table, sandboxes, labels and events. */
 function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
-  const { indexOf, texts } = makeTextTable()
+  const { indexer, texts } = makeTextTable()
+  const [specs, projections, registries, actorTexts] = [indexer(), indexer(), indexer(), indexer()]
   const sandboxes = admissions.map(({ sandbox }) => ({
     sandbox,
-    spec: indexOf(sandbox.spec_json),
-    projection: indexOf(sandbox.projection_json),
-    registry: indexOf(sandbox.registry_json),
+    spec: specs(sandbox.spec_json),
+    projection: projections(sandbox.projection_json),
+    registry: registries(sandbox.registry_json),
   }))
   const labels = admissions.flatMap(({ sandbox: { id, labels: own } }) =>
     Object.entries(own).map(([key, value]) => ({ id, key, value })),
   )
   const actors = new Map<Actor, number>()
   const actorIndex = (actor: Actor): number => {
-    const index = actors.get(actor) ?? indexOf(JSON.stringify(actor))
+    const index = actors.get(actor) ?? actorTexts(JSON.stringify(actor))
     actors.set(actor, index)
     return index
   }
@@ -179,23 +180,28 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
  */
 type TextTable = {
   readonly texts: readonly string[]
-  /** Returns the index of a text. A new text is added first. Indexes start at 1, as in PostgreSQL's arrays. */
-  readonly indexOf: (text: string) => number
+  /**
+   * Makes a function that returns the index of a text in one column. A new text is added first. Indexes start at 1, as in PostgreSQL's
+   * arrays.
+   */
+  readonly indexer: () => (text: string) => number
 }
 
 function makeTextTable(): TextTable {
   const texts: string[] = []
   const indexes = new Map<string, number>()
-  let last = ''
-  let lastIndex = 0
-  const indexOf = (text: string): number => {
-    if (lastIndex > 0 && text === last) return lastIndex // a comparison is ten times faster than hashing
-    last = text
-    lastIndex = indexes.get(text) ?? texts.push(text)
-    indexes.set(text, lastIndex)
-    return lastIndex
+  const indexer = (): ((text: string) => number) => {
+    let last = ''
+    let lastIndex = 0
+    return (text) => {
+      if (lastIndex > 0 && text === last) return lastIndex // a comparison is ten times faster than hashing
+      last = text
+      lastIndex = indexes.get(text) ?? texts.push(text)
+      indexes.set(text, lastIndex)
+      return lastIndex
+    }
   }
-  return { indexOf, texts }
+  return { indexer, texts }
 }
 
 const FIRST_SANDBOX = 4
