@@ -240,7 +240,7 @@ export async function showPorts(q: Queryable, id: SandboxId, hostPorts: readonly
 export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
     name: 'sandboxes.findDeleted',
-    text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) JOIN sandboxes s ON s.id = w.id
+    text: `SELECT w.id FROM ${idRows('$1', 'w')}, LATERAL (SELECT visible_until FROM sandboxes WHERE id = w.id LIMIT 1) s
            WHERE s.visible_until IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)
            UNION ALL SELECT id FROM pruned_sandboxes WHERE id = ANY($1::uuid[])`,

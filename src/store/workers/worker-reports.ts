@@ -135,9 +135,12 @@ export function recordReports(reports: readonly ReportWithoutVolumes[], lease: L
            SELECT w.id AS worker_id, w.draining_since, w.drain_deadline_at, w.is_disk_short, w.adds_capacity, ${GENERATION} AS generation,
              EXISTS (SELECT 1 FROM emptied e WHERE e.id = w.id) AS has_emptied,
              p.is_shared OR EXISTS (SELECT 1 FROM volumes v WHERE v.home_worker_id = w.id AND v.emptied_at IS NULL)
-               OR EXISTS (SELECT 1 FROM json_array_elements_text(p.stopped_sandboxes) AS t(id)
-                 LEFT JOIN sandboxes s ON s.id = t.id::uuid
-                 WHERE s.visible_until IS NOT NULL OR EXISTS (SELECT 1 FROM pruned_sandboxes d WHERE d.id = t.id::uuid)) AS has_more,
+               OR EXISTS (
+                 SELECT FROM (
+                   SELECT t.id::uuid FROM json_array_elements_text(p.stopped_sandboxes) AS t(id) LIMIT json_array_length(p.stopped_sandboxes)) t,
+                   LATERAL (
+                     SELECT FROM sandboxes WHERE id = t.id AND visible_until IS NOT NULL
+                     UNION ALL SELECT FROM pruned_sandboxes WHERE id = t.id LIMIT 1) d) AS has_more,
              coalesce((SELECT json_agg(json_build_object('run_id', r.id, 'sandbox_id', r.sandbox_id, 'status', s.status,
                  'stop_cause', r.stop_cause, 'memory_kills', r.memory_kills, 'secrets_version', s.secrets_version) ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
                WHERE r.worker_id = w.id AND r.ended_at IS NULL), '[]') AS open

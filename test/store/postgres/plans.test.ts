@@ -8,7 +8,9 @@ import * as runs from '../../../src/store/sandboxes/runs.ts'
 import { renderSandboxDays } from '../../../src/store/usage/sandbox-days.ts'
 import { orgDays } from '../../../src/store/usage/usage.ts'
 import * as capacity from '../../../src/store/workers/capacity.ts'
+import { recordReports } from '../../../src/store/workers/worker-reports.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { insertSandboxes } from '../../support/usage.ts'
 
 let control: TestControl
 before(async () => {
@@ -63,6 +65,21 @@ test('the statements that each start and stop runs are not planned again each ti
     planned.filter(({ is_general }) => !is_general).map(({ name }) => name),
     [],
   )
+})
+
+test('the report of a worker reads its own sandboxes, not all of them', async () => {
+  const names = Array.from({ length: 2_000 }, (_, nth) => `sandbox-${String(nth)}`)
+  await insertSandboxes(control, control.caller.org_id, names)
+  for (const isAnalyzed of [false, true]) {
+    if (isAnalyzed) await control.asOwner('ANALYZE sandboxes')
+    const { text, name } = recordReports([], { now: new Date(), expiresAt: new Date() })
+    const { rows } = await control.deps.db.asSystem((q) =>
+      q.query<{ readonly 'QUERY PLAN': string }>({ text: `EXPLAIN (GENERIC_PLAN) ${text}` }),
+    )
+    const plan = rows.map((row) => row['QUERY PLAN']).join('\n')
+    assert.match(plan, /sandboxes_pkey/, name)
+    assert.doesNotMatch(plan, /Seq Scan on (?:pruned_)?sandboxes/, `${isAnalyzed ? 'with' : 'without'} statistics`)
+  }
 })
 
 test('a report that is cut within days reads rolled up runs from their indexes alone', async () => {
