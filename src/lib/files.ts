@@ -2,6 +2,7 @@ import {
   closeSync,
   existsSync,
   fstatSync,
+  lstatSync,
   openSync,
   readFileSync,
   renameSync,
@@ -10,7 +11,7 @@ import {
   writeSync,
   type Stats,
 } from 'node:fs'
-import { open, readFile, rename, stat, writeFile } from 'node:fs/promises'
+import { open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { hasErrorCode } from './error-code.ts'
 
 /** Whether a path is a directory. Follows symbolic links. */
@@ -130,4 +131,12 @@ export async function syncPath(path: string): Promise<void> {
   } finally {
     await handle.close()
   }
+}
+
+/**
+ * Deletes a file or folder, if there is one. Looking first takes 2 µs, while `rm` of nothing waits for a thread of Node's pool. A short
+ * life of a sandbox often has neither log nor metrics, and the two took a tenth of a worker's processor time (2026-11).
+ */
+export async function removePath(path: string): Promise<void> {
+  if (lstatSync(path, { throwIfNoEntry: false }) !== undefined) await rm(path, { recursive: true, force: true })
 }

@@ -1,4 +1,5 @@
 /** Reconciles the driver's runs with the runs that the control plane desires. */
+import { setImmediate } from 'node:timers/promises'
 import type { DesiredRun, ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import { decide, withStoppedRuns, type WorkerAction } from '../../domain/workers/decide.ts'
 import type { SandboxId } from '../../domain/ids.ts'
@@ -40,6 +41,7 @@ async function reconcile(agent: Agent, observed: readonly ObservedRun[] | null):
   try {
     if (observed !== null) beginSteps(agent, observed)
     while (state.mustReconcile) {
+      await setImmediate() // steps that end in one turn of the event loop share a look at all runs
       state.mustReconcile = false
       beginSteps(agent, await observeRuns(agent))
     }
@@ -91,8 +93,9 @@ function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
   const { desiredRuns, discards } = state
   if (desiredRuns === null) return
   const desiredById = new Map(desiredRuns.map((run) => [run.run_id, run]))
+  const heldSandboxes = new Set(held.map(({ sandbox_id }) => sandbox_id))
   for (const sandbox of discards)
-    if (!held.some(({ sandbox_id }) => sandbox_id === sandbox))
+    if (!heldSandboxes.has(sandbox))
       steps.begin({ id: sandbox, starting: null, work: () => discardSandbox(agent, sandbox) })
   for (const action of decide(desiredRuns, held)) {
     const { kind, run_id } = action

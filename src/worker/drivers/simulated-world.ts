@@ -9,7 +9,8 @@ export type SimulatedWorld = {
   readonly runs: Map<RunId, SimulatedRun>
   readonly stored: Set<SandboxId>
   readonly snapshots: Set<SnapshotId>
-  readonly onChange: Set<() => void>
+  /** Called with each run that changes. */
+  readonly onChange: Set<(run: RunId) => void>
   /** Ends a run now, as a crash would. Does nothing to a run that has ended or is unknown. */
   end(run: RunId, outcome: RunOutcome): void
 }
@@ -24,7 +25,7 @@ export type SimulatedRun = {
 /** Creates a machine without runs. */
 export function makeSimulatedWorld(): SimulatedWorld {
   const runs = new Map<RunId, SimulatedRun>()
-  const onChange = new Set<() => void>()
+  const onChange = new Set<(run: RunId) => void>()
   return {
     runs,
     stored: new Set(),
@@ -34,7 +35,7 @@ export function makeSimulatedWorld(): SimulatedWorld {
       const run = runs.get(id)
       if (run === undefined || run.observed.phase === 'ended') return
       runs.set(id, { ...run, observed: { ...run.observed, phase: 'ended', outcome } })
-      for (const call of onChange) call()
+      for (const call of onChange) call(id)
     },
   }
 }

@@ -54,37 +54,37 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
 
   const openLogs = new Set<RunId>()
   const sampled = new Set<RunId>()
-  /** Notes how long each run ran, and writes the logs. */
-  const follow = (): void => {
-    for (const [id, run] of world.runs) {
-      const { desired, observed, startedAtMs } = run
-      if (observed.phase === 'ended' && observed.ran_ms === undefined && startedAtMs !== null)
-        world.runs.set(id, {
-          ...run,
-          observed: { ...observed, ran_ms: Math.round(clock.monotonicMs() - startedAtMs) },
-        })
-      const writer = logs.writerOf(desired.sandbox_id)
-      if (observed.phase !== 'ended' && !openLogs.has(id)) {
-        openLogs.add(id)
-        writer.openRun()
-      } else if (observed.outcome !== undefined && openLogs.delete(id)) {
-        writeSystemLine(writer, desired.spec.runtime.log_level, LIFECYCLE_LINES.ended(observed.outcome))
-        writer.closeRun()
-      }
-      if (observed.phase === 'running' && !sampled.has(id)) {
-        sampled.add(id)
-        const { sandbox_id, org_id } = desired
-        const intervalMs = desired.spec.runtime.metrics_sample_interval_ms ?? DEFAULT_SAMPLE_MS
-        metrics?.begin({ run_id: id, sandbox_id, org_id, intervalMs, isAdopted: false }, () => IDLE_METER)
-      } else if (observed.phase === 'ended' && sampled.delete(id)) metrics?.end(id)
+  /** Notes how long a run ran, and writes its log. */
+  const follow = (id: RunId): void => {
+    const run = world.runs.get(id)
+    if (run === undefined) return
+    const { desired, observed, startedAtMs } = run
+    if (observed.phase === 'ended' && observed.ran_ms === undefined && startedAtMs !== null)
+      world.runs.set(id, {
+        ...run,
+        observed: { ...observed, ran_ms: Math.round(clock.monotonicMs() - startedAtMs) },
+      })
+    const writer = logs.writerOf(desired.sandbox_id)
+    if (observed.phase !== 'ended' && !openLogs.has(id)) {
+      openLogs.add(id)
+      writer.openRun()
+    } else if (observed.outcome !== undefined && openLogs.delete(id)) {
+      writeSystemLine(writer, desired.spec.runtime.log_level, LIFECYCLE_LINES.ended(observed.outcome))
+      writer.closeRun()
     }
+    if (observed.phase === 'running' && !sampled.has(id)) {
+      sampled.add(id)
+      const { sandbox_id, org_id } = desired
+      const intervalMs = desired.spec.runtime.metrics_sample_interval_ms ?? DEFAULT_SAMPLE_MS
+      metrics?.begin({ run_id: id, sandbox_id, org_id, intervalMs, isAdopted: false }, () => IDLE_METER)
+    } else if (observed.phase === 'ended' && sampled.delete(id)) metrics?.end(id)
   }
-  follow()
+  for (const id of world.runs.keys()) follow(id)
   world.onChange.add(follow)
 
   const put = (id: RunId, run: SimulatedRun): void => {
     world.runs.set(id, run)
-    for (const call of world.onChange) call()
+    for (const call of world.onChange) call(id)
   }
   const observe = ({ desired, startedAtMs, observed }: SimulatedRun): ObservedRun => {
     const { idle_timeout_secs } = desired.spec.lifecycle
@@ -133,12 +133,12 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     if (behaviour.endsAfterMs !== null) trackEnd(endLater(desired.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
   const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<void> => {
-    const cancelled = new StartError('cancelled', 'the start was cancelled')
-    if (signal.aborted) throw cancelled
+    const cancelled = (): StartError => new StartError('cancelled', 'the start was cancelled')
+    if (signal.aborted) throw cancelled()
     try {
       if (behaviour.startDelayMs > 0) await clock.sleep(behaviour.startDelayMs, signal)
     } catch (error) {
-      throw signal.aborted ? cancelled : error
+      throw signal.aborted ? cancelled() : error
     }
     if (behaviour.startFailure !== null)
       throw new StartError(behaviour.startFailure.reason, behaviour.startFailure.message)
@@ -202,7 +202,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     stop: end,
     async remove(id) {
       await end(id, 0)
-      if (world.runs.delete(id)) for (const call of world.onChange) call()
+      if (world.runs.delete(id)) for (const call of world.onChange) call(id)
     },
     discard(sandbox) {
       const held = [...world.runs.values()].find((run) => run.desired.sandbox_id === sandbox)

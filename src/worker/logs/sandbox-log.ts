@@ -1,8 +1,8 @@
-import { rm } from 'node:fs/promises'
 import type { LogPosition } from '../../contract/streams/log-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import { removePath } from '../../lib/files.ts'
 import { makeTokenBucket } from './token-bucket.ts'
 import { openLogFolder, type LogFolder, type Segment } from './log-folder.ts'
 import type { LogStream } from './logs.ts'
@@ -249,7 +249,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
         lostBytes = 0
         await folder?.closeFile()
         folder = null
-        await rm(path, { recursive: true, force: true })
+        await removePath(path)
         notifyReaders()
       })
     },

@@ -5,6 +5,7 @@ import { asId, type OrgId, type RunId, type SandboxId } from '../../domain/ids.t
 import { levelFor, mergeIntoSteps, type UsePoint, type UseRange } from '../../domain/sandboxes/use-points.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import { removePath } from '../../lib/files.ts'
 import { repeat } from '../../lib/repeat.ts'
 import type { Meter } from './meter.ts'
 import { makeEndedHistories } from './ended-histories.ts'
@@ -94,7 +95,7 @@ export async function openSandboxMetrics({
     totals: () => sampler.totals(),
     discard(sandbox) {
       ended.drop(sandbox)
-      return rm(pathOf(sandbox), { force: true })
+      return removePath(pathOf(sandbox))
     },
     async close() {
       await sweeping.close()
