@@ -197,6 +197,29 @@ test('an answer has only the runs that changed since the version that the worker
   learn(whole)
 })
 
+test('a run comes again once it runs only if it may have come with the credential of a registry', async () => {
+  const { deps, caller } = world.control
+  await setLimits(deps, caller, { max_concurrent_persistent_running: null })
+  const createAnother = async (): Promise<readonly string[]> => {
+    const held = await settle()
+    const { id } = await world.create()
+    const told = await held.answer
+    learn(told)
+    return told.desired_runs?.map(({ sandbox_id }) => (sandbox_id === id ? 'the new one' : sandbox_id)) ?? []
+  }
+  await createAnother() // its run came before, and runs now
+  assert.deepEqual(await createAnother(), ['the new one'])
+  await deps.db.asSystem((q) =>
+    q.query({
+      text: `INSERT INTO registry_credentials (id, org_id, host, username, password_sealed, created_at)
+             VALUES ($1, $2, 'another.example', 'puller', '\\x00', now())`,
+      values: [deps.uuids.next(), caller.org_id],
+    }),
+  )
+  await createAnother()
+  assert.equal((await createAnother()).length, 2)
+})
+
 test('a whole report with a replaced credential is refused and records nothing, also where the credential was known', async () => {
   const held = await settle()
   const before = await readWorker()
