@@ -6,7 +6,7 @@ import type { NormalizedSecrets } from './normalize-secrets.ts'
 import type { NormalizedTls } from './normalize-tls.ts'
 import { normalizePorts } from './published-ports.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
-import { NO_SECRET_DEFAULTS, type SecretDefaults } from './secrets.ts'
+import { areNoDefaults } from './secrets.ts'
 import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, PROTOCOLS_WITH_PORTS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
 } from './spec.ts' // prettier-ignore
@@ -29,17 +29,13 @@ export function normalizeNetwork(
     ...(typeof input.max_udp_connections === 'number' ? { max_udp_connections: input.max_udp_connections } : {}),
     policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
     secrets,
-    ...(isUsual(defaults) ? {} : { secret_defaults: defaults }),
+    ...(areNoDefaults(defaults) ? {} : { secret_defaults: defaults }),
     ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
     ...(tls === null ? {} : { tls }),
     ...(device === null ? {} : { interface: device }),
     ...(dns === null ? {} : { dns }),
     ...(ports.length === 0 ? {} : { ports }),
   }
-}
-
-function isUsual({ passthrough_hosts, violation_action }: SecretDefaults): boolean {
-  return passthrough_hosts.length === 0 && violation_action.type === NO_SECRET_DEFAULTS.violation_action.type
 }
 
 /** Clients have two names for one field. */
