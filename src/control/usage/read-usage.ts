@@ -108,15 +108,14 @@ export async function getSandboxBreakdown(
  */
 async function readAllPages(deps: UsageDeps, query: usage.UsageQuery): Promise<SandboxBreakdown> {
   let count = 0
-  const halves = halvesOf(query.range).map((range): Half => ({ range, pages: [], isRead: false }))
+  const halves = halvesOf(query.range).map((range): Half => ({ range, pages: [] }))
   const readHalf = async (half: Half, mayGoOn: () => boolean): Promise<void> => {
-    while (!half.isRead && mayGoOn()) {
+    while (half.pages.at(-1)?.next !== null && mayGoOn()) {
       const after = half.pages.at(-1)?.next ?? null
       const page = await readPage(deps, query, { after, limit: BREAKDOWN_PAGE_MAX, range: half.range })
       count += page.count
       if (count > USAGE_ROWS_MAX) throw tooManyRows(query.range)
       half.pages.push(page)
-      half.isRead = page.next === null
     }
   }
   const isAlone = (): boolean => !deps.db.isAmongOthers(query.org_id)
@@ -130,7 +129,7 @@ async function readAllPages(deps: UsageDeps, query: usage.UsageQuery): Promise<S
 }
 
 /** A half of a range, and its pages that are read already. */
-type Half = { readonly range: TimeRange; readonly pages: ReadPage[]; isRead: boolean }
+type Half = { readonly range: TimeRange; readonly pages: ReadPage[] }
 
 type ReadPage = Omit<SandboxBreakdown, 'nextCursor'> & { readonly count: number; readonly next: DayPosition | null }
 

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { snakeCase } from '../casing.ts'
 import { parseCidr } from '../cidr.ts'
 import { normalizeDns } from './dns-settings.ts'
@@ -6,7 +7,7 @@ import type { NormalizedSecrets } from './normalize-secrets.ts'
 import type { NormalizedTls } from './normalize-tls.ts'
 import { normalizePorts } from './published-ports.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
-import { areNoDefaults } from './secrets.ts'
+import { NO_SECRET_DEFAULTS } from './secrets.ts'
 import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, PROTOCOLS_WITH_PORTS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
 } from './spec.ts' // prettier-ignore
@@ -29,7 +30,7 @@ export function normalizeNetwork(
     ...(typeof input.max_udp_connections === 'number' ? { max_udp_connections: input.max_udp_connections } : {}),
     policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
     secrets,
-    ...(areNoDefaults(defaults) ? {} : { secret_defaults: defaults }),
+    ...(isDeepStrictEqual(defaults, NO_SECRET_DEFAULTS) ? {} : { secret_defaults: defaults }),
     ...(input.trust_host_cas === true ? { trust_host_cas: true } : {}),
     ...(tls === null ? {} : { tls }),
     ...(device === null ? {} : { interface: device }),

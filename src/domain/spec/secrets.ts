@@ -50,11 +50,6 @@ export const NO_SECRET_DEFAULTS: SecretDefaults = {
   violation_action: { type: 'block_and_log' },
 }
 
-/** Whether defaults are `NO_SECRET_DEFAULTS`. Each create asks this. */
-export function areNoDefaults({ passthrough_hosts, violation_action }: SecretDefaults): boolean {
-  return passthrough_hosts.length === 0 && violation_action.type === NO_SECRET_DEFAULTS.violation_action.type
-}
-
 /** The values of secrets, by `env_var`. Never log, show or store them in the clear. */
 export type SecretValues = ReadonlyMap<string, string>
 
