@@ -126,7 +126,7 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
   }
   base.notifications.subscribe('pending', () => beginPass('place'))
 
-  const order = makeSyncOrder()
+  const order = makeSyncOrder(incarnation.name)
 
   return {
     incarnation,

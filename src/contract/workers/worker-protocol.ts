@@ -110,6 +110,11 @@ export type SyncAnswer = {
    * that the worker must no longer run, and the others stay as they are.
    */
   readonly changes_only?: { readonly gone_runs: readonly RunId[] }
+  /**
+   * The server process that made this answer. It makes its answers in the order of a worker's reports. The answers of two
+   * processes may come in any order. Absent: a process of an earlier version made it.
+   */
+  readonly answered_by?: string
   /** Those of `stored_sandboxes` that were deleted. The worker deletes their writable layers. */
   readonly discard_sandboxes: readonly SandboxId[]
   /** Streams that the worker must dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */

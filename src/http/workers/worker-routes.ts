@@ -69,7 +69,7 @@ const REMEMBERED_MAX = 100_000
 export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   const { control, tickets, replicas } = deps
   const parse = makeSchemaCompiler()(SyncInput, 'body')
-  const order = makeSyncOrder()
+  const order = makeSyncOrder(control.uuids.next())
   const remembered = new Map<string, RememberedWorker>()
   return (app) => {
     acceptUnparsedBodies(app)

@@ -15,7 +15,6 @@ import type { Fence } from './fence.ts'
 import type { RenewDeadline } from './renew-deadline.ts'
 import type { StartReports } from './start-reports.ts'
 import type { Steps } from './steps.ts'
-import type { StoppedRuns } from './stopped-runs.ts'
 import type { VolumeReconciler } from './volume-reconciler.ts'
 
 export type AgentDeps = {
@@ -69,10 +68,10 @@ export type AgentState = {
   readonly startReports: StartReports
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
+  /** The version of `desiredRuns`. Null: the next answer must have all runs. */
   desiredVersion: string | null
-  /** The runs of `desiredVersion`, as the control plane desired them. `desiredRuns` keeps some of them stopped. */
-  answeredRuns: readonly DesiredRun[]
-  readonly stoppedRuns: StoppedRuns
+  /** The answer that changed the desired runs last: who made it, and the number of the last report that was made before. */
+  desiredBy: { readonly answered_by: string | undefined; readonly sentSeq: number }
   /** Started runs that the fence destroyed, as they are reported while the control plane still desires them. */
   readonly destroyedRuns: Map<RunId, ObservedRun>
   isReconciling: boolean

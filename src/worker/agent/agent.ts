@@ -15,7 +15,6 @@ import { destroyAllRuns, reconcileRuns } from './reconcile-runs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeStartReports } from './start-reports.ts'
 import { makeSteps } from './steps.ts'
-import { makeStoppedRuns } from './stopped-runs.ts'
 import { beginStream, type StreamRequest } from './streams.ts'
 import { keepSyncing } from './sync-loop.ts'
 import { makeVolumeReconciler } from './volume-reconciler.ts'
@@ -69,8 +68,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     startReports: makeStartReports(),
     desiredRuns: null,
     desiredVersion: null,
-    answeredRuns: [],
-    stoppedRuns: makeStoppedRuns(),
+    desiredBy: { answered_by: undefined, sentSeq: 0 },
     destroyedRuns: new Map(),
     isReconciling: false,
     mustReconcile: false,

@@ -101,7 +101,6 @@ function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
     const { kind, run_id } = action
     if (kind === 'start' && fence.isActive()) continue // a late answer may desire a run that was declared lost meanwhile
     const desired = desiredById.get(run_id)
-    if (desired === undefined) state.stoppedRuns.noteRemoved(run_id, state.seq)
     if (kind !== 'start') steps.cancelStart(run_id)
     const starting: ObservedRun | null =
       kind === 'start' && desired !== undefined ? { run_id, sandbox_id: desired.sandbox_id, phase: 'starting' } : null

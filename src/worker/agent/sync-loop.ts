@@ -56,11 +56,11 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
   const { state } = agent
   state.hasNews = false
   try {
-    const request = await makeReport(agent)
-    if (request === null) return
+    const report = await makeReport(agent)
+    if (report === null) return
     const overtaken = new AbortController()
-    state.inFlight.set(request.seq, overtaken)
-    void exchange(agent, { request, serve }, overtaken.signal) // it never rejects
+    state.inFlight.set(report.request.seq, overtaken)
+    void exchange(agent, { ...report, serve }, overtaken.signal) // it never rejects
   } catch (error) {
     await pauseAfter(agent, error)
   }
@@ -71,7 +71,7 @@ async function beginSync(agent: Agent, serve: Serve): Promise<void> {
  * another one. A start causes such a report, because the driver notices the run that the start's end has just reported: it
  * was recorded while the control plane recorded that the run is running, and locked the worker's row.
  */
-async function makeReport(agent: Agent): Promise<SyncRequest | null> {
+async function makeReport(agent: Agent): Promise<Report | null> {
   const { deps, diskGuard, state, volumes } = agent
   const disk = diskGuard.reported()
   const [observed, stored_sandboxes, ofVolumes] = await Promise.all([
@@ -97,7 +97,8 @@ async function makeReport(agent: Agent): Promise<SyncRequest | null> {
   if (compared === state.reportMemory.content && state.inFlight.has(state.seq)) return null
   const seq = ++state.seq
   const sent = { content: compared, seq, nowMs: deps.clock.monotonicMs() }
-  return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
+  const request = { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
+  return { request, knownRuns: state.desiredRuns ?? [] }
 }
 
 /** What a worker offers that takes no new runs. */
@@ -129,10 +130,13 @@ export function noteGeneration(memory: ReportMemory, seq: number, generation: nu
   if (seq >= memory.sinceSeq) memory.generation = generation
 }
 
-type Exchange = { readonly request: SyncRequest; readonly serve: Serve }
+/** A report, and the runs of the version that it says the worker knows. */
+type Report = { readonly request: SyncRequest; readonly knownRuns: readonly DesiredRun[] }
+type Exchange = Report & { readonly serve: Serve }
 
-async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: AbortSignal): Promise<void> {
+async function exchange(agent: Agent, sent: Exchange, overtaken: AbortSignal): Promise<void> {
   const { deps, fence, renewDeadline, state } = agent
+  const { request } = sent
   using either = joinSignals(agent.signal, overtaken)
   const sentAtMs = renewDeadline.nowMs()
   const onRecorded = (): Promise<void> => {
@@ -143,7 +147,7 @@ async function exchange(agent: Agent, { request, serve }: Exchange, overtaken: A
     const answer = await deps.controlPlane.sync(request, either.signal, onRecorded)
     await renewDeadline.extend(sentAtMs)
     state.startReports.noteRecorded(request)
-    if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
+    if (request.seq > state.appliedSeq) await applyAnswer(agent, sent, answer)
     deps.onSynced?.(answer)
   } catch (error) {
     fence.noteFailure(error)
@@ -163,12 +167,13 @@ async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void
   await interruptibleSleep(deps.clock, SYNC_RETRY_MS, signal)
 }
 
-async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: SyncAnswer): Promise<void> {
+async function applyAnswer(agent: Agent, sent: Exchange, answer: SyncAnswer): Promise<void> {
   const { state, volumes } = agent
+  const { request, serve } = sent
   state.appliedSeq = request.seq
   for (const [seq, overtaken] of state.inFlight)
     if (seq < request.seq) overtaken.abort(new Error('a later sync was answered'))
-  applyRuns(state, request, answer)
+  const changed = applyRuns(state, sent, answer)
   noteGeneration(state.reportMemory, request.seq, answer.generation)
   const open = new Set(answer.streams.map(({ ticket }) => ticket))
   for (const ticket of request.dialled_tickets) if (!open.has(ticket)) state.dialledTickets.delete(ticket)
@@ -182,24 +187,27 @@ async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: S
   await Promise.all([
     removeVolumes(agent, answer.discard_volumes),
     waitForDiscards(agent, SYNC_RETRY_MS),
-    giveSecrets(agent, answer.desired_runs ?? []),
+    giveSecrets(agent, changed),
   ])
 }
 
-/** Applies the desired runs of an answer. The next report asks for all runs if these are changes of others than the worker has. */
-function applyRuns(state: AgentState, request: SyncRequest, answer: SyncAnswer): void {
-  if (answer.desired_runs === null) return
-  if (answer.changes_only !== undefined && request.known_desired_version !== state.desiredVersion) {
-    state.desiredVersion = null
-    return
-  }
-  const answered = applyRunChanges(state.answeredRuns, answer)
-  const at = { desiredBefore: state.desiredRuns ?? [], answeredSeq: request.seq, sentSeq: state.seq }
-  state.desiredRuns = state.stoppedRuns.keepStopped(answered, at)
-  state.answeredRuns = answered
+/**
+ * Applies the desired runs of an answer and returns them, unless they may be older than those that the worker has. Two server
+ * processes may answer two reports at the same time, and the later report may get what was read earlier. Such an answer would
+ * remove a new run, or start a stopped one again. So the runs of another process count only if their report was made after the
+ * worker's runs were applied. The next report asks for what was left out.
+ */
+function applyRuns(state: AgentState, { request, knownRuns }: Report, answer: SyncAnswer): readonly DesiredRun[] {
+  if (answer.desired_runs === null) return []
+  const isInOrder = answer.answered_by !== undefined && answer.answered_by === state.desiredBy.answered_by
+  if (!isInOrder && request.seq <= state.desiredBy.sentSeq) return []
+  if (answer.changes_only !== undefined && state.desiredVersion === null) return [] // all runs are needed
+  state.desiredRuns = applyRunChanges(knownRuns, answer)
   state.desiredVersion = answer.desired_version
+  state.desiredBy = { answered_by: answer.answered_by, sentSeq: state.seq }
   const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
   for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
+  return answer.desired_runs
 }
 
 function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: StreamTicket, serve: Serve): void {
