@@ -1,4 +1,8 @@
-import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
+import {
+  WORKER_PROTOCOL_VERSION,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../src/contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 
 /** The first sync request of a simulated worker with much capacity, no volumes and no runs. */
@@ -20,4 +24,16 @@ export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}
     known_volumes_version: null,
     ...changes,
   }
+}
+
+/** An answer to a sync that has nothing for the worker. */
+export const EMPTY_ANSWER: SyncAnswer = {
+  generation: null,
+  desired_version: '',
+  desired_runs: null,
+  discard_sandboxes: [],
+  streams: [],
+  volumes_version: '',
+  volumes: null,
+  discard_volumes: [],
 }

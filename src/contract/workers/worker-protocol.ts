@@ -46,6 +46,9 @@ export type JoinAnswer = { readonly worker_id: WorkerId; readonly name: string }
  */
 export const SYNC_HOLD_MS = 8_000
 
+/** The maximum number of syncs of a worker at the same time: one that the control plane holds, and one with a new report. */
+export const SYNCS_AT_ONCE = 2
+
 export type SyncRequest = {
   readonly protocol: number
   readonly worker_id: WorkerId

@@ -3,6 +3,7 @@
  * it has something new to report.
  */
 import {
+  SYNCS_AT_ONCE,
   WORKER_PROTOCOL_VERSION,
   type Capacity,
   type DesiredRun,
@@ -27,8 +28,6 @@ export const SYNC_RETRY_MS = 500
  * report.
  */
 const IDLE_MS = 15_000
-/** The maximum number of syncs at the same time: one that the control plane holds, and one with a new report. */
-const SYNCS_AT_ONCE = 2
 /**
  * How often the worker sends a whole report, and not just a heartbeat, although nothing changed. A difference that
  * either side missed is corrected within this time.

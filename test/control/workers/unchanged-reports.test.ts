@@ -197,6 +197,20 @@ test('an answer has only the runs that changed since the version that the worker
   learn(whole)
 })
 
+test('two reports in flight that know the same version both get only what changed since, from one process', async () => {
+  const held = await settle()
+  const before = known
+  const sandbox = await world.create()
+  const first = await held.answer
+  known = { ...before, known_generation: null }
+  const second = await send().answer
+  for (const { desired_runs: runs, changes_only } of [first, second])
+    assert.deepEqual([runs?.map(({ sandbox_id }) => sandbox_id), changes_only], [[sandbox.id], { gone_runs: [] }])
+  assert.equal(typeof first.answered_by, 'string')
+  assert.equal(second.answered_by, first.answered_by)
+  learn(second)
+})
+
 test('a run comes again once it runs only if it may have come with the credential of a registry', async () => {
   const { deps, caller } = world.control
   await setLimits(deps, caller, { max_concurrent_persistent_running: null })

@@ -13,22 +13,12 @@ import { makeNoLogs } from '../../../src/worker/logs/logs.ts'
 import { makeNoMetrics } from '../../../src/worker/metrics/sandbox-metrics.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
 import { rejectOnAbort } from '../../support/reject-on-abort.ts'
+import { EMPTY_ANSWER } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { NO_VOLUMES } from '../../fault/network.ts'
 
 /** A sync that the worker sent and that the test answers. */
 type Sync = { readonly request: SyncRequest; readonly answer: (answer: Partial<SyncAnswer>) => void }
-
-const QUIET: SyncAnswer = {
-  generation: null,
-  desired_version: '',
-  desired_runs: null,
-  discard_sandboxes: [],
-  streams: [],
-  volumes_version: '',
-  volumes: null,
-  discard_volumes: [],
-}
 
 let machine: SimulatedWorld
 let syncs: Sync[]
@@ -41,7 +31,7 @@ beforeEach(() => {
   const controlPlane: ControlPlane = {
     sync(request, signal) {
       const { promise, resolve } = Promise.withResolvers<SyncAnswer>()
-      syncs.push({ request, answer: (answer) => resolve({ ...QUIET, ...answer }) })
+      syncs.push({ request, answer: (answer) => resolve({ ...EMPTY_ANSWER, ...answer }) })
       return Promise.race([promise, rejectOnAbort(signal)])
     },
     dial: () => Promise.reject(new Error('no streams here')),

@@ -8,7 +8,7 @@ import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeControlPlane, syncTimeLimits } from '../../../src/worker/agent/control-plane.ts'
 import { SYNC_RETRY_MS } from '../../../src/worker/agent/sync-loop.ts'
-import { reportOf } from '../../support/report.ts'
+import { EMPTY_ANSWER, reportOf } from '../../support/report.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const never = new AbortController().signal
@@ -45,18 +45,7 @@ async function listen(answer: RequestListener): Promise<Peer> {
 const REPORT = reportOf(asId<WorkerId>('01890a5d-ac96-774b-bcce-b302099a8057'))
 
 function answerWith(replicas: readonly string[]): string {
-  const answer: SyncAnswer = {
-    generation: null,
-    desired_version: 'v',
-    desired_runs: null,
-    discard_sandboxes: [],
-    streams: [],
-    volumes_version: '',
-    volumes: null,
-    discard_volumes: [],
-    replicas,
-  }
-  return JSON.stringify(answer)
+  return JSON.stringify({ ...EMPTY_ANSWER, desired_version: 'v', replicas } satisfies SyncAnswer)
 }
 
 test('the head of an answer reports that the report was recorded, even while the body is held', async () => {
