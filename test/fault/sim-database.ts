@@ -11,6 +11,7 @@ import type { QueryResult, Database, Queryable, Statement, Transaction } from '.
 import { DatabaseUnavailable } from '../../src/store/postgres/database-errors.ts'
 import type { Ending, Gates, Incarnation } from './gates.ts'
 import type { SeededChoices } from './seeded-choices.ts'
+import { SNAPSHOT_TABLES } from './snapshot.ts'
 
 type Row = Record<string, unknown>
 
@@ -29,7 +30,21 @@ export type SimStore = {
   commit(): Promise<void>
   /** The number of statements sent to PostgreSQL so far, without those that control transactions. */
   readonly roundTrips: number
+  /** The number of those that may have changed rows of the tables in `SNAPSHOT_TABLES`. */
+  readonly changes: number
   close(): Promise<void>
+}
+
+const CHANGE = new RegExp(`\\b(insert\\s+into|update|delete\\s+from)\\s+(${SNAPSHOT_TABLES.join('|')})\\b`, 'i')
+const changing = new Map<string, boolean>()
+
+/** Whether a statement may change a row of a snapshot. `runSchedule` notices at its end if this function missed one. */
+function mayChangeSnapshot(text: string): boolean {
+  const known = changing.get(text)
+  if (known !== undefined) return known
+  const found = CHANGE.test(text)
+  changing.set(text, found)
+  return found
 }
 
 /** Opens the one connection to a database that has the schema. */
@@ -40,6 +55,7 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
   // A tenth of PostgreSQL's time went into plans for the values of one execution (2026-11).
   await client.query('SET synchronous_commit = off; SET plan_cache_mode = force_generic_plan')
   let roundTrips = 0
+  let changes = 0
   let scope: string | null = null
   let hasSavepoint = false
   /** Makes statements of the same turn leave in one write to the socket. Measured: each write takes 20 to 100 us. */
@@ -54,6 +70,7 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
   const queryable: Queryable = {
     async query<R extends Row = Row>({ name, text, values }: Statement): Promise<QueryResult<R>> {
       roundTrips += 1
+      if (mayChangeSnapshot(text)) changes += 1
       const result = await client.query<R>({
         ...(name === undefined ? {} : { name }),
         text,
@@ -114,6 +131,9 @@ export async function openSimStore(connectionString: string): Promise<SimStore> 
     },
     get roundTrips() {
       return roundTrips
+    },
+    get changes() {
+      return changes
     },
     close: () => client.end(),
   }

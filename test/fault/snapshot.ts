@@ -30,6 +30,9 @@ export type RunRow = {
   readonly stop_cause: string | null
 }
 
+/** The tables that `takeSnapshot` reads. */
+export const SNAPSHOT_TABLES = ['sandboxes', 'runs', 'events', 'org_counts', 'org_count_deltas'] as const
+
 /** The rows that the invariants check, as they were at one moment. */
 export type Snapshot = {
   readonly sandboxes: ReadonlyMap<SandboxId, SandboxRow>

@@ -20,7 +20,7 @@ export type WebhookWorld = TestControl & {
   /** Records an event of a sandbox, or of the organization for null. */
   record(sandbox_id: string | null, name: string): Promise<string>
   /** Begins to deliver. Returns the function that ends it, after what is under way. */
-  deliver(options?: Partial<Pick<DeliverDeps, 'schedule' | 'observer' | 'fence'>>): () => Promise<void>
+  deliver(options?: Partial<Pick<DeliverDeps, 'clock' | 'schedule' | 'observer' | 'fence'>>): () => Promise<void>
 }
 
 /** A control plane whose deliveries begin and end as a test says. */
