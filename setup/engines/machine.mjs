@@ -67,12 +67,13 @@ export async function startMachine(engine) {
  */
 function startPart(folder, name, script) {
   const file = join(folder, 'parts', `${name}.sh`)
+  const pidFile = join(folder, 'parts', `${name}.pid`)
   const lines = [
     '#!/usr/bin/env bash',
     'set -euo pipefail',
     `exec </dev/null >>${folder}/log/${name}.log 2>&1`,
     `read -r pid _ <${folder}/outer-proc/self/stat`,
-    `echo "$pid" >${folder}/parts/${name}.pid`,
+    `echo "$pid" >${pidFile}.new && mv ${pidFile}.new ${pidFile}`, // a reader never finds it empty
     script,
   ]
   writeFileSync(file, `${lines.join('\n')}\n`, { mode: 0o755 })

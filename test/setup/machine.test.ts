@@ -25,8 +25,7 @@ test(
     })
     const first = await startOwner(engine)
     const file = join(first.folder, 'parts/sleeper.pid')
-    // The shell creates the file before it writes the number.
-    const part = Number(await waitUntil(() => existsSync(file) && (readFileSync(file, 'utf8').trim() || undefined)))
+    const part = await waitUntil(() => existsSync(file) && Number(readFileSync(file, 'utf8')))
     assert.ok(isRunning(part), 'the process id is as this machine counts')
     assert.notEqual(networkOf(part), networkOf(process.pid))
     sendSignal(first.pid, 'SIGKILL')

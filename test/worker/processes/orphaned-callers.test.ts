@@ -10,7 +10,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
 import { endOrphanedCallers } from '../../../src/worker/processes/orphaned-callers.ts'
-import { identifyProcess } from '../../../src/worker/processes/process-identity.ts'
+import { commandLineOf, identifyProcess } from '../../../src/worker/processes/process-identity.ts'
 import { SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -24,8 +24,7 @@ test('the process that makes system calls for a dead worker is ended, and those 
   const script = `mkfifo /tmp/$$.in; exec 9<>/tmp/$$.in; rm /tmp/$$.in; perl "$0" serve $$ <&9 & echo $!; wait`
   const worker = spawn('sh', ['-c', script, SYSTEM_CALLS_SCRIPT], { stdio: ['ignore', 'pipe', 'inherit'] })
   const pid = Number(String((await once(worker.stdout, 'data'))[0]))
-  await waitUntil(() => identifyProcess(pid) !== null, 5_000)
-  await systemClock.sleep(100) // until the shell has become Perl
+  await waitUntil(() => commandLineOf(pid)[0] === 'perl', 5_000) // the shell has become Perl
   await endOrphanedCallers(systemClock)
   assert.notEqual(identifyProcess(pid), null, 'its worker lives')
   process.kill(pid, 'SIGSTOP')
