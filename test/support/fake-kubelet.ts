@@ -14,7 +14,13 @@ type Container = {
   readonly env?: readonly { readonly name: string; readonly value: string }[]
   readonly resources?: { readonly limits?: { readonly memory?: string } }
 }
-type Running = { readonly child: ChildProcess; readonly ended: Promise<void>; readonly output: string[] }
+type Running = {
+  readonly child: ChildProcess
+  readonly ended: Promise<void>
+  readonly output: string[]
+  /** What `exec` started in the container. */
+  readonly execs: Set<ChildProcess>
+}
 
 /** Memory that no node has: a Pod that asks for it waits for ever, as it does in a cluster. */
 const UNSCHEDULABLE_MIB = 1_000_000
@@ -66,6 +72,10 @@ export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
         }
         child.stdout.on('data', keep)
         child.stderr.on('data', keep)
+        const execs = new Set<ChildProcess>()
+        child.once('exit', () => {
+          for (const one of execs) one.kill('SIGKILL') // as the kernel does when process 1 of a container ends
+        })
         const ended = new Promise<void>((resolve) => {
           const end = (exitCode: number): void => {
             const terminated = { exitCode, reason: exitCode === 0 ? 'Completed' : 'Error' }
@@ -80,7 +90,7 @@ export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
             end(code ?? (signal === 'SIGTERM' ? 143 : 137))
           })
         })
-        running.set(uid, { child, ended, output })
+        running.set(uid, { child, ended, output, execs })
         pod.spec['nodeName'] = 'node'
         const state = { running: { startedAt: '2026-01-01T00:00:00Z' } }
         cluster.setStatus(name, { phase: 'Running', containerStatuses: [{ name: containerName, state }] })
@@ -104,6 +114,7 @@ export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
       const env: Record<string, string> = { ...variablesOf(container), KUBERNETES_PORT: 'tcp://10.0.0.1' }
       if (env['SANDYARD_VOLUME'] === VOLUME_FOLDER) env['SANDYARD_VOLUME'] = folderOfVolume(pod, volumes)
       const child = spawn(program, rest, { env })
+      running.get(pod.metadata.uid)?.execs.add(child)
       const send = (channel: number, data: Buffer): void => {
         socket.send(Buffer.concat([Buffer.of(channel), data]))
       }

@@ -168,7 +168,7 @@ async function waitUntilReached(
   run: PodRunRecord,
   { uid, spec, signal }: { readonly uid: string; readonly spec: SandboxSpec; readonly signal: AbortSignal },
 ): Promise<Pod | undefined> {
-  const { pods, links, warmPods, logs } = context
+  const { pods, warmPods, logs } = context
   const target = podOf(run)
   const tellWait = makeNodeWait((text) => {
     writeSystemLine(logs.writerOf(run.sandbox_id), run.log_level, LIFECYCLE_LINES.waits(text))
@@ -181,15 +181,12 @@ async function waitUntilReached(
     tellWait(pod)
     return isOver(pod)
   }
-  try {
-    await reachPod(context, target, { judge, signal })
-  } catch (error) {
+  const link = await reachPod(context, target, { judge, signal }).catch((error: unknown) => {
     throw error instanceof AgentRefusal ? new StartError('config', error.message, error) : error
-  }
-  const pod = pods.get(target.name) // the digest of the image may not be reported yet
-  if (spec.rlimits.length > 0 && pod !== undefined && !isOver(pod) && !(await links.of(target, signal)).setsLimits)
+  })
+  if (spec.rlimits.length > 0 && link?.setsLimits === false)
     throw new StartError('config', 'rlimits: the helper image of this worker is too old to set them')
-  return pod
+  return pods.get(target.name) // the digest of the image may not be reported yet
 }
 
 /** The reasons of the kubelet for a container that will not run. Others, such as `ContainerCreating`, pass. */

@@ -2,8 +2,8 @@
 # scripts on the PATH, sets the limits of the sandbox, and executes the command. It is written in Perl because the worker brings a Perl into every sandbox
 # (toolbox.ts).
 #
-# perl workload.pl [--wait NAME] PROGRAM ARGUMENT…     with NAME, it waits until the other call is made in the same sandbox
-# perl workload.pl --begin NAME
+# perl workload.pl [--wait NAME] PROGRAM ARGUMENT…     with NAME, it waits until the other call has ended in the same sandbox
+# perl workload.pl --begin NAME                       says `ready` once the workload is only waiting for the end of its standard input
 use strict;
 use warnings;
 
@@ -34,14 +34,20 @@ sub wait_until_begun {
     bind $socket, address_of($name) or die "bind: $!\n";
     listen $socket, 1 or die "listen: $!\n";
     accept my $connection, $socket or die "accept: $!\n";
+    sysread $connection, my $nothing, 1; # returns when the other process closes it
 }
 
-# Connects to that socket, for which the other process may need some moments.
+# Connects to that socket, for which the other process may need some moments, and keeps the connection until its standard input ends.
+# The workload may end at once, and every process of the sandbox with it. So what called this one learns before that that all is well.
 sub begin {
     my ($name) = @_;
     for (1 .. ATTEMPTS) {
         socket my $socket, AF_UNIX, SOCK_STREAM, 0 or die "socket: $!\n";
-        return 1 if connect $socket, address_of($name);
+        if (connect $socket, address_of($name)) {
+            syswrite STDOUT, "ready\n";
+            sysread STDIN, my $nothing, 1;
+            return 1;
+        }
         select undef, undef, undef, PAUSE_SECS;
     }
     return 0;

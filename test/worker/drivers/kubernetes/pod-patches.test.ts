@@ -95,6 +95,14 @@ test('a workload begins after its patches', async () => {
   assert.deepEqual((await driver.list())[0]?.outcome, { kind: 'exited', code: 5 })
 })
 
+test('a workload that ends at once, and with it the processes that let it begin, is no failed start', async () => {
+  for (let at = 0; at < 10; at += 1) {
+    const run = runWith([text(`file-${String(at)}`, '')], { runtime: { ...runtime, entrypoint: [], cmd: ['true'] } })
+    await driver.start(run, NEVER)
+    await driver.remove(run.run_id)
+  }
+})
+
 test('a patch that can not be applied ends the start by name, and its workload never begins', async () => {
   await writeFile(join(root, 'there'), 'kept')
   await mkdir(join(root, 'folder'))

@@ -58,8 +58,10 @@ async function applyAll({ link, run_id, spec, source, tools }: StartingSandbox):
     await files.close()
   }
   if (spec.runtime.cmd === null) return
-  const beginning = await start(toolCommand('workload.pl', ['--begin', run_id], tools))
-  if ((await beginning.exited) !== 0) throw new StartError('host', 'the workload did not begin after its patches')
+  const { stdin, stdout } = await start(toolCommand('workload.pl', ['--begin', run_id], tools))
+  const answer = await stdout[Symbol.asyncIterator]().next()
+  if (answer.done === true) throw new StartError('host', 'the workload did not begin after its patches')
+  stdin.end() // from here on, the workload may end, and with it the sandbox and this connection
 }
 
 const SLOT = 1

@@ -1,5 +1,5 @@
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
-import { AgentRefusal } from './agent-link.ts'
+import { AgentRefusal, type AgentLink } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
 import { containerStatus, SANDBOX_CONTAINER, type Pod, type PodName } from '../pod.ts'
 import type { Pods } from '../pods.ts'
@@ -23,21 +23,22 @@ type Reaching = {
 const RUNNING_PAUSE_MS = 100
 
 /**
- * Waits until the agent in a Pod answers, or the Pod is over. Rejects with what `judge` throws, with
+ * Waits until the agent in a Pod answers, or the Pod is over. Resolves with the connection to the agent, or null. The Pod may end at any time, and
+ * the connection with it. Rejects with what `judge` throws, with
  * `AgentRefusal`, or with the signal's reason.
  */
 export async function reachPod(
   { pods, links, pace, container = SANDBOX_CONTAINER, clock }: ReachDeps,
   target: PodName,
   { judge, signal }: Reaching,
-): Promise<void> {
+): Promise<AgentLink | null> {
   let attempts: StartAttempts | null = null
   let dueMs = Infinity
   let hasTriedRunning = false
   for (;;) {
     signal.throwIfAborted()
     const pod = pods.get(target.name)
-    if (judge(pod)) return
+    if (judge(pod)) return null
     if (attempts === null && pod !== undefined && hasNode(pod)) {
       attempts = pace.begin()
       dueMs = clock.monotonicMs() + attempts.nextPauseMs()
@@ -49,7 +50,7 @@ export async function reachPod(
       const link = await links.of(target, signal).catch(nullUnlessRefused)
       if (link !== null) {
         attempts.reached()
-        return
+        return link
       }
       const pauseMs = attempts.nextPauseMs()
       dueMs = clock.monotonicMs() + (isRunning ? Math.min(pauseMs, RUNNING_PAUSE_MS) : pauseMs)
