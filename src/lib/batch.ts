@@ -1,3 +1,5 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+
 /** How concurrent items are processed together. */
 export type BatchOptions<Item, Result> = {
   /** Processes items of one group. Resolves with one result for each item, in their order. */
@@ -16,6 +18,11 @@ export type BatchOptions<Item, Result> = {
    */
   readonly isBalanced?: boolean
   /**
+   * Whether others need this process and the database as well. While they do, a group has one batch in progress, and its calls go on in portions, a turn of
+   * the event loop each (decision 75). Absent: never.
+   */
+  readonly isAmongOthers?: (group: string) => boolean
+  /**
    * Called after each batch, once its items have their results. The next batch can't start before the promise resolves,
    * so it has more items.
    */
@@ -24,6 +31,9 @@ export type BatchOptions<Item, Result> = {
 
 /** A balanced batch may always have this many items, because each batch costs a commit and round trips. */
 export const MIN_BALANCED_ITEMS = 32
+
+/** How many calls go on in one turn among others. What follows a call, such as its reply, runs in the same turn. */
+const PORTION = 16
 
 type Waiting<Item, Result> = {
   readonly item: Item
@@ -42,7 +52,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
     new Promise((resolve, reject) => {
       const key = options.groupOf(item)
       const known = groups.get(key)
-      const add = known ?? makeGroup(options, () => groups.delete(key))
+      const add = known ?? makeGroup(options, key, () => groups.delete(key))
       if (known === undefined) groups.set(key, add)
       add({ item, resolve, reject })
     })
@@ -50,19 +60,22 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
 
 /** Makes the batches of one group. `onIdle` is called when none of its items waits or is in progress. */
 function makeGroup<Item, Result>(
-  { run, maxInFlight, maxItems, isBalanced = false, pauseAfter }: BatchOptions<Item, Result>,
+  { run, maxInFlight, maxItems, isBalanced = false, isAmongOthers, pauseAfter }: BatchOptions<Item, Result>,
+  group: string,
   onIdle: () => void,
 ): (one: Waiting<Item, Result>) => void {
   let waiting: Waiting<Item, Result>[] = []
   let inProgress = 0 // items
   let inFlight = 0 // batches
   let isScheduled = false
+  const mustShare = (): boolean => isAmongOthers?.(group) ?? false
 
   const nextBatchSize = (): number => {
-    if (waiting.length === 0 || inFlight >= maxInFlight) return 0
+    const limit = mustShare() ? 1 : maxInFlight
+    if (waiting.length === 0 || inFlight >= limit) return 0
     if (!isBalanced) return maxItems
     if (inProgress >= MIN_BALANCED_ITEMS && waiting.length < inProgress) return 0
-    const part = Math.ceil((waiting.length + inProgress) / maxInFlight)
+    const part = Math.ceil((waiting.length + inProgress) / limit)
     return Math.min(maxItems, Math.max(part, MIN_BALANCED_ITEMS))
   }
 
@@ -82,7 +95,7 @@ function makeGroup<Item, Result>(
   const runAndGoOn = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
     inFlight += 1
     inProgress += batch.length
-    await runBatch(run, batch)
+    await runBatch(run, batch, () => (mustShare() ? PORTION : maxItems))
     try {
       await pauseAfter?.()
     } finally {
@@ -102,15 +115,30 @@ function makeGroup<Item, Result>(
 async function runBatch<Item, Result>(
   run: BatchOptions<Item, Result>['run'],
   batch: readonly Waiting<Item, Result>[],
+  portion: () => number,
 ): Promise<void> {
   try {
     const results = await run(batch.map(({ item }) => item))
     if (results.length !== batch.length)
       throw new Error(`a batch of ${String(batch.length)} returned ${String(results.length)} results`)
-    batch.forEach(({ resolve }, index) => {
+    await inPortions(batch, portion(), ({ resolve }, index) => {
       resolve(results[index] as Result) // each index below the length has a result
     })
   } catch (error) {
-    for (const { reject } of batch) reject(error)
+    await inPortions(batch, portion(), ({ reject }) => {
+      reject(error)
+    })
+  }
+}
+
+/** Settles calls in their order, `portion` of them in each turn of the event loop. */
+async function inPortions<One>(
+  all: readonly One[],
+  portion: number,
+  settle: (one: One, index: number) => void,
+): Promise<void> {
+  for (const [index, one] of all.entries()) {
+    if (index > 0 && index % portion === 0) await nextTurn()
+    settle(one, index)
   }
 }

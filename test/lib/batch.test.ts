@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import fc from 'fast-check'
 import { MIN_BALANCED_ITEMS, makeBatch } from '../../src/lib/batch.ts'
 
@@ -42,6 +43,43 @@ test('calls of one turn form one batch, in the order of the calls', async () => 
   })
   await Promise.all(['a', 'b', 'c'].map(echo))
   assert.deepEqual(batches, [['a', 'b', 'c']])
+})
+
+test('among others, a group has one batch at a time, whose calls go on in several turns in their order', async () => {
+  for (const isFailing of [false, true]) {
+    let isShared = true
+    let inFlight = 0
+    let mostInFlight = 0
+    const run = makeBatch<number, number>({
+      run: async (batch) => {
+        mostInFlight = Math.max(mostInFlight, ++inFlight)
+        for (let turns = 0; turns < 3; turns += 1) await nextTurn() // long enough for a second batch to start
+        inFlight -= 1
+        if (isFailing) throw new Error('bad')
+        return batch
+      },
+      groupOf: () => '',
+      maxItems: 40,
+      maxInFlight: 2,
+      isAmongOthers: () => isShared,
+    })
+    const countsOfTurns = async (items: number): Promise<readonly number[]> => {
+      const settled: number[] = []
+      for (let item = 0; item < items; item += 1) {
+        const add = (): void => void settled.push(item)
+        run(item).then(add, add)
+      }
+      const totals = [0]
+      for (; settled.length < items; totals.push(settled.length)) await nextTurn()
+      assert.deepEqual(settled.slice(0, 40), [...settled.keys()].slice(0, 40)) // prettier-ignore
+      return totals.slice(1).map((total, at) => total - (totals[at] ?? 0)).filter((count) => count > 0) // prettier-ignore
+    }
+    assert.deepEqual(await countsOfTurns(80), [16, 16, 8, 16, 16, 8])
+    assert.equal(mostInFlight, 1)
+    isShared = false
+    assert.equal(Math.max(...(await countsOfTurns(80))), 40)
+    assert.equal(mostInFlight, 2)
+  }
 })
 
 test('a failed group rejects all its items and none of other groups, and the next batch runs', async () => {

@@ -47,6 +47,7 @@ export function makeAdmitInBatch(
     maxItems: 256,
     maxInFlight: 2,
     isBalanced: true,
+    isAmongOthers: (org) => deps.db.isAmongOthers(org as OrgId), // `groupOf` makes no other
   })
   const oneByOne = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   return async (admission) => {
