@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { nextTurn } from './next-turn.ts'
 
 /** How concurrent items are processed together. */
 export type BatchOptions<Item, Result> = {
@@ -95,7 +95,7 @@ function makeGroup<Item, Result>(
   const runAndGoOn = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
     inFlight += 1
     inProgress += batch.length
-    await runBatch(run, batch, () => (mustShare() ? PORTION : maxItems))
+    await runBatch(run, batch, mustShare)
     try {
       await pauseAfter?.()
     } finally {
@@ -115,30 +115,23 @@ function makeGroup<Item, Result>(
 async function runBatch<Item, Result>(
   run: BatchOptions<Item, Result>['run'],
   batch: readonly Waiting<Item, Result>[],
-  portion: () => number,
+  mustShare: () => boolean,
 ): Promise<void> {
+  let settle: (one: Waiting<Item, Result>, index: number) => void
   try {
     const results = await run(batch.map(({ item }) => item))
     if (results.length !== batch.length)
       throw new Error(`a batch of ${String(batch.length)} returned ${String(results.length)} results`)
-    await inPortions(batch, portion(), ({ resolve }, index) => {
+    settle = ({ resolve }, index) => {
       resolve(results[index] as Result) // each index below the length has a result
-    })
+    }
   } catch (error) {
-    await inPortions(batch, portion(), ({ reject }) => {
+    settle = ({ reject }) => {
       reject(error)
-    })
+    }
   }
-}
-
-/** Settles calls in their order, `portion` of them in each turn of the event loop. */
-async function inPortions<One>(
-  all: readonly One[],
-  portion: number,
-  settle: (one: One, index: number) => void,
-): Promise<void> {
-  for (const [index, one] of all.entries()) {
-    if (index > 0 && index % portion === 0) await nextTurn()
+  for (const [index, one] of batch.entries()) {
+    if (index > 0 && index % PORTION === 0 && mustShare()) await nextTurn()
     settle(one, index)
   }
 }
