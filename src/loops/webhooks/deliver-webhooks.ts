@@ -247,7 +247,9 @@ export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): P
     await waitAtMost(clock, FINISH_MS, all)
     cut.abort(new Error('the process delivers no longer'))
     await all
-    await settle().catch(() => undefined) // otherwise they are sent again
+    await settle().catch((error: unknown) => {
+      log.warn({ error }, 'the last results of webhooks could not be stored; these deliveries are sent again')
+    })
   }
 
   /** When there is something to do, unless a result or a notification comes before. */
