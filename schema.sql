@@ -1115,7 +1115,7 @@ CREATE INDEX sandboxes_of_snapshot ON public.sandboxes USING btree (snapshot_id)
 
 CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WHERE (visible_until IS NULL);
 
-CREATE INDEX sandboxes_restart ON public.sandboxes USING btree (restart_at) WHERE (restart_at IS NOT NULL);
+CREATE INDEX sandboxes_restart ON public.sandboxes USING btree (restart_at) WHERE ((restart_at IS NOT NULL) AND (visible_until IS NULL));
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
 

@@ -4,6 +4,7 @@ import { asId, type OrgId, type SandboxId, type WorkerId } from '../../../src/do
 import type { Queryable, Statement } from '../../../src/store/postgres/database.ts'
 import * as sandboxStates from '../../../src/store/sandboxes/sandbox-states.ts'
 import * as sandboxes from '../../../src/store/sandboxes/sandboxes.ts'
+import * as restarts from '../../../src/store/sandboxes/restarts.ts'
 import * as runs from '../../../src/store/sandboxes/runs.ts'
 import { renderSandboxDays } from '../../../src/store/usage/sandbox-days.ts'
 import { orgDays } from '../../../src/store/usage/usage.ts'
@@ -23,6 +24,15 @@ const CALLS = 8
 const ID = '0199a000-0000-7000-8000-000000000001'
 
 type Planned = { readonly name: string; readonly is_general: boolean }
+
+/** How many rows of sandboxes this connection has read. */
+async function countReadSandboxes(q: Queryable): Promise<number> {
+  const { rows } = await q.query<{ readonly read: number }>({
+    text: `SELECT (seq_tup_read + coalesce(idx_tup_fetch, 0))::integer AS read FROM pg_stat_xact_all_tables
+           WHERE relname = 'sandboxes' AND schemaname = current_schema()`,
+  })
+  return rows[0]?.read ?? NaN
+}
 
 /** A `Queryable` that notes the statements it runs. */
 function noteStatements(q: Queryable): { readonly noting: Queryable; readonly noted: readonly Statement[] } {
@@ -79,6 +89,25 @@ test('the report of a worker reads its own sandboxes, not all of them', async ()
     const plan = rows.map((row) => row['QUERY PLAN']).join('\n')
     assert.match(plan, /sandboxes_pkey/, name)
     assert.doesNotMatch(plan, /Seq Scan on (?:pruned_)?sandboxes/, `${isAnalyzed ? 'with' : 'without'} statistics`)
+  }
+})
+
+test('the next restart is found by its index, also on a connection that looked while there was no sandbox', async () => {
+  const fresh = await makeTestControl()
+  try {
+    const readRows = await fresh.deps.db.asSystem(async (q) => {
+      await restarts.nextDue(q)
+      await restarts.listDue(q, new Date(), 1)
+      const names = Array.from({ length: 5_000 }, (_, nth) => `sandbox-${String(nth)}`)
+      await insertSandboxes(fresh, fresh.caller.org_id, names)
+      const before = await countReadSandboxes(q)
+      await restarts.nextDue(q)
+      await restarts.listDue(q, new Date(), 1)
+      return (await countReadSandboxes(q)) - before
+    })
+    assert.equal(readRows, 0)
+  } finally {
+    await fresh.close()
   }
 })
 
