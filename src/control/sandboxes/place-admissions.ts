@@ -15,9 +15,9 @@ import { writesOf, type TransitionStep } from './transition-step.ts'
 
 /**
  * Larger batches are left to the placement loop. Their inserts take longer, and would keep the reports of their workers waiting for
- * the locks of the workers' rows.
+ * the locks of the workers' rows. Decision 81 has what was measured.
  */
-const PLACED_TOGETHER_MAX = 8
+const PLACED_TOGETHER_MAX = 32
 
 /** Why a sandbox got a worker. */
 export const PLACEMENT_CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
