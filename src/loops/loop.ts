@@ -58,9 +58,7 @@ export async function runLoops(
       const loops = loopsOf(leadership)
       deps.observer?.onLead(loops)
       try {
-        await Promise.all(
-          loops.map((loop, nth) => runLoop(deps, loop, (loop.periodMs * (nth + 1)) / loops.length, leading)),
-        )
+        await Promise.all(loops.map((loop) => runLoop(deps, loop, leading)))
       } finally {
         deps.observer?.onLeadEnd()
       }
@@ -71,12 +69,7 @@ export async function runLoops(
   }
 }
 
-/**
- * `firstRestMs` is how long the loop rests after its first pass. It differs from loop to loop, because loops that run at the same time need a connection to the
- * database each. An idle server keeps two instead of three for them, which are 11 MiB of PostgreSQL each (PSS).
- */
-async function runLoop(deps: LoopDeps, loop: Loop, firstRestMs: number, signal: AbortSignal): Promise<void> {
-  let restMs = firstRestMs
+async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<void> {
   let isNotified = false
   let sleeper = new AbortController()
   const onNotified = (): void => {
@@ -91,8 +84,7 @@ async function runLoop(deps: LoopDeps, loop: Loop, firstRestMs: number, signal: 
       const dueMs = await runPass(deps, loop, signal)
       if (dueMs === 'failed') await interruptibleSleep(deps.clock, loop.periodMs, signal)
       else if (!isNotified)
-        await interruptibleSleep(deps.clock, Math.min(dueMs ?? restMs, restMs), sleeper.signal, signal)
-      restMs = loop.periodMs
+        await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), sleeper.signal, signal)
     }
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()

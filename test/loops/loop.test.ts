@@ -74,33 +74,6 @@ test('a pass runs at once, then after each period, and sooner when the pass says
   await running
 })
 
-test('loops of one period begin together, and then run at different times', async () => {
-  const { clock, deps } = makeWorld()
-  const ending = new AbortController()
-  const passes: string[] = []
-  const loops = ['first', 'second'].map((name) =>
-    makeLoop(() => {
-      passes.push(name)
-      return Promise.resolve(null)
-    }),
-  )
-  const running = runLoops(deps, () => loops, ending.signal)
-  await waitUntil(() => clock.sleepers === 2)
-  for (const [ms, expected] of [
-    [5_000, 'first'],
-    [5_000, 'second'],
-    [5_000, 'first'],
-    [5_000, 'second'],
-  ] as const) {
-    passes.length = 0
-    clock.advance(ms)
-    await waitUntil(() => passes.length > 0 && clock.sleepers === 2)
-    assert.deepEqual(passes, [expected])
-  }
-  ending.abort(new Error('over'))
-  await running
-})
-
 test('passes never overlap, and a notification during one starts another at once', async () => {
   const { deps, wake } = makeWorld()
   const ending = new AbortController()
