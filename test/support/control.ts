@@ -103,6 +103,10 @@ export async function makeTestControl(
 }
 
 function withoutPlacer(deps: ControlDeps): ControlDeps {
-  const admissionPlacer = { suggest: () => Promise.resolve(new Map()), forget: () => undefined }
+  const admissionPlacer = {
+    suggest: () => Promise.resolve(new Map()),
+    forget: () => undefined,
+    noteCounted: () => undefined,
+  }
   return { ...deps, admissionPlacer, admitInBatch: makeAdmitInBatch({ ...deps, admissionPlacer }) }
 }

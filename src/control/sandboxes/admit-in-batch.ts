@@ -79,6 +79,7 @@ export async function admitBatch(
   const found = new Map(rows.map((row) => [row.id, row]))
   const isAdmitted = ({ sandbox }: admissions.Admission): boolean => found.get(sandbox.id)?.is_admitted === true
   const unchecked = batch.filter(({ sandbox }) => found.get(sandbox.id)?.skips_quota_check !== true)
+  deps.admissionPlacer.noteCounted(org_id, unchecked.length === batch.length)
   const placedNow = batch.flatMap((one) => (isAdmitted(one) ? (placed.get(one) ?? []) : []))
   deps.notifications.publish([...new Set(placedNow.flatMap(({ step }) => topicOfWorker(step)))])
   deps.onTransitions?.(placedNow.map(({ step }) => step))

@@ -2,7 +2,7 @@
  * Places new sandboxes in the transaction that creates them. That saves a create the placement loop's reads, its commit, and a
  * second version of the rows of sandbox and run: see docs/decisions/0081.
  */
-import type { WorkerId } from '../../domain/ids.ts'
+import type { OrgId, WorkerId } from '../../domain/ids.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import { RESTART_LABEL } from '../../domain/sandboxes/restart.ts'
 import { isUnavailable, type Queryable } from '../../store/postgres/database.ts'
@@ -31,17 +31,29 @@ export type AdmissionPlacer = {
   suggest(batch: readonly Admission[]): Promise<ReadonlyMap<Admission, Suggestion>>
   /** Call it when suggestions were not used. */
   forget(): void
+  /**
+   * Call it after each batch. While an organization's creates must be counted, nothing is suggested for them: their capacity
+   * would be reserved before the check of their quota, and in vain.
+   */
+  noteCounted(org: OrgId, isCounted: boolean): void
 }
 
 /** Makes the placer of one process. Its snapshot is read again as often as the placement loop reads its own. */
 export function makeAdmissionPlacer(deps: SnapshotDeps & Pick<BaseDeps, 'log'>): AdmissionPlacer {
   const snapshot = makeFleetSnapshot(deps)
+  const countedOrgs = new Set<OrgId>()
   return {
     forget: () => {
       snapshot.forget()
     },
+    noteCounted: (org, isCounted) => {
+      if (isCounted) countedOrgs.add(org)
+      else countedOrgs.delete(org)
+    },
     async suggest(batch) {
-      const placeable = batch.filter(({ placeable_image }) => placeable_image !== null)
+      const placeable = batch.filter(
+        ({ placeable_image, sandbox }) => placeable_image !== null && !countedOrgs.has(sandbox.org_id),
+      )
       if (placeable.length === 0 || batch.length > PLACED_TOGETHER_MAX) return new Map()
       try {
         await snapshot.refresh()

@@ -13,7 +13,7 @@ import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
-import { addLimitedOrg } from '../../support/quota-world.ts'
+import { addLimitedOrg, setLimits } from '../../support/quota-world.ts'
 import { reportOf } from '../../support/report.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
 
@@ -146,6 +146,27 @@ test('a limit that must be counted leaves the run to the loop', async () => {
   assert.deepEqual([await workerOf(counted), counted.status_reason], [null, 'scheduling'])
   await placeByLoop()
   assert.equal(await workerOf(counted), worker)
+})
+
+test('an organization whose creates are counted reserves capacity once, and again after its limits are gone', async () => {
+  await join('reserved', 4)
+  const caller = await addLimitedOrg(control.deps, 'counted-again', { max_sandboxes: 9 })
+  const { db } = control.deps
+  let reservations = 0
+  const transaction: typeof db.transaction = (scope, work) => {
+    if (scope === 'system') reservations += 1
+    return db.transaction(scope, work)
+  }
+  const deps = makeControlDeps({ ...control.deps, db: { ...db, transaction } })
+  await create({ caller }, deps)
+  assert.equal(reservations, 1)
+  await create({ caller }, deps)
+  assert.equal(reservations, 1)
+  await setLimits(control.deps, caller, { max_sandboxes: null })
+  await create({ caller }, deps)
+  const placed = await create({ caller }, deps)
+  assert.notEqual(await workerOf(placed), null)
+  assert.equal(reservations, 2)
 })
 
 /** Reports all runs of a worker as running. Returns how many there are. */
