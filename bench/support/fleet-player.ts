@@ -73,7 +73,7 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
           sandbox_id,
           phase: 'running' as const,
         }))
-        observed_runs = applyRunChanges(observed_runs, { ...answer, desired_runs: desired })
+        observed_runs = applyRunChanges(observed_runs, { ...answer, desired_runs: desired }, (run) => run)
       }
     } catch {
       done.failed += 1

@@ -19,7 +19,7 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
  * poll, with its whole observed state. The answer contains the whole desired state of the worker, or what changed since an
  * answer that the worker names, so either side may repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 10
+export const WORKER_PROTOCOL_VERSION = 11
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
@@ -109,10 +109,10 @@ export type SyncAnswer = {
   /** The runs that this worker must run. Null: unchanged since `known_desired_version`. */
   readonly desired_runs: readonly DesiredRun[] | null
   /**
-   * Present if `desired_runs` has only the runs that are new or changed since `known_desired_version`. `gone_runs` are those
-   * that the worker must no longer run, and the others stay as they are.
+   * Present if `desired_runs` has only the runs that are new or changed since `known_desired_version`. Of those that the worker
+   * knows, `stopping_runs` must stop and `gone_runs` must no longer run. The others stay as they are.
    */
-  readonly changes_only?: { readonly gone_runs: readonly RunId[] }
+  readonly changes_only?: { readonly stopping_runs: readonly RunId[]; readonly gone_runs: readonly RunId[] }
   /**
    * The server process that made this answer. It makes its answers in the order of a worker's reports. The answers of two
    * processes may come in any order. Absent: a process of an earlier version made it.

@@ -96,8 +96,12 @@ export async function makeAnswer(
   )
   const sent: runs.KnownRuns = Object.fromEntries(assignments.map(({ run_id, version }) => [run_id, version]))
   deps.sentRuns.note(worker_id, { desired_version: version, runs: sent })
-  const since = known === null ? {} : { changes_only: { gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
-  return { desired_version: version, desired_runs, ...since, ...rest }
+  return {
+    desired_version: version,
+    desired_runs,
+    ...(known === null ? {} : changesSince(known, assignments, sent)),
+    ...rest,
+  }
 }
 
 async function readVersion(q: Queryable, worker: WorkerId) {
@@ -112,6 +116,17 @@ async function readAssignments(q: Queryable, worker: WorkerId, known: runs.Known
 
 function isChanged(run: runs.RunAssignment | runs.KnownAssignment): run is runs.RunAssignment {
   return run.spec !== null
+}
+
+/** What an answer says of runs that the worker knows, apart from those that it repeats. */
+function changesSince(
+  known: runs.KnownRuns,
+  assignments: readonly (runs.RunAssignment | runs.KnownAssignment)[],
+  sent: runs.KnownRuns,
+): Pick<AnswerBody, 'changes_only'> {
+  const stopping = assignments.filter((run) => !isChanged(run) && known[run.run_id] !== run.version)
+  const stopping_runs = stopping.map(({ run_id }) => run_id)
+  return { changes_only: { stopping_runs, gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
 }
 
 function keysOf(known: runs.KnownRuns): readonly RunId[] {

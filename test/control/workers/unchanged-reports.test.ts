@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { DesiredRun, ObservedRun, SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { applyRunChanges } from '../../../src/worker/agent/apply-run-changes.ts'
+import { applyRunChanges, toStop } from '../../../src/worker/agent/apply-run-changes.ts'
 import { setLimits } from '../../support/quota-world.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
@@ -59,7 +59,7 @@ function send(credential = world.credential): Exchange {
 function learn(answer: SyncAnswer): boolean {
   const { generation, desired_version, volumes_version } = answer
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
-  desired_runs = applyRunChanges(desired_runs, answer)
+  desired_runs = applyRunChanges(desired_runs, answer, toStop)
   observed_runs = desired_runs.map(({ run_id, sandbox_id, desired_status }) =>
     desired_status === 'running'
       ? { run_id, sandbox_id, phase: 'running' }
@@ -147,7 +147,7 @@ test('a change for the worker answers its held sync, or the next sync if no sync
   // unchanged.
   await stopSandbox(world.control.deps, world.control.caller, { id: sandbox.id })
   const found = await send().answer
-  assert.deepEqual(found.desired_runs?.map(({ desired_status }) => desired_status), ['stopped']) // prettier-ignore
+  assert.deepEqual(found.changes_only?.stopping_runs, [told.desired_runs?.[0]?.run_id])
   learn(found)
   held = await settle()
   assert.equal((await world.statusOf(sandbox.id)).status, 'stopped')
@@ -176,13 +176,17 @@ test('an answer has only the runs that changed since the version that the worker
   const sandbox = await world.create()
   const ofSandbox = ({ sandbox_id }: { readonly sandbox_id: string }): boolean => sandbox_id === sandbox.id
   const told = await held.answer
-  assert.deepEqual([told.desired_runs?.some(ofSandbox), told.changes_only], [true, { gone_runs: [] }])
+  assert.deepEqual(
+    [told.desired_runs?.some(ofSandbox), told.changes_only],
+    [true, { stopping_runs: [], gone_runs: [] }],
+  )
   learn(told)
   held = await settle()
   assert.equal(desired_runs.length, others + 1)
   await stopSandbox(world.control.deps, world.control.caller, { id: sandbox.id })
   const stopped = await held.answer
-  assert.deepEqual(stopped.desired_runs?.map(({ sandbox_id, desired_status }) => [sandbox_id, desired_status]), [[sandbox.id, 'stopped']]) // prettier-ignore
+  const runId = told.desired_runs?.find(ofSandbox)?.run_id
+  assert.deepEqual([stopped.desired_runs, stopped.changes_only], [[], { stopping_runs: [runId], gone_runs: [] }])
   learn(stopped)
   const run = desired_runs.find(ofSandbox)
   await (
@@ -205,7 +209,10 @@ test('two reports in flight that know the same version both get only what change
   known = { ...before, known_generation: null }
   const second = await send().answer
   for (const { desired_runs: runs, changes_only } of [first, second])
-    assert.deepEqual([runs?.map(({ sandbox_id }) => sandbox_id), changes_only], [[sandbox.id], { gone_runs: [] }])
+    assert.deepEqual(
+      [runs?.map(({ sandbox_id }) => sandbox_id), changes_only],
+      [[sandbox.id], { stopping_runs: [], gone_runs: [] }],
+    )
   assert.equal(typeof first.answered_by, 'string')
   assert.equal(second.answered_by, first.answered_by)
   learn(second)

@@ -127,9 +127,9 @@ test('nor is one that an answer no longer had, and that the worker removed', asy
 test('what one process answers to two reports in flight is applied in their order, as changes of what each report knew', async () => {
   const [first, second, third] = [makeDesiredRun(), makeDesiredRun(), makeDesiredRun()]
   const [earlier, later] = await withRun(first)
-  earlier.answer({ ...whole('A', 'v2', second), changes_only: { gone_runs: [] } })
+  earlier.answer({ ...whole('A', 'v2', second), changes_only: { stopping_runs: [], gone_runs: [] } })
   await waitUntil(() => phaseOf(second) === 'running')
-  later.answer({ ...whole('A', 'v3', third), changes_only: { gone_runs: [first.run_id] } }) // `second` came and went
+  later.answer({ ...whole('A', 'v3', third), changes_only: { stopping_runs: [], gone_runs: [first.run_id] } }) // `second` came and went
   await waitUntil(() => phaseOf(third) === 'running')
   await waitUntil(() => phaseOf(first) === undefined && phaseOf(second) === undefined)
   await waitUntil(() => syncs.find(({ request }) => request.known_desired_version === 'v3'))
