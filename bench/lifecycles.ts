@@ -34,28 +34,17 @@ export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   const rate = median(rounds.map(({ lifecycles }) => lifecycles / SECONDS))
   const steps = (['create until running', 'stop', 'until stopped', 'delete'] as const).map((step): ResultRow => {
     const samples = rounds.flatMap(({ stepsMs }) => stepsMs[step])
-    const measured = `p50 ${formatMs(median(samples))}, p99 ${formatMs(quantile(samples, 0.99))} ms`
-    return {
-      benchmark: 'lifecycles',
-      what: `the same, ${step}`,
-      measured,
-      limit: '',
-      ratio: null,
-      goal: '',
-      isMet: null,
-    }
+    return detailOf(step, `p50 ${formatMs(median(samples))}, p99 ${formatMs(quantile(samples, 0.99))} ms`)
   })
   const whole = { what: `complete sandbox lifecycles, ${String(CLIENTS)} clients`, measured: formatRate(rate) }
   const goal = { goal: `>= ${String(GOAL)} /s`, isMet: rate >= GOAL }
   const samples = rounds.map(({ lifecycles, cpuMs }) => ({ lifecycles, cpuMs }))
-  const cold: ResultRow = {
-    benchmark: 'lifecycles',
-    what: `the same, in the first ${String(SECONDS)} s of the server`,
-    measured: formatRate(first.lifecycles / SECONDS),
-    limit: '',
-    ratio: null,
-    goal: '',
-    isMet: null,
-  }
+  const cold = detailOf(`in the first ${String(SECONDS)} s of the server`, formatRate(first.lifecycles / SECONDS))
   return [{ benchmark: 'lifecycles', ...whole, limit: '', ratio: null, ...goal, samples }, cold, ...steps]
+}
+
+/** A row without a goal. */
+function detailOf(what: string, measured: string): ResultRow {
+  const noGoal = { limit: '', ratio: null, goal: '', isMet: null }
+  return { benchmark: 'lifecycles', what: `the same, ${what}`, measured, ...noGoal }
 }

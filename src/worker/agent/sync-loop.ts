@@ -16,7 +16,7 @@ import { interruptibleSleep, NOTIFIED, waitAtMost } from '../../lib/clock.ts'
 import { joinSignals } from '../../lib/join-signals.ts'
 import type { VolumeKey } from '../volumes/volume-storage.ts'
 import type { Agent, AgentState, ReportMemory } from './agent-state.ts'
-import { applyRunChanges, toStop } from './apply-run-changes.ts'
+import { applyRunChanges, markStopping } from './apply-run-changes.ts'
 import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
 import { withoutPhases } from './start-reports.ts'
 import type { StreamRequest } from './streams.ts'
@@ -201,7 +201,7 @@ function applyRuns(state: AgentState, { request, knownRuns }: Report, answer: Sy
   const isInOrder = answer.answered_by !== undefined && answer.answered_by === state.desiredBy.answered_by
   if (!isInOrder && request.seq <= state.desiredBy.sentSeq) return []
   if (answer.changes_only !== undefined && state.desiredVersion === null) return [] // all runs are needed
-  state.desiredRuns = applyRunChanges(knownRuns, answer, toStop)
+  state.desiredRuns = applyRunChanges(knownRuns, answer, markStopping)
   state.desiredVersion = answer.desired_version
   state.desiredBy = { answered_by: answer.answered_by, sentSeq: state.seq }
   const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { DesiredRun, ObservedRun, SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { applyRunChanges, toStop } from '../../../src/worker/agent/apply-run-changes.ts'
+import { applyRunChanges, markStopping } from '../../../src/worker/agent/apply-run-changes.ts'
 import { setLimits } from '../../support/quota-world.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { reportOf } from '../../support/report.ts'
@@ -59,7 +59,7 @@ function send(credential = world.credential): Exchange {
 function learn(answer: SyncAnswer): boolean {
   const { generation, desired_version, volumes_version } = answer
   known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
-  desired_runs = applyRunChanges(desired_runs, answer, toStop)
+  desired_runs = applyRunChanges(desired_runs, answer, markStopping)
   observed_runs = desired_runs.map(({ run_id, sandbox_id, desired_status }) =>
     desired_status === 'running'
       ? { run_id, sandbox_id, phase: 'running' }
