@@ -661,6 +661,7 @@ CREATE TABLE sandboxes (
   secrets_version integer DEFAULT 0 NOT NULL,
   tls_key_sealed bytea,
   snapshot_id uuid,
+  spec_bytes integer,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),

@@ -19,7 +19,7 @@ export type { Capacity, DriverReport, StorageReport } from '../../domain/workers
  * poll, with its whole observed state. The answer contains the whole desired state of the worker, or what changed since an
  * answer that the worker names, so either side may repeat a message. The id of a run is its fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 11
+export const WORKER_PROTOCOL_VERSION = 12
 
 /**
  * The route on which a machine becomes a worker. The machine creates a credential, stores it, and sends the
@@ -113,6 +113,11 @@ export type SyncAnswer = {
    * knows, `stopping_runs` must stop and `gone_runs` must no longer run. The others stay as they are.
    */
   readonly changes_only?: { readonly stopping_runs: readonly RunId[]; readonly gone_runs: readonly RunId[] }
+  /**
+   * Runs that this worker must run as well, and for which this answer has no room. A later answer has them. Until then, the worker leaves
+   * those that it has as they are. Absent: none.
+   */
+  readonly later_runs?: readonly RunId[]
   /**
    * The server process that made this answer. It makes its answers in the order of a worker's reports. The answers of two
    * processes may come in any order. Absent: a process of an earlier version made it.

@@ -94,11 +94,14 @@ export async function makeAnswer(
       .filter(isChanged)
       .map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
   )
-  const sent: runs.KnownRuns = Object.fromEntries(assignments.map(({ run_id, version }) => [run_id, version]))
-  deps.sentRuns.note(worker_id, { desired_version: version, runs: sent })
+  const later_runs = assignments.filter(isLater).map(({ run_id }) => run_id)
+  const sent = versionsSent(known ?? {}, assignments)
+  const desired_version = later_runs.length === 0 ? version : partialVersionOf(version, later_runs, sent)
+  deps.sentRuns.note(worker_id, { desired_version, runs: sent })
   return {
-    desired_version: version,
+    desired_version,
     desired_runs,
+    ...(later_runs.length === 0 ? {} : { later_runs }),
     ...(known === null ? {} : changesSince(known, assignments, sent)),
     ...rest,
   }
@@ -118,13 +121,35 @@ function isChanged(run: runs.RunAssignment | runs.KnownAssignment): run is runs.
   return run.spec !== null
 }
 
+function isLater(run: runs.RunAssignment | runs.KnownAssignment): boolean {
+  return run.spec === null && run.is_later
+}
+
+/** The versions that the worker has once it has applied the answer. */
+function versionsSent(
+  known: runs.KnownRuns,
+  assignments: readonly (runs.RunAssignment | runs.KnownAssignment)[],
+): runs.KnownRuns {
+  return Object.fromEntries(
+    assignments.flatMap((run) => {
+      const version = isLater(run) ? known[run.run_id] : run.version
+      return version === undefined ? [] : [[run.run_id, version] as const]
+    }),
+  )
+}
+
+/** The version of an answer without some runs. It differs from that of all runs, so the worker's next report gets an answer at once. */
+function partialVersionOf(version: string, later: readonly RunId[], sent: runs.KnownRuns): string {
+  return hash('sha256', `${version}\n${later.map((run) => `${run} ${sent[run] ?? ''}\n`).join('')}`, 'base64url')
+}
+
 /** What an answer says of runs that the worker knows, apart from those that it repeats. */
 function changesSince(
   known: runs.KnownRuns,
   assignments: readonly (runs.RunAssignment | runs.KnownAssignment)[],
   sent: runs.KnownRuns,
 ): Pick<AnswerBody, 'changes_only'> {
-  const stopping = assignments.filter((run) => !isChanged(run) && known[run.run_id] !== run.version)
+  const stopping = assignments.filter((run) => !isChanged(run) && !isLater(run) && known[run.run_id] !== run.version)
   const stopping_runs = stopping.map(({ run_id }) => run_id)
   return { changes_only: { stopping_runs, gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
 }

@@ -27,14 +27,18 @@ export type WorkerAction =
  * The steps that turn the held runs into the desired runs. A held run that is not desired is removed in any phase: the
  * run was assigned to another worker, or its end is recorded. A desired run that has ended stays held until its end is
  * recorded. But a desired run whose start was cancelled is removed, and then started again. A run starts only when no
- * other run of its sandbox is held, because both would write to one disk.
+ * other run of its sandbox is held, because both would write to one disk. `later` runs are desired too, and nothing else is known of them.
  */
-export function decide(desired: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
+export function decide(
+  desired: readonly DesiredRunState[],
+  held: readonly HeldRun[],
+  later: ReadonlySet<RunId>,
+): readonly WorkerAction[] {
   const desiredById = new Map(desired.map((run) => [run.run_id, run]))
   const heldById = new Map(held.map((run) => [run.run_id, run]))
   const heldSandboxes = new Set(held.map((run) => run.sandbox_id))
   const removals = held
-    .filter((run) => !desiredById.has(run.run_id))
+    .filter(({ run_id }) => !desiredById.has(run_id) && !later.has(run_id))
     .map(({ run_id }): WorkerAction => ({ kind: 'remove', run_id }))
   const rest = desired.flatMap((run): WorkerAction[] => {
     const { run_id, desired_status, grace_ms } = run

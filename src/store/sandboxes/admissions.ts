@@ -244,10 +244,10 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
     ${mounting.locked}
     inserted AS (
       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
-        disk_size_mib, max_duration_secs, abilities, spec, spec_projection, projection_bytes, registry,
+        disk_size_mib, max_duration_secs, abilities, spec, spec_bytes, spec_projection, projection_bytes, registry,
         registry_sealed, secrets_sealed, tls_key_sealed, run_id, snapshot_id, home_worker_id)
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
-        max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
+        max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, octet_length(${textAt('spec')}::text), ${textAt('projection')},
         octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, tls_key_sealed,
         run_id, snapshot_id, coalesce(worker_id, home_worker_id)
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),

@@ -51,7 +51,8 @@ const PROJECTION = `CASE WHEN spec_projection #> '{network,ports,0}' IS NULL THE
 export async function write(tx: Queryable, sandbox: SandboxId, changed: ChangedSecrets): Promise<void> {
   await tx.query({
     name: 'sandboxSecrets.write',
-    text: `UPDATE sandboxes SET spec = $2, spec_projection = (${PROJECTION})::json, projection_bytes = octet_length(${PROJECTION}), secrets_sealed = $4,
+    text: `UPDATE sandboxes SET spec = $2::text::json, spec_bytes = octet_length($2::text), spec_projection = (${PROJECTION})::json,
+             projection_bytes = octet_length(${PROJECTION}), secrets_sealed = $4,
              abilities = array_remove(abilities, 'secrets') || CASE WHEN $5::boolean THEN '{secrets}'::text[] ELSE '{}' END,
              secrets_version = secrets_version + CASE WHEN $6::boolean THEN 1 ELSE 0 END WHERE id = $1`,
     values: [

@@ -68,6 +68,8 @@ export type AgentState = {
   readonly startReports: StartReports
   /** The runs that the control plane desires. Null before the first answer; until then, the agent removes nothing. */
   desiredRuns: readonly DesiredRun[] | null
+  /** Runs that the control plane desires too, and that a later answer brings. Those that the driver has are left as they are. */
+  laterRuns: ReadonlySet<RunId>
   /** The version of `desiredRuns`. Null: the next answer must have all runs. */
   desiredVersion: string | null
   /** The answer that changed the desired runs last: who made it, and the number of the last report that was made before. */

@@ -67,6 +67,7 @@ function makeAgent(deps: AgentDeps, probe: Probe, signal: AbortSignal): Agent {
     reportMemory: { content: null, sinceSeq: 0, generation: null, wholeAtMs: 0 },
     startReports: makeStartReports(),
     desiredRuns: null,
+    laterRuns: new Set(),
     desiredVersion: null,
     desiredBy: { answered_by: undefined, sentSeq: 0 },
     destroyedRuns: new Map(),

@@ -59,6 +59,7 @@ async function reconcile(agent: Agent, observed: readonly ObservedRun[] | null):
 export async function destroyAllRuns(agent: Agent, { keepsEnded }: { readonly keepsEnded: boolean }): Promise<number> {
   const { deps, state, steps } = agent
   state.desiredRuns = keepsEnded ? null : []
+  state.laterRuns = new Set()
   state.desiredVersion = null
   state.appliedSeq = state.seq // ignores answers to earlier reports: they could start the destroyed runs again
   const observeLeft = async (): Promise<readonly ObservedRun[]> =>
@@ -90,14 +91,14 @@ function logFailure({ deps }: Agent, error: unknown): void {
 
 function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
   const { deps, fence, state, steps } = agent
-  const { desiredRuns, discards } = state
+  const { desiredRuns, laterRuns, discards } = state
   if (desiredRuns === null) return
   const desiredById = new Map(desiredRuns.map((run) => [run.run_id, run]))
   const heldSandboxes = new Set(held.map(({ sandbox_id }) => sandbox_id))
   for (const sandbox of discards)
     if (!heldSandboxes.has(sandbox))
       steps.begin({ id: sandbox, starting: null, work: () => discardSandbox(agent, sandbox) })
-  for (const action of decide(desiredRuns, held)) {
+  for (const action of decide(desiredRuns, held, laterRuns)) {
     const { kind, run_id } = action
     if (kind === 'start' && fence.isActive()) continue // a late answer may desire a run that was declared lost meanwhile
     const desired = desiredById.get(run_id)

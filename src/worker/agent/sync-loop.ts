@@ -202,9 +202,10 @@ function applyRuns(state: AgentState, { request, knownRuns }: Report, answer: Sy
   if (!isInOrder && request.seq <= state.desiredBy.sentSeq) return []
   if (answer.changes_only !== undefined && state.desiredVersion === null) return [] // all runs are needed
   state.desiredRuns = applyRunChanges(knownRuns, answer, markStopping)
+  state.laterRuns = new Set(answer.later_runs)
   state.desiredVersion = answer.desired_version
   state.desiredBy = { answered_by: answer.answered_by, sentSeq: state.seq }
-  const desired = new Set(state.desiredRuns.map(({ run_id }) => run_id))
+  const desired = state.laterRuns.union(new Set(state.desiredRuns.map(({ run_id }) => run_id)))
   for (const run of state.destroyedRuns.keys()) if (!desired.has(run)) state.destroyedRuns.delete(run)
   return answer.desired_runs
 }

@@ -31,16 +31,19 @@ const someWanted = fc.uniqueArray(fc.nat({ max: 9 }), { selector: (n) => n >> 1 
   ),
 )
 
-test('a worker never touches a run that is as desired, and never starts one that is not desired', () => {
+const NONE: ReadonlySet<RunId> = new Set()
+
+test('a worker never touches a run that is as desired or that a later answer brings, and never starts one that is not desired', () => {
   fc.assert(
-    fc.property(someWanted, someHeld, (wanted, held) => {
-      for (const action of decide(wanted, held)) {
+    fc.property(someWanted, someHeld, fc.uniqueArray(fc.nat({ max: 9 })), (wanted, held, some) => {
+      const later = new Set(some.map(run))
+      for (const action of decide(wanted, held, later)) {
         const want = wanted.find((one) => one.run_id === action.run_id)
         const have = held.find((one) => one.run_id === action.run_id)
         if (action.kind === 'start') assert.ok(want?.desired_status === 'running' && have === undefined)
         if (action.kind === 'stop')
           assert.ok(want?.desired_status === 'stopped' && have !== undefined && have.phase !== 'ended')
-        if (action.kind === 'remove') assert.ok(want === undefined && have !== undefined)
+        if (action.kind === 'remove') assert.ok(want === undefined && have !== undefined && !later.has(action.run_id))
       }
     }),
   )
@@ -49,7 +52,7 @@ test('a worker never touches a run that is as desired, and never starts one that
 test('two runs of one sandbox never run at once', () => {
   fc.assert(
     fc.property(someWanted, someHeld, (wanted, held) => {
-      for (const action of decide(wanted, held)) {
+      for (const action of decide(wanted, held, NONE)) {
         if (action.kind !== 'start') continue
         const want = wanted.find((one) => one.run_id === action.run_id)
         assert.ok(!held.some((one) => one.sandbox_id === want?.sandbox_id))
@@ -64,12 +67,12 @@ test('a worker whose steps may fail or be lost still reaches the desired state i
       let held: readonly HeldRun[] = start
       const lucky = [...luck]
       for (let step = 0; step < 60 + luck.length; step++) {
-        const [action] = decide(wanted, held)
+        const [action] = decide(wanted, held, NONE)
         if (action === undefined) break
         if (lucky.shift() === false) continue
         held = perform(held, action, wanted)
       }
-      assert.deepEqual(decide(wanted, held), [])
+      assert.deepEqual(decide(wanted, held, NONE), [])
       for (const want of wanted.filter(({ desired_status: desired }) => desired === 'running')) {
         assert.ok(held.some(({ run_id }) => run_id === want.run_id))
       }
