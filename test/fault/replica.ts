@@ -1,6 +1,7 @@
 import { makeChannelLimit } from '../../src/control/requests/concurrency-limit.ts'
 import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { holdSync } from '../../src/control/workers/hold-sync.ts'
+import { renderAnswer } from '../../src/control/workers/render-answer.ts'
 import { makeLogStreamLimit } from '../../src/control/requests/concurrency-limit.ts'
 import { makeSyncOrder } from '../../src/control/workers/sync-order.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
@@ -133,7 +134,10 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
     deps: base,
     isLeader,
     beginPass,
-    sync: (report, signal) => order.run(report, signal, (either) => holdSync(syncDeps, report, either)),
+    async sync(report, signal) {
+      const answer = await order.run(report, signal, (either) => holdSync(syncDeps, report, either))
+      return JSON.parse(renderAnswer(answer)) as SyncAnswer
+    },
   }
 }
 

@@ -1,6 +1,7 @@
 import { parseImageReference } from '../../domain/spec/image-reference.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
+import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import type { RunAssignment } from '../../store/sandboxes/runs.ts'
 import type { BaseDeps, DefaultRegistryDeps } from '../deps.ts'
 
@@ -20,6 +21,13 @@ export function credentialSealContext(org: OrgId, host: string): string {
 /** Credential look-ups that several runs share. Each credential is looked up once. */
 export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
+type RunWithImage = Pick<
+  RunAssignment,
+  'org_id' | 'sandbox_id' | 'registry' | 'registry_sealed' | 'has_credentials'
+> & {
+  readonly spec: Pick<SandboxSpec, 'image'>
+}
+
 /**
  * Finds the credential for pulling a run's image. It is the credential in the create body, or the stored one that the
  * body names. With `auto`, it is the organization's credential for the image's registry. Resolves with null if there is
@@ -27,7 +35,7 @@ export type CredentialLookups = Map<string, Promise<credentials.SealedCredential
  */
 export async function findRegistryAuth(
   deps: Pick<BaseDeps, 'db' | 'seal'> & DefaultRegistryDeps,
-  assignment: RunAssignment,
+  assignment: RunWithImage,
   found: CredentialLookups = new Map(),
 ): Promise<RegistryAuth | null> {
   const { registry, org_id } = assignment

@@ -1,10 +1,11 @@
-import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../../contract/workers/worker-protocol.ts'
+import { SYNC_HOLD_MS, type SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import { Problem } from '../../domain/problem.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { BaseDeps } from '../deps.ts'
 import { SHARED_VOLUMES_TOPIC, ticketTopic, workerTopic } from '../topics.ts'
 import { recordReport, type BoundReport, type RecordReportDeps, type RecordedReport } from './record-report.ts'
+import type { UnrenderedAnswer } from './render-answer.ts'
 import { answerFromReport, emptyAnswer, hasNews, makeAnswer, type AnswerBody, type AnswerDeps } from './sync-answer.ts'
 
 export type HoldSyncDeps = RecordReportDeps &
@@ -21,7 +22,11 @@ export type HoldSyncDeps = RecordReportDeps &
  * at the end of each hold took 0.6 cores more for 10,000 workers (2026-11). Throws `worker_life_over` for a report of an
  * incarnation that was replaced.
  */
-export async function holdSync(deps: HoldSyncDeps, report: BoundReport, signal: AbortSignal): Promise<SyncAnswer> {
+export async function holdSync(
+  deps: HoldSyncDeps,
+  report: BoundReport,
+  signal: AbortSignal,
+): Promise<UnrenderedAnswer> {
   const worker = report.worker_id
   const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
   let isNotified = false
@@ -85,7 +90,7 @@ export async function holdSync(deps: HoldSyncDeps, report: BoundReport, signal: 
  * generation is null if the report moved a sandbox, or if the worker has anything left to get or to delete. It is also
  * null for a shared storage, because a change of a shared volume raises no worker's generation.
  */
-function completed(answer: AnswerBody, report: SyncRequest, recorded: RecordedReport): SyncAnswer {
+function completed(answer: AnswerBody, report: SyncRequest, recorded: RecordedReport): UnrenderedAnswer {
   const isQuiet = !recorded.hasMoved && !hasNews(answer, report) && answer.discard_volumes.length === 0
   const generation = isQuiet && !report.storage.is_shared ? recorded.generation : null
   return { ...answer, ...recorded.notice, generation }

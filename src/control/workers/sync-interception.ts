@@ -1,6 +1,7 @@
 /** The interception of TLS in the answer to a worker. */
 import type { DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { CertificateAuthority } from '../../domain/network/interception.ts'
+import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { DEFAULT_INTERCEPTION, interceptionOf } from '../../domain/spec/tls-interception.ts'
 import { UnsealError } from '../../lib/seal.ts'
 import type { RunAssignment } from '../../store/sandboxes/runs.ts'
@@ -13,7 +14,7 @@ import { openInterceptKey } from '../sandboxes/seal-secrets.ts'
  */
 export async function interceptionOfRun(
   deps: AuthorityDeps,
-  run: RunAssignment,
+  run: RunAssignment & { readonly spec: Pick<SandboxSpec, 'network'> },
   { secrets = null }: Pick<DesiredRun, 'secrets'>,
 ): Promise<DesiredRun['interception']> {
   const { network } = run.spec

@@ -1,10 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { RunVolume, SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import type { RunId, WorkerId } from '../../domain/ids.ts'
-import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
 import { capacityBytes } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import type { RunAssignment } from '../../store/sandboxes/runs.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 
@@ -44,13 +42,8 @@ export async function answerVolumes(
   return { volumes_version, volumes: isKnown ? null : wanted, discard_volumes }
 }
 
-/** The volumes of a worker's assignments, by run. Queries the database only when a spec mounts a volume. */
-export async function volumesOfRuns(
-  q: Queryable,
-  worker: WorkerId,
-  assignments: readonly RunAssignment[],
-): Promise<ReadonlyMap<RunId, readonly RunVolume[]>> {
-  if (!assignments.some(({ spec }) => usesVolumes(spec))) return new Map()
+/** The volumes of a worker's open runs, by run. */
+export async function volumesOfRuns(q: Queryable, worker: WorkerId): Promise<ReadonlyMap<RunId, readonly RunVolume[]>> {
   const byRun = Map.groupBy(await volumeMounts.ofWorker(q, worker), ({ run_id }) => run_id)
   return new Map(
     [...byRun].map(([run, mounted]) => [

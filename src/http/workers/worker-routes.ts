@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders } from 'node:http'
+import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../../contract/workers/sync-input.ts'
@@ -7,12 +7,12 @@ import {
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
   type StreamPurpose,
-  type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import type { ControlDeps } from '../../control/make-deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import { holdSync } from '../../control/workers/hold-sync.ts'
+import { renderAnswer } from '../../control/workers/render-answer.ts'
 import type { Tickets } from '../../control/workers/sync-answer.ts'
 import { makeSyncOrder } from '../../control/workers/sync-order.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
@@ -22,6 +22,7 @@ import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
+import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import { once } from '../../lib/once.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
@@ -32,6 +33,7 @@ import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 import { parseJsonBody } from '../requests/bodies.ts'
+import { streamBuffers } from '../server/stream-buffers.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
@@ -104,7 +106,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
           holdSync({ ...control, tickets, onRecorded, ...(known === undefined ? {} : { sender }) }, report, signal),
         )
         onRecorded()
-        reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
+        sendText(reply.raw, renderAnswer({ ...answer, replicas: replicas.urls }))
       } catch (error) {
         if (!reply.sent) throw error
         control.log.warn({ error }, 'could not answer a sync; the worker will retry')
@@ -118,6 +120,12 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     })
     return Promise.resolve()
   }
+}
+
+/** Ends a response with a text. A large one is sent in pieces, with other requests served in between. Nobody waits for its end. */
+function sendText(response: ServerResponse, text: string): void {
+  if (text.length <= LARGE_TEXT) response.end(text)
+  else streamBuffers([Buffer.from(text)]).pipe(response)
 }
 
 /** A worker that was authenticated before, and its refused claims that were logged last. */

@@ -1,7 +1,7 @@
 /** Queries of runs for loops and workers. `sandbox-states.ts` writes runs. */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { CauseCode, SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
-import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
+import type { RegistrySelection } from '../../domain/spec/spec.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** An open run of a worker, with the values that are compared with the worker's report. */
@@ -62,7 +62,8 @@ export type RunAssignment = {
   readonly status: SandboxStatus
   /** Differs after each change of what is below, except for limits and names. */
   readonly version: string
-  readonly spec: SandboxSpec
+  /** A `SandboxSpec` as JSON text. */
+  readonly spec_json: string
   readonly registry:
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
   readonly registry_sealed: Buffer | null
@@ -95,7 +96,7 @@ export type KnownRuns = Readonly<Record<RunId, string>>
 export type KnownAssignment = Pick<
   RunAssignment,
   'run_id' | 'sandbox_id' | 'org_id' | 'status' | 'secrets_version' | 'version'
-> & { readonly spec: null; readonly is_later: boolean }
+> & { readonly spec_json: null; readonly is_later: boolean }
 
 /**
  * SQL: the part of a run's status that a worker must know. Only a start gets the credential of a registry, so a run that may have one is
@@ -133,13 +134,13 @@ export async function assignmentsOf(
                s.name, s.slug, s.spec, s.spec_bytes, s.registry, s.registry_sealed, s.secrets_sealed, s.tls_key_sealed, r.opened_at,
                r.secrets_sealed AS run_secrets_sealed
              FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id WHERE r.worker_id = $1 AND r.ended_at IS NULL)
-           SELECT r.run_id, r.sandbox_id, r.org_id, r.status, r.secrets_version, r.version, r.is_changed AND rest.spec IS NULL AS is_later, rest.*
+           SELECT r.run_id, r.sandbox_id, r.org_id, r.status, r.secrets_version, r.version, r.is_changed AND rest.spec_json IS NULL AS is_later, rest.*
            FROM (SELECT *, sum(${RUN_BYTES}) FILTER (WHERE is_changed)
                    OVER (ORDER BY run_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
                  FROM (SELECT *, $2::jsonb ->> run_id::text IS DISTINCT FROM version AND NOT (status = 'stopping' AND $2::jsonb ? run_id::text) AS is_changed
                        FROM open) o) r
              LEFT JOIN LATERAL
-               (SELECT r.name, r.slug, o.slug AS org, r.spec, r.registry, r.registry_sealed, r.secrets_sealed, r.tls_key_sealed,
+               (SELECT r.name, r.slug, o.slug AS org, r.spec::text AS spec_json, r.registry, r.registry_sealed, r.secrets_sealed, r.tls_key_sealed,
                   r.opened_at, r.run_secrets_sealed, l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
                   l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
                   l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,

@@ -252,5 +252,5 @@ test('the answer to a worker’s sync has the volumes that its runs mount, by na
   const expected = { org_id: world.caller.org_id, volume_id: id, ...caps }
   assert.deepEqual(run?.volumes, [{ ...expected, kind: 'managed', name: 'ordered' }])
   assert.ok(answer.volumes?.some(({ volume_id, capacity_bytes }) => volume_id === id && capacity_bytes === caps.capacity_bytes)) // prettier-ignore
-  assert.deepEqual(run.spec.mounts, [named('ordered')])
+  assert.deepEqual(JSON.parse(run.spec_json).mounts, [named('ordered')])
 })
