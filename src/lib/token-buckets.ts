@@ -16,11 +16,16 @@ export type TokenBuckets = {
   peek(key: string, tokens: number, nowMs: number): BucketState
   /** Takes `tokens`, or all tokens if the bucket contains fewer. */
   take(key: string, tokens: number, nowMs: number): void
+  /** Takes `tokens`, also those that the bucket lacks: it may lack up to `burst` afterwards, and gets them first. */
+  owe(key: string, tokens: number, nowMs: number): void
   /** The number of keys that are remembered. */
   readonly size: number
 }
 
 type Bucket = { readonly tokens: number; readonly atMs: number }
+
+/** Takes `tokens`, until `least` are left. */
+type Change = { readonly tokens: number; readonly least: number; readonly nowMs: number }
 
 /** How many of the longest unused buckets each `take` checks. It forgets those that are full again. */
 const SWEPT_PER_TAKE = 2
@@ -45,22 +50,25 @@ export function makeTokenBuckets({ perSec, burst }: Rate, maxKeys: number): Toke
     }
   }
 
+  function change(key: string, { tokens, least, nowMs }: Change): void {
+    const held = tokensAt(buckets.get(key), nowMs)
+    buckets.delete(key)
+    buckets.set(key, { tokens: Math.max(Math.min(least, held), held - tokens), atMs: nowMs })
+    sweep(nowMs)
+  }
+
   return {
     peek(key, tokens, nowMs) {
       const held = tokensAt(buckets.get(key), nowMs)
       const missing = Math.min(tokens, burst) - held
       return {
-        remaining: Math.floor(held),
+        remaining: Math.max(0, Math.floor(held)),
         fullAfterSecs: Math.ceil((burst - held) / perSec),
         enoughAfterSecs: missing <= 0 ? 0 : Math.ceil(missing / perSec),
       }
     },
-    take(key, tokens, nowMs) {
-      const held = tokensAt(buckets.get(key), nowMs)
-      buckets.delete(key)
-      buckets.set(key, { tokens: Math.max(0, held - tokens), atMs: nowMs })
-      sweep(nowMs)
-    },
+    take: (key, tokens, nowMs) => change(key, { tokens, least: 0, nowMs }),
+    owe: (key, tokens, nowMs) => change(key, { tokens, least: -burst, nowMs }),
     get size() {
       return buckets.size
     },

@@ -36,6 +36,30 @@ test('in any period a key gets at most the burst plus what the rate adds, and ne
   )
 })
 
+test('what a key owes is taken from what it gets next, up to another burst', () => {
+  fc.assert(
+    fc.property(steps, fc.array(fc.nat({ max: 10 })), (asked, debts) => {
+      const rate = { perSec: 4, burst: 10 }
+      const buckets = makeTokenBuckets(rate, 100)
+      const owed = [...debts]
+      let nowMs = 0
+      let sum = 0
+      for (const { afterMs, tokens } of asked) {
+        nowMs += afterMs
+        if (buckets.peek('one', tokens, nowMs).enoughAfterSecs > 0) continue
+        const more = owed.shift() ?? 0
+        buckets.take('one', tokens, nowMs)
+        buckets.owe('one', more, nowMs)
+        sum += tokens + more
+        assert.ok(sum <= 2 * rate.burst + (nowMs / 1000) * rate.perSec + 1e-6)
+      }
+    }),
+  )
+  const buckets = makeTokenBuckets({ perSec: 1, burst: 5 }, 100)
+  buckets.owe('one', 50, 0)
+  assert.deepEqual(buckets.peek('one', 1, 0), { remaining: 0, fullAfterSecs: 10, enoughAfterSecs: 6 })
+})
+
 test('a cost above the bucket’s size is served from a full bucket and empties it', () => {
   const buckets = makeTokenBuckets({ perSec: 1, burst: 5 }, 100)
   assert.equal(buckets.peek('one', 50, 0).enoughAfterSecs, 0)

@@ -97,9 +97,9 @@ function useConnection(
   })
 }
 
-/** Whether a reply begins in this piece. A rough check is enough to send the next request. */
+/** Whether a reply begins in this piece. A rough check is enough to send the next request. A large reply may end in the same piece. */
 function endsReply(piece: Buffer): boolean {
-  return piece.subarray(0, 9).toString('latin1') === 'HTTP/1.1 '
+  return piece.includes('HTTP/1.1 ')
 }
 
 const BODY_BYTES = 4_000_000
@@ -168,6 +168,7 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'starts beyond a quota', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS + 1, uniqueName('refused', nth))) },
   // The lists after it show these sandboxes, so each page has as many bytes as a page may have.
   { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: () => largeCreate(target, uniqueName('large', nth)) }) },
+  { what: 'starts and stops of sandboxes of four megabytes', hasKey: true, connections: 2, makeScript: (target, nth) => { const name = uniqueName('restarted', nth); return { ...over(() => ''), next: (sent) => (sent === 0 ? largeCreate(target, name) : post(`/v1/sandboxes/by-name/${name}/${sent % 2 === 1 ? 'start' : 'stop'}`, target, 0)) } } },
   { what: 'lists without reading the replies', hasKey: true, connections: 64, makeScript: (target, nth) => { const list = head('GET /v1/sandboxes?limit=100', target); return nth % 2 === 0 ? { next: () => list.repeat(20), pace: 5, readsReplies: false } : { next: (sent) => (sent === 0 ? list.repeat(16) : null), pace: 5, readsReplies: false } } },
   { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
 ] // prettier-ignore

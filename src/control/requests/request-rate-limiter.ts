@@ -27,7 +27,10 @@ export type RequestRateLimiter = {
    * takes nothing.
    */
   count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
-  /** Takes `tokens` more for a request that was counted, because it took longer than most. Never refuses. */
+  /**
+   * Takes `tokens` more for a request that was counted, because it took longer than most. Never refuses. What the limits don't have
+   * now, up to another burst, is taken from what comes.
+   */
   charge(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): void
   /**
    * Throws `rate_limited` for an address with too many failed authentications. Call it before the look-up of an unknown
@@ -70,8 +73,8 @@ export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'm
     },
     charge(caller, tokens) {
       const nowMs = clock.monotonicMs()
-      take(key, caller.api_key_id, { tokens, nowMs })
-      take(org, caller.org_id, { tokens, nowMs })
+      key?.buckets.owe(caller.api_key_id, tokens, nowMs)
+      org?.buckets.owe(caller.org_id, tokens, nowMs)
     },
     checkFailedAuthentications(address) {
       const state = failedAuthentications?.buckets.peek(address, 1, clock.monotonicMs())

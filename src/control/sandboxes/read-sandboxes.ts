@@ -20,7 +20,7 @@ type Sought = SandboxRef & { readonly org_id: OrgId }
 export type SandboxReader = {
   /** `beforeLarge` is called before a large specification is read. If it throws, that is not read. */
   readonly readSandbox: (sought: Sought, beforeLarge?: () => void) => Promise<Sandbox | null>
-  readonly readSummary: (sought: Sought) => Promise<SandboxSummary | null>
+  readonly readSummary: (sought: Sought) => Promise<sandboxes.FoundSummary | null>
 }
 
 /**
@@ -98,7 +98,7 @@ export async function getSummary(
   { readSummary }: SandboxReader,
   { org_id }: Caller,
   ref: SandboxRef,
-): Promise<SandboxSummary> {
+): Promise<sandboxes.FoundSummary> {
   const sandbox = await readSummary({ ...ref, org_id })
   if (sandbox === null) throw new Problem('sandbox_not_found')
   return sandbox

@@ -3,8 +3,9 @@ import type { IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
-import type { Sandbox, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
+import type { FoundSummary } from '../../store/sandboxes/sandboxes.ts'
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
@@ -27,6 +28,8 @@ export type StartOptions = {
   readonly ifMatch?: IfMatch | null
   /** The span of the request, as a `traceparent`. Null or absent: the request is not traced. */
   readonly traceParent?: string | null
+  /** Called with the bytes of the specification if the request starts a run, for which a worker must get all of them. */
+  readonly onStart?: (specBytes: number) => void
 }
 
 /**
@@ -56,8 +59,8 @@ export async function startSandbox(
 async function admitStart(
   deps: StartDeps,
   caller: Caller,
-  sandbox: SandboxSummary,
-  { attempt = null, ifMatch = null, traceParent = null }: StartOptions,
+  sandbox: FoundSummary,
+  { attempt = null, ifMatch = null, traceParent = null, onStart }: StartOptions,
 ): Promise<void> {
   const opens = attempt === null ? null : asId<RunId>(attempt.resourceId)
   const isDone = async (): Promise<boolean> =>
@@ -75,6 +78,7 @@ async function admitStart(
   const answer = await traceWork(deps, { name: 'admission', traceParent, attributes, begunAt: null }, () =>
     moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch)),
   )
+  if (answer.kind === 'moved') onStart?.(sandbox.spec_bytes ?? 0)
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
   if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)

@@ -33,6 +33,8 @@ export type AuthenticatedRequest = {
    * it just before the work, after the waits for it.
    */
   readonly requireReader: () => void
+  /** Counts a stored body that the request makes the server handle again, as if the request had sent it. */
+  readonly countStoredBody: (bytes: number) => void
   /** Which attempt this request is, if it has an Idempotency-Key. Null without a key. */
   readonly attempt: IdempotentAttempt | null
   /** The request's span, as a `traceparent`. Null: the request is not traced. */

@@ -144,10 +144,11 @@ function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeo
 
 function startOptions(
   query: Parameters<typeof parseWaitMs>[0],
-  { signal, attempt, ifMatch, traceParent }: AuthenticatedRequest,
+  { signal, attempt, ifMatch, traceParent, countStoredBody }: AuthenticatedRequest,
 ): StartOptions {
   const waitMs = parseWaitMs(query)
-  return { waitMs, signal: waitMs === null ? null : signal(), attempt, ifMatch, traceParent }
+  const request = { attempt, ifMatch, traceParent, onStart: countStoredBody }
+  return { ...request, waitMs, signal: waitMs === null ? null : signal() }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }

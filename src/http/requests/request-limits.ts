@@ -87,6 +87,15 @@ export function enforceRequestLimits(
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
+/**
+ * Counts a stored body against the caller's next requests, as `enforceRequestLimits` counted it when it was sent. A start makes the server
+ * read, parse and send a whole specification. Never refuses.
+ */
+export function countStoredBody(limits: RequestLimits, caller: Caller, bytes: number): void {
+  const tokens = Math.floor(bytes / BYTES_PER_TOKEN)
+  if (tokens > 0) limits.rates.charge(caller, tokens)
+}
+
 /** A reply that is about to be sent, with the characters or bytes of JSON that it keeps in memory. */
 export type CountedReply = { readonly length: number; readonly isReport: boolean; readonly response: ServerResponse }
 

@@ -10,7 +10,13 @@ import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } fr
 import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
-import { countReply, enforceRequestLimits, requireReader, type RequestLimits } from '../requests/request-limits.ts'
+import {
+  countReply,
+  countStoredBody,
+  enforceRequestLimits,
+  requireReader,
+  type RequestLimits,
+} from '../requests/request-limits.ts'
 import type { RequestTracer } from '../requests/trace-request.ts'
 import type { RouteTable } from '../requests/route-table.ts'
 import { sendReply, type DeferReply } from './send-reply.ts'
@@ -79,6 +85,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         signal: () => deps.signalOf(reply.raw),
         requireReader: () => {
           requireReader(deps.limits, caller, reply.raw)
+        },
+        countStoredBody: (bytes) => {
+          if (deps.limits !== undefined) countStoredBody(deps.limits, caller, bytes)
         },
       }
       const turn = deps.turns.next(caller.org_id)

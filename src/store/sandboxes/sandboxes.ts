@@ -27,14 +27,19 @@ function visible(columns: string): string {
              WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`
 }
 
+/** A sandbox without its specification, and how many bytes that has. Null: a process of an earlier version wrote it. */
+export type FoundSummary = SandboxSummary & { readonly spec_bytes: number | null }
+
+const FOUND_SUMMARY_COLUMNS = `${SUMMARY_COLUMNS}, spec_bytes`
+
 /** Sandboxes without their specifications. */
 export async function findSummaries(
   q: Queryable,
   { org_id, ids, now }: SandboxLookup,
-): Promise<readonly SandboxSummary[]> {
-  const text = visible(SUMMARY_COLUMNS)
+): Promise<readonly FoundSummary[]> {
+  const text = visible(FOUND_SUMMARY_COLUMNS)
   const values = [org_id, arrays.uuids(ids), now]
-  return (await q.query<SandboxSummary>({ name: 'sandboxes.findSummaries', text, values })).rows
+  return (await q.query<FoundSummary>({ name: 'sandboxes.findSummaries', text, values })).rows
 }
 
 /** A sandbox that was found. `spec_json` is null if it has more bytes than were asked for. */
@@ -111,13 +116,10 @@ export async function findByName(
 }
 
 /** The same without the specification. */
-export async function findSummaryByName(
-  q: Queryable,
-  { org_id, name, now }: NameLookup,
-): Promise<SandboxSummary | null> {
-  const text = named(SUMMARY_COLUMNS)
+export async function findSummaryByName(q: Queryable, { org_id, name, now }: NameLookup): Promise<FoundSummary | null> {
+  const text = named(FOUND_SUMMARY_COLUMNS)
   const values = [org_id, name, now]
-  const { rows } = await q.query<SandboxSummary & Ranked>({ name: 'sandboxes.findSummaryByName', text, values })
+  const { rows } = await q.query<FoundSummary & Ranked>({ name: 'sandboxes.findSummaryByName', text, values })
   return rows[0] === undefined ? null : withoutRank(rows[0])
 }
 

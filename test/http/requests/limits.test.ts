@@ -167,6 +167,23 @@ test('a large reply counts as many requests', async (t) => {
   assert.equal((await get('one-a', '/v1/me/org')).headers.get('ratelimit-remaining'), '4')
 })
 
+test('a start counts the specification of its sandbox as a body', async (t) => {
+  const { url, get } = await listen(
+    t,
+    { rates: { ...NO_RATES, key: { perSec: 1, burst: 10 } } },
+    {
+      startSandbox: (_caller, _ref, { onStart }) => {
+        onStart?.(100_000)
+        return Promise.resolve(theSandbox)
+      },
+    },
+  )
+  const headers = { authorization: 'Bearer one-a' }
+  assert.equal((await fetch(`${url}/v1/sandboxes/${SANDBOX_ID}/start`, { method: 'POST', headers })).status, 200)
+  // The start cost 1 and the specification 6, and this request costs 1.
+  assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2')
+})
+
 test('an organization’s concurrent requests are limited, and a permit is free again once its reply is sent', async (t) => {
   const held = Promise.withResolvers<void>()
   const getSandbox: UseCases['getSandbox'] = async () => {
