@@ -87,7 +87,9 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
       networkDeny: () => [],
     },
   })
-  const syncDeps = { ...base, db: databaseOf(incarnation, 'sync'), tickets: NO_TICKETS }
+  // Half of the server processes send one run in an answer.
+  const limit = (random.bytes(1)[0] ?? 0) < 128 ? { answerBytes: 1 } : {}
+  const syncDeps = { ...base, ...limit, db: databaseOf(incarnation, 'sync'), tickets: NO_TICKETS }
   const uuids = base.uuids
   let loops: Readonly<Record<LoopName, Loop>> | null = null
   let leading = gates.ended

@@ -36,10 +36,18 @@ export type AnswerBody = Omit<UnrenderedAnswer, 'generation'>
 /** The versions and tickets that a worker says it already has. */
 export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_volumes_version' | 'dialled_tickets'>
 
+/**
+ * How many bytes of specifications and secrets an answer to a worker has at least before it leaves further runs to a later one. A run has up
+ * to 4 MiB, and V8 makes no text above 512 MiB: a worker with 128 such runs would never get all of them in one.
+ */
+const ANSWER_BYTES = 1024 * 1024
+
 export type AnswerDeps = AuthorityDeps & {
   readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs' | 'networkDeny'>
   readonly tickets: Tickets
   readonly sentRuns: SentRuns
+  /** Instead of `ANSWER_BYTES`. */
+  readonly answerBytes?: number
 }
 
 /** An answer without news, except open tickets. */
@@ -79,21 +87,23 @@ export async function makeAnswer(
 ): Promise<AnswerBody> {
   const { worker_id, stored_sandboxes, known_desired_version } = report
   const known = deps.sentRuns.of(worker_id, known_desired_version)
+  const readRuns = (q: Queryable) => readAssignments(q, worker_id, known ?? {}, deps.answerBytes ?? ANSWER_BYTES)
   const [discard_sandboxes, volumes, read] = await deps.db.asSystem((q) =>
     Promise.all([
       stored_sandboxes.length === 0 ? [] : sandboxes.findDeleted(q, stored_sandboxes),
       answerVolumes(q, worker_id, report),
-      expectsRuns ? readAssignments(q, worker_id, known) : readVersion(q, worker_id),
+      expectsRuns ? readRuns(q) : readVersion(q, worker_id),
     ]),
   )
   const rest = { discard_sandboxes, streams: deps.tickets.openTickets(worker_id), ...volumes }
   if (read.version === known_desired_version) return { desired_version: read.version, desired_runs: null, ...rest }
   // Runs that are read only now may have a newer version.
-  const { version, assignments } =
-    read.assignments !== null ? read : await deps.db.asSystem((q) => readAssignments(q, worker_id, known))
+  const { version, assignments } = read.assignments !== null ? read : await deps.db.asSystem(readRuns)
   const changed = await Promise.all(assignments.filter(isChanged).map(parseAssignment))
   const mountsVolumes = changed.some(({ spec }) => usesVolumes(spec))
-  const mounted = mountsVolumes ? await deps.db.asSystem((q) => volumesOfRuns(q, worker_id)) : new Map()
+  const mounted = mountsVolumes
+    ? await deps.db.asSystem((q) => volumesOfRuns(q, worker_id))
+    : new Map<RunId, readonly RunVolume[]>()
   const lookups: CredentialLookups = new Map()
   const desired_runs = await Promise.all(
     changed.map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
@@ -115,8 +125,8 @@ async function readVersion(q: Queryable, worker: WorkerId) {
   return { version: desiredVersionOf(await runs.ofWorker(q, worker)), assignments: null }
 }
 
-async function readAssignments(q: Queryable, worker: WorkerId, known: runs.KnownRuns | null) {
-  const assignments = await runs.assignmentsOf(q, worker, known ?? {})
+async function readAssignments(...of: Parameters<typeof runs.assignmentsOf>) {
+  const assignments = await runs.assignmentsOf(...of)
   return { version: desiredVersionOf(assignments), assignments }
 }
 

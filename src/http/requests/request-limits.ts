@@ -32,8 +32,11 @@ export type RequestLimits = {
   readonly replyBytesMax: number
 }
 
-/** The bytes of a body that count as one more request. Parsing 4 MiB takes as long as some hundred requests. */
-const BYTES_PER_TOKEN = 16 * 1024
+/**
+ * The bytes of a body that count as one more request. To parse, check, render and store 4 MiB takes as long as some 500 requests: 60 ms of this
+ * process, and more of the database (2026-11).
+ */
+const BYTES_PER_TOKEN = 8 * 1024
 
 /** The bytes of a JSON reply that count as one more request. Reading and rendering 1 MiB takes about 5 ms (2026-11). */
 const REPLY_BYTES_PER_TOKEN = 64 * 1024

@@ -107,25 +107,20 @@ const SENT_STATUS = `CASE WHEN s.status = 'stopping' THEN 'stopped'
                THEN 'starting'
              ELSE 'running' END`
 
-/**
- * How many bytes of specifications and secrets an answer to a worker has at least before it leaves further runs to a later one. A run has up
- * to 4 MiB, and V8 makes no text above 512 MiB: a worker with 128 such runs would never get all of them in one.
- */
-const ANSWER_BYTES = 1024 * 1024
-
 /** SQL: the bytes of a run that a worker gets. `spec_bytes` is null in a row of an earlier version. */
 const RUN_BYTES = `coalesce(spec_bytes, octet_length(spec::text)) + coalesce(octet_length(secrets_sealed), 0) + coalesce(octet_length(run_secrets_sealed), 0)`
 
 /**
  * The assignments of a worker's open runs, in the order of their ids. Those with a version in `known` come without the rest:
  * with a hundred runs on the worker, all specifications took 0.5 ms of each start and each stop (2026-11). So do those of `known`
- * that must stop, and those beyond `ANSWER_BYTES`. The versions are an object of `jsonb`, because the planner may compare each run
+ * that must stop, and those that come after `maxBytes` of others. The versions are an object of `jsonb`, because the planner may compare each run
  * with each element of an array. `LIMIT 1` keeps it from looking up the organization of each run, which took a third longer.
  */
 export async function assignmentsOf(
   q: Queryable,
   worker: WorkerId,
   known: KnownRuns,
+  maxBytes: number,
 ): Promise<readonly (RunAssignment | KnownAssignment)[]> {
   const { rows } = await q.query<RunAssignment | KnownAssignment>({
     name: 'runs.assignmentsOf',
@@ -146,9 +141,9 @@ export async function assignmentsOf(
                   l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
                   EXISTS (SELECT FROM registry_credentials c WHERE c.org_id = r.org_id) AS has_credentials
                 FROM org_limits l JOIN orgs o ON o.id = l.org_id
-                WHERE l.org_id = r.org_id AND r.is_changed AND coalesce(r.bytes_before, 0) < ${String(ANSWER_BYTES)} LIMIT 1) rest ON true
+                WHERE l.org_id = r.org_id AND r.is_changed AND coalesce(r.bytes_before, 0) < $3 LIMIT 1) rest ON true
            ORDER BY r.run_id`,
-    values: [worker, JSON.stringify(known)],
+    values: [worker, JSON.stringify(known), maxBytes],
   })
   return rows
 }

@@ -148,7 +148,7 @@ test('without limits no reply has their headers', async (t) => {
 
 test('a large body counts as many requests', async (t) => {
   const { url, get } = await listen(t, { rates: { ...NO_RATES, key: { perSec: 1, burst: 10 } } })
-  const body = JSON.stringify({ image: 'registry.example/box:1', env: [{ key: 'A', value: 'a'.repeat(100_000) }] })
+  const body = JSON.stringify({ image: 'registry.example/box:1', env: [{ key: 'A', value: 'a'.repeat(50_000) }] })
   const headers = { authorization: 'Bearer one-a', 'content-type': 'application/json' }
   assert.equal((await fetch(`${url}/v1/sandboxes`, { method: 'POST', headers, body })).status, 200)
   // The create cost 1 and its body 6, and this request costs 1.
@@ -173,7 +173,7 @@ test('a start counts the specification of its sandbox as a body', async (t) => {
     { rates: { ...NO_RATES, key: { perSec: 1, burst: 10 } } },
     {
       startSandbox: (_caller, _ref, { onStart }) => {
-        onStart?.(100_000)
+        onStart?.(50_000)
         return Promise.resolve(theSandbox)
       },
     },

@@ -61,7 +61,7 @@ test('the statements that each start and stop runs are not planned again each ti
       await sandboxes.findSummaries(noting, some)
       await sandboxes.findDeleted(noting, [asId<SandboxId>(ID)])
       await runs.ofWorker(noting, asId<WorkerId>(ID))
-      await runs.assignmentsOf(noting, asId<WorkerId>(ID), {})
+      await runs.assignmentsOf(noting, asId<WorkerId>(ID), {}, 65_536)
     }
     const names = new Set(noted.map(({ name, text }) => name ?? text))
     const { rows } = await q.query<Planned>({
