@@ -10,14 +10,11 @@ import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import { ClientDisconnected } from '../requests/request-signals.ts'
 import { lingerAfterRefusal } from '../connections/linger-after-refusal.ts'
-import { streamBuffers } from './stream-buffers.ts'
+import { endWithText, IN_PIECES_FROM, streamBuffers } from './stream-buffers.ts'
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
 /** A request for an operation, and the object to which its reply is sent. */
 export type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly operation: Operation }
-
-/** From this length on, JSON text is sent in pieces. A stream of pieces costs more than most replies. */
-const IN_PIECES_FROM = 256 * 1024
 
 const BYTES_TYPE = 'application/octet-stream'
 
@@ -39,10 +36,7 @@ export function sendReply(
   if ('start' in answer) throw new Error('a deferred reply must go through DeferReply')
   if ('kept' in answer) {
     const { status, headers, body } = answer.kept
-    return reply
-      .code(status)
-      .headers({ ...headers, 'content-type': JSON_TYPE, 'idempotency-replayed': 'true' })
-      .send(body)
+    return sendJson(reply.code(status).headers({ ...headers, 'idempotency-replayed': 'true' }), body)
   }
   if ('pieces' in answer) return sendPieces(reply, answer.pieces)
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
@@ -142,7 +136,7 @@ type RawResponse = { readonly status: number; readonly headers: OutgoingHttpHead
 
 function write(response: ServerResponse, { status, headers, body }: RawResponse): void {
   const length = status === 304 ? {} : { 'content-length': Buffer.byteLength(body) }
-  response.writeHead(status, { ...headers, ...length }).end(body)
+  endWithText(response.writeHead(status, { ...headers, ...length }), body)
 }
 
 export type ErrorDeps = { readonly log: Log; readonly settings: { readonly bodyLimitBytes: number } }

@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
+import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../../contract/workers/sync-input.ts'
@@ -22,7 +22,6 @@ import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
-import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import { once } from '../../lib/once.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
@@ -33,7 +32,7 @@ import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 import { parseJsonBody } from '../requests/bodies.ts'
-import { streamBuffers } from '../server/stream-buffers.ts'
+import { endWithText } from '../server/stream-buffers.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
@@ -106,7 +105,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
           holdSync({ ...control, tickets, onRecorded, ...(known === undefined ? {} : { sender }) }, report, signal),
         )
         onRecorded()
-        sendText(reply.raw, renderAnswer({ ...answer, replicas: replicas.urls }))
+        endWithText(reply.raw, renderAnswer({ ...answer, replicas: replicas.urls }))
       } catch (error) {
         if (!reply.sent) throw error
         control.log.warn({ error }, 'could not answer a sync; the worker will retry')
@@ -120,12 +119,6 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     })
     return Promise.resolve()
   }
-}
-
-/** Ends a response with a text. A large one is sent in pieces, with other requests served in between. Nobody waits for its end. */
-function sendText(response: ServerResponse, text: string): void {
-  if (text.length <= LARGE_TEXT) response.end(text)
-  else streamBuffers([Buffer.from(text)]).pipe(response)
 }
 
 /** A worker that was authenticated before, and its refused claims that were logged last. */
