@@ -21,7 +21,7 @@ import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.
 import { interceptionOfRun } from './sync-interception.ts'
 import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import type { RecordedReport } from './record-report.ts'
-import type { SentRun, UnrenderedAnswer } from './render-answer.ts'
+import type { UnrenderedRun, UnrenderedAnswer } from './render-answer.ts'
 import type { SentRuns } from './sent-runs.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
 
@@ -170,7 +170,7 @@ function changesSince(
   assignments: readonly (runs.RunAssignment | runs.KnownAssignment)[],
   sent: runs.KnownRuns,
 ): Pick<AnswerBody, 'changes_only'> {
-  const stopping = assignments.filter((run) => !isChanged(run) && !isLater(run) && known[run.run_id] !== run.version)
+  const stopping = assignments.filter((run) => !isChanged(run) && known[run.run_id] !== sent[run.run_id])
   const stopping_runs = stopping.map(({ run_id }) => run_id)
   return { changes_only: { stopping_runs, gone_runs: keysOf(known).filter((run) => !(run in sent)) } }
 }
@@ -205,7 +205,7 @@ async function desiredRunOf(
   deps: AnswerDeps,
   run: ParsedAssignment,
   { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
-): Promise<SentRun> {
+): Promise<UnrenderedRun> {
   const secrets = secretsOf(deps, run)
   const interception = await interceptionOfRun(deps, run, secrets)
   return {
