@@ -1,8 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { setImmediate as nextTurn } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
+import { collectGarbage } from '../support/collect-garbage.ts'
 import { openFixture, type Fixture } from './fixture.ts'
 import { findViolatingSeed, runSeed } from './run-seeds.ts'
 import { ALL_MECHANISMS, runSchedule } from './schedule.ts'
@@ -38,8 +36,7 @@ test('a schedule that has ended leaves nothing in memory', async () => {
       worlds.push(new WeakRef(world.gates))
       await runSteps(world, MAX_STEPS)
     })
-  await nextTurn() // a WeakRef keeps its target until the end of the turn that read or created it
-  collectGarbage()
+  await collectGarbage()
   assert.deepEqual(
     worlds.map((world) => world.deref()),
     worlds.map(() => undefined),
@@ -91,12 +88,6 @@ test('replicas whose clocks differ by an hour record no run of a reporting worke
     assert.equal(violation, null, `seed ${String(seed)}`)
   }
 })
-
-/** Runs V8's garbage collector, which only a context that is created with this flag can do. */
-function collectGarbage(): void {
-  setFlagsFromString('--expose-gc')
-  runInNewContext('gc')()
-}
 
 const RUNS_ARE_OPEN = /^every run that is alive on a machine is an open run of that machine/
 

@@ -130,11 +130,16 @@ export function limitPipelining(server: Server): void {
   const waiting = new WeakMap<Socket, (() => void)[]>()
   const listeners = server.listeners('request') as RequestListener[] // listeners of this event have this type
 
+  // Whoever still works for a closed connection keeps it in memory, but not the requests that waited on it.
+  const forget = (socket: Socket, queue: (() => void)[]): void => {
+    waiting.delete(socket)
+    queue.length = 0
+  }
   const serveNow = (request: IncomingMessage, response: ServerResponse, queue: (() => void)[]): void => {
     response.once('close', () => {
-      const next = queue.shift()
-      if (next === undefined) waiting.delete(request.socket)
-      else setImmediate(next)
+      const next = request.socket.destroyed ? undefined : queue.shift()
+      if (next !== undefined) setImmediate(next)
+      else forget(request.socket, queue)
     })
     for (const listener of listeners) listener.call(server, request, response)
   }
@@ -150,7 +155,8 @@ export function limitPipelining(server: Server): void {
       serveNow(request, response, newQueue)
     } else if (queue.length < PIPELINED_MAX) {
       queue.push(() => {
-        if (!socket.destroyed) serveNow(request, response, queue)
+        if (socket.destroyed) forget(socket, queue)
+        else serveNow(request, response, queue)
       })
     } else {
       stopParsing(socket)

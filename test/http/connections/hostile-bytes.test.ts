@@ -10,6 +10,7 @@ import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/
 import type { UseCases } from '../../support/use-cases.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { openChannelOver } from '../../support/channel.ts'
+import { collectGarbage } from '../../support/collect-garbage.ts'
 import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
 import { exchangeRaw, firstReply, openConnection } from '../../support/raw-http.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -202,6 +203,24 @@ test('pipelined requests are served one after the other, in order, and too many 
   await waitUntil(() => many.isClosed())
   assert.deepEqual([Error.stackTraceLimit, stackTraceLimit > 0], [stackTraceLimit, true])
   assert.ok(parsed < 20, `${String(parsed)} of the requests of one read were parsed`)
+})
+
+test('requests that waited on a closed connection leave the memory while an earlier one of it is served', async (t) => {
+  const served = Promise.withResolvers<void>()
+  const getSandbox: UseCases['getSandbox'] = async () => {
+    await served.promise
+    return theSandbox
+  }
+  const { app, port } = await listen(t, {}, { getSandbox })
+  const parsed: WeakRef<object>[] = []
+  app.server.on('request', (request) => parsed.push(new WeakRef(request)))
+  const many = openConnection(port)
+  many.socket.write(`${GET}\r\n`.repeat(100))
+  await waitUntil(() => many.isClosed())
+  await collectGarbage()
+  const kept = parsed.filter((request) => request.deref() !== undefined)
+  assert.ok(parsed.length > 15 && kept.length < 3, `${String(kept.length)} of ${String(parsed.length)} are in memory`)
+  served.resolve()
 })
 
 test('of a large body whose request is refused, only a part is read, and its connection is closed once the client could read the refusal', async (t) => {
