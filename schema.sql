@@ -242,12 +242,6 @@ BEGIN
   RETURN NULL;
 END $function$;
 
-CREATE OR REPLACE FUNCTION public.sandyard_sees(org uuid)
- RETURNS boolean
- LANGUAGE sql
- STABLE PARALLEL SAFE
-AS $function$ SELECT current_setting('sandyard.org', true) IN ('*', org::text) $function$;
-
 CREATE OR REPLACE FUNCTION public.sandyard_server_rights()
  RETURNS TABLE(relation text, rights text[])
  LANGUAGE sql
@@ -345,7 +339,6 @@ CREATE TABLE events (
   payload json NOT NULL,
   actor_key text GENERATED ALWAYS AS (NULLIF(COALESCE((actor ->> 'api_key_id'::text), (actor ->> 'user_id'::text), (actor ->> 'key_id'::text), (actor ->> 'code'::text)), 'sandyard'::text)) STORED,
   xact xid8 DEFAULT pg_current_xact_id(),
-  CONSTRAINT events_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT events_pkey PRIMARY KEY (id)
 );
 ALTER TABLE events ENABLE ROW LEVEL SECURITY;
@@ -1166,37 +1159,37 @@ CREATE UNIQUE INDEX workers_name_key ON public.workers USING btree (name) WHERE 
 
 CREATE INDEX workers_removed_credential ON public.workers USING btree (credential_sha256) WHERE (removed_at IS NOT NULL);
 
-CREATE POLICY tenant ON api_keys AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON api_keys AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON idempotency AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON idempotency AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON intercept_authorities AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON intercept_authorities AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON leads AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY system ON machine_clocks AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON member_sessions AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON member_sessions AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON org_count_deltas AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON org_count_deltas AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON org_counts AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON org_counts AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON orgs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(id));
+CREATE POLICY tenant ON orgs AS PERMISSIVE FOR ALL TO public USING (((id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY readable ON plans AS PERMISSIVE FOR SELECT TO public USING (true);
 
 CREATE POLICY system ON plans AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON previews AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON previews AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON pruned_sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON pruned_sandboxes AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON replicas AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
@@ -1206,33 +1199,33 @@ CREATE POLICY system ON retention_horizons AS PERMISSIVE FOR ALL TO public USING
 
 CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON sandbox_label_pairs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON sandbox_label_pairs AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON sandbox_labels AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON sandbox_labels AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON sandbox_volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON sandbox_volumes AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON sign_in_links AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON sign_in_links AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON snapshots AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON snapshots AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON ssh_host_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON ssh_keys AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON ssh_keys AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON storage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON storage_org_days AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON stream_tickets AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON user_identities AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
@@ -1242,13 +1235,13 @@ CREATE POLICY of_members ON users AS PERMISSIVE FOR SELECT TO public USING ((EXI
 
 CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
-CREATE POLICY tenant ON webhook_deliveries AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON webhook_deliveries AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON webhook_progress AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
-CREATE POLICY tenant ON webhooks AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+CREATE POLICY tenant ON webhooks AS PERMISSIVE FOR ALL TO public USING (((org_id = ( SELECT sandyard_org() AS sandyard_org)) OR ( SELECT sandyard_is_system() AS sandyard_is_system)));
 
 CREATE POLICY system ON worker_generations AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 

@@ -92,6 +92,19 @@ test('the report of a worker reads its own sandboxes, not all of them', async ()
   }
 })
 
+test('whether a deleted sandbox still runs is looked up by its last run, not among all open runs', async () => {
+  const plan = await control.deps.db.asSystem(async (q) => {
+    const { noting, noted } = noteStatements(q)
+    await sandboxes.findDeleted(noting, [asId<SandboxId>(ID)])
+    const { rows } = await q.query<{ readonly 'QUERY PLAN': string }>({
+      text: `EXPLAIN (GENERIC_PLAN) ${noted[0]?.text ?? ''}`,
+    })
+    return rows.map((row) => row['QUERY PLAN']).join('\n')
+  })
+  assert.match(plan, /Index Scan using runs_pkey on runs/)
+  assert.doesNotMatch(plan, /(?:Bitmap Heap|Seq) Scan on runs|runs_active/)
+})
+
 test('the next restart is found by its index, also on a connection that looked while there was no sandbox', async () => {
   const fresh = await makeTestControl()
   try {
