@@ -2,9 +2,9 @@ import type { OrgId } from '../../domain/ids.ts'
 import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
-import { LARGE_TEXT } from '../../lib/next-turn.ts'
+import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
-import { isLockTimeout, type Queryable } from '../../store/postgres/database.ts'
+import { isLockTimeout, type Queryable, type Statement } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -118,7 +118,7 @@ async function insertUncounted(
         const found = await placeAdmissions(deps, tx, suggestions)
         const rows = batch.map((one) => found.get(one)?.admission ?? one)
         tx.seeOnly(org)
-        const statement = admissions.insertMany(org, rows, { isQuotaChecked: false })
+        const statement = await makeInsert(org, rows)
         return { placed: found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
       })
       if (placed.size < suggestions.size) deps.admissionPlacer.forget()
@@ -128,8 +128,17 @@ async function insertUncounted(
       if (!isLockTimeout(error)) throw error // a worker's row that stays locked must not keep sandboxes from being created
     }
   }
-  const statement = admissions.insertMany(org, batch, { isQuotaChecked: false })
+  const statement = await makeInsert(org, batch)
   return { ...(await deps.db.commitStatement<admissions.AdmissionRow>(org, statement)), placed: new Map() }
+}
+
+/** Makes the statement, for a large specification in a turn of its own. To send it then copies as many bytes again. */
+async function makeInsert(org: OrgId, batch: readonly admissions.Admission[]): Promise<Statement> {
+  const isLarge = batch.some(({ sandbox }) => (sandbox.encoded ?? null) !== null)
+  if (isLarge) await nextTurn()
+  const statement = admissions.insertMany(org, batch, { isQuotaChecked: false })
+  if (isLarge) await nextTurn()
+  return statement
 }
 
 function topicOfWorker({ request }: TransitionStep): readonly string[] {

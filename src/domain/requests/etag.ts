@@ -7,8 +7,8 @@ export type IfMatch = readonly string[] | '*'
 /** 132 bits, so that different representations never share a tag. */
 const TAG_CHARS = 22
 
-/** The strong entity tag of a representation, with its quotes (RFC 9110, 8.8.3). Equal texts have equal tags. */
-export function etagOf(representation: string): string {
+/** The strong entity tag of a representation, with its quotes (RFC 9110, 8.8.3). A text and its bytes in UTF-8 have the same tag. */
+export function etagOf(representation: string | Buffer): string {
   return `"${hash('sha256', representation, 'base64url').slice(0, TAG_CHARS)}"`
 }
 

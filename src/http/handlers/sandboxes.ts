@@ -27,7 +27,7 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
-  messageReply, pageInput, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
+  largeTaggedReply, messageReply, pageInput, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
   type AuthenticatedRequest, type TaggedReply } from './handler.ts' // prettier-ignore
 import type { CallUseCase } from '../requests/call-use-case.ts'
 
@@ -196,7 +196,7 @@ async function renderWithDetails(
   const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await call(explainWaiting, sandbox.id) : null
   return details === null
     ? reply
-    : { ...reply, json: appendMembers(reply.json, { status_details: JSON.stringify(details) }) }
+    : { tag: reply.tag, json: appendMembers(reply.json, { status_details: JSON.stringify(details) }) }
 }
 
 function isLarge({ spec_json }: Sandbox): boolean {
@@ -210,7 +210,7 @@ function isLarge({ spec_json }: Sandbox): boolean {
 async function renderInTurn(sandbox: Sandbox, requireReader?: () => void): Promise<TaggedReply> {
   await nextTurn()
   requireReader?.()
-  return renderTagged(sandbox)
+  return largeTaggedReply(renderSandbox(sandbox))
 }
 
 function renderTagged(sandbox: Sandbox): TaggedReply {

@@ -20,18 +20,34 @@ export function parseJson(body: Buffer): unknown {
   return parseChecked(checkedTextOf(body))
 }
 
-/** The same for a large body. Its check and its parsing have a turn of the event loop each. */
+/** How many characters of a large body are checked in one turn of the event loop. 4 million with 8,000 keys take 20 ms (2026-11). */
+const CHECKED_AT_ONCE = 1024 * 1024
+
+/** The same for a large body. Its check has several turns of the event loop, and its parsing one. */
 export async function parseLargeJson(body: Buffer): Promise<unknown> {
-  const text = checkedTextOf(body)
+  const text = textOf(body)
+  const check: StructureCheck = { at: 0, open: [] }
+  while (check.at < text.length) {
+    await nextTurn()
+    refuseBad(checkStructure(text, check, check.at + CHECKED_AT_ONCE))
+  }
   await nextTurn()
   return parseChecked(text)
 }
 
 function checkedTextOf(body: Buffer): string {
+  const text = textOf(body)
+  refuseBad(findBadStructure(text))
+  return text
+}
+
+function textOf(body: Buffer): string {
   if (!isUtf8(body)) refuse('body', 'bytes that are not UTF-8', 'JSON in UTF-8')
-  const text = body.toString('utf8')
-  const bad = findBadStructure(text)
-  return bad === null ? text : refuse(bad.field, bad.seen, bad.accepted)
+  return body.toString('utf8')
+}
+
+function refuseBad(bad: BadStructure | null): void {
+  if (bad !== null) refuse(bad.field, bad.seen, bad.accepted)
 }
 
 function parseChecked(text: string): unknown {
@@ -84,19 +100,27 @@ export type BadStructure = { readonly field: string; readonly seen: string; read
  * `JSON.parse`, which refuses such a text.
  */
 export function findBadStructure(text: string): BadStructure | null {
-  // One entry for each open bracket: the keys of an object, or null for a list.
-  const open: (Keys | null)[] = []
-  let at = 0
-  while (at < text.length) {
+  return checkStructure(text, { at: 0, open: [] }, text.length)
+}
+
+/** How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list. */
+type StructureCheck = { at: number; readonly open: (Keys | null)[] }
+
+/** Goes on with a check, up to a position or a little further. */
+function checkStructure(text: string, check: StructureCheck, until: number): BadStructure | null {
+  const { open } = check
+  const end = Math.min(until, text.length)
+  let { at } = check
+  while (at < end) {
     const mark = text.charCodeAt(at)
     if (mark === QUOTE) {
-      const end = endOfString(text, at)
+      const close = endOfString(text, at)
       const keys = open[open.length - 1]
-      if (keys !== undefined && keys !== null && isKey(text, end)) {
-        const bad = addKey(keys, text.slice(at, end))
+      if (keys !== undefined && keys !== null && isKey(text, close)) {
+        const bad = addKey(keys, text.slice(at, close))
         if (bad !== null) return bad
       }
-      at = end
+      at = close
       continue
     }
     if (mark === OPEN_OBJECT || mark === OPEN_LIST) {
@@ -111,6 +135,7 @@ export function findBadStructure(text: string): BadStructure | null {
     } else if (mark === CLOSE_OBJECT || mark === CLOSE_LIST) open.pop()
     at += 1
   }
+  check.at = at
   return null
 }
 

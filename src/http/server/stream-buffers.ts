@@ -19,7 +19,12 @@ export function streamBuffers(buffers: readonly Buffer[]): Readable {
 /** Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is dropped. */
 export function endWithText(response: ServerResponse, text: string): void {
   if (text.length <= IN_PIECES_FROM) response.end(text)
-  else streamBuffers([Buffer.from(text)]).pipe(response)
+  else void endWithPieces(response, text)
+}
+
+async function endWithPieces(response: ServerResponse, text: string): Promise<void> {
+  await nextTurn()
+  streamBuffers([Buffer.from(text)]).pipe(response)
 }
 
 async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {

@@ -12,8 +12,8 @@ export function texts(values: readonly (string | null)[]): Buffer {
   return encodeTexts(OID.text, values)
 }
 
-/** Encodes an array of `json` from JSON texts. */
-export function jsons(values: readonly (string | null)[]): Buffer {
+/** Encodes an array of `json` from JSON texts, or from their bytes in UTF-8. */
+export function jsons(values: readonly (string | Buffer | null)[]): Buffer {
   return encodeTexts(OID.json, values)
 }
 
@@ -99,13 +99,14 @@ function writeHead(oid: number, values: readonly unknown[], sizeBytes: number): 
   return array
 }
 
-function encodeTexts(oid: number, values: readonly (string | null)[]): Buffer {
+function encodeTexts(oid: number, values: readonly (string | Buffer | null)[]): Buffer {
   let sizeBytes = HEAD_BYTES
   for (const value of values) sizeBytes += 4 + (value === null ? 0 : Buffer.byteLength(value))
   const array = writeHead(oid, values, sizeBytes)
   let at = HEAD_BYTES
   for (const value of values) {
-    const writtenBytes = value === null ? NULL : array.write(value, at + 4)
+    const writtenBytes =
+      value === null ? NULL : typeof value === 'string' ? array.write(value, at + 4) : value.copy(array, at + 4)
     array.writeInt32BE(writtenBytes, at)
     at += 4 + Math.max(0, writtenBytes)
   }

@@ -1,5 +1,5 @@
-import { Socket } from 'node:net'
 import { Client, type ClientConfig } from 'pg'
+import { DatabaseSocket } from './database-socket.ts'
 
 /** One connection to PostgreSQL. Closing it takes at most `CLOSE_LIMIT_MS`, even if the network is down. */
 export type Connection = {
@@ -32,7 +32,7 @@ const KEEP_ALIVE_AFTER_MS = 10_000
  * the connection breaks before it is closed. Statements that run on it then reject as well.
  */
 export async function openConnection(options: ConnectionOptions, onLost: (error: Error) => void): Promise<Connection> {
-  const socket = new Socket()
+  const socket = new DatabaseSocket()
   const client = new Client({
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
     keepAlive: true,

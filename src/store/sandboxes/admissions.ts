@@ -27,6 +27,8 @@ export type NewSandbox = {
   /** The specification as JSON text, so that it is serialized only once. */
   readonly spec_json: string
   readonly projection_json: string
+  /** Both in UTF-8, if they are large. Null or absent: they are encoded with the statement. */
+  readonly encoded?: { readonly spec: Buffer; readonly projection: Buffer } | null
   readonly registry_json: string
   readonly registry_sealed: Buffer | null
   readonly secrets_sealed: Buffer | null
@@ -155,8 +157,8 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
   const [specs, projections, registries, actorTexts] = [indexer(), indexer(), indexer(), indexer()]
   const sandboxes = admissions.map(({ sandbox }) => ({
     sandbox,
-    spec: specs(sandbox.spec_json),
-    projection: projections(sandbox.projection_json),
+    spec: specs(sandbox.encoded?.spec ?? sandbox.spec_json),
+    projection: projections(sandbox.encoded?.projection ?? sandbox.projection_json),
     registry: registries(sandbox.registry_json),
   }))
   const labels = admissions.flatMap(({ sandbox: { id, labels: own } }) =>
@@ -179,19 +181,19 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
  * parsed once.
  */
 type TextTable = {
-  readonly texts: readonly string[]
+  readonly texts: readonly (string | Buffer)[]
   /**
    * Makes a function that returns the index of a text in one column. A new text is added first. Indexes start at 1, as in PostgreSQL's
    * arrays.
    */
-  readonly indexer: () => (text: string) => number
+  readonly indexer: () => (text: string | Buffer) => number
 }
 
 function makeTextTable(): TextTable {
-  const texts: string[] = []
-  const indexes = new Map<string, number>()
-  const indexer = (): ((text: string) => number) => {
-    let last = ''
+  const texts: (string | Buffer)[] = []
+  const indexes = new Map<string | Buffer, number>()
+  const indexer = (): ((text: string | Buffer) => number) => {
+    let last: string | Buffer = ''
     let lastIndex = 0
     return (text) => {
       if (lastIndex > 0 && text === last) return lastIndex // a comparison is ten times faster than hashing

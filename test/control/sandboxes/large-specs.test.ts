@@ -44,18 +44,30 @@ async function countTurns(work: () => Promise<unknown>): Promise<number> {
   return turns
 }
 
-test('each large member of a specification is rendered, and each large text joined, in a turn of the event loop of its own', async () => {
+/** Many variables, of which V8 would render all in one turn. */
+const longSpec: SandboxSpec = {
+  ...PLAIN_SPEC,
+  env: Array.from({ length: 2_500 }, (_, n) => ({ key: `K${String(n)}`, value: `ä"${String(n)}` })),
+}
+
+test('each large member of a specification is rendered, and each large text encoded, in a turn of the event loop of its own', async () => {
   const labels = { label: 'v'.repeat(LARGE_TEXT) }
   assert.equal(await countTurns(() => renderSpec(largeSpec('A'))), 1 + 2)
   assert.equal(await countTurns(() => renderSpec({ ...largeSpec('A'), labels })), 2 + 2)
+  assert.equal(await countTurns(() => renderSpec(longSpec)), 3 + 1 + 2) // a thousand variables at a time
   assert.equal(await countTurns(() => renderSpec(PLAIN_SPEC)), 0) // at once
 })
 
 test('the texts of a specification are those of the specification and of its projection', async () => {
-  for (const spec of [PLAIN_SPEC, largeSpec('"quoted"')]) {
-    const { spec_json, projection_json } = await renderSpec(spec)
+  for (const spec of [PLAIN_SPEC, largeSpec('"quoted"'), longSpec]) {
+    const { spec_json, projection_json, encoded } = await renderSpec(spec)
     assert.equal(spec_json, JSON.stringify(spec))
     assert.equal(projection_json, JSON.stringify(projectSpec(spec)))
+    const isLarge = spec !== PLAIN_SPEC
+    assert.deepEqual(
+      [encoded?.spec.toString(), encoded?.projection.toString()],
+      isLarge ? [spec_json, projection_json] : [undefined, undefined],
+    )
   }
 })
 
