@@ -5,6 +5,7 @@
  */
 import { minUuidAt } from '../../lib/uuid.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
+import { HAS_NO_OPEN_RUN } from './sandboxes.ts'
 
 const NIL_UUID = '00000000-0000-0000-0000-000000000000'
 const NO_ROWS: StepResult = { walked: 0, last: null }
@@ -41,7 +42,7 @@ export const pruneSandboxes: PruneStep = async (q, { before, after, limit, now }
     text: `WITH gone AS MATERIALIZED (
              SELECT id, org_id, name, slug, home_worker_id, visible_until FROM sandboxes s
              WHERE visible_until >= coalesce($1::timestamptz, '-infinity') AND visible_until < $2
-               AND NOT EXISTS (SELECT FROM runs r WHERE r.sandbox_id = s.id AND r.ended_at IS NULL)
+               AND ${HAS_NO_OPEN_RUN}
              ORDER BY visible_until LIMIT $3 FOR UPDATE SKIP LOCKED),
            names AS (
              INSERT INTO pruned_sandboxes (id, org_id, name, slug, home_worker_id, pruned_at)
