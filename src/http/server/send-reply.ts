@@ -115,8 +115,9 @@ function sendDeferred({ reply, operation, renderError, count }: DeferredExchange
     return
   }
   const tag = { ...headers, etag: given.tag }
-  if (given.json === '') write(response, { status: 304, headers: tag, body: '' })
-  else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body: given.json })
+  const { json: body, encoded } = given
+  if (body === '') write(response, { status: 304, headers: tag, body })
+  else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body, encoded })
 }
 
 type CountedObject = { readonly object: TaggedReply; readonly count: (object: TaggedReply) => void }
@@ -139,11 +140,17 @@ function applyConditions(
   }
 }
 
-type RawResponse = { readonly status: number; readonly headers: OutgoingHttpHeaders; readonly body: string }
+type RawResponse = {
+  readonly status: number
+  readonly headers: OutgoingHttpHeaders
+  readonly body: string
+  /** The body in UTF-8, if it is encoded already. */
+  readonly encoded?: Buffer | undefined
+}
 
-function write(response: ServerResponse, { status, headers, body }: RawResponse): void {
-  const length = status === 304 ? {} : { 'content-length': Buffer.byteLength(body) }
-  endWithText(response.writeHead(status, { ...headers, ...length }), body)
+function write(response: ServerResponse, { status, headers, body, encoded }: RawResponse): void {
+  const length = status === 304 ? {} : { 'content-length': encoded?.length ?? Buffer.byteLength(body) }
+  endWithText(response.writeHead(status, { ...headers, ...length }), body, encoded)
 }
 
 export type ErrorDeps = { readonly log: Log; readonly settings: { readonly bodyLimitBytes: number } }

@@ -16,15 +16,18 @@ export function streamBuffers(buffers: readonly Buffer[]): Readable {
   return Readable.from(piecesOf(buffers), { objectMode: false, highWaterMark: PIECE_BYTES })
 }
 
-/** Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is dropped. */
-export function endWithText(response: ServerResponse, text: string): void {
+/**
+ * Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is dropped. Pass the text in UTF-8 too
+ * if it is encoded already.
+ */
+export function endWithText(response: ServerResponse, text: string, encoded?: Buffer): void {
   if (text.length <= IN_PIECES_FROM) response.end(text)
-  else void endWithPieces(response, text)
+  else void endWithPieces(response, text, encoded)
 }
 
-async function endWithPieces(response: ServerResponse, text: string): Promise<void> {
-  await nextTurn()
-  streamBuffers([Buffer.from(text)]).pipe(response)
+async function endWithPieces(response: ServerResponse, text: string, encoded?: Buffer): Promise<void> {
+  if (encoded === undefined) await nextTurn()
+  streamBuffers([encoded ?? Buffer.from(text)]).pipe(response)
 }
 
 async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {

@@ -11,6 +11,7 @@ import type { WorkerId } from '../../../src/domain/ids.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
+import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
 import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addLimitedOrg, setLimits } from '../../support/quota-world.ts'
@@ -146,6 +147,14 @@ test('a limit that must be counted leaves the run to the loop', async () => {
   assert.deepEqual([await workerOf(counted), counted.status_reason], [null, 'scheduling'])
   await placeByLoop()
   assert.equal(await workerOf(counted), worker)
+})
+
+test('a large specification leaves the run to the loop, so that no worker is locked while it is written', async () => {
+  const worker = await join('unlocked', 4)
+  const large = await create({ spec: { env: [{ key: 'A', value: 'v'.repeat(LARGE_TEXT) }] } })
+  assert.deepEqual([large.status_reason, await workerOf(large)], ['scheduling', null])
+  await placeByLoop()
+  assert.equal(await workerOf(large), worker)
 })
 
 test('an organization whose creates are counted reserves capacity once, and again after its limits are gone', async () => {
