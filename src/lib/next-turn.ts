@@ -18,3 +18,9 @@ const turns = makeSemaphore(1)
 export function nextTurn(): Promise<void> {
   return turns.run(() => setImmediate())
 }
+
+/** Encodes a large text in UTF-8, in a turn of its own. V8 also joins its parts then: 4 MiB take 4 to 10 ms (2026-11). */
+export async function encodeInTurn(text: string): Promise<Buffer> {
+  await nextTurn()
+  return Buffer.from(text)
+}

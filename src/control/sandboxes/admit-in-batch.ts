@@ -2,9 +2,9 @@ import type { OrgId } from '../../domain/ids.ts'
 import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
-import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { nextTurn } from '../../lib/next-turn.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
-import { isLockTimeout, type Queryable, type Statement } from '../../store/postgres/database.ts'
+import { isLockTimeout, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -51,9 +51,8 @@ export function makeAdmitInBatch(
   })
   const oneByOne = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   return async (admission) => {
-    const { org_id, spec_json } = admission.sandbox
-    if (spec_json.length <= LARGE_TEXT) return admit(admission)
-    const release = await oneByOne.acquire(org_id)
+    if (!admissions.hasLargeSpec(admission)) return admit(admission)
+    const release = await oneByOne.acquire(admission.sandbox.org_id)
     try {
       return await admit(admission)
     } finally {
@@ -118,7 +117,7 @@ async function insertUncounted(
         const found = await placeAdmissions(deps, tx, suggestions)
         const rows = batch.map((one) => found.get(one)?.admission ?? one)
         tx.seeOnly(org)
-        const statement = await makeInsert(org, rows)
+        const statement = admissions.insertMany(org, rows, { isQuotaChecked: false })
         return { placed: found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
       })
       if (placed.size < suggestions.size) deps.admissionPlacer.forget()
@@ -128,17 +127,11 @@ async function insertUncounted(
       if (!isLockTimeout(error)) throw error // a worker's row that stays locked must not keep sandboxes from being created
     }
   }
-  const statement = await makeInsert(org, batch)
-  return { ...(await deps.db.commitStatement<admissions.AdmissionRow>(org, statement)), placed: new Map() }
-}
-
-/** Makes the statement, for a large specification in a turn of its own. To send it then copies as many bytes again. */
-async function makeInsert(org: OrgId, batch: readonly admissions.Admission[]): Promise<Statement> {
-  const isLarge = batch.some(({ sandbox }) => (sandbox.encoded ?? null) !== null)
+  const isLarge = batch.some(admissions.hasLargeSpec)
   if (isLarge) await nextTurn()
   const statement = admissions.insertMany(org, batch, { isQuotaChecked: false })
-  if (isLarge) await nextTurn()
-  return statement
+  if (isLarge) await nextTurn() // to send it copies as many bytes again
+  return { ...(await deps.db.commitStatement<admissions.AdmissionRow>(org, statement)), placed: new Map() }
 }
 
 function topicOfWorker({ request }: TransitionStep): readonly string[] {

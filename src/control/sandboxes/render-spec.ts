@@ -1,6 +1,7 @@
+import { renderList } from '../../domain/json-text.ts'
 import { projectSpec } from '../../domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurn, LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 
 /** A specification as JSON texts: as it is stored, and as replies show it. */
 export type SpecTexts = {
@@ -22,7 +23,7 @@ export async function renderSpec(spec: SandboxSpec): Promise<SpecTexts> {
   const spec_json = await renderMembers(spec, rendered)
   const projection_json = await renderMembers(projectSpec(spec), rendered)
   if (spec_json.length <= LARGE_TEXT) return { spec_json, projection_json, encoded: null }
-  const encoded = { spec: await encode(spec_json), projection: await encode(projection_json) }
+  const encoded = { spec: await encodeInTurn(spec_json), projection: await encodeInTurn(projection_json) }
   return { spec_json, projection_json, encoded }
 }
 
@@ -30,7 +31,7 @@ async function renderMembers(object: object, rendered: Map<unknown, string>): Pr
   let members = ''
   for (const [key, value] of Object.entries(object)) {
     const known = rendered.get(value)
-    const json: string | undefined = known ?? (isLongList(value) ? await renderList(value) : JSON.stringify(value))
+    const json: string | undefined = known ?? (isLongList(value) ? await renderLongList(value) : JSON.stringify(value))
     if (json === undefined) continue // an absent member
     if (known === undefined) {
       rendered.set(value, json)
@@ -45,16 +46,11 @@ function isLongList(value: unknown): value is readonly unknown[] {
   return Array.isArray(value) && value.length > ITEMS_AT_ONCE
 }
 
-async function renderList(items: readonly unknown[]): Promise<string> {
+async function renderLongList(items: readonly unknown[]): Promise<string> {
   const parts: string[] = []
   for (let at = 0; at < items.length; at += ITEMS_AT_ONCE) {
     parts.push(JSON.stringify(items.slice(at, at + ITEMS_AT_ONCE)).slice(1, -1))
     await nextTurn()
   }
-  return `[${parts.join(',')}]`
-}
-
-async function encode(text: string): Promise<Buffer> {
-  await nextTurn()
-  return Buffer.from(text)
+  return renderList(parts)
 }

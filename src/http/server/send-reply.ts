@@ -6,7 +6,7 @@ import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handl
 import type { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
-import { nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurn } from '../../lib/next-turn.ts'
 import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import { ClientDisconnected } from '../requests/request-signals.ts'
@@ -50,10 +50,8 @@ function sendJson(reply: FastifyReply, json: string, encoded?: Buffer): FastifyR
   return reply.header('content-type', JSON_TYPE).send(json)
 }
 
-/** To encode 4 MiB takes 4 to 10 ms, and the turn in which they were read from the database as long before (2026-11). */
 async function sendLargeJson(reply: FastifyReply, json: string, encoded?: Buffer): Promise<FastifyReply> {
-  if (encoded === undefined) await nextTurn()
-  return sendPieces(reply, [encoded ?? Buffer.from(json)])
+  return sendPieces(reply, [encoded ?? (await encodeInTurn(json))])
 }
 
 function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyReply {

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
-import { nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurn, nextTurn } from '../../lib/next-turn.ts'
 
 /** How many bytes are written at once. The kernel copies them in some 0.05 ms (2026-11). */
 const PIECE_BYTES = 64 * 1024
@@ -26,8 +26,7 @@ export function endWithText(response: ServerResponse, text: string, encoded?: Bu
 }
 
 async function endWithPieces(response: ServerResponse, text: string, encoded?: Buffer): Promise<void> {
-  if (encoded === undefined) await nextTurn()
-  streamBuffers([encoded ?? Buffer.from(text)]).pipe(response)
+  streamBuffers([encoded ?? (await encodeInTurn(text))]).pipe(response)
 }
 
 async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {

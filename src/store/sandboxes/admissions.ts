@@ -1,6 +1,7 @@
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { OrgId, RunId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Actor } from '../../domain/orgs/caller.ts'
+import { LARGE_TEXT } from '../../lib/next-turn.ts'
 import { jsons } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Statement } from '../postgres/database.ts'
@@ -51,6 +52,11 @@ export type Admission = {
   readonly events: readonly NewEvent[]
   /** The image of a sandbox that starts and whose size and image alone decide which worker can run it. Null: any other sandbox. */
   readonly placeable_image: string | null
+}
+
+/** Whether an admission takes the database long to write: 100 ms and more for 4 MiB (2026-11). */
+export function hasLargeSpec({ sandbox }: Admission): boolean {
+  return sandbox.spec_json.length > LARGE_TEXT
 }
 
 /** The row that the statement returns for each admission. */

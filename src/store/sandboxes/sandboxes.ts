@@ -236,9 +236,9 @@ export async function showPorts(q: Queryable, id: SandboxId, hostPorts: readonly
 }
 
 /**
- * SQL: whether a sandbox `s` has no open run. An open run is always the last one, which is found by its id. Where an open one was looked for among
- * the sandbox's runs, a plan from when there was none read all open runs for each sandbox, and those that had ended since the last vacuum.
- * With 128 clients that create and delete, that took a tenth of the statements' time (2026-11).
+ * SQL: whether a sandbox `s` has no open run. An open run is always the last one, which is found by its id. A search among the sandbox's runs can get
+ * a plan from when nothing ran. That read all open runs for each sandbox, and those that had ended since the last vacuum: a tenth of the
+ * statements' time, with 128 clients that create and delete (2026-11).
  */
 export const HAS_NO_OPEN_RUN = '(SELECT ended_at IS NULL FROM runs WHERE id = s.run_id) IS NOT TRUE'
 
