@@ -115,6 +115,16 @@ function atRest(clock: TestClock): Promise<boolean> {
   return waitUntil(() => clock.sleepers === 2)
 }
 
+/**
+ * Starts two processes. The first one knows the second one before any clock advances: with a notification that arrives
+ * later, it would count the second one as live for longer than the tests advance its clock.
+ */
+async function startTwo(): Promise<readonly [Process, Process]> {
+  const [a, b] = [await start(A), await start(B)]
+  await waitUntil(() => a.replicas.count === 2)
+  return [a, b]
+}
+
 function ticketOf(name: string): StreamTicket {
   return { ticket: name, kind: 'agent', run_id: asId<RunId>(control.deps.uuids.next()) }
 }
@@ -140,7 +150,7 @@ test('each process knows all live ones, in one order, however far their clocks d
 })
 
 test('a frozen process counts as gone after a while, and counts as live again once it continues', async () => {
-  const [a, b] = [await start(A), await start(B)]
+  const [a, b] = await startTwo()
   await live(REPLICA_GONE_MS - RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 2)
   await live(2 * RENEW_EVERY_MS, a)
@@ -199,7 +209,7 @@ test('a new process and its tickets are known to the others at once', async () =
 })
 
 test('a ticket of a process that counts as gone is shown as soon as that process counts as live again', async () => {
-  const [a, b] = [await start(A), await start(B)]
+  const [a, b] = await startTwo()
   await live(REPLICA_GONE_MS + RENEW_EVERY_MS, a)
   assert.equal(a.replicas.count, 1)
   leave(b, 't6')

@@ -1,17 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import {
-  appendFileSync,
-  existsSync,
-  lstatSync,
-  mkdirSync,
-  readlinkSync,
-  readdirSync,
-  rmSync,
-  statSync,
-  utimesSync,
-} from 'node:fs'
+import { appendFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { LogEntry, LogPosition } from '../../../src/contract/streams/log-protocol.ts'
@@ -19,6 +9,7 @@ import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import type { SandboxLogs } from '../../../src/worker/logs/logs.ts'
 import { EVERYTHING, LOG_LIMITS, makeTestLogs, readAll, textOf } from '../../support/logs.ts'
+import { openTargets } from '../../support/open-files.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -222,8 +213,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     writer.system('before')
     await readAll(aging, BOX)
     // The store closes files that are idle for a while, and opens them again by name.
-    const openFiles = (): number =>
-      readdirSync('/proc/self/fd').filter((fd) => linkOf(fd).startsWith(join(dir, BOX))).length
+    const openFiles = (): number => openTargets().filter((target) => target.startsWith(join(dir, BOX))).length
     assert.equal(openFiles(), 1)
     await waitUntil(() => {
       clock.advance(5_000)
@@ -288,12 +278,6 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await aging.close()
   })
 })
-
-/** The target of a descriptor of this process. Empty if the descriptor has been closed. */
-function linkOf(fd: string): string {
-  const path = join('/proc/self/fd', fd)
-  return lstatSync(path, { throwIfNoEntry: false }) === undefined ? '' : readlinkSync(path)
-}
 
 function write(to: SandboxLogs, source: 'stdout' | 'stderr' | 'output', text: string): void {
   const stream = to.writerOf(BOX).stream(source)
