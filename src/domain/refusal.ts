@@ -1,3 +1,4 @@
+import { ByteList } from './byte-lists.ts'
 import { Problem, PROBLEMS } from './problem.ts'
 
 /**
@@ -22,7 +23,7 @@ const SEEN_PATH_MAX_CHARS = 200
 /** Formats a value for an error: short, and on one line. Never pass a secret. */
 export function describeSeen(value: unknown): string {
   if (value === undefined) return 'nothing'
-  if (Array.isArray(value)) return `a list of ${String(value.length)}`
+  if (Array.isArray(value) || value instanceof ByteList) return `a list of ${String(value.length)}`
   if (typeof value === 'object' && value !== null) return 'an object'
   return truncate(JSON.stringify(value) ?? typeof value, SEEN_MAX_CHARS)
 }

@@ -121,9 +121,15 @@ export function largeBody() {
   return { image: 'registry.example/box:1', env }
 }
 
+/** The same with a file, whose bytes are two million numbers. */
+function largeFileBody() {
+  const content = Array.from({ length: 2_000_000 }, (_, n) => n % 10)
+  return { image: 'registry.example/box:1', patches: [{ type: 'file', path: '/file', content }] }
+}
+
 /** A request to create such a sandbox. */
-function largeCreate(target: AttackTarget, name: string): Buffer {
-  const body = JSON.stringify({ name, ...largeBody() })
+function largeCreate(target: AttackTarget, name: string, rest: object = largeBody()): Buffer {
+  const body = JSON.stringify({ name, ...rest })
   return Buffer.from(`${post('/v1/sandboxes', target, Buffer.byteLength(body))}${body}`)
 }
 
@@ -166,6 +172,7 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'bodies sent byte by byte', hasKey: true, connections: 200, makeScript: (target) => ({ next: (sent) => (sent === 0 ? post('/v1/sandboxes', target, BODY_BYTES) : ' '), pace: 200, readsReplies: true }) },
   { what: 'starts that wait for capacity that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS, uniqueName('wait', nth))) },
   { what: 'starts beyond a quota', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS + 1, uniqueName('refused', nth))) },
+  { what: 'creates with a file, which is four megabytes of numbers', hasKey: true, connections: 16, makeScript: (target, nth) => { const body = largeFileBody(); return { ...over(() => ''), next: () => largeCreate(target, uniqueName('file', nth), body) } } },
   // The lists after it show these sandboxes, so each page has as many bytes as a page may have.
   { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: () => largeCreate(target, uniqueName('large', nth)) }) },
   { what: 'starts and stops of sandboxes of four megabytes', hasKey: true, connections: 2, makeScript: (target, nth) => { const name = uniqueName('restarted', nth); return { ...over(() => ''), next: (sent) => (sent === 0 ? largeCreate(target, name) : post(`/v1/sandboxes/by-name/${name}/${sent % 2 === 1 ? 'start' : 'stop'}`, target, 0)) } } },

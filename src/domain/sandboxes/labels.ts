@@ -1,4 +1,5 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
+import { parseJsonText } from '../exact-json.ts'
 import { ISOLATION_LABEL, ISOLATION_LEVELS, isIsolationLevel } from '../isolation.ts'
 import { DISK_LABEL, DISK_OF_RUN } from './disk-label.ts'
 import { isRestartPolicy, RESTART_LABEL, RESTART_POLICIES } from './restart.ts'
@@ -88,7 +89,7 @@ function refusal(field: string, seen: string, accepted: string): Refusal {
 
 function parseJson(text: string): unknown {
   try {
-    return JSON.parse(text)
+    return parseJsonText(text)
   } catch {
     return undefined // the caller refuses it
   }

@@ -1,3 +1,4 @@
+import { bytesOf } from '../byte-lists.ts'
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
 import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength } from '../names.ts'
@@ -23,7 +24,7 @@ function normalizePatch(input: PatchInput, context: FieldContext): Patch {
       return {
         type: 'file',
         path: guest('path', input.path),
-        content: Buffer.from(input.content).toString('base64'),
+        content: Buffer.from(bytesOf(input.content)).toString('base64'),
         ...writeOptions(input),
       }
     case 'copy_file':

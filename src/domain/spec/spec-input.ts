@@ -1,3 +1,4 @@
+import type { ByteList } from '../byte-lists.ts'
 import type { DnsInput } from './dns-settings.ts'
 import type { InterfaceInput } from './network-interface.ts'
 import type { PublishedPortInput } from './published-ports.ts'
@@ -113,7 +114,7 @@ export type PatchInput =
   | {
       readonly type: EitherCasing<'file'>
       readonly path: string
-      readonly content: readonly number[]
+      readonly content: ByteList | readonly number[]
       readonly mode?: number | null
       readonly replace?: boolean
     }

@@ -1,6 +1,7 @@
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import type { Static, TSchema } from 'typebox'
 import { refusalProblem } from '../../domain/refusal.ts'
+import { acceptByteLists, BYTE_LIST_KEYWORD } from './byte-list-schema.ts'
 import { acceptEmptyMembers, EMPTY_MEMBERS_KEYWORD } from './empty-members.ts'
 import { describeSchemaErrors, type RequestPart } from './describe-schema-errors.ts'
 
@@ -19,12 +20,13 @@ export function makeSchemaCompiler({ acceptsEmptyMembers = false } = {}): Schema
   const ajv = new Ajv2020({ discriminator: true, allowUnionTypes: true, verbose: true, strictRequired: false })
   for (const [name, format] of Object.entries(FORMATS)) ajv.addFormat(name, format)
   ajv.addKeyword(EMPTY_MEMBERS_KEYWORD)
+  ajv.addKeyword(BYTE_LIST_KEYWORD)
   return <Schema extends TSchema>(schema: Schema, part: RequestPart): Parser<Schema> => {
     const isLenient = acceptsEmptyMembers && part === 'body'
     let compiled: ValidateFunction<Static<Schema>> | null = null
     return (value) => {
       const isValid = (compiled ??= ajv.compile<Static<Schema>>(
-        isLenient ? Object(acceptEmptyMembers(schema)) : schema,
+        Object(acceptByteLists(isLenient ? acceptEmptyMembers(schema) : schema)),
       ))
       if (isValid(value)) return value
       throw refusalProblem(describeSchemaErrors(isValid.errors ?? [], part))

@@ -1,4 +1,5 @@
 import { types, type CustomTypesConfig } from 'pg'
+import { parseJsonText } from '../../domain/exact-json.ts'
 
 /** A column's value doesn't fit this program's types, such as a count beyond 2^53. */
 export class ColumnValueError extends Error {}
@@ -20,8 +21,8 @@ const parseTimestamp = types.getTypeParser(OID.timestamptz, 'text')
 
 const PARSERS: ReadonlyMap<number, (text: string) => unknown> = new Map<number, (text: string) => unknown>([
   [OID.int8, parseInt8],
-  [OID.json, parseJson],
-  [OID.jsonb, parseJson],
+  [OID.json, parseJsonText],
+  [OID.jsonb, parseJsonText],
   [OID.numeric, keepText],
   [OID.date, keepText],
   [OID.timestamptz, parseInstant],
@@ -32,10 +33,6 @@ function parseInt8(text: string): number {
   if (!Number.isSafeInteger(value))
     throw new ColumnValueError(`a column contains ${text}, beyond 2^53: select it as text`)
   return value
-}
-
-function parseJson(text: string): unknown {
-  return JSON.parse(text)
 }
 
 function keepText(text: string): string {

@@ -12,6 +12,7 @@ import {
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
+import { parseJsonText } from '../../domain/exact-json.ts'
 import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
@@ -143,7 +144,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
         const response = await syncWith(url, request, signal)
         const [text] = await Promise.all([response.text(), isSuccess(response) ? onRecorded?.() : null])
         if (!isSuccess(response)) throw refusalOf(response.status, text)
-        const answer = JSON.parse(text) as SyncAnswer // the control plane is the same program with the same protocol version
+        const answer = parseJsonText(text) as SyncAnswer // the control plane is the same program with the same protocol version
         if (replicas.current === url) replicas.markAnswered(url, answer.replicas ?? [])
         return answer
       } catch (error) {

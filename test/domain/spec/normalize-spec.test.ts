@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { CreateSandboxInput } from '../../../src/contract/sandboxes/spec-input.ts'
 import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
+import { ByteList } from '../../../src/domain/byte-lists.ts'
 import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
@@ -154,8 +155,11 @@ test('env keeps its order and its duplicates, so that the later one wins when it
 })
 
 test('the bytes of a file patch are kept as base64', () => {
-  const { spec } = normalized({ ...IMAGE, patches: [{ type: 'file', path: '/b', content: [0, 1, 250, 255] }] })
-  assert.deepEqual(spec.patches, [{ type: 'file', path: '/b', content: 'AAH6/w==', mode: null, replace: false }])
+  const bytes = [0, 1, 250, 255]
+  for (const content of [bytes, new ByteList(Buffer.from(bytes))]) {
+    const { spec } = normalized({ ...IMAGE, patches: [{ type: 'file', path: '/b', content }] })
+    assert.deepEqual(spec.patches, [{ type: 'file', path: '/b', content: 'AAH6/w==', mode: null, replace: false }])
+  }
 })
 
 test('mounts keep the order of the request, so that a refusal counts them as the client does', () => {

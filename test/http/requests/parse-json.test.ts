@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { DEPTH_MAX, findBadStructure, parseJson, parseLargeJson } from '../../../src/http/requests/parse-json.ts'
+import { ByteList } from '../../../src/domain/byte-lists.ts'
+import { ITEMS_MAX } from '../../../src/http/requests/json-pieces.ts'
+import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/json-structure.ts'
+import { parseJson, parseLargeJson } from '../../../src/http/requests/parse-json.ts'
 
 test('no JSON text without a double key, __proto__ or deep nesting is refused, however it is spaced and escaped', () => {
   fc.assert(
@@ -45,7 +48,7 @@ test('a large body is parsed and refused as a small one is', async () => {
     (text) => Buffer.from(text),
   )
   // A check that goes on in the next turn still knows the keys, and how deep it is.
-  const padding = Array.from({ length: 300_000 }, (_, n) => `[${String(n)}]`).join(',')
+  const padding = Array.from({ length: 60_000 }, (_, n) => `[${String(n)}${',1e9'.repeat(5)}]`).join(',')
   const long = [
     `{"a":[${padding}],"b":1}`,
     `{"a":[${padding}],"a":1}`,
@@ -58,4 +61,119 @@ test('a large body is parsed and refused as a small one is', async () => {
       await settle(() => parseJson(body)),
       body.toString().slice(0, 99),
     )
+})
+
+/** Pieces of a few characters, so that a small text has several. */
+const inPieces = (text: string, pieceChars: number) => parseLargeJson(Buffer.from(text), pieceChars)
+
+/** The value with a list for each `ByteList`. */
+function withLists(value: unknown): unknown {
+  if (value instanceof ByteList) return [...value.bytes]
+  if (Array.isArray(value)) return value.map(withLists)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, withLists(item)]))
+}
+
+test('a text is parsed in pieces of any size as it is at once', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.json({ maxDepth: 6 }),
+      fc.constantFrom(undefined, 1, '\t'),
+      fc.integer({ min: 1, max: 40 }),
+      async (text, space, pieceChars) => {
+        if (text.includes('__proto__')) return
+        const spaced = ` ${JSON.stringify(JSON.parse(text), null, space)}\n`
+        if (!spaced.isWellFormed()) return
+        const value = await inPieces(spaced, pieceChars).then(withLists, (error: unknown) => error)
+        const whole = await Promise.try(() => parseJson(Buffer.from(spaced))).catch((error: unknown) => error)
+        assert.deepEqual(value, whole)
+      },
+    ),
+    { numRuns: 500 },
+  )
+})
+
+test('what is not JSON is refused in pieces of any size', async () => {
+  const isJson = (text: string): boolean => {
+    try {
+      parseJson(Buffer.from(text))
+      return true
+    } catch {
+      return false
+    }
+  }
+  const token = fc.constantFrom(
+    '[',
+    ']',
+    '{',
+    '}',
+    ',',
+    ':',
+    '"a"',
+    '"b"',
+    '1',
+    'null',
+    ' ',
+    '"',
+    '\\',
+    '[1,2]',
+    '{"c":1}',
+  )
+  await fc.assert(
+    fc.asyncProperty(fc.array(token, { maxLength: 20 }), fc.integer({ min: 1, max: 9 }), async (tokens, pieceChars) => {
+      const text = tokens.join('')
+      const isParsed = await inPieces(text, pieceChars).then(
+        () => true,
+        () => false,
+      )
+      assert.equal(isParsed, isJson(text), text)
+    }),
+    { numRuns: 5_000 },
+  )
+  for (const text of [
+    '[1,2,]',
+    '[,1]',
+    '[1,,2]',
+    '{"a":1,}',
+    '[[1,2],]',
+    '[[1,2] [3]]',
+    '[[1,2],3]]',
+    '[[1,2],3][4,5]',
+    '{"a":[1,2]]',
+    '[1,2}',
+  ])
+    await assert.rejects(inPieces(text, 1), /not JSON/, text)
+})
+
+test('a text that PostgreSQL cannot store is refused with its path, whichever piece has it', async () => {
+  for (const [text, field] of [
+    ['{"a":[[1,2,{"b":"\\u0000"}],3]}', 'a[0][2].b'],
+    ['[1,2,3,"\\ud800"]', '[3]'],
+    ['{"a":{"b":[1,2]},"c":{"\\u0000":1}}', 'c'],
+    ['{"\\u0000":1}', 'body'],
+  ] as const)
+    for (const pieceChars of [1, 4, 1_000])
+      await assert.rejects(inPieces(text, pieceChars), ({ message }) =>
+        message.startsWith(`invalid request: ${field} is`),
+      )
+})
+
+test('a list in several pieces is kept as bytes if it has nothing else, and may not be long if it has', async () => {
+  const numbers = Array.from({ length: 500 }, (_, n) => n % 256)
+  const parsed = await inPieces(
+    JSON.stringify({ a: [{ b: numbers }], c: [...numbers, 256], d: [...numbers, [1]], e: [7] }),
+    100,
+  )
+  assert.deepEqual(parsed, {
+    a: [{ b: new ByteList(Buffer.from(numbers)) }],
+    c: [...numbers, 256],
+    d: [...numbers, [1]],
+    e: [7],
+  })
+  const long = (last: number) => JSON.stringify({ a: [...Array.from({ length: ITEMS_MAX }, () => 1), last] })
+  assert.deepEqual(withLists(await inPieces(long(255), 1_000)), JSON.parse(long(255)))
+  await assert.rejects(
+    inPieces(long(256), 1_000),
+    /: a is a list of more than 65536 items; accepted: at most 65536, or bytes$/,
+  )
 })

@@ -206,6 +206,32 @@ test('input that JSON.parse or PostgreSQL would change or reject is refused: dou
   assert.equal((await ask({ method: 'POST', url: '/v1/sandboxes', body: text })).status, 200)
 })
 
+test('a long list of bytes is accepted where bytes are asked for, and refused elsewhere or with anything else in it', async () => {
+  const content = Array.from({ length: 200_000 }, (_, n) => n % 256)
+  const patched = (bytes: readonly number[]) => ({ ...IMAGE, patches: [{ type: 'file', path: '/a', content: bytes }] })
+  const create = (body: unknown) => ({ method: 'POST', url: '/v1/sandboxes', body }) as const
+  assert.equal((await ask(create(patched(content)))).status, 200)
+  for (const [body, field] of [
+    [patched([...content, 256]), 'patches[0].content'],
+    [{ ...IMAGE, resources: content }, 'resources.a list of bytes'],
+    [{ ...IMAGE, labels: content }, 'labels.a list of bytes'],
+    [{ ...IMAGE, env: content }, 'env'],
+    [{ ...IMAGE, later: content }, 'later'],
+    [content, 'a list of bytes'],
+  ] as const) {
+    const { details } = await refusal('create_sandbox', create(body), [400, 'invalid_request'])
+    assert.equal(details.field, field)
+  }
+})
+
+test('the keys of a request are those that it has, whatever an earlier request had in their place', async () => {
+  const create = (labels: string) =>
+    ({ method: 'POST', url: '/v1/sandboxes', body: `{"image":"a","labels":${labels}}` }) as const
+  assert.equal((await ask(create('{"team":"a","caf\\\\":"x"}'))).status, 200) // a key that ends with a backslash
+  const { details } = await refusal('create_sandbox', create('{"team":"b","caf\\u00e9":7}'), [400, 'invalid_request'])
+  assert.equal(details.field, 'labels.café')
+})
+
 test('query parameters are taken literally: unknown, doubled, malformed and out-of-range ones are refused', async () => {
   const cases: readonly (readonly [OperationId, string, string])[] = [
     ['list_sandboxes', 'page=1', 'query.page'],
