@@ -2,7 +2,6 @@ import type { OrgId } from '../../domain/ids.ts'
 import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
-import { nextTurn } from '../../lib/next-turn.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
 import { isLockTimeout, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
@@ -36,7 +35,7 @@ type Results = Map<admissions.Admission, AdmissionResult>
 /**
  * Makes the function with which a process admits sandboxes in batches. More than two batches at a time, or batches of
  * more than 256 sandboxes, did not raise the rate of creates (2026-11). Of large specifications, one is written at a time,
- * organizations in turn: the bytes of a batch are copied and sent in one turn of the event loop.
+ * organizations in turn.
  */
 export function makeAdmitInBatch(
   deps: AdmitDeps & { readonly admissionPlacer: AdmissionPlacer },
@@ -127,10 +126,7 @@ async function insertUncounted(
       if (!isLockTimeout(error)) throw error // a worker's row that stays locked must not keep sandboxes from being created
     }
   }
-  const isLarge = batch.some(admissions.hasLargeSpec)
-  if (isLarge) await nextTurn()
   const statement = admissions.insertMany(org, batch, { isQuotaChecked: false })
-  if (isLarge) await nextTurn() // to send it copies as many bytes again
   return { ...(await deps.db.commitStatement<admissions.AdmissionRow>(org, statement)), placed: new Map() }
 }
 

@@ -1,4 +1,4 @@
-import { hash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import { Problem } from '../problem.ts'
 
 /** The value of an `If-Match` header: a list of entity tags, or `*` for any existing object. */
@@ -8,8 +8,18 @@ export type IfMatch = readonly string[] | '*'
 const TAG_CHARS = 22
 
 /** The strong entity tag of a representation, with its quotes (RFC 9110, 8.8.3). A text and its bytes in UTF-8 have the same tag. */
-export function etagOf(representation: string | Buffer): string {
-  return `"${hash('sha256', representation, 'base64url').slice(0, TAG_CHARS)}"`
+export function etagOf(representation: string): string {
+  return formatEtag(hash('sha256', representation, 'base64url'))
+}
+
+/** Makes the entity tag of a representation in pieces. */
+export function beginEtag(): { update(piece: Buffer): void; end(): string } {
+  const hashed = createHash('sha256')
+  return { update: (piece) => void hashed.update(piece), end: () => formatEtag(hashed.digest('base64url')) }
+}
+
+function formatEtag(digest: string): string {
+  return `"${digest.slice(0, TAG_CHARS)}"`
 }
 
 /** An entity tag (RFC 9110, 8.8.3). It may contain commas. */

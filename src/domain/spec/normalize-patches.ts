@@ -24,7 +24,7 @@ function normalizePatch(input: PatchInput, context: FieldContext): Patch {
       return {
         type: 'file',
         path: guest('path', input.path),
-        content: Buffer.from(bytesOf(input.content)).toString('base64'),
+        content: toBase64(bytesOf(input.content)),
         ...writeOptions(input),
       }
     case 'copy_file':
@@ -61,6 +61,10 @@ function normalizePatch(input: PatchInput, context: FieldContext): Patch {
     case 'Append':
       return { type: 'append', path: guest('path', input.path), content: input.content }
   }
+}
+
+function toBase64({ buffer, byteOffset, byteLength }: Uint8Array): string {
+  return Buffer.from(buffer, byteOffset, byteLength).toString('base64') // not copied: there may be two million
 }
 
 function writeOptions(input: { readonly mode?: number | null; readonly replace?: boolean }): {

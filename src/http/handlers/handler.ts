@@ -5,13 +5,13 @@ import { NoBody, type Operation, type RequestOf } from '../../contract/operation
 import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
 import type { PageInput } from '../../control/requests/page.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { beginEtag, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
-import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurns, LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 
 /**
  * A request whose caller is authenticated. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing
@@ -58,7 +58,7 @@ export type JsonPieces = { readonly pieces: readonly Buffer[] }
 export type EventReply = { readonly events: AsyncIterable<string> }
 
 /** A reply of one object as JSON text, with its ETag. A large one has its text in UTF-8 too. */
-export type TaggedReply = { readonly json: string; readonly tag: string; readonly encoded?: Buffer }
+export type TaggedReply = { readonly json: string; readonly tag: string; readonly encoded?: readonly Buffer[] }
 
 /** The stored reply of an earlier request with the same Idempotency-Key. */
 export type ReplayedReply = { readonly kept: StoredReply }
@@ -78,13 +78,17 @@ export function taggedReply(json: string): TaggedReply {
 }
 
 /**
- * The same for a large object. To encode 4 MiB and to hash them takes 3 to 8 ms each, so each has a turn of the event loop (2026-11). Another thread
- * would hash them no sooner, because they would be copied for it.
+ * The same for a large object, which is encoded and hashed in several turns of the event loop. Another thread would hash it no sooner,
+ * because it would be copied for that.
  */
 export async function largeTaggedReply(json: string): Promise<TaggedReply> {
-  const encoded = Buffer.from(json)
-  await nextTurn()
-  return { json, encoded, tag: etagOf(encoded) }
+  const encoded = await encodeInTurns(json)
+  const hash = beginEtag()
+  for (const piece of encoded) {
+    await nextTurn()
+    hash.update(piece)
+  }
+  return { json, encoded, tag: hash.end() }
 }
 
 /**

@@ -3,7 +3,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
 import { parseJson, parseLargeJson } from './parse-json.ts'
+import { sizeOf } from '../../lib/buffer-pieces.ts'
 import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { collectBody, joinInTurns } from './collect-body.ts'
 
 /** Reads request bodies: as strict JSON, or as streams for operations that take bytes. */
 
@@ -21,11 +23,19 @@ export type JsonBodyDeps = {
 export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentBody }: JsonBodyDeps): void {
   const queue = makeBodyQueue()
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
-    const bytes = typeof body === 'string' ? Buffer.from(body) : body
-    if (request.headers['idempotency-key'] !== undefined) onIdempotentBody(request, bytes)
-    if (bytes.length > LARGE_TEXT) void queue.parse(senderOf(request), () => parseLargeBody(request, bytes), done)
-    else callDone(() => (bytes.length === 0 ? undefined : parseJsonBody(request, bytes)), done)
+  app.addContentTypeParser('application/json', (request, payload, done) => {
+    const keep = (bytes: Buffer): Buffer => {
+      if (request.headers['idempotency-key'] !== undefined) onIdempotentBody(request, bytes)
+      return bytes
+    }
+    const parse = (bytes: Buffer): unknown => (bytes.length === 0 ? undefined : parseJsonBody(request, bytes))
+    const parseLarge = async (pieces: readonly Buffer[]): Promise<unknown> =>
+      parseLargeBody(request, keep(await joinInTurns(pieces)))
+    collectBody(request, payload, (error, pieces) => {
+      if (error !== null) done(error)
+      else if (sizeOf(pieces) > LARGE_TEXT) void queue.parse(senderOf(request), () => parseLarge(pieces), done)
+      else callDone(() => parse(keep(Buffer.concat(pieces))), done)
+    })
   })
   app.addContentTypeParser('*', (request, _payload, done) => {
     if (request.headers['content-length'] === '0') done(null, undefined)

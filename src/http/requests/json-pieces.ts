@@ -1,4 +1,4 @@
-import { ByteList, bytesOf, isListOfBytes } from '../../domain/byte-lists.ts'
+import { ByteList, parseBytes } from '../../domain/byte-lists.ts'
 import { decodeString, endOfString } from '../../domain/exact-json.ts'
 import type { StructureListener } from './json-structure.ts'
 import { formatPath, mayBeUnstorable, parseText, refuse, requireStorable, type JsonPath } from './json-values.ts'
@@ -74,6 +74,14 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
 
   function parseItems(of: Begun, end: number, next: Next): void {
     const { content, path, from, hasItems } = of
+    const bytes = content.isList && content.bytes !== null ? parseByteItems(of, end, next) : null
+    if (content.isList && bytes !== null) {
+      content.bytes?.push(bytes)
+      content.length += bytes.length
+      of.from = end
+      of.hasItems = true
+      return
+    }
     const other = content.isList ? 'null' : `"${OTHER}":null`
     const before = `${content.isList ? '[' : '{'}${hasItems ? other : ''}`
     const bracket = content.isList ? ']' : '}'
@@ -92,6 +100,13 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
       if (mayBeUnstorable(run)) requireStorable(members, path)
       Object.assign(content.members, members)
     }
+  }
+
+  /** Items that are nothing but bytes, which most long lists have. Null: they are something else. */
+  function parseByteItems({ from, hasItems }: Begun, end: number, next: Next): Uint8Array | null {
+    if (next === 'begun' || (hasItems && text[from] !== ',')) return null
+    if (next === 'bracket' && text[end - 1] !== ']') return null
+    return parseBytes(text, hasItems ? from + 1 : from, next === 'bracket' ? end - 1 : end)
   }
 
   return {
@@ -143,10 +158,6 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
 
 function addItems(to: ListContent, items: readonly unknown[], path: JsonPath): void {
   to.length += items.length
-  if (to.bytes !== null && isListOfBytes(items)) {
-    to.bytes.push(bytesOf(items as number[]))
-    return
-  }
   if (to.length > ITEMS_MAX)
     refuse(formatPath(path), `a list of more than ${String(ITEMS_MAX)} items`, `at most ${String(ITEMS_MAX)}, or bytes`)
   for (const bytes of to.bytes ?? []) to.items.push(...bytes)

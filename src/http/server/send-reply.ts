@@ -5,8 +5,9 @@ import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.t
 import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handler.ts'
 import type { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
+import { sizeOf } from '../../lib/buffer-pieces.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
-import { encodeInTurn } from '../../lib/next-turn.ts'
+import { encodeInTurns } from '../../lib/next-turn.ts'
 import type { Log } from '../../lib/log.ts'
 import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import { ClientDisconnected } from '../requests/request-signals.ts'
@@ -45,18 +46,21 @@ export function sendReply(
   return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
 }
 
-function sendJson(reply: FastifyReply, json: string, encoded?: Buffer): FastifyReply | Promise<FastifyReply> {
+function sendJson(
+  reply: FastifyReply,
+  json: string,
+  encoded?: readonly Buffer[],
+): FastifyReply | Promise<FastifyReply> {
   if (json.length > IN_PIECES_FROM) return sendLargeJson(reply, json, encoded)
   return reply.header('content-type', JSON_TYPE).send(json)
 }
 
-async function sendLargeJson(reply: FastifyReply, json: string, encoded?: Buffer): Promise<FastifyReply> {
-  return sendPieces(reply, [encoded ?? (await encodeInTurn(json))])
+async function sendLargeJson(reply: FastifyReply, json: string, encoded?: readonly Buffer[]): Promise<FastifyReply> {
+  return sendPieces(reply, encoded ?? (await encodeInTurns(json)))
 }
 
 function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyReply {
-  const sizeBytes = pieces.reduce((sum, piece) => sum + piece.length, 0)
-  return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeBytes }).send(streamBuffers(pieces))
+  return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeOf(pieces) }).send(streamBuffers(pieces))
 }
 
 /**
@@ -143,11 +147,12 @@ type RawResponse = {
   readonly headers: OutgoingHttpHeaders
   readonly body: string
   /** The body in UTF-8, if it is encoded already. */
-  readonly encoded?: Buffer | undefined
+  readonly encoded?: readonly Buffer[] | undefined
 }
 
 function write(response: ServerResponse, { status, headers, body, encoded }: RawResponse): void {
-  const length = status === 304 ? {} : { 'content-length': encoded?.length ?? Buffer.byteLength(body) }
+  const sizeBytes = encoded === undefined ? Buffer.byteLength(body) : sizeOf(encoded)
+  const length = status === 304 ? {} : { 'content-length': sizeBytes }
   endWithText(response.writeHead(status, { ...headers, ...length }), body, encoded)
 }
 

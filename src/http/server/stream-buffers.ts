@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
-import { encodeInTurn, nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurns, nextTurn } from '../../lib/next-turn.ts'
 
 /** How many bytes are written at once. The kernel copies them in some 0.05 ms (2026-11). */
 const PIECE_BYTES = 64 * 1024
@@ -20,13 +20,13 @@ export function streamBuffers(buffers: readonly Buffer[]): Readable {
  * Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is dropped. Pass the text in UTF-8 too
  * if it is encoded already.
  */
-export function endWithText(response: ServerResponse, text: string, encoded?: Buffer): void {
+export function endWithText(response: ServerResponse, text: string, encoded?: readonly Buffer[]): void {
   if (text.length <= IN_PIECES_FROM) response.end(text)
   else void endWithPieces(response, text, encoded)
 }
 
-async function endWithPieces(response: ServerResponse, text: string, encoded?: Buffer): Promise<void> {
-  streamBuffers([encoded ?? (await encodeInTurn(text))]).pipe(response)
+async function endWithPieces(response: ServerResponse, text: string, encoded?: readonly Buffer[]): Promise<void> {
+  streamBuffers(encoded ?? (await encodeInTurns(text))).pipe(response)
 }
 
 async function* piecesOf(buffers: readonly Buffer[]): AsyncGenerator<Buffer> {

@@ -1,5 +1,6 @@
 import { Client, type ClientConfig } from 'pg'
 import { DatabaseSocket } from './database-socket.ts'
+import { acceptLargeValues } from './large-values.ts'
 
 /** One connection to PostgreSQL. Closing it takes at most `CLOSE_LIMIT_MS`, even if the network is down. */
 export type Connection = {
@@ -40,6 +41,7 @@ export async function openConnection(options: ConnectionOptions, onLost: (error:
     ...options,
     stream: () => socket,
   })
+  acceptLargeValues(client.connection)
   let isOpen = false
   const broken: { error: Error | null } = { error: null }
   client.on('error', (error) => {

@@ -2,9 +2,10 @@ import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { OrgId, RunId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Actor } from '../../domain/orgs/caller.ts'
 import { LARGE_TEXT } from '../../lib/next-turn.ts'
-import { jsons } from '../postgres/binary-array.ts'
+import { largeJsons, type JsonText } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Statement } from '../postgres/database.ts'
+import type { LargeValue } from '../postgres/large-values.ts'
 import type { NewEvent } from '../events/events.ts'
 import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 
@@ -29,7 +30,7 @@ export type NewSandbox = {
   readonly spec_json: string
   readonly projection_json: string
   /** Both in UTF-8, if they are large. Null or absent: they are encoded with the statement. */
-  readonly encoded?: { readonly spec: Buffer; readonly projection: Buffer } | null
+  readonly encoded?: { readonly spec: readonly Buffer[]; readonly projection: readonly Buffer[] } | null
   readonly registry_json: string
   readonly registry_sealed: Buffer | null
   readonly secrets_sealed: Buffer | null
@@ -158,7 +159,7 @@ const MOUNTS = column.columnList<{ readonly sandbox_id: SandboxId; readonly volu
 })
 
 /** The values of the parameters from `$3` on: the text table, sandboxes, labels and events. */
-function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
+function valuesOf(admissions: readonly Admission[]): readonly (Buffer | LargeValue)[] {
   const { indexer, texts } = makeTextTable()
   const [specs, projections, registries, actorTexts] = [indexer(), indexer(), indexer(), indexer()]
   const sandboxes = admissions.map(({ sandbox }) => ({
@@ -179,7 +180,7 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
   const events = admissions.flatMap((admission) =>
     admission.events.map((event) => ({ event, actor: actorIndex(event.actor) })),
   )
-  return [jsons(texts), ...SANDBOXES.valuesOf(sandboxes), ...LABELS.valuesOf(labels), ...EVENTS.valuesOf(events)]
+  return [largeJsons(texts), ...SANDBOXES.valuesOf(sandboxes), ...LABELS.valuesOf(labels), ...EVENTS.valuesOf(events)]
 }
 
 /**
@@ -187,19 +188,19 @@ function valuesOf(admissions: readonly Admission[]): readonly Buffer[] {
  * parsed once.
  */
 type TextTable = {
-  readonly texts: readonly (string | Buffer)[]
+  readonly texts: readonly JsonText[]
   /**
    * Makes a function that returns the index of a text in one column. A new text is added first. Indexes start at 1, as in PostgreSQL's
    * arrays.
    */
-  readonly indexer: () => (text: string | Buffer) => number
+  readonly indexer: () => (text: JsonText) => number
 }
 
 function makeTextTable(): TextTable {
-  const texts: (string | Buffer)[] = []
-  const indexes = new Map<string | Buffer, number>()
-  const indexer = (): ((text: string | Buffer) => number) => {
-    let last: string | Buffer = ''
+  const texts: JsonText[] = []
+  const indexes = new Map<JsonText, number>()
+  const indexer = (): ((text: JsonText) => number) => {
+    let last: JsonText = ''
     let lastIndex = 0
     return (text) => {
       if (lastIndex > 0 && text === last) return lastIndex // a comparison is ten times faster than hashing

@@ -170,6 +170,10 @@ test('a list in several pieces is kept as bytes if it has nothing else, and may 
     d: [...numbers, [1]],
     e: [7],
   })
+  for (const text of ['[1, 22,\n 255 ,0]', '[0,1,2,3,4,1.0]', '[1,-0,2,1e1]', '[7,8,"9"]'])
+    for (const pieceChars of [1, 3, 6]) assert.deepEqual(withLists(await inPieces(text, pieceChars)), JSON.parse(text))
+  for (const text of ['[1,02,3]', '[1,2 3,4]', '[1,2,,3]', '[1,2,3,]', '[,1,2]', '[1,2,-,3]', '[1,2,3'])
+    for (const pieceChars of [1, 3, 6]) await assert.rejects(inPieces(text, pieceChars), /not JSON/, text)
   const long = (last: number) => JSON.stringify({ a: [...Array.from({ length: ITEMS_MAX }, () => 1), last] })
   assert.deepEqual(withLists(await inPieces(long(255), 1_000)), JSON.parse(long(255)))
   await assert.rejects(
