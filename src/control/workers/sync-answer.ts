@@ -8,18 +8,16 @@ import type {
   SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import { asId, type RunId, type WorkerId } from '../../domain/ids.ts'
-import { resolveSecrets } from '../../domain/spec/secrets.ts'
 import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
-import { isUnavailable, type Queryable } from '../../store/postgres/database.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { ControlSettings } from '../deps.ts'
 import type { AuthorityDeps } from '../orgs/intercept-authorities.ts'
-import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
-import { interceptionOfRun } from './sync-interception.ts'
-import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
+import type { CredentialLookups } from '../orgs/registry-auth.ts'
+import { besideSpec, mayNeedSpec } from './beside-spec.ts'
 import type { RecordedReport } from './record-report.ts'
 import type { UnrenderedRun, UnrenderedAnswer } from './render-answer.ts'
 import type { SentRuns } from './sent-runs.ts'
@@ -100,7 +98,7 @@ export async function makeAnswer(
   // Runs that are read only now may have a newer version.
   const { version, assignments } = read.assignments !== null ? read : await deps.db.asSystem(readRuns)
   const changed = await Promise.all(assignments.filter(isChanged).map(parseAssignment))
-  const mountsVolumes = changed.some(({ spec }) => usesVolumes(spec))
+  const mountsVolumes = changed.some(({ spec }) => spec !== null && usesVolumes(spec))
   const mounted = mountsVolumes
     ? await deps.db.asSystem((q) => volumesOfRuns(q, worker_id))
     : new Map<RunId, readonly RunVolume[]>()
@@ -130,10 +128,12 @@ async function readAssignments(...of: Parameters<typeof runs.assignmentsOf>) {
   return { version: desiredVersionOf(assignments), assignments }
 }
 
-type ParsedAssignment = runs.RunAssignment & { readonly spec: SandboxSpec }
+/** `spec` is null if it need not be looked at. */
+type ParsedAssignment = runs.RunAssignment & { readonly spec: SandboxSpec | null }
 
-/** Parses the stored specification, a large one in a turn of its own: 4 MiB take 6 to 12 ms (2026-11). */
+/** Parses the stored specification if it must be looked at, a large one in a turn of its own: 4 MiB take 6 to 12 ms (2026-11). */
 async function parseAssignment(run: runs.RunAssignment): Promise<ParsedAssignment> {
+  if (!mayNeedSpec(run)) return { ...run, spec: null }
   if (run.spec_json.length > LARGE_TEXT) await nextTurn()
   return { ...run, spec: JSON.parse(run.spec_json) as SandboxSpec } // a process of this program has checked and rendered it
 }
@@ -206,8 +206,8 @@ async function desiredRunOf(
   run: ParsedAssignment,
   { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
 ): Promise<UnrenderedRun> {
-  const secrets = secretsOf(deps, run)
-  const interception = await interceptionOfRun(deps, run, secrets)
+  const { spec } = run
+  const beside = spec === null ? { registry_auth: null } : await besideSpec(deps, { ...run, spec }, lookups)
   return {
     run_id: run.run_id,
     sandbox_id: run.sandbox_id,
@@ -222,10 +222,7 @@ async function desiredRunOf(
     org_limits: orgLimitsOf(run),
     network_ranges: { deny: deps.settings.networkDeny(), allow: run.network_allow },
     volumes,
-    // Only a start pulls an image, so no other run gets the secret.
-    registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
-    ...(interception === null ? { secrets: null } : secrets), // values without interception would never be judged
-    ...(interception === undefined ? {} : { interception }),
+    ...beside,
   }
 }
 
@@ -235,40 +232,4 @@ function orgLimitsOf({
   max_memory_mib_per_sandbox,
 }: runs.RunAssignment): OrgLimits {
   return { max_running, max_vcpus_per_sandbox, max_memory_mib_per_sandbox }
-}
-
-/**
- * The secrets of a run that must run, if its sandbox has or had any. Values that can't be unsealed are left out, and the error is
- * logged. The worker then starts the run only once they are given again.
- */
-function secretsOf(deps: AnswerDeps, run: ParsedAssignment): Pick<DesiredRun, 'secrets'> {
-  const { run_id, spec, secrets_version, run_secrets_sealed: kept } = run
-  const hasSecrets = spec.network.secrets.length > 0 || secrets_version > 0 || kept !== null
-  if (!hasSecrets || desiredStatusOf(run) === 'stopped') return {}
-  try {
-    if (kept !== null) return { secrets: openRunSecrets(deps.seal, run_id, kept) }
-    const values = openSecretValues(deps.seal, run.sandbox_id, run.secrets_sealed)
-    return { secrets: resolveSecrets(spec.network, values) }
-  } catch (error) {
-    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'the values of secrets could not be unsealed')
-    return { secrets: null }
-  }
-}
-
-/**
- * The registry credential of a run, or null. A credential that can't be unsealed, for example after a change of the
- * sealing key, is logged and left out. Only the pull that needs it can then fail.
- */
-async function registryAuthOrNull(
-  deps: AnswerDeps,
-  run: ParsedAssignment,
-  lookups: CredentialLookups,
-): Promise<DesiredRun['registry_auth']> {
-  try {
-    return await findRegistryAuth(deps, run, lookups)
-  } catch (error) {
-    if (isUnavailable(error)) throw error
-    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'a registry credential could not be unsealed')
-    return null
-  }
 }

@@ -64,6 +64,8 @@ export type RunAssignment = {
   readonly version: string
   /** A `SandboxSpec` as JSON text. */
   readonly spec_json: string
+  /** The abilities that `spec_json` needs of a worker. */
+  readonly abilities: readonly string[]
   readonly registry:
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
   readonly registry_sealed: Buffer | null
@@ -126,7 +128,7 @@ export async function assignmentsOf(
     name: 'runs.assignmentsOf',
     text: `WITH open AS MATERIALIZED (
              SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.status, s.secrets_version, ${SENT_STATUS} || ' ' || s.secrets_version AS version,
-               s.name, s.slug, s.spec, s.spec_bytes, s.registry, s.registry_sealed, s.secrets_sealed, s.tls_key_sealed, r.opened_at,
+               s.name, s.slug, s.spec, s.spec_bytes, s.abilities, s.registry, s.registry_sealed, s.secrets_sealed, s.tls_key_sealed, r.opened_at,
                r.secrets_sealed AS run_secrets_sealed
              FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id WHERE r.worker_id = $1 AND r.ended_at IS NULL)
            SELECT r.run_id, r.sandbox_id, r.org_id, r.status, r.secrets_version, r.version, r.is_changed AND rest.spec_json IS NULL AS is_later, rest.*
@@ -135,7 +137,7 @@ export async function assignmentsOf(
                  FROM (SELECT *, $2::jsonb ->> run_id::text IS DISTINCT FROM version AND NOT (status = 'stopping' AND $2::jsonb ? run_id::text) AS is_changed
                        FROM open) o) r
              LEFT JOIN LATERAL
-               (SELECT r.name, r.slug, o.slug AS org, r.spec::text AS spec_json, r.registry, r.registry_sealed, r.secrets_sealed, r.tls_key_sealed,
+               (SELECT r.name, r.slug, o.slug AS org, r.spec::text AS spec_json, r.abilities, r.registry, r.registry_sealed, r.secrets_sealed, r.tls_key_sealed,
                   r.opened_at, r.run_secrets_sealed, l.max_disk_size_mib_per_sandbox AS default_disk_max_mib, o.network_allow,
                   l.max_concurrent_ephemeral_running + l.max_concurrent_persistent_running AS max_running,
                   l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
