@@ -1,10 +1,13 @@
 import { createCipheriv, createDecipheriv, createHmac } from 'node:crypto'
+import { nextTurn } from './next-turn.ts'
 import type { Random } from './random.ts'
 
 /** Encrypts values that must not be stored in plain text. */
 export interface Seal {
   /** Encrypts a text. `context` names its purpose and owner. `open` needs the same context. */
   seal(text: string, context: string): Buffer
+  /** The same for a large text in UTF-8, in several turns of the event loop. The result is in pieces too. */
+  sealInTurns(pieces: readonly Buffer[], context: string): Promise<readonly Buffer[]>
   /** Decrypts what `seal` returned. Throws `UnsealError` if the key or the context differs, or a byte was changed. */
   open(sealed: Buffer, context: string): string
 }
@@ -23,14 +26,26 @@ const TAG_BYTES = 16
 /** Seals with AES-256-GCM and a 32-byte key. The parts of a sealed value are: version 1, nonce, tag, ciphertext. */
 export function makeSeal(key: Buffer, random: Random): Seal {
   if (key.length !== 32) throw new Error(`the sealing key has ${String(key.length)} bytes; it needs 32`)
+  const begin = (context: string) => {
+    const nonce = random.bytes(NONCE_BYTES)
+    const cipher = createCipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES }).setAAD(Buffer.from(context))
+    return { cipher, endHead: () => Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag()]) }
+  }
   return {
     seal(text, context) {
-      const nonce = random.bytes(NONCE_BYTES)
-      const cipher = createCipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES }).setAAD(
-        Buffer.from(context),
-      )
+      const { cipher, endHead } = begin(context)
       const ciphertext = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()])
-      return Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag(), ciphertext])
+      return Buffer.concat([endHead(), ciphertext])
+    },
+    async sealInTurns(pieces, context) {
+      const { cipher, endHead } = begin(context)
+      const ciphertext: Buffer[] = []
+      for (const piece of pieces) {
+        await nextTurn()
+        ciphertext.push(cipher.update(piece))
+      }
+      ciphertext.push(cipher.final())
+      return [endHead(), ...ciphertext]
     },
     open(sealed, context) {
       if (sealed[0] !== 1) throw new UnsealError('a sealed value of an unknown version')

@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd, type StoredReply } from '../../control/requests/idempotency.ts' // prettier-ignore
+import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd } from '../../control/requests/idempotency.ts' // prettier-ignore
 import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
+import { inPieces, nextTurn } from '../../lib/next-turn.ts'
 import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
@@ -39,7 +40,7 @@ export async function serveIdempotently(
   raw: AuthenticatedRequest,
 ): Promise<HandlerReply> {
   const signal = raw.signal()
-  const request_sha256 = hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
+  const request_sha256 = await hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
   const claim = await deps.call(claimIdempotencyKey, raw.caller, { key, request_sha256, signal })
   if (claim.kind === 'replay') return { kept: claim.reply }
   try {
@@ -49,7 +50,7 @@ export async function serveIdempotently(
     // If the client disconnected, this reply is not final: a retry resumes the wait for the work that this attempt
     // began.
     const isCut = signal.aborted && operation.isResumable === true
-    await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
+    await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', ...storedReplyOf(answer) })
     return answer
   } catch (error) {
     await claim.end(attemptEndOf(error, { deps, isRetry: claim.attempt.isRetry, requestId: request.id }))
@@ -75,14 +76,20 @@ export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw
 /**
  * Hashes everything that must be equal in every attempt: method, path and query, `If-Match`, and the bytes of the body.
  */
-function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Buffer {
+async function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Promise<Buffer> {
   const head = JSON.stringify([method, url, headers['if-match'] ?? null])
-  return createHash('sha256').update(head).update('\n').update(body).digest()
+  const hash = createHash('sha256').update(head).update('\n')
+  for (const [index, piece] of inPieces(body).entries()) {
+    if (index > 0) await nextTurn()
+    hash.update(piece)
+  }
+  return hash.digest()
 }
 
-function storedReplyOf(answer: HandlerReply): StoredReply {
-  if (typeof answer === 'string') return { status: 200, headers: {}, body: answer }
-  if ('json' in answer) return { status: 200, headers: { etag: answer.tag }, body: answer.json }
+function storedReplyOf(answer: HandlerReply): Omit<Extract<AttemptEnd, { kind: 'replied' }>, 'kind'> {
+  if (typeof answer === 'string') return { reply: { status: 200, headers: {}, body: answer } }
+  if ('json' in answer)
+    return { reply: { status: 200, headers: { etag: answer.tag }, body: answer.json }, encodedBody: answer.encoded }
   throw new Error('an operation that takes an Idempotency-Key must answer JSON')
 }
 

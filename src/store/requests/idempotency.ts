@@ -5,6 +5,7 @@
 import type { OrgId } from '../../domain/ids.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
+import type { LargeValue } from '../postgres/large-values.ts'
 
 /** An attempt to serve a request. */
 export type NewClaim = {
@@ -85,7 +86,7 @@ export async function recordNote(q: Queryable, { org_id, key, claim: own }: Clai
 }
 
 /** The statement that stores a reply. */
-export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: Buffer): Statement {
+export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: Buffer | LargeValue): Statement {
   return {
     name: 'idempotency.storeReply',
     text: 'UPDATE idempotency SET reply_sealed = $4, note = NULL WHERE org_id = $1 AND key = $2 AND claim = $3',

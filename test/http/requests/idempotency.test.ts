@@ -346,6 +346,21 @@ test('a refusal is stored too: the retry gets it even if the request would succe
   assert.equal(again.headers.get('idempotency-replayed'), 'true')
 })
 
+test('a large reply is stored and repeated as it was sent', async () => {
+  const value = 'äöü "quoted"\n𝄞'.repeat(40_000)
+  const body = { name: 'large', image: 'registry.example/box:1', env: [{ key: 'A', value }] }
+  const idempotencyKey = newKey()
+  const first = await ask('create_sandbox', { body }, idempotencyKey)
+  assert.equal(first.status, 200)
+  assert.equal(JSON.parse(first.text).spec.env[0].value, value)
+  const again = await ask('create_sandbox', { body }, idempotencyKey)
+  assert.ok(again.status === 200 && again.text === first.text)
+  assert.equal(again.headers.get('idempotency-replayed'), 'true')
+  assert.equal(again.headers.get('etag'), first.headers.get('etag'))
+  const other = { ...body, env: [{ key: 'A', value: `${value}!` }] } // differs in its last piece only
+  assert.equal((await ask('create_sandbox', { body: other }, idempotencyKey)).code, 'idempotency_key_reused')
+})
+
 test('two organizations can use the same idempotency key without affecting each other', async () => {
   const stranger = await addOrg(world.control.deps, 'with-keys')
   const strangersKey = await addKey(world.control.deps, stranger.org_id)
