@@ -28,15 +28,23 @@ export function inPieces(buffer: Buffer): readonly Buffer[] {
   return Array.from({ length: count }, (_, n) => buffer.subarray(n * AT_ONCE, (n + 1) * AT_ONCE))
 }
 
-/** Encodes a large text in UTF-8, in several turns. V8 joins its parts in the first one. */
+/** A text in pieces for one turn each. No piece ends within a surrogate pair. V8 joins the parts of the text for the first one. */
+export function* textPieces(text: string): Generator<string> {
+  for (let at = 0; at < text.length;) {
+    const isPair = /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(at + AT_ONCE - 1, at + AT_ONCE + 1))
+    const end = at + AT_ONCE + (isPair ? 1 : 0)
+    yield text.slice(at, end)
+    at = end
+  }
+}
+
+/** Encodes a large text in UTF-8, in several turns. */
 export async function encodeInTurns(text: string): Promise<readonly Buffer[]> {
   const pieces: Buffer[] = []
-  for (let at = 0; at < text.length;) {
-    await nextTurn()
-    const isPair = /[\ud800-\udbff]/.test(text.charAt(at + AT_ONCE - 1))
-    const end = at + AT_ONCE + (isPair ? 1 : 0)
-    pieces.push(Buffer.from(text.slice(at, end)))
-    at = end
+  await nextTurn()
+  for (const piece of textPieces(text)) {
+    if (pieces.length > 0) await nextTurn()
+    pieces.push(Buffer.from(piece))
   }
   return pieces
 }
