@@ -1,8 +1,8 @@
 /** Lists of bytes as clients send the content of a file: `[104, 105]`, which can be two million numbers. */
 
 /**
- * A long list that was found to have nothing but bytes while its body was parsed in pieces. It is kept as bytes, because a list of two million
- * numbers takes 16 MiB, and each step that looks at them took 13 to 230 ms in one turn of the event loop (2026-11).
+ * A long list that was found to have nothing but bytes while its body was parsed in pieces. A list of two million numbers takes 16 MiB.
+ * Each step that looked at them took 13 to 230 ms in one turn of the event loop (2026-11).
  */
 export class ByteList {
   /** No schema of an object knows this member, so each refuses a list of bytes. */
@@ -22,7 +22,7 @@ export class ByteList {
   }
 }
 
-/** The bytes of a list that `isListOfBytes` accepts. The loops here take a tenth of the time of `new Uint8Array(list)` and of `every` (2026-11). */
+/** The bytes of a list that `isListOfBytes` accepts. For two million, the loop takes 3 to 5 ms, and `new Uint8Array(list)` 13 (2026-11). */
 export function bytesOf(list: ByteList | readonly number[]): Uint8Array {
   if (list instanceof ByteList) return list.bytes
   const bytes = new Uint8Array(list.length)
@@ -30,7 +30,7 @@ export function bytesOf(list: ByteList | readonly number[]): Uint8Array {
   return bytes
 }
 
-/** Whether a value is a list of bytes. */
+/** Whether a value is a list of bytes. For two million, the loop takes 2 to 4 ms, and `every` 20 (2026-11). */
 export function isListOfBytes(value: unknown): boolean {
   if (!Array.isArray(value)) return value instanceof ByteList
   for (let at = 0; at < value.length; at += 1) {
@@ -44,7 +44,7 @@ const [ZERO, NINE, COMMA, SPACE] = [0x30, 0x39, 0x2c, 0x20]
 
 /**
  * The bytes in a part of a JSON text that has nothing but numbers from 0 to 255 and the commas between them. Null: it has anything else, or is not
- * JSON. With `JSON.parse`, two million numbers took 50 ms and 32 MiB, and take 15 ms (2026-11).
+ * JSON. Two million numbers take 18 to 20 ms. `JSON.parse` takes 28 to 37, and makes a list (2026-11).
  */
 export function parseBytes(text: string, from: number, end: number): Uint8Array | null {
   const bytes = new Uint8Array(Math.ceil((end - from) / 2)) // each number has a comma

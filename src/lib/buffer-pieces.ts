@@ -1,4 +1,4 @@
 /** How many bytes some pieces have together. */
-export function sizeOf(pieces: readonly Uint8Array[]): number {
+export function totalBytes(pieces: readonly Uint8Array[]): number {
   return pieces.reduce((sum, { length }) => sum + length, 0)
 }

@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, createHmac } from 'node:crypto'
-import { nextTurn } from './next-turn.ts'
+import { eachInTurns, nextTurn } from './next-turn.ts'
 import type { Random } from './random.ts'
 
 /** Encrypts values that must not be stored in plain text. */
@@ -40,10 +40,8 @@ export function makeSeal(key: Buffer, random: Random): Seal {
     async sealInTurns(pieces, context) {
       const { cipher, endHead } = begin(context)
       const ciphertext: Buffer[] = []
-      for (const piece of pieces) {
-        await nextTurn()
-        ciphertext.push(cipher.update(piece))
-      }
+      await nextTurn()
+      await eachInTurns(pieces, (piece) => void ciphertext.push(cipher.update(piece)))
       ciphertext.push(cipher.final())
       return [endHead(), ...ciphertext]
     },

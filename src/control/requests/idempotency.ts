@@ -206,7 +206,7 @@ async function statementOf(deps: Deps, { ref, context }: Omit<NewAttempt, 'claim
 
 type Replied = Extract<AttemptEnd, { readonly kind: 'replied' }>
 
-/** A large reply has its body after a line with the rest, because JSON would take 30 ms in one turn for 4 MiB of it (2026-11). */
+/** A large reply has its body after a line with the rest. In JSON, its text would be escaped once more, in one turn of the event loop. */
 async function sealReply({ seal }: Deps, { reply, encodedBody }: Replied, context: string) {
   if (encodedBody === undefined) return seal.seal(JSON.stringify(reply), context)
   const { body: _, ...rest } = reply

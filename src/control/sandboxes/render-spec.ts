@@ -1,7 +1,7 @@
 import { renderList } from '../../domain/json-text.ts'
 import { projectSpec } from '../../domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { encodeInTurns, LARGE_TEXT, nextTurn, textPieces } from '../../lib/next-turn.ts'
+import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn, textPieces } from '../../lib/next-turn.ts'
 
 /** A specification as JSON texts: as it is stored, and as replies show it. */
 export type SpecTexts = {
@@ -82,9 +82,7 @@ async function renderLongList(list: readonly unknown[]): Promise<string> {
 /** A file of two million bytes is a text of 2.7 MB, which took 8 to 10 ms (2026-11). */
 async function renderLongText(text: string): Promise<string> {
   let json = ''
-  for (const piece of textPieces(text)) {
-    await nextTurn()
-    json += JSON.stringify(piece).slice(1, -1)
-  }
+  await nextTurn()
+  await eachInTurns(textPieces(text), (piece) => void (json += JSON.stringify(piece).slice(1, -1)))
   return `"${json}"`
 }

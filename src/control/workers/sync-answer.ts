@@ -17,7 +17,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { ControlSettings } from '../deps.ts'
 import type { AuthorityDeps } from '../orgs/intercept-authorities.ts'
 import type { CredentialLookups } from '../orgs/registry-auth.ts'
-import { besideSpec, mayNeedSpec } from './beside-spec.ts'
+import { credentialsOfRun, mayNeedSpec } from './run-credentials.ts'
 import type { RecordedReport } from './record-report.ts'
 import type { UnrenderedRun, UnrenderedAnswer } from './render-answer.ts'
 import type { SentRuns } from './sent-runs.ts'
@@ -207,7 +207,7 @@ async function desiredRunOf(
   { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
 ): Promise<UnrenderedRun> {
   const { spec } = run
-  const beside = spec === null ? { registry_auth: null } : await besideSpec(deps, { ...run, spec }, lookups)
+  const credentials = spec === null ? { registry_auth: null } : await credentialsOfRun(deps, { ...run, spec }, lookups)
   return {
     run_id: run.run_id,
     sandbox_id: run.sandbox_id,
@@ -222,7 +222,7 @@ async function desiredRunOf(
     org_limits: orgLimitsOf(run),
     network_ranges: { deny: deps.settings.networkDeny(), allow: run.network_allow },
     volumes,
-    ...beside,
+    ...credentials,
   }
 }
 

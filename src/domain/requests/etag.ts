@@ -13,7 +13,7 @@ export function etagOf(representation: string): string {
 }
 
 /** Makes the entity tag of a representation in pieces. */
-export function beginEtag(): { update(piece: Buffer): void; end(): string } {
+export function makeEtagHash(): { readonly update: (piece: Buffer) => void; readonly end: () => string } {
   const hashed = createHash('sha256')
   return { update: (piece) => void hashed.update(piece), end: () => formatEtag(hashed.digest('base64url')) }
 }

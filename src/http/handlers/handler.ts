@@ -5,13 +5,13 @@ import { NoBody, type Operation, type RequestOf } from '../../contract/operation
 import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
 import type { PageInput } from '../../control/requests/page.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { beginEtag, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { etagOf, makeEtagHash, type IfMatch } from '../../domain/requests/etag.ts'
 import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
-import { encodeInTurns, LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 
 /**
  * A request whose caller is authenticated. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing
@@ -83,11 +83,9 @@ export function taggedReply(json: string): TaggedReply {
  */
 export async function largeTaggedReply(json: string): Promise<TaggedReply> {
   const encoded = await encodeInTurns(json)
-  const hash = beginEtag()
-  for (const piece of encoded) {
-    await nextTurn()
-    hash.update(piece)
-  }
+  const hash = makeEtagHash()
+  await nextTurn()
+  await eachInTurns(encoded, hash.update)
   return { json, encoded, tag: hash.end() }
 }
 

@@ -3,7 +3,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
 import { parseJson, parseLargeJson } from './parse-json.ts'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
 import { collectBody, joinInTurns } from './collect-body.ts'
 
@@ -33,7 +33,7 @@ export function acceptJsonBodies(app: FastifyInstance, { senderOf, onIdempotentB
       parseLargeBody(request, keep(await joinInTurns(pieces)))
     collectBody(request, payload, (error, pieces) => {
       if (error !== null) done(error)
-      else if (sizeOf(pieces) > LARGE_TEXT) void queue.parse(senderOf(request), () => parseLarge(pieces), done)
+      else if (totalBytes(pieces) > LARGE_TEXT) void queue.parse(senderOf(request), () => parseLarge(pieces), done)
       else callDone(() => parse(keep(Buffer.concat(pieces))), done)
     })
   })

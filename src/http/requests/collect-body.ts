@@ -1,7 +1,7 @@
 import { errorCodes, type FastifyRequest } from 'fastify'
 import type { IncomingMessage } from 'node:http'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
-import { AT_ONCE, nextTurn } from '../../lib/next-turn.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
+import { PIECE_SIZE, nextTurn } from '../../lib/next-turn.ts'
 
 /**
  * Reads a body into memory, in the pieces that arrive. `done` is called once, with Fastify's error if the body has more bytes than its
@@ -34,12 +34,12 @@ export function collectBody(
 
 /** Joins the pieces of a large body, in several turns of the event loop. */
 export async function joinInTurns(pieces: readonly Buffer[]): Promise<Buffer> {
-  const joined = Buffer.allocUnsafeSlow(sizeOf(pieces))
-  let [at, pauseAt] = [0, AT_ONCE]
+  const joined = Buffer.allocUnsafeSlow(totalBytes(pieces))
+  let [at, pauseAt] = [0, PIECE_SIZE]
   for (const piece of pieces) {
     if (at >= pauseAt) {
       await nextTurn()
-      pauseAt = at + AT_ONCE
+      pauseAt = at + PIECE_SIZE
     }
     at += piece.copy(joined, at)
   }

@@ -1,5 +1,6 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../domain/refusal.ts'
+import { joinField } from './json-values.ts'
 
 /**
  * The part of a request that contains a value. The field path in an error starts with this part, except for the body.
@@ -25,10 +26,7 @@ function fieldPath(part: RequestPart, pointer: string): string {
     .slice(1)
     .map((step) => step.replaceAll('~1', '/').replaceAll('~0', '~'))
   const prefix = part === 'body' ? '' : part
-  const path = steps.reduce(
-    (path, step) => (/^\d+$/.test(step) ? `${path}[${step}]` : path === '' ? step : `${path}.${step}`),
-    prefix,
-  )
+  const path = steps.reduce((before, step) => joinField(before, step, /^\d+$/.test(step)), prefix)
   return path === '' ? 'body' : path
 }
 

@@ -20,7 +20,7 @@ export type StructureListener = {
   /** A comma follows at `commasFrom` or later, which changes only while one of these is called. */
   readonly onComma: (at: number) => void
   readonly commasFrom: number
-  readonly onClose: (at: number, isList: boolean) => void
+  readonly onClose: (at: number) => void
 }
 
 /** How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list. */
@@ -76,7 +76,7 @@ export function checkStructure(
       listener?.onOpen(at, mark === OPEN_LIST, check.keyAt)
     } else if (mark === CLOSE_OBJECT || mark === CLOSE_LIST) {
       open.pop()
-      listener?.onClose(at, mark === CLOSE_LIST)
+      listener?.onClose(at)
     } else if (mark === COMMA && listener !== null && at >= listener.commasFrom) listener.onComma(at)
     at += 1
   }

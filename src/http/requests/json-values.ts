@@ -68,9 +68,12 @@ function findFault(value: unknown): Fault | null {
 
 /** The name of a field, such as `mounts[0].guest`. */
 export function formatPath(path: JsonPath): string {
-  const text = path.reduce<string>((before, step) => {
-    if (typeof step === 'number') return `${before}[${String(step)}]`
-    return before === '' ? step : `${before}.${step}`
-  }, '')
+  const text = path.reduce<string>((before, step) => joinField(before, String(step), typeof step === 'number'), '')
   return text === '' ? 'body' : text
+}
+
+/** Appends a key or an index to the name of a field. */
+export function joinField(before: string, step: string, isIndex: boolean): string {
+  if (isIndex) return `${before}[${step}]`
+  return before === '' ? step : `${before}.${step}`
 }

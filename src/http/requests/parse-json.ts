@@ -21,8 +21,8 @@ export function parseJson(body: Buffer): unknown {
 const PIECE_CHARS = 128 * 1024
 
 /**
- * The same for a large body, which is checked and parsed in pieces, each in a turn of the event loop. Lists of bytes have them noted. Of
- * several faults, another one may be named.
+ * The same for a large body, which is checked and parsed in pieces, each in a turn of the event loop. A long list of
+ * bytes becomes a `ByteList`. Of several faults, another one may be named.
  */
 export async function parseLargeJson(body: Buffer, pieceChars = PIECE_CHARS): Promise<unknown> {
   const text = textOf(body)

@@ -12,9 +12,9 @@ export type Parser<Schema extends TSchema> = (value: unknown) => Static<Schema>
 export type SchemaCompiler = <Schema extends TSchema>(schema: Schema, part: RequestPart) => Parser<Schema>
 
 /**
- * Ajv checks each schema against that of schemas first, and looks for code that it can leave out. Without both, the first create of a server
- * took 90 to 120 ms of processor time for its schema instead of 230, its first read 8 instead of 55, and validation as long (2026-11). A
- * test checks the schemas.
+ * Ajv checks each schema against that of schemas first, and looks for code that it can leave out. Without both, the schema of creates took
+ * 90 to 120 ms of processor time instead of 230, and the first other one 8 instead of 55. Validation took as long (2026-11). A test checks
+ * the schemas.
  */
 const QUICKLY_COMPILED = { validateSchema: false, code: { optimize: false } } as const
 

@@ -4,7 +4,7 @@ import type { Operation } from '../../contract/operation.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeenPath } from '../../domain/refusal.ts'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 import type { FairTurns } from '../../lib/fair-turns.ts'
 import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
@@ -116,7 +116,7 @@ function lengthOf(answer: HandlerReply): number {
   if (typeof answer === 'string') return answer.length
   if ('json' in answer) return answer.json.length
   if ('kept' in answer) return answer.kept.body.length
-  return 'pieces' in answer ? sizeOf(answer.pieces) : 0
+  return 'pieces' in answer ? totalBytes(answer.pieces) : 0
 }
 
 /** The path of an operation in the router's syntax: `:name` for a parameter. */

@@ -5,7 +5,7 @@ import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.t
 import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handler.ts'
 import type { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import { encodeInTurns } from '../../lib/next-turn.ts'
 import type { Log } from '../../lib/log.ts'
@@ -60,7 +60,7 @@ async function sendLargeJson(reply: FastifyReply, json: string, encoded?: readon
 }
 
 function sendPieces(reply: FastifyReply, pieces: readonly Buffer[]): FastifyReply {
-  return reply.headers({ 'content-type': JSON_TYPE, 'content-length': sizeOf(pieces) }).send(streamBuffers(pieces))
+  return reply.headers({ 'content-type': JSON_TYPE, 'content-length': totalBytes(pieces) }).send(streamBuffers(pieces))
 }
 
 /**
@@ -151,7 +151,7 @@ type RawResponse = {
 }
 
 function write(response: ServerResponse, { status, headers, body, encoded }: RawResponse): void {
-  const sizeBytes = encoded === undefined ? Buffer.byteLength(body) : sizeOf(encoded)
+  const sizeBytes = encoded === undefined ? Buffer.byteLength(body) : totalBytes(encoded)
   const length = status === 304 ? {} : { 'content-length': sizeBytes }
   endWithText(response.writeHead(status, { ...headers, ...length }), body, encoded)
 }

@@ -5,7 +5,7 @@ import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd } from '../.
 import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
-import { inPieces, nextTurn } from '../../lib/next-turn.ts'
+import { eachInTurns, splitBuffer } from '../../lib/next-turn.ts'
 import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
@@ -79,10 +79,7 @@ export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw
 async function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Promise<Buffer> {
   const head = JSON.stringify([method, url, headers['if-match'] ?? null])
   const hash = createHash('sha256').update(head).update('\n')
-  for (const [index, piece] of inPieces(body).entries()) {
-    if (index > 0) await nextTurn()
-    hash.update(piece)
-  }
+  await eachInTurns(splitBuffer(body), (piece) => void hash.update(piece))
   return hash.digest()
 }
 

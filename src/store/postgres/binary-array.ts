@@ -2,7 +2,7 @@
  * Arrays in PostgreSQL's binary format (`array_recv` in its source). They pass many rows to a statement. When the rows
  * were passed as JSON, the server spent 45 of its 140 us for each created sandbox on parsing them (2026-11).
  */
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { int32, LargeValue } from './large-values.ts'
 
@@ -29,7 +29,7 @@ export function largeJsons(values: readonly JsonText[]): Buffer | LargeValue {
   const texts = values.map((value) => (typeof value === 'string' ? [Buffer.from(value)] : value))
   return new LargeValue([
     writeHead(OID.json, values, HEAD_BYTES),
-    ...texts.flatMap((text) => [int32(sizeOf(text)), ...text]),
+    ...texts.flatMap((text) => [int32(totalBytes(text)), ...text]),
   ])
 }
 

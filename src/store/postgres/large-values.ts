@@ -1,5 +1,5 @@
 import type { BindConfig, Connection } from 'pg'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 
 /** A value of a statement that is sent piece by piece. It is in PostgreSQL's binary format. */
 export class LargeValue {
@@ -41,10 +41,10 @@ function encodeBind({ portal, statement, binary, valueMapper }: BindConfig, valu
   const body = [
     Buffer.from(`${portal ?? ''}\0${statement ?? ''}\0`),
     int16s(parameters.length, ...parameters.map(({ format }) => format), parameters.length),
-    ...parameters.flatMap(({ pieces }) => (pieces === null ? [int32(-1)] : [int32(sizeOf(pieces)), ...pieces])),
+    ...parameters.flatMap(({ pieces }) => (pieces === null ? [int32(-1)] : [int32(totalBytes(pieces)), ...pieces])),
     int16s(1, binary ? BINARY : TEXT),
   ]
-  return [Buffer.from('B'), int32(4 + sizeOf(body)), ...body]
+  return [Buffer.from('B'), int32(4 + totalBytes(body)), ...body]
 }
 
 function int16s(...numbers: readonly number[]): Buffer {

@@ -3,7 +3,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { Readable, Writable } from 'node:stream'
 import { finished } from 'node:stream/promises'
 import { callbackify } from 'node:util'
-import { sizeOf } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/buffer-pieces.ts'
 import { type AlignedBuffers, makeCachedWriter, makeDirectWriter } from './content-writer.ts'
 import { FILE_MODE, type Ownership, createExclusively, setOwnership } from './descriptors.ts'
 import { translateErrors } from './file-errors.ts'
@@ -152,7 +152,7 @@ async function writeStream(handle: FileHandle, { path, content, requireSpace, bu
   let uncheckedBytes = 0
   const write = async (chunks: readonly Buffer[]): Promise<void> => {
     await translateErrors(path, () => writer.write(chunks))
-    const bytes = sizeOf(chunks)
+    const bytes = totalBytes(chunks)
     if (content instanceof ReceivedContent) for (const chunk of chunks) content.giveBack(chunk)
     sizeBytes += bytes
     uncheckedBytes += bytes

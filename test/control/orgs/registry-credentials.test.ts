@@ -5,7 +5,7 @@ import { credentialSealContext, findRegistryAuth } from '../../../src/control/or
 import { deleteCredential, listCredentials, saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
 import { openDatabase, type Database } from '../../../src/store/postgres/database.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
-import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
+import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { isRegistryHost } from '../../../src/domain/orgs/registry-host.ts'
 import * as credentials from '../../../src/store/orgs/credentials.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -78,26 +78,10 @@ test("a worker gets its organization's credential and no other, even while the o
   const busy = Promise.withResolvers<void>()
   const question = db.asOrg(caller.org_id, () => busy.promise)
   const order = {
-    run_id: asId<RunId>(deps.uuids.next()),
     sandbox_id: asId<SandboxId>(deps.uuids.next()),
-    slug: 'pulls',
-    status: 'starting',
-    version: 'starting 0',
     spec: { ...PLAIN_SPEC, image: 'busy.example/box:1' },
     registry: { mode: 'auto' },
     registry_sealed: null,
-    secrets_sealed: null,
-    tls_key_sealed: null,
-    opened_at: new Date(0),
-    secrets_version: 0,
-    run_secrets_sealed: null,
-    default_disk_max_mib: null,
-    max_running: null,
-    max_vcpus_per_sandbox: null,
-    max_memory_mib_per_sandbox: null,
-    name: 'n',
-    org: 'o',
-    network_allow: [],
     has_credentials: true,
   } as const
   await save('busy.example', PASSWORD)

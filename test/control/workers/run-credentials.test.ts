@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { mayNeedSpec } from '../../../src/control/workers/beside-spec.ts'
+import { mayNeedSpec } from '../../../src/control/workers/run-credentials.ts'
 import { asId, type OrgId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
 import { normalizeSpec } from '../../../src/domain/spec/normalize-spec.ts'
 import { requiredAbilities } from '../../../src/domain/spec/required-abilities.ts'

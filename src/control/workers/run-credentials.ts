@@ -11,7 +11,7 @@ import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.
 import { openRunSecrets, openSecretValues } from '../sandboxes/seal-secrets.ts'
 import { interceptionOfRun } from './sync-interception.ts'
 
-type BesideSpecDeps = AuthorityDeps & { readonly settings: Pick<ControlSettings, 'defaultRegistry'> }
+type CredentialsDeps = AuthorityDeps & { readonly settings: Pick<ControlSettings, 'defaultRegistry'> }
 
 type RunWithSpec = RunAssignment & { readonly spec: SandboxSpec }
 
@@ -35,8 +35,8 @@ export function mayNeedSpec(run: RunAssignment): boolean {
 }
 
 /** What a run gets beside its specification. A run whose specification need not be looked at gets no more than a `registry_auth` of null. */
-export async function besideSpec(
-  deps: BesideSpecDeps,
+export async function credentialsOfRun(
+  deps: CredentialsDeps,
   run: RunWithSpec,
   lookups: CredentialLookups,
 ): Promise<Pick<DesiredRun, 'registry_auth' | 'secrets' | 'interception'>> {
@@ -54,7 +54,7 @@ export async function besideSpec(
  * The secrets of a run that must run, if its sandbox has or had any. Values that can't be unsealed are left out, and the error is
  * logged. The worker then starts the run only once they are given again.
  */
-function secretsOf(deps: BesideSpecDeps, run: RunWithSpec): Pick<DesiredRun, 'secrets'> {
+function secretsOf(deps: CredentialsDeps, run: RunWithSpec): Pick<DesiredRun, 'secrets'> {
   const { run_id, spec, secrets_version, run_secrets_sealed: kept } = run
   const hasSecrets = spec.network.secrets.length > 0 || secrets_version > 0 || kept !== null
   if (!hasSecrets || run.status === 'stopping') return {}
@@ -73,7 +73,7 @@ function secretsOf(deps: BesideSpecDeps, run: RunWithSpec): Pick<DesiredRun, 'se
  * sealing key, is logged and left out. Only the pull that needs it can then fail.
  */
 async function registryAuthOrNull(
-  deps: BesideSpecDeps,
+  deps: CredentialsDeps,
   run: RunWithSpec,
   lookups: CredentialLookups,
 ): Promise<DesiredRun['registry_auth']> {
