@@ -32,6 +32,7 @@ import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 import { parseJsonBody } from '../requests/bodies.ts'
+import { collectBody } from '../requests/collect-body.ts'
 import { endWithText } from '../server/stream-buffers.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
@@ -134,8 +135,8 @@ function logRefusedClaims(log: ControlDeps['log'], worker: RememberedWorker, ref
 /** Passes JSON bodies on as bytes. A sync is parsed after its sender is authenticated. */
 function acceptUnparsedBodies(scope: FastifyInstance): void {
   scope.removeAllContentTypeParsers()
-  scope.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
-    done(null, body)
+  scope.addContentTypeParser('application/json', (request, payload, done) => {
+    collectBody(request, payload, (error, pieces) => (error === null ? done(null, Buffer.concat(pieces)) : done(error)))
   })
 }
 

@@ -95,6 +95,15 @@ test('a request that this API does not serve is refused in the error envelope be
   assert.ok(await isServing())
 })
 
+test('a body of many small chunks is read, and one of far too many is refused', async (t) => {
+  const { port } = await listen(t)
+  const blanks = (count: number): string => chunked(`${'1\r\n \r\n'.repeat(count)}2\r\n{}\r\n0\r\n\r\n`)
+  const read = await exchangeRaw(port, blanks(17_000))
+  assert.match(read?.body ?? '', /invalid request: image/)
+  const refused = await exchangeRaw(port, blanks(1_000_000))
+  assert.match(refused?.body ?? '', /invalid request: body is a body in more chunks; accepted: at most 17408 chunks/)
+})
+
 test('the body of one request is never read as another request', async (t) => {
   const { port } = await listen(t)
   const inner = `GET /v1/me/org HTTP/1.1\r\n${AUTH}\r\n`

@@ -15,6 +15,7 @@ import {
 } from '../../../src/contract/volumes/volume-protocol.ts'
 import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../../src/lib/log.ts'
+import { nextTurn } from '../../../src/lib/next-turn.ts'
 import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
 import { openTargets } from '../../support/open-files.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -74,6 +75,23 @@ test('every operation does the same over a stream as on the folder, and leaves n
   await assert.rejects(client.read('/../x'), refusal('invalid_volume_path'))
   await assert.rejects(client.copy('/d', '//x'), refusal('invalid_volume_path'))
   assert.equal(world.streams.length, before, 'an invalid request opens no stream')
+})
+
+test('content that comes in small pieces pauses now and then, and arrives whole', async () => {
+  await using volume = await makeVolumeFolder()
+  const { client } = serveAll(volume.files)
+  let taken = 0
+  function* pieces(): Generator<Buffer> {
+    for (; taken < 2_000; taken += 1) yield Buffer.alloc(200, String(taken % 10))
+  }
+  const written = client.write('/slow', Readable.from(pieces(), { objectMode: false }))
+  await waitUntil(() => taken > 200)
+  for (let turn = 0; turn < 100; turn += 1) await nextTurn()
+  const takenSoon = taken
+  assert.deepEqual(await written, { sizeBytes: 400_000 })
+  assert.ok(takenSoon < 2_000, String(takenSoon))
+  const digits = Array.from('0123456789', (digit) => digit.repeat(200)).join('')
+  assert.equal(await textOf(client, '/slow'), digits.repeat(200))
 })
 
 test('a client learns of an unexpected error only that there was one', async () => {
