@@ -655,6 +655,7 @@ CREATE TABLE sandboxes (
   tls_key_sealed bytea,
   snapshot_id uuid,
   spec_bytes integer,
+  spec_parts json,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_isolation CHECK ((isolation = ANY (ARRAY['container'::text, 'gvisor'::text, 'microvm'::text]))),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),

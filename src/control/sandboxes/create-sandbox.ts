@@ -246,6 +246,7 @@ function newSandbox(
     labels: spec.labels,
     spec_json: input.spec_json,
     projection_json: input.projection_json,
+    parts_json: input.parts_json,
     encoded: input.encoded,
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,

@@ -7,6 +7,8 @@ import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn, textPieces } from '..
 export type SpecTexts = {
   readonly spec_json: string
   readonly projection_json: string
+  /** The parts of a large specification that statements of the store read (`SPEC_PARTS`). Null: it is not large. */
+  readonly parts_json: string | null
   /** Both in UTF-8, as the database gets them, if they are large. */
   readonly encoded: { readonly spec: readonly Buffer[]; readonly projection: readonly Buffer[] } | null
 }
@@ -22,9 +24,11 @@ export async function renderSpec(spec: SandboxSpec): Promise<SpecTexts> {
   const rendered = new Map<unknown, string>()
   const spec_json = await renderMembers(spec, rendered)
   const projection_json = await renderMembers(projectSpec(spec), rendered)
-  if (spec_json.length <= LARGE_TEXT) return { spec_json, projection_json, encoded: null }
+  if (spec_json.length <= LARGE_TEXT) return { spec_json, projection_json, parts_json: null, encoded: null }
   const encoded = { spec: await encodeInTurns(spec_json), projection: await encodeInTurns(projection_json) }
-  return { spec_json, projection_json, encoded }
+  const { image, mounts, network } = spec
+  const parts_json = JSON.stringify({ image, mounts, network: { ports: network.ports } })
+  return { spec_json, projection_json, parts_json, encoded }
 }
 
 async function renderMembers(object: object, rendered: Map<unknown, string>): Promise<string> {

@@ -29,6 +29,8 @@ export type NewSandbox = {
   /** The specification as JSON text, so that it is serialized only once. */
   readonly spec_json: string
   readonly projection_json: string
+  /** The parts of a large specification that placements read (`SPEC_PARTS`), as JSON text. Null or absent: it is not large. */
+  readonly parts_json?: string | null
   /** Both in UTF-8, if they are large. Null or absent: they are encoded with the statement. */
   readonly encoded?: { readonly spec: readonly Buffer[]; readonly projection: readonly Buffer[] } | null
   readonly registry_json: string
@@ -122,6 +124,7 @@ const SANDBOXES = column.columnList<SandboxRow>({
   max_duration_secs: column.bigint(({ sandbox }) => sandbox.max_duration_secs),
   abilities: column.text(({ sandbox }) => sandbox.abilities.join(',')),
   spec: column.integer((row) => row.spec),
+  spec_parts: column.json(({ sandbox }) => sandbox.parts_json ?? null),
   projection: column.integer((row) => row.projection),
   registry: column.integer((row) => row.registry),
   registry_sealed: column.bytea(({ sandbox }) => sandbox.registry_sealed),
@@ -253,10 +256,10 @@ function insertStatement(mounting: typeof MOUNTING_SQL): string {
     ${mounting.locked}
     inserted AS (
       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
-        disk_size_mib, max_duration_secs, abilities, spec, spec_bytes, spec_projection, projection_bytes, registry,
+        disk_size_mib, max_duration_secs, abilities, spec, spec_bytes, spec_parts, spec_projection, projection_bytes, registry,
         registry_sealed, secrets_sealed, tls_key_sealed, run_id, snapshot_id, home_worker_id)
       SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
-        max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, octet_length(${textAt('spec')}::text), ${textAt('projection')},
+        max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, octet_length(${textAt('spec')}::text), spec_parts, ${textAt('projection')},
         octet_length(${textAt('projection')}::text), ${textAt('registry')}, registry_sealed, secrets_sealed, tls_key_sealed,
         run_id, snapshot_id, coalesce(worker_id, home_worker_id)
       FROM input WHERE skips_quota_check ${mounting.condition} ON CONFLICT DO NOTHING RETURNING id),

@@ -37,6 +37,7 @@ export async function read(
 export type ChangedSecrets = {
   readonly spec_json: string
   readonly projection_json: string
+  readonly parts_json: string | null
   readonly secrets_sealed: Buffer | null
   readonly hasSecrets: boolean
   /** Whether the open run must get the change. */
@@ -51,7 +52,7 @@ const PROJECTION = `CASE WHEN spec_projection #> '{network,ports,0}' IS NULL THE
 export async function write(tx: Queryable, sandbox: SandboxId, changed: ChangedSecrets): Promise<void> {
   await tx.query({
     name: 'sandboxSecrets.write',
-    text: `UPDATE sandboxes SET spec = $2::text::json, spec_bytes = octet_length($2::text), spec_projection = (${PROJECTION})::json,
+    text: `UPDATE sandboxes SET spec = $2::text::json, spec_bytes = octet_length($2::text), spec_parts = $7::json, spec_projection = (${PROJECTION})::json,
              projection_bytes = octet_length(${PROJECTION}), secrets_sealed = $4,
              abilities = array_remove(abilities, 'secrets') || CASE WHEN $5::boolean THEN '{secrets}'::text[] ELSE '{}' END,
              secrets_version = secrets_version + CASE WHEN $6::boolean THEN 1 ELSE 0 END WHERE id = $1`,
@@ -62,6 +63,7 @@ export async function write(tx: Queryable, sandbox: SandboxId, changed: ChangedS
       changed.secrets_sealed,
       changed.hasSecrets,
       changed.isLive,
+      changed.parts_json,
     ],
   })
 }

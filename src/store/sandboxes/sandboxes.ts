@@ -17,6 +17,9 @@ const SUMMARY_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, 
 /** The columns that the type `Sandbox` contains. */
 export const SANDBOX_COLUMNS = `${SUMMARY_COLUMNS}, spec_projection::text AS spec_json`
 
+/** SQL: what has the members `image`, `network.ports` and `mounts` of the specification of a sandbox `s`. */
+export const SPEC_PARTS = 'coalesce(s.spec_parts, s.spec)'
+
 /** Sandboxes of an organization that are read at `now`. */
 type SandboxLookup = { readonly org_id: OrgId; readonly ids: readonly SandboxId[]; readonly now: Date }
 

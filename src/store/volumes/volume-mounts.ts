@@ -5,6 +5,7 @@
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeKind, VolumeStatus } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { SPEC_PARTS } from '../sandboxes/sandboxes.ts'
 import type { VolumeHome } from './volumes.ts'
 
 /** A volume that a mount refers to. */
@@ -54,7 +55,7 @@ export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promis
   const { rows } = await q.query<{ readonly name: string }>({
     name: 'volumeMounts.unavailableNames',
     text: `SELECT DISTINCT w.mount ->> 'name' AS name
-           FROM sandboxes s, json_array_elements(s.spec -> 'mounts') AS w(mount)
+           FROM sandboxes s, json_array_elements(${SPEC_PARTS} -> 'mounts') AS w(mount)
            WHERE s.id = $1 AND w.mount ->> 'type' = 'named' AND NOT EXISTS (
              SELECT 1 FROM sandbox_volumes m JOIN volumes v ON v.id = m.volume_id
              WHERE m.sandbox_id = s.id AND v.name = w.mount ->> 'name' AND v.status = 'active')

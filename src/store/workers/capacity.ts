@@ -10,6 +10,7 @@ import { excludes, type PublishedPort } from '../../domain/spec/published-ports.
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import { idRows } from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { SPEC_PARTS } from '../sandboxes/sandboxes.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
 import { takenPorts } from './taken-ports.ts'
 import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
@@ -214,7 +215,7 @@ export type PendingRun = {
 }
 
 export const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
-  s.spec ->> 'image' AS image, s.spec -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes,
+  ${SPEC_PARTS} ->> 'image' AS image, ${SPEC_PARTS} -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes,
   s.snapshot_id IS NOT NULL AND NOT EXISTS (SELECT FROM runs e WHERE e.sandbox_id = s.id AND e.started_at IS NOT NULL) AS may_fetch`
 
 /** The range of a page of pending runs. */

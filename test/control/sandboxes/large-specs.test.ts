@@ -11,6 +11,7 @@ import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
 import type { Database } from '../../../src/store/postgres/database.ts'
+import { pending } from '../../../src/store/workers/capacity.ts'
 import { makeTestControl } from '../../support/control.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
 
@@ -18,17 +19,12 @@ function largeSpec(name: string): SandboxSpec {
   return { ...PLAIN_SPEC, env: [{ key: name, value: name.repeat(LARGE_TEXT) }] }
 }
 
-function create(deps: ControlDeps, caller: Caller, spec: SandboxSpec): Promise<Sandbox> {
-  const input = {
-    name: null,
-    slug: null,
-    registry: { mode: 'auto' },
-    start: false,
-    waitMs: null,
-    signal: null,
-  } as const
+function create(deps: ControlDeps, caller: Caller, spec: SandboxSpec, start = false): Promise<Sandbox> {
+  const input = { name: null, slug: null, registry: { mode: 'auto' }, start, waitMs: null, signal: null } as const
   return createSandbox(deps, caller, { ...input, spec })
 }
+
+const PORT = { host_bind: '127.0.0.1', host_port: 8080, guest_port: 80, protocol: 'tcp' } as const
 
 /** The turns of the event loop during `work`. */
 async function countTurns(work: () => Promise<unknown>): Promise<number> {
@@ -116,4 +112,25 @@ test('large specifications are read one by one, and only if the reply would be r
   assert.deepEqual(await getSandbox(deps, caller, { id: small.id }, refuse), small)
   const page = { cursor: null, limit: 10, labels: {}, beforeRead: refuse }
   await assert.rejects(listSandboxes(deps, caller, page), nobodyReads)
+})
+
+test('a placement reads the parts of a large specification that it needs, not all of it', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { parts_json } = await renderSpec({ ...largeSpec('A'), network: { ...PLAIN_SPEC.network, ports: [PORT] } })
+  assert.deepEqual(JSON.parse(parts_json ?? ''), {
+    image: PLAIN_SPEC.image,
+    mounts: PLAIN_SPEC.mounts,
+    network: { ports: [PORT] },
+  })
+  const { id } = await create(deps, caller, largeSpec('A'), true)
+  await create(deps, caller, PLAIN_SPEC, true)
+  const text = 'UPDATE sandboxes SET spec = $2 WHERE id = $1'
+  await deps.db.asSystem((q) => q.query({ text, values: [id, { image: 'not read' }] }))
+  const runs = await deps.db.asSystem((q) => pending(q, { after: null, limit: 10, waitingUpTo: null }))
+  assert.deepEqual(
+    runs.map(({ image, ports }) => ({ image, ports })),
+    Array(2).fill({ image: PLAIN_SPEC.image, ports: null }),
+  )
 })
