@@ -57,6 +57,8 @@ export type CreateSandboxCommand = {
   readonly name: string | null
   /** The requested slug. Null: a free slug is generated. */
   readonly slug: string | null
+  /** The texts of `spec`, if several sandboxes share them. Absent: they are rendered. */
+  readonly texts?: SpecTexts
   readonly registry: RegistrySelection
   /** The values of the secrets in `spec`. Absent: it has none. */
   readonly secretValues?: SecretValues
@@ -144,7 +146,7 @@ async function admitSandbox(
   input: CreateSandboxCommand,
   { abilities, onAdmit }: { readonly abilities: readonly string[]; readonly onAdmit: (id: SandboxId) => void },
 ): Promise<Sandbox> {
-  const texts = await renderSpec(input.spec)
+  const texts = input.texts ?? (await renderSpec(input.spec))
   for (let tried = 1; ; tried++) {
     const slug = input.slug ?? generateSlug((below) => randomBelow(deps.random, below))
     const volume_ids = await requireVolumes(deps, caller, input.spec)

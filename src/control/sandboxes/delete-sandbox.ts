@@ -1,11 +1,10 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { IfMatch } from '../../domain/requests/etag.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { sandboxTopic, workerTopic } from '../topics.ts'
-import { ifMatchPrecondition, type Precondition } from './if-match.ts'
+import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
 import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { makeBatchFailureCheck } from './transition-batches.ts'
 import {
@@ -43,10 +42,10 @@ export async function deleteSandbox(
   deps: DeleteDeps & SandboxReader & SandboxDeleter,
   caller: Caller,
   ref: SandboxRef,
-  ifMatch: IfMatch | null = null,
+  conditions: Conditions = {},
 ): Promise<void> {
   const sandbox = await getSummary(deps, caller, ref)
-  const precondition = ifMatchPrecondition(sandbox, ifMatch)
+  const precondition = ifMatchPrecondition(sandbox, conditions)
   if (precondition !== null) {
     await deleteTogether(deps, [{ caller, sandbox }], precondition)
     return

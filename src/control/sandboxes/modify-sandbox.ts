@@ -11,6 +11,7 @@ import * as sandboxSecrets from '../../store/sandboxes/sandbox-secrets.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { workerTopic } from '../topics.ts'
+import type { Conditions } from './if-match.ts'
 import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { sealRunSecrets, sealSecretValues } from './seal-secrets.ts'
@@ -28,14 +29,17 @@ export type Modification = Pick<SecretsPlan, 'changes' | 'conflicts'> & {
 type PlanDeps = Pick<BaseDeps, 'db' | 'clock' | 'seal'> & SandboxReader
 type ModifyDeps = PlanDeps & WriteDeps & Pick<BaseDeps, 'notifications'> & RequireAbilitiesDeps
 
+export type ModificationInput = NormalizedPatch & Pick<Conditions, 'beforeSpec'>
+
 /** Plans a change of a sandbox's secrets, and changes nothing. Throws `sandbox_not_found`. */
 export async function planModification(
   deps: PlanDeps,
   caller: Caller,
   ref: SandboxRef,
-  { patch }: NormalizedPatch,
+  { patch, beforeSpec }: ModificationInput,
 ): Promise<Modification> {
-  const { id } = await getSummary(deps, caller, ref)
+  const { id, spec_bytes } = await getSummary(deps, caller, ref)
+  beforeSpec?.(spec_bytes ?? 0)
   const row = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
   const { changes, conflicts } = planSecrets(openState(deps.seal, id, row), patch)
   return { sandbox: row.name, status: row.status, applied: false, policy: patch.policy, changes, conflicts }
@@ -50,11 +54,12 @@ export async function modifySandbox(
   deps: ModifyDeps,
   caller: Caller,
   ref: SandboxRef,
-  input: NormalizedPatch,
+  input: ModificationInput,
 ): Promise<Modification> {
   let isBegun = false
   try {
-    const { id } = await getSummary(deps, caller, ref)
+    const { id, spec_bytes } = await getSummary(deps, caller, ref)
+    input.beforeSpec?.(3 * (spec_bytes ?? 0)) // it is read twice, and written
     const before = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
     const { next } = applicablePlan(openState(deps.seal, id, before), input)
     if (before.spec.network.secrets.length === 0 && next.length > 0)

@@ -1,5 +1,5 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { requireMatch, etagOf } from '../../domain/requests/etag.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
@@ -7,7 +7,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { WriteDeps } from '../deps.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { lockIfMatch } from './if-match.ts'
+import { ifMatchPrecondition, type Conditions } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
@@ -18,20 +18,20 @@ export async function renameSandbox(
   deps: WriteDeps & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
-  to: { readonly name?: string; readonly slug?: string; readonly ifMatch?: IfMatch | null },
+  to: Conditions & { readonly name?: string; readonly slug?: string },
 ): Promise<Sandbox> {
   const name = to.name ?? null
   const slug = to.slug ?? null
-  const ifMatch = to.ifMatch ?? null
   if (name === null && slug === null) {
     const unchanged = await getSandbox(deps, caller, ref)
-    requireMatch(ifMatch, etagOf(renderSandbox(unchanged)))
+    requireMatch(to.ifMatch ?? null, etagOf(renderSandbox(unchanged)))
     return unchanged
   }
   const sandbox = await getSummary(deps, caller, ref)
+  const precondition = ifMatchPrecondition(sandbox, to)
   const isFound = await mapTakenName({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
-      await lockIfMatch(tx, sandbox, ifMatch)
+      await precondition?.(tx)
       if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
       const { org_id, actor } = caller
       const payload = {

@@ -1,5 +1,4 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
@@ -9,13 +8,13 @@ import type { FoundSummary } from '../../store/sandboxes/sandboxes.ts'
 import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { ifMatchPrecondition } from './if-match.ts'
+import { ifMatchPrecondition, type Conditions } from './if-match.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
 type StartDeps = TraceDeps & TransitionDeps & TransitionQueue & SandboxReader & WaitDeps
 
-export type StartOptions = {
+export type StartOptions = Conditions & {
   /** How long to wait for the sandbox to run, in milliseconds. Null: answer at once. */
   readonly waitMs: number | null
   /** Aborted when the client disconnects. Null if the request does not wait. */
@@ -25,7 +24,6 @@ export type StartOptions = {
    * second run.
    */
   readonly attempt?: IdempotentAttempt | null
-  readonly ifMatch?: IfMatch | null
   /** The span of the request, as a `traceparent`. Null or absent: the request is not traced. */
   readonly traceParent?: string | null
   /** Called with the bytes of the specification if the request starts a run, for which a worker must get all of them. */
@@ -60,7 +58,7 @@ async function admitStart(
   deps: StartDeps,
   caller: Caller,
   sandbox: FoundSummary,
-  { attempt = null, ifMatch = null, traceParent = null, onStart }: StartOptions,
+  { attempt = null, traceParent = null, onStart, ...conditions }: StartOptions,
 ): Promise<void> {
   const opens = attempt === null ? null : asId<RunId>(attempt.resourceId)
   const isDone = async (): Promise<boolean> =>
@@ -76,7 +74,7 @@ async function admitStart(
   } as const
   const attributes = { 'sandyard.sandbox.id': sandbox.id, 'sandyard.org.id': sandbox.org_id }
   const answer = await traceWork(deps, { name: 'admission', traceParent, attributes, begunAt: null }, () =>
-    moveSandbox(deps, request, ifMatchPrecondition(sandbox, ifMatch)),
+    moveSandbox(deps, request, ifMatchPrecondition(sandbox, conditions)),
   )
   if (answer.kind === 'moved') onStart?.(sandbox.spec_bytes ?? 0)
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')

@@ -1,5 +1,4 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { isActive } from '../../domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -7,14 +6,13 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { lockIfMatch, type Precondition } from './if-match.ts'
+import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
 
-export type StopOptions = {
+export type StopOptions = Conditions & {
   /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */
   readonly attempt?: IdempotentAttempt | null
-  readonly ifMatch?: IfMatch | null
 }
 
 /**
@@ -25,28 +23,28 @@ export async function stopSandbox(
   deps: TransitionDeps & TransitionQueue & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
-  { attempt = null, ifMatch = null }: StopOptions = {},
+  { attempt = null, ...conditions }: StopOptions = {},
 ): Promise<Sandbox> {
   const sandbox = await getSummary(deps, caller, ref)
   const notedRun = attempt?.savedNote ?? null
-  const isChecked = ifMatch !== null && notedRun === null
   const isToNote = attempt !== null && notedRun === null && isActive(sandbox.status)
   const noteRun = async (q: Queryable): Promise<void> => {
     if (isToNote && sandbox.run_id !== null) await attempt.saveNote(q, sandbox.run_id)
   }
   // A retry that finds a note does not check `If-Match` again. The note proves that the first attempt passed the check.
+  const check = notedRun === null ? ifMatchPrecondition(sandbox, conditions) : null
   const checkAndNote: Precondition = async (tx) => {
-    await lockIfMatch(tx, sandbox, ifMatch)
+    await check?.(tx)
     await noteRun(tx)
   }
-  if (isToNote && !isChecked) await deps.db.asOrg(caller.org_id, noteRun)
+  if (isToNote && check === null) await deps.db.asOrg(caller.org_id, noteRun)
   const request = {
     sandbox_id: sandbox.id,
     run_id: notedRun !== null ? asId<RunId>(notedRun) : attempt === null ? null : sandbox.run_id,
     event: 'stop_requested',
     cause: { actor: caller.actor, code: 'requested' },
   } as const
-  const answer = await moveSandbox(deps, request, isChecked ? checkAndNote : null)
+  const answer = await moveSandbox(deps, request, check === null ? null : checkAndNote)
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   // If the retry found a note, a stale answer means that the first attempt's run is over or stopping, as requested.
   if (answer.kind === 'stale' && answer.status !== 'stopping' && notedRun === null) {

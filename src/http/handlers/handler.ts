@@ -35,6 +35,8 @@ export type AuthenticatedRequest = {
   readonly requireReader: () => void
   /** Counts a stored body that the request makes the server handle again, as if the request had sent it. */
   readonly countStoredBody: (bytes: number) => void
+  /** The same before the server handles it. Throws `rate_limited` if the caller's limits don't allow it. */
+  readonly takeStoredBody: (bytes: number) => void
   /** Which attempt this request is, if it has an Idempotency-Key. Null without a key. */
   readonly attempt: IdempotentAttempt | null
   /** The request's span, as a `traceparent`. Null: the request is not traced. */

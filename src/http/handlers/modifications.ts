@@ -14,11 +14,15 @@ export function makeModificationHandlers(
   handler: HandlerFactory,
 ): Record<keyof typeof OPERATIONS, Handler> {
   return {
-    plan_modification: handler(OPERATIONS.plan_modification, async ({ params, body }, { caller }) =>
-      render(await call(planModification, caller, refOf(params), parsePatch(body))),
+    plan_modification: handler(
+      OPERATIONS.plan_modification,
+      async ({ params, body }, { caller, takeStoredBody: beforeSpec }) =>
+        render(await call(planModification, caller, refOf(params), { ...parsePatch(body), beforeSpec })),
     ),
-    modify_sandbox: handler(OPERATIONS.modify_sandbox, async ({ params, body }, { caller }) =>
-      render(await call(modifySandbox, caller, refOf(params), parsePatch(body))),
+    modify_sandbox: handler(
+      OPERATIONS.modify_sandbox,
+      async ({ params, body }, { caller, takeStoredBody: beforeSpec }) =>
+        render(await call(modifySandbox, caller, refOf(params), { ...parsePatch(body), beforeSpec })),
     ),
   }
 }

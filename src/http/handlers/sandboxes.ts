@@ -5,6 +5,7 @@ import { startSandbox, type StartOptions } from '../../control/sandboxes/start-s
 import { waitForSandbox, type PreparedWait, type WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
 import { findSnapshotToRestore } from '../../control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../control/sandboxes/create-sandbox.ts'
+import type { Conditions } from '../../control/sandboxes/if-match.ts'
 import { renameSandbox } from '../../control/sandboxes/rename-sandbox.ts'
 import { deleteSandbox } from '../../control/sandboxes/delete-sandbox.ts'
 import { stopSandbox } from '../../control/sandboxes/stop-sandbox.ts'
@@ -83,17 +84,23 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
     wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
       deferWait(call, raw, call(waitForSandbox, raw.caller, refByName(params), parseWait(query))),
     ),
-    update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
-      renderWithDetails(call, call(renameSandbox, caller, refById(params), { ...parseRename(body), ifMatch })),
+    update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, raw) =>
+      renderWithDetails(
+        call,
+        call(renameSandbox, raw.caller, refById(params), { ...parseRename(body), ...conditionsOf(raw) }),
+      ),
     ),
-    update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller, ifMatch }) =>
-      renderWithDetails(call, call(renameSandbox, caller, refByName(params), { ...parseRename(body), ifMatch })),
+    update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, raw) =>
+      renderWithDetails(
+        call,
+        call(renameSandbox, raw.caller, refByName(params), { ...parseRename(body), ...conditionsOf(raw) }),
+      ),
     ),
-    delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller, ifMatch }) =>
-      confirmDeletion(call(deleteSandbox, caller, refById(params), ifMatch)),
+    delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, raw) =>
+      confirmDeletion(call(deleteSandbox, raw.caller, refById(params), conditionsOf(raw))),
     ),
-    delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, { caller, ifMatch }) =>
-      confirmDeletion(call(deleteSandbox, caller, refByName(params), ifMatch)),
+    delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, raw) =>
+      confirmDeletion(call(deleteSandbox, raw.caller, refByName(params), conditionsOf(raw))),
     ),
     start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, raw) =>
       renderWithDetails(call, call(startSandbox, raw.caller, refById(params), startOptions(query, raw))),
@@ -101,11 +108,17 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
     start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, raw) =>
       renderWithDetails(call, call(startSandbox, raw.caller, refByName(params), startOptions(query, raw))),
     ),
-    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, attempt, ifMatch }) =>
-      renderWithDetails(call, call(stopSandbox, caller, refById(params), { attempt, ifMatch })),
+    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, raw) =>
+      renderWithDetails(
+        call,
+        call(stopSandbox, raw.caller, refById(params), { attempt: raw.attempt, ...conditionsOf(raw) }),
+      ),
     ),
-    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, attempt, ifMatch }) =>
-      renderWithDetails(call, call(stopSandbox, caller, refByName(params), { attempt, ifMatch })),
+    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, raw) =>
+      renderWithDetails(
+        call,
+        call(stopSandbox, raw.caller, refByName(params), { attempt: raw.attempt, ...conditionsOf(raw) }),
+      ),
     ),
   }
 }
@@ -142,13 +155,14 @@ function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeo
   return null
 }
 
-function startOptions(
-  query: Parameters<typeof parseWaitMs>[0],
-  { signal, attempt, ifMatch, traceParent, countStoredBody }: AuthenticatedRequest,
-): StartOptions {
+function startOptions(query: Parameters<typeof parseWaitMs>[0], raw: AuthenticatedRequest): StartOptions {
   const waitMs = parseWaitMs(query)
-  const request = { attempt, ifMatch, traceParent, onStart: countStoredBody }
-  return { ...request, waitMs, signal: waitMs === null ? null : signal() }
+  const { attempt, traceParent, countStoredBody: onStart } = raw
+  return { attempt, traceParent, onStart, ...conditionsOf(raw), waitMs, signal: waitMs === null ? null : raw.signal() }
+}
+
+function conditionsOf({ ifMatch, takeStoredBody }: AuthenticatedRequest): Conditions {
+  return { ifMatch, beforeSpec: takeStoredBody }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }

@@ -51,13 +51,16 @@ export function makeSnapshotHandlers(
       await call(deleteSnapshot, caller, params)
       return messageReply('snapshot deleted')
     }),
-    fork_sandbox: handler(OPERATIONS.fork_sandbox, async ({ params, body }, { caller, signal }) => {
-      const { count = 1, name = null } = body
-      if (name !== null && !isName(`${name}-${String(count)}`)) refuseField('name', name, NAME_RULE)
-      const sandbox_id = asId<SandboxId>(params.sandbox_id.toLowerCase())
-      const forks = await call(forkSandbox, caller, { sandbox_id, count, name, signal: signal() })
-      return renderObject({}, { data: renderList(forks.map(renderSandbox)) })
-    }),
+    fork_sandbox: handler(
+      OPERATIONS.fork_sandbox,
+      async ({ params, body }, { caller, signal, takeStoredBody: beforeSpec }) => {
+        const { count = 1, name = null } = body
+        if (name !== null && !isName(`${name}-${String(count)}`)) refuseField('name', name, NAME_RULE)
+        const sandbox_id = asId<SandboxId>(params.sandbox_id.toLowerCase())
+        const forks = await call(forkSandbox, caller, { sandbox_id, count, name, signal: signal(), beforeSpec })
+        return renderObject({}, { data: renderList(forks.map(renderSandbox)) })
+      },
+    ),
   }
 }
 

@@ -14,6 +14,7 @@ import { parseIfMatch } from '../requests/conditional-requests.ts'
 import {
   countReply,
   countStoredBody,
+  takeStoredBody,
   enforceRequestLimits,
   requireReader,
   type RequestLimits,
@@ -89,6 +90,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
         },
         countStoredBody: (bytes) => {
           if (deps.limits !== undefined) countStoredBody(deps.limits, caller, bytes)
+        },
+        takeStoredBody: (bytes) => {
+          if (deps.limits !== undefined) takeStoredBody(deps.limits, caller, bytes)
         },
       }
       const turn = deps.turns.next(caller.org_id)

@@ -1,6 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { makeAdmitInBatch } from '../../../src/control/sandboxes/admit-in-batch.ts'
+import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
+import { modifySandbox, planModification } from '../../../src/control/sandboxes/modify-sandbox.ts'
+import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
+import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
+import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
+import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
+import { normalizeSecretsPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
@@ -112,6 +119,37 @@ test('large specifications are read one by one, and only if the reply would be r
   assert.deepEqual(await getSandbox(deps, caller, { id: small.id }, refuse), small)
   const page = { cursor: null, limit: 10, labels: {}, beforeRead: refuse }
   await assert.rejects(listSandboxes(deps, caller, page), nobodyReads)
+})
+
+test('whoever checks, changes or copies a large specification is asked for its bytes before, and a refusal changes nothing', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { id } = await create(deps, caller, largeSpec('A'))
+  const bytes = Buffer.byteLength(JSON.stringify(largeSpec('A')))
+  const asked: number[] = []
+  const beforeSpec = (specBytes: number): never => {
+    asked.push(specBytes)
+    throw new Error('refused')
+  }
+  const conditions = { ifMatch: ['"x"'], beforeSpec } as const
+  const result = normalizeSecretsPatch({ secrets_remove: ['NONE'] })
+  if ('refusal' in result) throw new Error(result.refusal.accepted)
+  const patch = { ...result, beforeSpec }
+  const fork = { sandbox_id: id, name: null, signal: new AbortController().signal, beforeSpec }
+  for (const work of [
+    () => startSandbox(deps, caller, { id }, { waitMs: null, signal: null, ...conditions }),
+    () => stopSandbox(deps, caller, { id }, conditions),
+    () => renameSandbox(deps, caller, { id }, { name: 'other', ...conditions }),
+    () => deleteSandbox(deps, caller, { id }, conditions),
+    () => planModification(deps, caller, { id }, patch),
+    () => modifySandbox(deps, caller, { id }, patch),
+    () => forkSandbox(deps, caller, { ...fork, count: 3 }),
+  ])
+    await assert.rejects(work, { message: 'refused' })
+  assert.deepEqual(asked, [bytes, bytes, bytes, bytes, bytes, 3 * bytes, 3 * bytes])
+  assert.deepEqual((await getSummary(deps, caller, { id })).status, 'created')
+  await assert.rejects(forkSandbox(deps, caller, { ...fork, count: 500 }), /accepted: at most 253 copies/)
 })
 
 test('a placement reads the parts of a large specification that it needs, not all of it', async (t) => {

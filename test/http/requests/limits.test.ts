@@ -128,6 +128,28 @@ test('all keys of an organization share its rate, every operation is refused bey
   assert.equal((await get('two')).status, 200)
 })
 
+test('a check of a large specification counts as much as a create with it, and is refused before anything is read', async (t) => {
+  const MIB = 1024 * 1024
+  let deleted = 0
+  const deleteSandbox: UseCases['deleteSandbox'] = (_caller, _ref, conditions) => {
+    conditions?.beforeSpec?.(4 * MIB)
+    deleted += 1
+    return Promise.resolve()
+  }
+  const { url, clock } = await listen(
+    t,
+    { rates: { ...NO_RATES, key: { perSec: 10, burst: 1_100 } } },
+    { deleteSandbox },
+  )
+  const headers = { authorization: 'Bearer one-a', 'if-match': '"x"' }
+  const remove = async (): Promise<number> =>
+    (await fetch(`${url}/v1/sandboxes/${SANDBOX_ID}`, { method: 'DELETE', headers })).status
+  assert.deepEqual([await remove(), await remove(), await remove()], [200, 200, 429])
+  clock.advance(44_000) // 512 tokens, and one for each request, of 10 a second
+  assert.deepEqual([await remove(), await remove()], [200, 429])
+  assert.equal(deleted, 3)
+})
+
 test('a refusal for a limit is sent late, so that who repeats it at once keeps nobody waiting, and other refusals are not', async (t) => {
   const rates = { ...NO_RATES, key: { perSec: 1, burst: 1 } }
   const { url, get } = await listen(t, { rates }, {}, { settings: { limitRefusalDelayMs: 3_600_000 } })
