@@ -47,7 +47,7 @@ export const RETENTION_SETTINGS = {
     fallback: '24',
     unit: 'hours',
     meaning:
-      'how long the reply to a request with an `Idempotency-Key` is remembered; an organization may have 100,000 keys; 0 keeps for ever',
+      'how long the reply to a request with an `Idempotency-Key` is remembered; an organization may have 100,000 keys with 1 GiB of replies; 0 keeps for ever',
     parse: integerBetween(0, MOST_DAYS * 24),
   } satisfies Setting<number>,
 } as const

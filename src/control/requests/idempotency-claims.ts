@@ -13,8 +13,10 @@ export const CLAIM_MS = 10_000
 /** How often claims are renewed, in milliseconds. Two renewals may fail before a claim expires. */
 const RENEW_EVERY_MS = 3_000
 
-/** The maximum number of keys that are stored for an organization. Their replies take about 100 MB. */
+/** The maximum number of keys that are stored for an organization. Their usual replies take about 100 MB. */
 export const KEYS_PER_ORG_MAX = 100_000
+/** The maximum size of the stored replies of an organization. The largest reply has 4 MiB. */
+export const REPLIES_PER_ORG_MAX_BYTES = 1024 ** 3
 /**
  * How long a count of keys is cached, in milliseconds. Keys that an organization sends in that time may exceed the
  * limit.
@@ -25,7 +27,7 @@ const COUNT_CACHE_MS = 10_000
 export type IdempotencyClaims = {
   /** Renews a claim regularly until the returned function is called. */
   keepRenewed(ref: idempotency.ClaimKey): () => void
-  /** Whether one more key may be stored for an organization. */
+  /** Whether one more key and reply may be stored for an organization. */
   isBelowKeyLimit(org: OrgId): Promise<boolean>
   /**
    * Logs that replies of earlier processes can't be unsealed. It logs this once, however many requests find such
@@ -39,7 +41,7 @@ export type IdempotencyClaims = {
  */
 export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
   const held = new Map<string, idempotency.ClaimKey>()
-  const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()
+  const counts = new Map<OrgId, { readonly isBelow: boolean; readonly untilMs: number }>()
   let idle = new AbortController()
   let isLogged = false
 
@@ -69,11 +71,12 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
     async isBelowKeyLimit(org) {
       const nowMs = clock.monotonicMs()
       const known = counts.get(org)
-      if (known !== undefined && known.untilMs > nowMs) return known.count < KEYS_PER_ORG_MAX
+      if (known !== undefined && known.untilMs > nowMs) return known.isBelow
       for (const [one, { untilMs }] of counts) if (untilMs <= nowMs) counts.delete(one)
-      const count = await db.asOrg(org, (q) => idempotency.countKeys(q, org, KEYS_PER_ORG_MAX))
-      counts.set(org, { count, untilMs: nowMs + COUNT_CACHE_MS })
-      return count < KEYS_PER_ORG_MAX
+      const { keys, bytes } = await db.asOrg(org, (q) => idempotency.countKeys(q, org, KEYS_PER_ORG_MAX))
+      const isBelow = keys < KEYS_PER_ORG_MAX && bytes < REPLIES_PER_ORG_MAX_BYTES
+      counts.set(org, { isBelow, untilMs: nowMs + COUNT_CACHE_MS })
+      return isBelow
     },
     logUnreadable(error) {
       if (isLogged) return

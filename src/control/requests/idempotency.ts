@@ -241,7 +241,7 @@ function inUse(): Problem {
 function tooManyKeys(): Problem {
   const how_to_change = 'use fewer keys, or send requests that may be repeated without one'
   return new Problem('rate_limited', {
-    message: `too many requests: an organization has at most ${String(KEYS_PER_ORG_MAX)} keys that are remembered; ${how_to_change}`,
+    message: `too many requests: an organization has at most ${String(KEYS_PER_ORG_MAX)} keys that are remembered, with 1 GiB of replies; ${how_to_change}`,
     details: { limit: 'idempotency_keys', max: KEYS_PER_ORG_MAX, how_to_change },
     retryAfterSeconds: 60,
   })

@@ -128,14 +128,18 @@ export function renewClaims(held: readonly ClaimKey[], until: Date): Statement {
   }
 }
 
+/** How many keys of an organization are stored, and the bytes of their replies. */
+export type StoredKeys = { readonly keys: number; readonly bytes: number }
+
 /** How many keys of an organization are stored, counted up to `limit`. */
-export async function countKeys(q: Queryable, org: OrgId, limit: number): Promise<number> {
-  const { rows } = await q.query<{ readonly count: number }>({
+export async function countKeys(q: Queryable, org: OrgId, limit: number): Promise<StoredKeys> {
+  const { rows } = await q.query<StoredKeys>({
     name: 'idempotency.countKeys',
-    text: 'SELECT count(*) AS count FROM (SELECT 1 FROM idempotency WHERE org_id = $1 LIMIT $2) k',
+    text: `SELECT count(*) AS keys, coalesce(sum(octet_length(reply_sealed)), 0)::bigint AS bytes
+           FROM (SELECT reply_sealed FROM idempotency WHERE org_id = $1 LIMIT $2) k`,
     values: [org, limit],
   })
-  return rows[0]?.count ?? 0
+  return rows[0] ?? { keys: 0, bytes: 0 }
 }
 
 /** Deletes up to `limit` expired keys; returns how many. */

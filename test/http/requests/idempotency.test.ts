@@ -6,12 +6,14 @@ import { OrgQueueFull } from '../../../src/domain/requests/org-queue-full.ts'
 import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
+import { makeIdempotencyClaims } from '../../../src/control/requests/idempotency-claims.ts'
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { callWith, type CallUseCase } from '../../../src/http/requests/call-use-case.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
 import { makePruneIdempotencyKeysLoop } from '../../../src/loops/prune.ts'
+import { countKeys } from '../../../src/store/requests/idempotency.ts'
 import type { Database } from '../../../src/store/postgres/database.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import type { Operation } from '../../../src/contract/operation.ts'
@@ -416,4 +418,25 @@ test('no row holds the secret of a new API key, although its reply is stored', a
   assert.ok(rows.length > 0)
   for (const { row } of rows) assert.ok(!row.includes(secret) && !row.includes(hex))
   assert.equal((await ask('create_api_key', { body }, idempotencyKey)).text, first.text)
+})
+
+test('a new key is refused once an organization has too many, or too many bytes of replies', async () => {
+  const { deps } = world.control
+  for (const [keys, bytes, isBelow] of [
+    [99_999, 1024 ** 3 - 1, true],
+    [100_000, 0, false],
+    [1, 1024 ** 3, false],
+  ] as const) {
+    const counted: Database = {
+      ...deps.db,
+      asOrg: (org, work) => deps.db.asOrg(org, (q) => work({ ...q, query: async (statement) => {
+        const answer = await q.query<never>(statement)
+        return typeof statement === 'object' && statement.name === 'idempotency.countKeys' ? { ...answer, rows: [{ keys, bytes }] as never[] } : answer
+      } })),
+    } // prettier-ignore
+    const claims = makeIdempotencyClaims({ ...deps, db: counted })
+    assert.equal(await claims.isBelowKeyLimit(caller.org_id), isBelow)
+  }
+  const stored = await deps.db.asOrg(caller.org_id, (q) => countKeys(q, caller.org_id, 100))
+  assert.ok(stored.keys > 0 && stored.bytes > 0, JSON.stringify(stored))
 })
