@@ -13,7 +13,7 @@ const NO_ROWS: StepResult = { walked: 0, last: null }
 /**
  * Deletes runs that ended before an instant. A run's id is made when the run is opened, so the walk in the order of ids
  * needs no index of its own. The latest run of a sandbox that is not deleted stays, and so does its latest run that was
- * placed: they say where its log is.
+ * placed: they say where its log is, and that its home may have its disk.
  */
 export const pruneRuns: PruneStep = async (q, { before, after, limit }) => {
   const { rows } = await q.query<StepResult>({

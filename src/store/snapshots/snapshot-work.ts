@@ -115,8 +115,7 @@ export async function toDiscard(
            FROM snapshots n JOIN workers w ON w.id = n.worker_id AND (w.lease_expires_at > $4 OR w.removed_at IS NOT NULL)
            WHERE (n.deleted_at IS NOT NULL AND n.status IN ('succeeded', 'failed') OR n.status = 'failed' AND n.completed_at < $1
                OR n.name IS NULL AND n.status = 'succeeded' AND n.completed_at < $2)
-             AND NOT EXISTS (SELECT FROM sandboxes s WHERE s.snapshot_id = n.id AND s.visible_until IS NULL
-               AND NOT EXISTS (SELECT FROM runs r WHERE r.sandbox_id = s.id AND r.started_at IS NOT NULL))
+             AND NOT EXISTS (SELECT FROM sandboxes s WHERE s.snapshot_id = n.id AND s.visible_until IS NULL AND s.started_at IS NULL)
            ORDER BY n.id LIMIT $3`,
     values: [failedBefore, unnamedBefore, limit, now],
   })

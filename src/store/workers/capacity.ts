@@ -199,7 +199,10 @@ export type PendingRun = {
   readonly abilities: readonly string[]
   /** The worker that stores the sandbox's writable layer. The run can be placed on no other worker. */
   readonly home_worker_id: WorkerId | null
-  /** Whether its disk is still to be made, from a snapshot of its home. Another worker may fetch that. */
+  /**
+   * Whether another worker may fetch the snapshot that its disk is made from: no run of the sandbox was ever placed. A placed run
+   * may have made the disk and written to it, even if its worker never reported that it ran.
+   */
   readonly may_fetch: boolean
   /**
    * The run's image, as the request spelled it. Null if another program wrote the row; such a row must not block other
@@ -216,7 +219,7 @@ export type PendingRun = {
 
 export const PENDING_RUN = `r.id AS run_id, r.sandbox_id, s.org_id, r.opened_at::text, r.vcpus, r.memory_mib, s.disk_size_mib AS disk_mib, s.abilities, s.home_worker_id,
   ${SPEC_PARTS} ->> 'image' AS image, ${SPEC_PARTS} -> 'network' -> 'ports' AS ports, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes,
-  s.snapshot_id IS NOT NULL AND NOT EXISTS (SELECT FROM runs e WHERE e.sandbox_id = s.id AND e.started_at IS NOT NULL) AS may_fetch`
+  s.snapshot_id IS NOT NULL AND NOT EXISTS (SELECT FROM runs e WHERE e.sandbox_id = s.id AND e.worker_id IS NOT NULL) AS may_fetch`
 
 /** The range of a page of pending runs. */
 export type PendingPage = {

@@ -5,6 +5,7 @@ import { deleteSnapshot } from '../../../src/control/snapshots/delete-snapshot.t
 import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
 import { getSnapshotOperation, listSnapshots } from '../../../src/control/snapshots/read-snapshots.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import { removeWorker } from '../../../src/control/workers/fleet.ts'
 import type { SandboxId, SnapshotOperationId } from '../../../src/domain/ids.ts'
 import { Problem } from '../../../src/domain/problem.ts'
@@ -159,6 +160,23 @@ test('the data of a deleted snapshot goes, and that of a fork once its sandboxes
   await waitUntil(() => machine.snapshots.size === 0)
   const forks = await forkSandbox(deps, caller, { sandbox_id: id, count: 3, name: null, signal: SIGNAL })
   assert.equal(forks.length, 3)
+  await waitUntil(() => machine.snapshots.size === 0)
+  await end()
+})
+
+test('the data of a deleted snapshot goes even if the run that made a disk from it is no longer kept', async () => {
+  const end = world.runWorker(makeDriver())
+  const { deps, caller } = world.control
+  const { id: snapshot_id, operation_id } = await begin(await runningSandbox(), 'copied')
+  const { worker_id } = await ended(operation_id)
+  const how = { name: 'copy', slug: null, registry: { mode: 'auto' }, start: true, waitMs: null } as const
+  const origin = { id: snapshot_id, worker_id }
+  const { id } = await createSandbox(deps, caller, { ...how, spec: PLAIN_SPEC, origin, signal: SIGNAL })
+  await waitUntil(async () => (await world.statusOf(id)).status === 'running')
+  await stopSandbox(deps, caller, { id })
+  await waitUntil(async () => (await world.statusOf(id)).status === 'stopped')
+  await deps.db.asSystem((q) => q.query({ text: 'DELETE FROM runs WHERE sandbox_id = $1', values: [id] }))
+  await deleteSnapshot(deps, caller, { id: snapshot_id })
   await waitUntil(() => machine.snapshots.size === 0)
   await end()
 })

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, before, beforeEach, test } from 'node:test'
 import { explainWaiting, makeReadFleet } from '../../../src/control/workers/explain-waiting.ts'
 import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
@@ -11,9 +12,11 @@ import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../../src/control/workers/record-report.ts'
-import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
+import { asId, type RunId, type SandboxId, type SnapshotId, type WorkerId } from '../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
+import type { TransitionEvent } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { makePlacePendingLoop } from '../../../src/loops/place-pending.ts'
+import { pruneRuns } from '../../../src/store/sandboxes/prune-sandboxes.ts'
 import * as waitingRuns from '../../../src/store/workers/waiting-runs.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { reportOf } from '../../support/report.ts'
@@ -55,7 +58,7 @@ async function join(name: string, offered: Offered): Promise<WorkerId> {
   const driver = {
     name: 'test',
     isolation: 'none',
-    abilities: ['disk_size'] as const,
+    abilities: ['disk_size', 'snapshots'] as const,
     images,
     default_disk_mib: DEFAULT_DISK_MIB,
   }
@@ -63,7 +66,7 @@ async function join(name: string, offered: Offered): Promise<WorkerId> {
   return worker_id
 }
 
-async function create(spec: Partial<SandboxSpec> = {}, vcpus = 1): Promise<SandboxId> {
+async function create(spec: Partial<SandboxSpec> = {}, vcpus = 1, origin?: WorkerId): Promise<SandboxId> {
   const resources = { memory_mib: 100, vcpus, disk_size_mib: null }
   const input = {
     name: null,
@@ -72,6 +75,7 @@ async function create(spec: Partial<SandboxSpec> = {}, vcpus = 1): Promise<Sandb
     start: true,
     waitMs: null,
     signal: never,
+    ...(origin === undefined ? {} : { origin: { id: asId<SnapshotId>(randomUUID()), worker_id: origin } }),
   } as const
   return (await createSandbox(control.deps, control.caller, { ...input, spec: { ...PLAIN_SPEC, resources, ...spec } }))
     .id
@@ -207,10 +211,11 @@ function createWithDisk(disk_size_mib: number | null): Promise<SandboxId> {
   return create({ resources: { memory_mib: 100, vcpus: 1, disk_size_mib } })
 }
 
-async function end(id: SandboxId): Promise<void> {
-  for (const event of ['stop_requested', 'worker_stopped'] as const)
-    await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
+async function move(id: SandboxId, ...events: readonly TransitionEvent[]): Promise<void> {
+  for (const event of events) await moveSandbox(control.deps, { sandbox_id: id, run_id: null, event, cause })
 }
+
+const end = (id: SandboxId): Promise<void> => move(id, 'stop_requested', 'worker_stopped')
 
 /** The sum of the disks on a worker, and its disk capacity, as `worker list` shows them. */
 async function diskOf(worker: WorkerId): Promise<readonly [used: number, capacity: number | null]> {
@@ -284,3 +289,40 @@ test('a worker without a limit takes every disk, and so does one of a version th
   await pass()
   assert.equal((await runOf(third)).worker_id, earlier)
 })
+
+test('a sandbox made from a snapshot waits for its home once a run was placed there, even if none was seen to run', async () => {
+  const home = await join('with-snapshot', { vcpus: 1 })
+  await join('without-snapshot', { vcpus: 9 })
+  const id = await create({}, 1, home)
+  await pass()
+  assert.equal((await runOf(id)).worker_id, home)
+  await end(id) // its worker never reported that it ran
+  await sql('UPDATE workers SET vcpus = 0 WHERE id = $1', [home])
+  await restart(id)
+  await pass()
+  assert.equal((await runOf(id)).worker_id, null)
+})
+
+test('that a sandbox has a disk at its home outlives the run that made the disk', async () => {
+  const home = await join('with-snapshot', { vcpus: 1 })
+  await join('without-snapshot', { vcpus: 9 })
+  const id = await create({}, 1, home)
+  await pass()
+  const { id: first } = await runOf(id)
+  await move(id, 'worker_running', 'stop_requested', 'worker_stopped')
+  await restart(id)
+  await pass()
+  await move(id, 'worker_start_failed')
+  await restart(id)
+  await sql('UPDATE workers SET vcpus = 0 WHERE id = $1', [home])
+  await sql('UPDATE runs SET rolled_up_at = ended_at WHERE id = $1', [first])
+  const before = new Date(control.deps.clock.now().getTime() + 60_000)
+  await control.deps.db.asSystem((q) => pruneRuns(q, { before, after: null, limit: 10_000, now: before }))
+  assert.deepEqual(await sql('SELECT id FROM runs WHERE id = $1', [first]), [])
+  await pass()
+  assert.equal((await runOf(id)).worker_id, null)
+})
+
+async function restart(id: SandboxId): Promise<void> {
+  await startSandbox(control.deps, control.caller, { id }, { waitMs: null, signal: never })
+}
