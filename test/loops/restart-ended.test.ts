@@ -175,6 +175,54 @@ test('a requested stop ends the policy until the next start, but the end of a dr
   }
 })
 
+test('a stop while a drain stops the sandbox ends the policy, and leaves the time of the first stop', async () => {
+  const { deps, caller } = control
+  const id = await create('always')
+  const { run_id } = await stateOf(id)
+  assert.ok(run_id !== null)
+  await report([{ run_id, sandbox_id: id, phase: 'running' }])
+  const drained = { sandbox_id: id, run_id, event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, code: 'drained' } } as const // prettier-ignore
+  await moveSandbox(deps, drained)
+  const [first] = await stopOf(run_id)
+  clock.advance(1_000)
+  assert.equal((await stopSandbox(deps, caller, { id })).status, 'stopping')
+  assert.deepEqual(await stopOf(run_id), [first, 'requested'])
+  for (const again of [drained, { ...drained, cause: { ...drained.cause, code: 'requested' } } as const])
+    assert.equal((await moveSandbox(deps, again)).kind, 'stale')
+  await report([{ run_id, sandbox_id: id, phase: 'ended', outcome: { kind: 'stopped' } }])
+  assert.deepEqual([(await stateOf(id)).status, (await stateOf(id)).waitsMs], ['stopped', null])
+})
+
+async function stopOf(run: RunId): Promise<readonly [ms: number | undefined, cause: CauseCode | null | undefined]> {
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<{ readonly stop_requested_at: Date | null; readonly stop_cause: CauseCode | null }>({
+      text: 'SELECT stop_requested_at, stop_cause FROM runs WHERE id = $1',
+      values: [run],
+    }),
+  )
+  return [rows[0]?.stop_requested_at?.getTime(), rows[0]?.stop_cause]
+}
+
+test('a retry of a stop during the back-off succeeds, and never ends the wait for a restart of a later run', async () => {
+  const { deps, caller } = control
+  const id = await create('always')
+  await runOnce(id, CRASH)
+  const notes: string[] = []
+  const attempt = { resourceId: '', isRetry: false, savedNote: null }
+  const saveNote = (_tx: unknown, note: string): Promise<void> => Promise.resolve(void notes.push(note))
+  await stopSandbox(deps, caller, { id }, { attempt: { ...attempt, saveNote } })
+  const retry = { attempt: { ...attempt, isRetry: true, savedNote: notes[0] ?? null, saveNote } }
+  assert.equal((await stopSandbox(deps, caller, { id }, retry)).status, 'stopped')
+  await startSandbox(deps, caller, { id }, { waitMs: null, signal: null })
+  await place()
+  await runOnce(id, CRASH)
+  await stopSandbox(deps, caller, { id }, retry)
+  assert.equal((await stateOf(id)).waitsMs, 1_000)
+  await stopSandbox(deps, caller, { id })
+  await assert.rejects(stopSandbox(deps, caller, { id }, { attempt: { ...attempt, saveNote } }))
+  assert.equal(notes.length, 1, 'a refused stop saves no note')
+})
+
 test('a stop during the back-off takes effect, even if the loop has already read that the restart is due', async () => {
   const { deps, caller } = control
   const id = await create('always')

@@ -158,6 +158,7 @@ function stateOf(sandbox: NewSandbox): SandboxStateRow {
     home_worker_id: null,
     max_duration_secs: sandbox.max_duration_secs,
     max_uptime_minutes: null,
+    latest_run_id: sandbox.run_id,
     run_id: sandbox.run_id,
     worker_id: null,
     opened_at: sandbox.created_at,

@@ -4,6 +4,7 @@ import { isActive } from '../../domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
+import * as restarts from '../../store/sandboxes/restarts.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
@@ -16,7 +17,8 @@ export type StopOptions = Conditions & {
 }
 
 /**
- * Asks a sandbox to stop and answers at once, usually with the status `stopping`. Stopping a stopping sandbox succeeds.
+ * Asks a sandbox to stop and answers at once, usually with the status `stopping`. Stopping a stopping sandbox succeeds. It also ends
+ * the restart policy until the next start, if the sandbox waits for its restart or stops for a drain.
  * Throws `sandbox_not_found` and `precondition_failed`. Throws `invalid_state_transition` if the sandbox is not active.
  */
 export async function stopSandbox(
@@ -27,9 +29,10 @@ export async function stopSandbox(
 ): Promise<Sandbox> {
   const sandbox = await getSummary(deps, caller, ref)
   const notedRun = attempt?.savedNote ?? null
-  const isToNote = attempt !== null && notedRun === null && isActive(sandbox.status)
+  const isToNote = attempt !== null && notedRun === null
   const noteRun = async (q: Queryable): Promise<void> => {
-    if (isToNote && sandbox.run_id !== null) await attempt.saveNote(q, sandbox.run_id)
+    if (!isToNote || sandbox.run_id === null) return
+    if (isActive(sandbox.status) || (await restarts.isPending(q, sandbox.id))) await attempt.saveNote(q, sandbox.run_id)
   }
   // A retry that finds a note does not check `If-Match` again. The note proves that the first attempt passed the check.
   const check = notedRun === null ? ifMatchPrecondition(sandbox, conditions) : null

@@ -102,12 +102,15 @@ export function resolveStep(
   const isStart = request.event === 'start_admitted'
   if (row === undefined || (row.is_hidden && isStart)) return { kind: 'absent' }
   const isToRestart = row.restart_at !== null
-  const isAboutRun = request.run_id === row.run_id || (isToRestart && request.event === 'stop_requested')
+  const endsWait = isToRestart && request.event === 'stop_requested' && request.run_id === row.latest_run_id
+  const isAboutRun = request.run_id === row.run_id || endsWait
   if (request.run_id !== null && !isAboutRun) return staleAnswer(row)
   // A client may have stopped or started the sandbox since the loop read that its restart is due.
   if (request.cause.code === 'restart_policy' && (row.restart_at === null || row.restart_at > now))
     return staleAnswer(row)
-  const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null, isToRestart }, request.event)
+  const isDrained = row.stop_cause === 'drained' && request.cause.code === 'requested'
+  const state = { status: row.status, isPlaced: row.worker_id !== null, isToRestart, isDrained }
+  const status = nextStatus(state, request.event)
   if (status === null) return staleAnswer(row)
   if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return staleAnswer(row)
   return {
@@ -159,7 +162,10 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
       ...(row.disk_size_mib === null ? diskOf(request.facts) : {}),
     }
   }
-  if (status === 'stopping') return { stop_requested_at: at, stop_cause: request.cause.code }
+  if (status === 'stopping') {
+    const stop_cause = request.cause.code
+    return row.status === 'stopping' ? { stop_cause } : { stop_requested_at: at, stop_cause }
+  }
   if (!isTerminal(status)) return {}
   return {
     ended_at: runEnd(row.started_at, at, request.ran_ms),

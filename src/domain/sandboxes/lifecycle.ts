@@ -54,12 +54,14 @@ export function isActive(status: SandboxStatus): boolean {
 
 /**
  * The state that decides the next status of a sandbox. `isPlaced`: its run has a worker. `isToRestart`: its run has
- * ended, and its restart policy will start another one.
+ * ended, and its restart policy will start another one. `isDrained`: its run stops for a drain, and a client's stop is
+ * still to be noted, because it also ends the restart policy.
  */
 export type LifecycleState = {
   readonly status: SandboxStatus
   readonly isPlaced: boolean
   readonly isToRestart?: boolean
+  readonly isDrained?: boolean
 }
 
 /** The status after an event, or null if the event does not apply in this state. */
@@ -77,10 +79,10 @@ const TRANSITIONS: Record<TransitionEvent, (state: LifecycleState) => SandboxSta
     if (status === 'starting') return 'failed'
     return status === 'stopping' ? 'stopped' : null
   },
-  stop_requested: ({ status, isPlaced, isToRestart = false }) => {
+  stop_requested: ({ status, isPlaced, isToRestart = false, isDrained = false }) => {
     if (isToRestart && isTerminal(status)) return 'stopped'
     if (status === 'starting') return isPlaced ? 'stopping' : 'stopped'
-    return status === 'running' ? 'stopping' : null
+    return status === 'running' || (status === 'stopping' && isDrained) ? 'stopping' : null
   },
   ended_well: ({ status }) => {
     if (status === 'running' || status === 'stopping') return 'stopped'

@@ -24,6 +24,16 @@ export async function nextDue(q: Queryable): Promise<Date | null> {
   return rows[0]?.at ?? null
 }
 
+/** Whether the restart policy will start another run of a sandbox. */
+export async function isPending(q: Queryable, id: SandboxId): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'restarts.isPending',
+    text: 'SELECT FROM sandboxes WHERE id = $1 AND restart_at IS NOT NULL',
+    values: [id],
+  })
+  return rowCount > 0
+}
+
 /**
  * Changes when a sandbox is restarted, and writes why its restart was refused. Does nothing if the restart is no longer
  * due, because a client stopped or started the sandbox. Null: never.

@@ -27,6 +27,8 @@ export type SandboxStateRow = {
   readonly max_duration_secs: number | null
   /** The organization's limit on the duration of one run, in minutes. */
   readonly max_uptime_minutes: number | null
+  /** The latest run, whether it is open or has ended. */
+  readonly latest_run_id: RunId | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
   /** When the open run was requested. */

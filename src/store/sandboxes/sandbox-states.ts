@@ -25,7 +25,7 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
     isRead: true,
     text: `SELECT s.id, s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral,
              s.visible_until IS NOT NULL AS is_hidden, s.stopped_at, s.vcpus, s.memory_mib, s.max_duration_secs, s.disk_size_mib,
-             s.home_worker_id, s.restart_at, s.restart_count,
+             s.home_worker_id, s.run_id AS latest_run_id, s.restart_at, s.restart_count,
              (SELECT l.value FROM sandbox_labels l WHERE l.sandbox_id = s.id AND l.key = '${RESTART_LABEL}') AS restart_policy,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
              EXISTS (SELECT 1 FROM sandbox_volumes v WHERE v.sandbox_id = s.id) AS mounts_volumes

@@ -55,6 +55,13 @@ test('the lifecycle is this table, and no other event applies', () => {
       }
 })
 
+test('a stop applies once more to a sandbox that stops for a drain, and to nothing else that stops', () => {
+  for (const isPlaced of [false, true]) {
+    assert.equal(nextStatus({ status: 'stopping', isPlaced, isDrained: true }, 'stop_requested'), 'stopping')
+    assert.equal(nextStatus({ status: 'stopping', isPlaced, isDrained: false }, 'stop_requested'), null)
+  }
+})
+
 test('a status is active, terminal, or that of a sandbox that never started', () => {
   for (const status of SANDBOX_STATUSES)
     assert.equal([isActive(status), isTerminal(status), status === 'created'].filter(Boolean).length, 1, status)
