@@ -6,6 +6,7 @@ import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { DAY_MS } from '../domain/usage/metering.ts'
 import { DELIVERY_KEPT_DAYS, ENDED_KEPT, WAITING_MAX } from '../domain/webhooks/webhook.ts'
 import { minUuidAt } from '../lib/uuid.ts'
+import type { Queryable } from '../store/postgres/database.ts'
 import * as pruneDeliveries from '../store/webhooks/prune-deliveries.ts'
 import type { Loop } from './loop.ts'
 
@@ -23,7 +24,7 @@ const REST_FACTOR = 4
 
 /**
  * Deletes deliveries of webhooks that are kept no longer, one webhook in each pass. Deliveries that wait are dropped only beyond the bounds,
- * and an event says how many.
+ * and an event for each batch says how many.
  */
 export function makePruneWebhookDeliveriesLoop({ db, clock, uuids, fence, kept }: PruneDeps): Loop {
   const { ended = ENDED_KEPT, waiting = WAITING_MAX } = kept ?? {}
@@ -37,23 +38,22 @@ export function makePruneWebhookDeliveriesLoop({ db, clock, uuids, fence, kept }
     const { id, org_id } = webhook
     const firstId = minUuidAt(new Date(clock.now().getTime() - DELIVERY_KEPT_DAYS * DAY_MS))
     const bounds = { firstId, limit: BATCH }
-    let count = BATCH
-    while (count === BATCH)
-      count = await db.asSystem((q) => pruneDeliveries.pruneEnded(q, id, { ...bounds, kept: ended }))
-    await db.transaction('system', async (tx) => {
+    const dropWaiting = async (tx: Queryable): Promise<number> => {
       await fence(tx)
-      const dropped = await pruneDeliveries.dropWaiting(tx, id, { ...bounds, kept: waiting })
-      if (dropped === 0) return
-      const payload = { ...factsOf(webhook), count: dropped }
-      await recordEvent({ clock, uuids }, tx, {
-        org_id,
-        actor: SYSTEM_ACTOR,
-        event_type: 'webhook_deliveries_dropped',
-        payload,
-      })
-    })
+      const count = await pruneDeliveries.dropWaiting(tx, id, { ...bounds, kept: waiting })
+      const dropped = { org_id, actor: SYSTEM_ACTOR, event_type: 'webhook_deliveries_dropped' } as const
+      if (count > 0) await recordEvent({ clock, uuids }, tx, { ...dropped, payload: { ...factsOf(webhook), count } })
+      return count
+    }
+    await untilBelowBatch(() => db.asSystem((q) => pruneDeliveries.pruneEnded(q, id, { ...bounds, kept: ended })))
+    await untilBelowBatch(() => db.transaction('system', dropWaiting))
     return REST_FACTOR * (clock.monotonicMs() - startedMs)
   }
 
   return { name: 'prune-webhook-deliveries', periodMs: PERIOD_MS, topics: [], run }
+}
+
+/** Repeats a step until it deletes less than a batch, so that a pass leaves nothing beyond the bounds. */
+async function untilBelowBatch(step: () => Promise<number>): Promise<void> {
+  while ((await step()) === BATCH);
 }

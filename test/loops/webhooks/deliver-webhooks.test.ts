@@ -286,6 +286,25 @@ test('old deliveries and those beyond the bounds are deleted, and an event count
   assert.equal(await count(), 0)
 })
 
+test('one pass drops everything that waits beyond the bound, however much it is, and its events count all of it', async (t) => {
+  const { world, receiver } = await open(t)
+  const { webhook } = await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  const { deps, caller } = world
+  const query = async (text: string, values: readonly unknown[] = []): Promise<readonly { n: number }[]> =>
+    (await deps.db.asSystem((q) => q.query<{ n: number }>({ text, values }))).rows
+  await query(
+    `INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
+     SELECT $1, gen_random_uuid(), $2, gen_random_uuid(), n, now() FROM generate_series(1, 4500) n`,
+    [webhook.id, caller.org_id],
+  )
+  const fence = (): Promise<void> => Promise.resolve()
+  const kept = { ended: 10, waiting: 10 }
+  await makePruneWebhookDeliveriesLoop({ ...deps, fence, kept }).run(new AbortController().signal)
+  const dropped = `SELECT sum((payload ->> 'count')::integer)::integer AS n FROM events WHERE event_type = 'webhook_deliveries_dropped'`
+  assert.deepEqual(await query('SELECT count(*)::integer AS n FROM webhook_deliveries'), [{ n: 10 }])
+  assert.deepEqual(await query(dropped), [{ n: 4_490 }])
+})
+
 test('a webhook whose secret can not be opened delays no other', async (t) => {
   const { world, receiver } = await open(t)
   const broken = await world.add(receiver, '/broken', { event_types: ['sandbox_renamed'] })
