@@ -43,6 +43,7 @@ export async function createPreview(
   const id = asId<PreviewId>(deps.uuids.next())
   const preview: Preview = { id, org_id, sandbox_id, port, access, expires_at, created_at: now }
   await deps.db.transaction(org_id, async (tx) => {
+    await previews.lockCounts(tx, preview)
     await previews.removeExpired(tx, sandbox_id, now)
     if (access === 'public') requirePublic(await previews.publicUse(tx, org_id, now))
     const how = { secretSha256: secret === null ? null : hashSecret(secret), max: PREVIEWS_MAX }

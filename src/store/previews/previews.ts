@@ -2,9 +2,23 @@
 import type { OrgId, PreviewId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { Preview } from '../../domain/previews/preview.ts'
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
+import * as orgs from '../orgs/orgs.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 const COLUMNS = 'id, org_id, sandbox_id, port, access, expires_at, created_at'
+
+/**
+ * Locks what counts previews, a sandbox and its organization, so that no other preview is added until the transaction ends. The sandbox
+ * first: a new preview refers to it, and a transition locks the organization of a sandbox that it has locked.
+ */
+export async function lockCounts(
+  tx: Queryable,
+  { org_id, sandbox_id }: Pick<Preview, 'org_id' | 'sandbox_id'>,
+): Promise<void> {
+  const text = 'SELECT FROM sandboxes WHERE id = $1 FOR KEY SHARE'
+  await tx.query({ name: 'previews.lockSandbox', text, values: [sandbox_id] })
+  await orgs.lock(tx, org_id)
+}
 
 /** Adds a preview. Returns false if the sandbox already has `max`. */
 export async function insert(

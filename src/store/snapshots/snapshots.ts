@@ -1,6 +1,7 @@
 /** Snapshots as clients read and change them. `snapshot-work.ts` has the queries of the loop that makes and deletes them. */
 import type { OrgId, SandboxId, SnapshotId, SnapshotOperationId, WorkerId } from '../../domain/ids.ts'
 import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
+import * as orgs from '../orgs/orgs.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { accrueStorage } from '../usage/accrue-storage.ts'
 
@@ -30,12 +31,13 @@ export type NewSnapshot = {
 
 /**
  * Adds a queued snapshot. Returns null if the organization already has `SNAPSHOTS_MAX`. A taken name violates
- * `snapshots_name_key`.
+ * `snapshots_name_key`. Locks the organization.
  */
 export async function insert(tx: Queryable, snapshot: NewSnapshot): Promise<Snapshot | null> {
   const { id, operation_id, org_id, name, sandbox_id, sandbox_name, worker_id, image } = snapshot
   const { replaces, records_integrity, is_scheduled, created_at } = snapshot
   const labels = JSON.stringify(snapshot.labels)
+  await orgs.lock(tx, org_id)
   const { rows } = await tx.query<Snapshot>({
     name: 'snapshots.insert',
     text: `INSERT INTO snapshots (id, operation_id, org_id, name, status, sandbox_id, sandbox_name, worker_id, image, labels, replaces,

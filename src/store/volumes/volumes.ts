@@ -6,6 +6,7 @@
 import type { OrgId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
+import * as orgs from '../orgs/orgs.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 const COLUMNS = 'id, org_id, kind, name, status, labels, capacity_gib, used_bytes, created_at, updated_at'
@@ -61,10 +62,11 @@ export async function findByName(q: Queryable, org: OrgId, name: string): Promis
 
 /**
  * Adds a volume. Returns false if the organization already has `VOLUMES_MAX` volumes. A taken name violates
- * `volumes_name_key`.
+ * `volumes_name_key`. Locks the organization.
  */
 export async function insert(tx: Queryable, volume: Omit<Volume, 'used_bytes'>): Promise<boolean> {
   const { id, org_id, kind, name, status, labels, capacity_gib, created_at, updated_at } = volume
+  await orgs.lock(tx, org_id)
   const { rowCount } = await tx.query({
     name: 'volumes.insert',
     text: `INSERT INTO volumes (id, org_id, kind, name, status, labels, capacity_gib, created_at, updated_at)

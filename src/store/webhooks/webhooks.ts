@@ -1,6 +1,7 @@
 /** Webhooks. Their secrets are stored sealed. */
 import type { OrgId, WebhookId } from '../../domain/ids.ts'
 import type { PauseReason, Webhook } from '../../domain/webhooks/webhook.ts'
+import * as orgs from '../orgs/orgs.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 const COLUMNS = `id, url, description, event_types, category, sandbox_id, actor, paused_at IS NOT NULL AS paused, paused_at, pause_reason,
@@ -38,7 +39,7 @@ export async function lockUse(
   tx: Queryable,
   org: OrgId,
 ): Promise<{ readonly used: number; readonly max: number | null }> {
-  await tx.query({ text: 'SELECT FROM orgs WHERE id = $1 FOR NO KEY UPDATE', values: [org] })
+  await orgs.lock(tx, org)
   const { rows } = await tx.query<{ readonly used: number; readonly max: number | null }>({
     text: `SELECT max_webhooks AS max, (SELECT count(*)::integer FROM webhooks WHERE org_id = $1) AS used
            FROM org_limits WHERE org_id = $1`,
