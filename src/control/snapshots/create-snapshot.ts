@@ -2,15 +2,14 @@ import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { asId, type SandboxId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
-import { BYTES_PER_GIB } from '../../domain/volumes/volume.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
 import * as snapshotSources from '../../store/snapshots/snapshot-sources.ts'
-import * as volumes from '../../store/volumes/volumes.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { SNAPSHOTS_TOPIC } from '../topics.ts'
+import { storageRefusal } from './storage-refusal.ts'
 
 export type CreateSnapshotDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
 
@@ -43,7 +42,8 @@ export async function createSnapshot(
   const source = await deps.db.asOrg(org_id, (q) => snapshotSources.find(q, org_id, input.sandbox_id))
   if (source === null) throw new Problem('sandbox_not_found')
   if (source.home_worker_id === null) throw hasNoDisk(source.status)
-  await requireStorage(deps, caller)
+  const refusal = await deps.db.asOrg(org_id, (q) => storageRefusal(q, org_id))
+  if (refusal !== null) throw refusal
   const operation_id = asId<SnapshotOperationId>(deps.uuids.next())
   const row: snapshots.NewSnapshot = {
     ...wanted,
@@ -84,24 +84,6 @@ async function madeByEarlierAttempt(
   const found = await db.asOrg(org_id, (q) => snapshots.findByOperation(q, org_id, id))
   if (found === null) throw idempotencyReplyLost('the snapshot was made and is gone since')
   return found
-}
-
-/** Throws `quota_exceeded` if volumes and snapshots have the organization's whole storage. */
-async function requireStorage({ db }: Pick<BaseDeps, 'db'>, { org_id }: OrgActor): Promise<void> {
-  const [max, bytes] = await db.asOrg(org_id, async (q) => {
-    return [await volumes.storageLimitGib(q, org_id), await snapshots.storedBytes(q, org_id)] as const
-  })
-  if (max === null || bytes < max * BYTES_PER_GIB) return
-  throw new Problem('quota_exceeded', {
-    message: `quota exceeded: volumes and snapshots have all of the ${String(max)} GiB of the organization`,
-    details: {
-      limit: 'max_total_storage_gib',
-      max,
-      current: bytes / BYTES_PER_GIB,
-      requested: 0,
-      how_to_change: 'delete some',
-    },
-  })
 }
 
 /** The problem of a sandbox that was never placed on a worker. */

@@ -138,6 +138,7 @@ async function madeSnapshot(deps: ForkDeps, caller: Caller, { sandbox_id, signal
 function notCopied(error: Snapshot['error']): Problem {
   if (error?.code === 'no_disk') return hasNoDisk('never started')
   const message = `the disk of the sandbox could not be copied: ${error?.message ?? 'the copy is gone'}`
+  if (error?.code === 'quota_exceeded') return new Problem('quota_exceeded', { message })
   return error?.code === 'unsupported'
     ? new Problem('invalid_sandbox_config', { message: `invalid sandbox config: ${message}` })
     : new Problem('unavailable', { message, retryAfterSeconds: 5 })

@@ -10,6 +10,7 @@ import type { WorkerStreams } from '../streams/open-worker-stream.ts'
 import { snapshotTopic } from '../topics.ts'
 import { doSnapshotTask } from './do-snapshot-task.ts'
 import { resultOf } from './snapshot-result.ts'
+import { storageRefusal } from './storage-refusal.ts'
 
 export type TakeSnapshotDeps = WriteDeps & FenceDeps & WorkerStreams & Pick<BaseDeps, 'notifications' | 'log'>
 
@@ -32,6 +33,14 @@ export async function takeSnapshot(
     await end(deps, snapshot, (tx) =>
       fail(deps, tx, snapshot, { code: 'sandbox_not_found', message: 'the sandbox or its worker is gone' }),
     )
+    return
+  }
+  // Snapshots that were queued before this one may have used up the storage meanwhile.
+  const refusal =
+    snapshot.status === 'queued' ? await deps.db.asSystem((q) => storageRefusal(q, snapshot.org_id)) : null
+  if (refusal !== null) {
+    const { code, message } = refusal
+    await end(deps, snapshot, (tx) => fail(deps, tx, snapshot, { code, message }))
     return
   }
   await deps.db.asSystem((q) => snapshotWork.begin(q, id, deps.clock.now()))

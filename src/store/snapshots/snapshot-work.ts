@@ -13,8 +13,9 @@ export type SnapshotToTake = Snapshot & {
 }
 
 /**
- * Snapshots that are not complete: of each organization its oldest, then of each its next. Those of workers that don't report
- * wait, until they were asked for before `givenUpBefore`.
+ * Snapshots that are not complete: of each organization its oldest, then of each its next. An organization with a limit on its storage
+ * has no next, because what the oldest takes of the limit is not known yet. Those of workers that don't report wait, until they were
+ * asked for before `givenUpBefore`.
  */
 export async function toTake(
   q: Queryable,
@@ -29,7 +30,9 @@ export async function toTake(
              FROM snapshots n JOIN workers w ON w.id = n.worker_id
              WHERE n.status IN ('queued', 'in_progress')
                AND (w.lease_expires_at > $1 OR w.removed_at IS NOT NULL OR n.created_at < $2))
-           SELECT ${SNAPSHOT_COLUMNS}, records_integrity, has_lost_source FROM open ORDER BY turn, id LIMIT $3`,
+           SELECT ${SNAPSHOT_COLUMNS}, records_integrity, has_lost_source FROM open
+           WHERE turn = 1 OR NOT EXISTS (SELECT FROM org_limits l WHERE l.org_id = open.org_id AND l.max_total_storage_gib IS NOT NULL)
+           ORDER BY turn, id LIMIT $3`,
     values: [now, givenUpBefore, limit],
   })
   return rows

@@ -128,6 +128,35 @@ test('an organization that asks for many snapshots delays no other one', async (
   await end()
 })
 
+test('snapshots that were queued together stop where the storage of the organization is used up', async () => {
+  const driver = makeDriver()
+  const { snapshots } = driver
+  assert.ok(snapshots)
+  const large: Driver = {
+    ...driver,
+    snapshots: { ...snapshots, take: async (task) => ({ ...(await snapshots.take(task)), taken_bytes: 2 ** 29 }) },
+  }
+  const { deps, caller } = world.control
+  await setOverrides({ max_total_storage_gib: 1 })
+  const end = world.runWorker(large)
+  const id = await runningSandbox()
+  const asked = await Promise.all([1, 2, 3, 4].map((n) => begin(id, `large-${String(n)}`)))
+  const made = await Promise.all(asked.map((one) => ended(one.operation_id)))
+  assert.equal(made.filter(({ status }) => status === 'succeeded').length, 2)
+  const codes = made.flatMap(({ error }) => error?.code ?? [])
+  assert.deepEqual(codes, ['quota_exceeded', 'quota_exceeded'])
+  for (const one of made) if (one.status === 'succeeded') await deleteSnapshot(deps, caller, { id: one.id })
+  await setOverrides({})
+  await end()
+})
+
+/** Sets the limits of the organization without the check that all workers enforce them on volumes, too. */
+async function setOverrides(overrides: object): Promise<void> {
+  const { deps, caller } = world.control
+  const text = 'UPDATE orgs SET quota_overrides = $2 WHERE id = $1'
+  await deps.db.asSystem((q) => q.query({ text, values: [caller.org_id, JSON.stringify(overrides)] }))
+}
+
 test('a snapshot of a sandbox whose start failed says that there is no disk, and a fork is refused for it', async () => {
   const end = world.runWorker(makeDriver())
   const { id } = await world.create({ image: 'registry.example/fails:1' })
