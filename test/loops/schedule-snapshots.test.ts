@@ -63,9 +63,20 @@ async function snapshotsOf(id: SandboxId): Promise<readonly Row[]> {
   return (await control.deps.db.asSystem((q) => q.query<Row>({ text, values: [id] }))).rows
 }
 
+/** Lets the time pass while the worker goes on reporting. */
+async function advance(ms: number): Promise<void> {
+  clock.advance(ms)
+  await renewLease()
+}
+
+async function renewLease(): Promise<void> {
+  const text = `UPDATE workers SET lease_expires_at = $1::timestamptz + interval '15 s'`
+  await control.deps.db.asSystem((q) => q.query({ text, values: [clock.now()] }))
+}
+
 /** Runs the loop after `ms`, and completes what it began, or fails it. */
 async function pass(ms: number, does: 'complete' | 'fail' = 'complete'): Promise<void> {
-  clock.advance(ms)
+  await advance(ms)
   await loop.run(never)
   const now = clock.now()
   const result = { disk_bytes: 1_048_576, size_bytes: 0, digest: 'sha256:0', manifest: '{}', completed_at: now }
@@ -107,7 +118,7 @@ test('a snapshot that fails is tried again in an hour, and one that is being mad
     (await snapshotsOf(id)).map(({ status }) => status),
     ['failed'],
   )
-  clock.advance(HOUR_MS)
+  await advance(HOUR_MS)
   await loop.run(never)
   await loop.run(never)
   assert.deepEqual(
@@ -115,6 +126,16 @@ test('a snapshot that fails is tried again in an hour, and one that is being mad
     ['failed', 'queued'],
   )
   await pass(0)
+})
+
+test('a sandbox whose worker does not report has no new snapshot until it reports again', async () => {
+  const { id } = await running('hourly')
+  await pass(0)
+  clock.advance(HOUR_MS)
+  await loop.run(never)
+  assert.equal((await snapshotsOf(id)).length, 1)
+  await pass(0)
+  assert.equal((await snapshotsOf(id)).length, 2)
 })
 
 test('a sandbox that did not run since its last snapshot has no new one', async () => {

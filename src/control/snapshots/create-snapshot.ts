@@ -100,11 +100,11 @@ export function nameTaken(name: string | null): Problem {
   })
 }
 
-/** The problem of an organization that has the most snapshots. */
+/** The problem of an organization that has the most snapshots, or as many that failed. */
 export function tooMany(): Problem {
   const max = String(SNAPSHOTS_MAX)
   return new Problem('quota_exceeded', {
-    message: `quota exceeded: an organization has at most ${max} snapshots`,
+    message: `quota exceeded: an organization has at most ${max} snapshots, and as many that failed in a day`,
     details: {
       limit: 'snapshots',
       max: SNAPSHOTS_MAX,

@@ -18,7 +18,7 @@ const PERIOD = `CASE split_part(l.value, ' ', 1) ${Object.entries(SCHEDULE_PERIO
 
 /**
  * Sandboxes whose next scheduled snapshot is due: at most `limit` after `after`, by id. A sandbox that did not run since its last one
- * needs none. After a failure, the next try is an hour later at the latest.
+ * needs none, and one whose worker doesn't report can have none. After a failure, the next try is an hour later at the latest.
  */
 export async function due(
   q: Queryable,
@@ -28,7 +28,8 @@ export async function due(
     name: 'snapshotSchedules.due',
     text: `SELECT s.id AS sandbox_id, s.org_id, s.slug, l.value AS schedule
            FROM sandbox_labels l JOIN sandboxes s ON s.id = l.sandbox_id
-             AND s.visible_until IS NULL AND s.home_worker_id IS NOT NULL
+             AND s.visible_until IS NULL
+           JOIN workers w ON w.id = s.home_worker_id AND w.lease_expires_at > $1
            LEFT JOIN LATERAL (
              SELECT n.created_at, n.status FROM snapshots n WHERE n.sandbox_id = s.id AND n.is_scheduled
              ORDER BY n.id DESC LIMIT 1) tried ON true

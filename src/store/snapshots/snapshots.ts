@@ -30,8 +30,8 @@ export type NewSnapshot = {
 }
 
 /**
- * Adds a queued snapshot. Returns null if the organization already has `SNAPSHOTS_MAX`. A taken name violates
- * `snapshots_name_key`. Locks the organization.
+ * Adds a queued snapshot. Returns null if the organization already has `SNAPSHOTS_MAX`, or as many that failed: those are counted apart,
+ * because clients can't delete them. A taken name violates `snapshots_name_key`. Locks the organization.
  */
 export async function insert(tx: Queryable, snapshot: NewSnapshot): Promise<Snapshot | null> {
   const { id, operation_id, org_id, name, sandbox_id, sandbox_name, worker_id, image } = snapshot
@@ -43,7 +43,8 @@ export async function insert(tx: Queryable, snapshot: NewSnapshot): Promise<Snap
     text: `INSERT INTO snapshots (id, operation_id, org_id, name, status, sandbox_id, sandbox_name, worker_id, image, labels, replaces,
              records_integrity, is_scheduled, created_at, updated_at)
            SELECT $1, $2, $3, $4, 'queued', $5, $6, $7, $8, $9, $10, $11, $12, $13, $13
-           WHERE (SELECT count(*) FROM snapshots WHERE org_id = $3 AND deleted_at IS NULL) < $14 RETURNING ${SNAPSHOT_COLUMNS}`,
+           WHERE (SELECT count(*) FILTER (WHERE status <> 'failed') < $14 AND count(*) FILTER (WHERE status = 'failed') < $14
+             FROM snapshots WHERE org_id = $3 AND deleted_at IS NULL) RETURNING ${SNAPSHOT_COLUMNS}`,
     values: [
       id, operation_id, org_id, name, sandbox_id, sandbox_name, worker_id, image, labels, replaces, records_integrity,
       is_scheduled, created_at, SNAPSHOTS_MAX,

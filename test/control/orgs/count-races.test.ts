@@ -53,21 +53,40 @@ test('volumes that are created at once are never more than the maximum', async (
   )
 })
 
-test('snapshots that are asked for at once are never more than the maximum', async () => {
+test('snapshots that are asked for at once are never more than the maximum, for which failed ones do not count', async () => {
   const caller = await addOrg(control.deps, 'snapshots')
-  const worker = await registerWorker(control.deps, { name: 'w', credential: 'credential-of-w' })
-  const sandbox_id = await idle(caller)
-  await sql('UPDATE sandboxes SET home_worker_id = $2 WHERE id = $1', [sandbox_id, worker])
-  await sql(
-    `INSERT INTO snapshots (id, operation_id, org_id, name, status, sandbox_id, sandbox_name, worker_id, image, labels,
-       replaces, records_integrity, created_at, updated_at)
-     SELECT gen_random_uuid(), gen_random_uuid(), $1, 's' || n, 'queued', $3, 's', $4, 'i', '{}', false, false, now(), now()
-     FROM generate_series(1, $2::integer) n`,
-    [caller.org_id, SNAPSHOTS_MAX - 2, sandbox_id, worker],
-  )
+  const sandbox_id = await placed(caller)
+  await addSnapshots(caller, { sandbox_id, count: SNAPSHOTS_MAX - 2 })
+  await addSnapshots(caller, { sandbox_id, count: 10, error: { code: 'no_disk', message: 'no disk' } })
   const how = { labels: {}, replaces: false, records_integrity: false }
   await assertCreated(2, (n) => createSnapshot(control.deps, caller, { ...how, sandbox_id, name: `new-${String(n)}` }))
 })
+
+async function placed(caller: Caller): Promise<SandboxId> {
+  const worker = await registerWorker(control.deps, { name: 'w', credential: 'credential-of-w' })
+  const id = await idle(caller)
+  await sql('UPDATE sandboxes SET home_worker_id = $2 WHERE id = $1', [id, worker])
+  return id
+}
+
+/** Adds queued snapshots, or failed ones. */
+async function addSnapshots(
+  { org_id }: Caller,
+  {
+    sandbox_id,
+    count,
+    error = null,
+  }: { readonly sandbox_id: SandboxId; readonly count: number; error?: object | null },
+): Promise<void> {
+  await sql(
+    `INSERT INTO snapshots (id, operation_id, org_id, name, status, error, completed_at, sandbox_id, sandbox_name, worker_id,
+       image, labels, replaces, records_integrity, created_at, updated_at)
+     SELECT gen_random_uuid(), gen_random_uuid(), $1, 's' || n, CASE WHEN $4::jsonb IS NULL THEN 'queued' ELSE 'failed' END, $4,
+       CASE WHEN $4::jsonb IS NOT NULL THEN now() END, id, 's', home_worker_id, 'i', '{}', false, false, now(), now()
+     FROM sandboxes, generate_series(1, $3::integer) n WHERE id = $2`,
+    [org_id, sandbox_id, count, error === null ? null : JSON.stringify(error)],
+  )
+}
 
 test('previews that are created at once exceed neither the limit of a plan nor the maximum of a sandbox', async () => {
   const caller = await addOrg(control.deps, 'previews')
