@@ -103,6 +103,7 @@ function endsReply(piece: Buffer): boolean {
 }
 
 const BODY_BYTES = 4_000_000
+const BYTES_IN_CHUNKS = '1\r\n \r\n'.repeat(10_000)
 
 const head = (start: string, { key }: AttackTarget, more = ''): string =>
   `${start} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\n${more}\r\n`
@@ -128,9 +129,9 @@ function largeFileBody() {
 }
 
 /** A request to create such a sandbox. */
-function largeCreate(target: AttackTarget, name: string, rest: object = largeBody()): Buffer {
+function largeCreate(target: AttackTarget, name: string, rest: object = largeBody(), query = ''): Buffer {
   const body = JSON.stringify({ name, ...rest })
-  return Buffer.from(`${post('/v1/sandboxes', target, Buffer.byteLength(body))}${body}`)
+  return Buffer.from(`${post(`/v1/sandboxes${query}`, target, Buffer.byteLength(body))}${body}`)
 }
 
 /** A request to create a sandbox of so many virtual CPUs, to start it, and to wait until it runs. */
@@ -173,6 +174,9 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'starts that wait for capacity that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS, uniqueName('wait', nth))) },
   { what: 'starts beyond a quota', hasKey: true, connections: 300, makeScript: (target, nth) => over(() => waitingStart(target, VCPUS + 1, uniqueName('refused', nth))) },
   { what: 'creates with a file, which is four megabytes of numbers', hasKey: true, connections: 16, makeScript: (target, nth) => { const body = largeFileBody(); return { ...over(() => ''), next: () => largeCreate(target, uniqueName('file', nth), body) } } },
+  { what: 'creates with a byte in each chunk', hasKey: true, connections: 16, makeScript: (target) => ({ next: (sent) => (sent === 0 ? head('POST /v1/sandboxes', target, 'content-type: application/json\r\ntransfer-encoding: chunked\r\n') : BYTES_IN_CHUNKS), pace: 1, readsReplies: true }) },
+  { what: 'reads of sandboxes with a large file, which wait for capacity', hasKey: true, connections: 32, makeScript: (target, nth) => { const body = { ...largeFileBody(), resources: { vcpus: VCPUS, memory_mib: 1_000_000 } }; return { ...over(() => ''), next: (sent) => (nth + sent === 0 ? largeCreate(target, 'waiting', body, '?start=true') : head('GET /v1/sandboxes/by-name/waiting', target)) } } },
+  { what: 'deletes of sandboxes of four megabytes, with another entity tag', hasKey: true, connections: 32, makeScript: (target, nth) => ({ ...over(() => ''), next: (sent) => (nth + sent === 0 ? largeCreate(target, 'kept') : head('DELETE /v1/sandboxes/by-name/kept', target, 'if-match: "x"\r\n')) }) },
   // The lists after it show these sandboxes, so each page has as many bytes as a page may have.
   { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: () => largeCreate(target, uniqueName('large', nth)) }) },
   { what: 'starts and stops of sandboxes of four megabytes', hasKey: true, connections: 2, makeScript: (target, nth) => { const name = uniqueName('restarted', nth); return { ...over(() => ''), next: (sent) => (sent === 0 ? largeCreate(target, name) : post(`/v1/sandboxes/by-name/${name}/${sent % 2 === 1 ? 'start' : 'stop'}`, target, 0)) } } },
