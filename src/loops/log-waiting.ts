@@ -1,7 +1,7 @@
 import type { BaseDeps } from '../control/deps.ts'
 import { explainWaiting, type FleetReader } from '../control/workers/explain-waiting.ts'
 import type { PlacementSettings } from '../control/sandboxes/read-fleet.ts'
-import { describeMissing } from '../domain/workers/describe-missing.ts'
+import { summarizeMissing } from '../domain/workers/summarize-missing.ts'
 import * as waitingRuns from '../store/workers/waiting-runs.ts'
 import type { Loop } from './loop.ts'
 
@@ -19,6 +19,6 @@ async function pass(deps: Deps): Promise<null> {
   const details = oldest === null ? null : await explainWaiting(deps, oldest.sandbox_id)
   if (oldest === null || details === null) return null
   const { waiting, missing } = details
-  deps.log.info({ waiting, ...oldest, reason: describeMissing(missing) }, 'sandboxes wait for capacity')
+  deps.log.info({ waiting, ...oldest, reason: summarizeMissing(missing) }, 'sandboxes wait for capacity')
   return null
 }

@@ -2,7 +2,7 @@ import type { Config } from '../../config.ts'
 import { makeLifecycleLog } from '../../control/sandboxes/lifecycle-log.ts'
 import type { EventObserver } from '../../control/sandboxes/transition.ts'
 import { explainWaiting, makeReadFleet } from '../../control/workers/explain-waiting.ts'
-import { describeMissing } from '../../domain/workers/describe-missing.ts'
+import { summarizeMissing } from '../../domain/workers/summarize-missing.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { LOG_LEVELS, type Log } from '../../lib/log.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
@@ -17,7 +17,7 @@ export function makeLifecycleObserver(config: Config, { db }: Pick<Store, 'db'>,
     slugOfOrg: async (org) => (await db.asSystem((q) => orgs.find(q, org)))?.slug ?? null,
     explainWaiting: async (sandbox) => {
       const waiting = await explainWaiting({ db, settings: config, readFleet }, sandbox)
-      return waiting === null ? null : describeMissing(waiting.missing)
+      return waiting === null ? null : summarizeMissing(waiting.missing)
     },
     monotonicMs: () => systemClock.monotonicMs(),
   })

@@ -1,4 +1,4 @@
-import { describeActor } from '../../domain/orgs/caller.ts'
+import { formatActorForLog } from '../../domain/orgs/caller.ts'
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -82,6 +82,6 @@ function fieldsOf(
     org_id,
     ...(org === null ? {} : { org }),
     ...(reason === null ? {} : { reason }),
-    actor: describeActor(actor),
+    actor: formatActorForLog(actor),
   }
 }

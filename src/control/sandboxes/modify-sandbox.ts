@@ -91,7 +91,7 @@ async function apply(deps: ModifyDeps, tx: Queryable, { caller, id, input }: Cha
   const names = new Set(next.map(({ env_var }) => env_var))
   const values = new Map([...state.values, ...input.values].filter(([name]) => names.has(name)))
   const spec = withSecrets(row.spec, next)
-  if (isDeepStrictEqual([spec, values], [row.spec, state.values])) return { applied, notified: null }
+  if (isDeepStrictEqual([next, values], [row.spec.network.secrets, state.values])) return { applied, notified: null }
   const isLive = changes.some(({ disposition }) => disposition === 'live')
   const kept = secretsToKeep(state, { changes, after: resolveSecrets(spec.network, values), isLive })
   if (kept !== null && row.open_run_id !== null)

@@ -4,7 +4,7 @@ import {
   type MissingRequirement,
   type PlacementExplanation,
 } from '../../domain/workers/explain-placement.ts'
-import { describeMissing } from '../../domain/workers/describe-missing.ts'
+import { summarizeMissing } from '../../domain/workers/summarize-missing.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import type { PendingRun } from '../../store/workers/capacity.ts'
@@ -97,7 +97,7 @@ export async function listWaiting(
   const sandboxes = runs.map((run) => {
     const { sandbox_id: id, name, slug, org, waits_since } = run
     const { missing } = explainRun(run, fleet, settings)
-    return { id, name, slug, org, waits_since, reason: describeMissing(missing) }
+    return { id, name, slug, org, waits_since, reason: summarizeMissing(missing) }
   })
   return { waiting, sandboxes }
 }

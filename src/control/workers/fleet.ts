@@ -1,6 +1,6 @@
 /** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes. */
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import { describeActor, OPERATOR_ACTOR, type Actor } from '../../domain/orgs/caller.ts'
+import { formatActorForLog, OPERATOR_ACTOR, type Actor } from '../../domain/orgs/caller.ts'
 import { isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { LOCAL_WORKER_NAME, type WorkerState } from '../../domain/workers/worker.ts'
@@ -81,14 +81,14 @@ export async function drainWorker(
   const since = deps.clock.now()
   const deadline_at = withinMs === null ? null : new Date(since.getTime() + withinMs)
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since, deadline_at }))
-  deps.log.info({ worker: name, deadline_at, actor: describeActor(by) }, 'the worker is draining')
+  deps.log.info({ worker: name, deadline_at, actor: formatActorForLog(by) }, 'the worker is draining')
   return deadline_at
 }
 
 /** Ends the drain of a worker, which then gets runs again. May be repeated. Throws `not_found`. */
 export async function resumeWorker(deps: FleetDeps, name: string, by: Actor = OPERATOR_ACTOR): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, null))
-  deps.log.info({ worker: name, actor: describeActor(by) }, 'the worker is no longer draining')
+  deps.log.info({ worker: name, actor: formatActorForLog(by) }, 'the worker is no longer draining')
 }
 
 /** The runs, sandboxes and volumes on a worker when it was removed. */

@@ -58,7 +58,7 @@ export type Actor =
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
 
 /** An actor for the program's log. */
-export function describeActor(actor: Actor): string {
+export function formatActorForLog(actor: Actor): string {
   switch (actor.kind) {
     case 'api_key':
       return `key '${actor.name}'`

@@ -75,6 +75,11 @@ export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
 
 export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
 
+/** Whether the organization's sandboxes stop once its included hours are used up. */
+export function hasHardLimit(hours: IncludedHours): boolean {
+  return hours.hard_cap && INCLUDED_HOURS.some((name) => hours[name] !== null)
+}
+
 /**
  * How much usage is left until the included hours are used up, in the units of `ComputeUse`, at least 0. Null if the
  * included hours are not a hard limit.

@@ -18,7 +18,7 @@ import { interruptibleSleep, NOTIFIED, waitAtMost } from '../../lib/clock.ts'
 import * as deliveries from '../../store/webhooks/deliveries.ts'
 import * as webhooks from '../../store/webhooks/webhooks.ts'
 import { makeEndpointQueue, type EndpointQueue } from './endpoint-queue.ts'
-import { makeEventRecorder } from './record-events.ts'
+import { makeDeliveryRecorder } from './record-deliveries.ts'
 
 /** Learns about attempts, for metrics. `delayMs`: from the event to its delivery. */
 export type DeliveryObserver = {
@@ -77,7 +77,7 @@ type Finished = {
 /** Delivers until the signal aborts, and then waits a little for what is under way. */
 export async function deliverWebhooks(deps: DeliverDeps, signal: AbortSignal): Promise<void> {
   const { db, clock, log } = deps
-  const look = makeEventRecorder(deps)
+  const look = makeDeliveryRecorder(deps)
   const endpoints = new Map<WebhookId, Endpoint>()
   const inFlight = new Map<OrgId, number>()
   const sending = new Set<Promise<void>>()

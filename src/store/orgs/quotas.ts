@@ -2,8 +2,9 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
-import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
+import { hasHardLimit, type Limits, type QuotaUsage } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { HAS_HARD_LIMIT } from '../usage/included-hours.ts'
 import { monthTotals } from '../usage/usage.ts'
 import { countsOf } from './org-counts.ts'
 
@@ -13,7 +14,7 @@ import { countsOf } from './org-counts.ts'
  */
 export const HAS_NO_COUNT_LIMITS = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
   AND max_concurrent_persistent_running IS NULL
-  AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
+  AND NOT ${HAS_HARD_LIMIT})`
 
 /**
  * SQL: whether sizes are within the size limits of a row of `org_limits` named `l`. The sizes are SQL expressions too.
@@ -66,8 +67,7 @@ export async function readUsage(
   })
   const [row] = rows
   if (row === undefined) throw new Problem('org_not_found')
-  const isHardLimited = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
-  const use = isAll || isHardLimited ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
+  const use = isAll || hasHardLimit(row) ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
 }
 

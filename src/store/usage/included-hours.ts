@@ -3,8 +3,12 @@
  * uses these queries.
  */
 import type { OrgId } from '../../domain/ids.ts'
-import type { IncludedHours } from '../../domain/orgs/quota.ts'
+import type { IncludedHours, IncludedHoursName } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
+
+/** SQL over a row of `org_limits`: whether used up hours stop the organization's sandboxes. `hasHardLimit` is the same rule. */
+export const HAS_HARD_LIMIT =
+  '(hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL))'
 
 /** An organization with a hard limit and active runs. `vcpus` and `memory_mib` are the sums of its started runs. */
 export type HardLimitedOrg = IncludedHours & {
@@ -26,21 +30,25 @@ export async function findHardLimitedOrgsWithRuns(
              SELECT count(*) AS active, coalesce(sum(vcpus) FILTER (WHERE started_at IS NOT NULL), 0) AS vcpus,
                coalesce(sum(memory_mib) FILTER (WHERE started_at IS NOT NULL), 0) AS memory_mib
              FROM runs r WHERE r.org_id = l.org_id AND r.ended_at IS NULL AND r.stop_requested_at IS NULL) a
-           WHERE l.org_id > $1 AND l.hard_cap AND a.active > 0
-             AND (l.included_vcpu_hours IS NOT NULL OR l.included_memory_gib_hours IS NOT NULL)
+           WHERE l.org_id > $1 AND a.active > 0 AND ${HAS_HARD_LIMIT}
            ORDER BY l.org_id LIMIT $2`,
     values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
   })
   return rows
 }
 
-/** Whether an organization has an event of this UTC month that reports the included hours of `pool` as exhausted. */
-export async function hasExhaustedEvent(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
-  const { rows } = await q.query({
+/** Whether an organization has an event of this UTC month that reports the included hours of `name` as exhausted. */
+export async function hasExhaustedEvent(
+  q: Queryable,
+  org: OrgId,
+  name: IncludedHoursName,
+  now: Date,
+): Promise<boolean> {
+  const { rowCount } = await q.query({
     name: 'includedHours.hasExhaustedEvent',
-    text: `SELECT 1 AS told FROM events WHERE org_id = $1 AND event_type = 'pool_exhausted'
+    text: `SELECT FROM events WHERE org_id = $1 AND event_type = 'pool_exhausted'
              AND timestamp >= date_trunc('month', $3::timestamptz, 'UTC') AND payload ->> 'pool' = $2 LIMIT 1`,
-    values: [org, pool, now],
+    values: [org, name, now],
   })
-  return rows.length > 0
+  return rowCount > 0
 }

@@ -8,6 +8,7 @@ import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { splitAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
 import { uuids } from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { HAS_HARD_LIMIT } from './included-hours.ts'
 
 /** Amounts as text, because sums exceed 2^53. */
 type AmountRow = { readonly vcpu_ms: string; readonly memory_mib_ms: string; readonly disk_mib_ms: string }
@@ -58,7 +59,7 @@ export async function hardLimitedMonthTotals(
     name: 'usage.hardLimitedMonthTotals',
     text: `WITH hard_limited AS MATERIALIZED (
              SELECT org_id FROM org_limits
-             WHERE hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)),
+             WHERE ${HAS_HARD_LIMIT}),
            pending AS (${PENDING_RUNS} WHERE org_id IN (SELECT org_id FROM hard_limited)),
            amounts AS (
              SELECT org_id, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_org_days

@@ -1,7 +1,7 @@
 import type { MissingRequirement } from './explain-placement.ts'
 
 /** Describes what a waiting run lacks, for the log: `vcpus: 8 requested, 2 free`. */
-export function describeMissing(missing: readonly MissingRequirement[]): string {
+export function summarizeMissing(missing: readonly MissingRequirement[]): string {
   if (missing.length === 0) return 'a worker has the capacity by now'
   return missing
     .map(({ kind, name, requested, largest_free, accepted }) =>

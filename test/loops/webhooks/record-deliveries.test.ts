@@ -6,7 +6,7 @@ import { updateWebhook } from '../../../src/control/webhooks/webhooks.ts'
 import type { WebhookId } from '../../../src/domain/ids.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
-import { makeEventRecorder } from '../../../src/loops/webhooks/record-events.ts'
+import { makeDeliveryRecorder } from '../../../src/loops/webhooks/record-deliveries.ts'
 import { listenForWebhooks } from '../../support/webhook-receiver.ts'
 import { makeWebhookWorld, type WebhookWorld } from '../../support/webhook-world.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -24,7 +24,7 @@ async function open(t: TestContext): Promise<{ world: WebhookWorld; receiver: Re
 }
 
 const fence = (): Promise<void> => Promise.resolve()
-const recorderOf = ({ deps }: WebhookWorld, partSize: number) => makeEventRecorder({ ...deps, fence, partSize })
+const recorderOf = ({ deps }: WebhookWorld, partSize: number) => makeDeliveryRecorder({ ...deps, fence, partSize })
 
 /** The events that have become deliveries, in the order in which they are sent. */
 async function recorded({ deps }: WebhookWorld, webhook: WebhookId): Promise<readonly string[]> {

@@ -25,7 +25,7 @@ const SAVE_EVERY_MS = 30_000
 const RESTORE_SLACK_MS = 10 * 60_000
 
 /** Makes the function that turns new events into deliveries. The progress of an earlier leader is read first. */
-export function makeEventRecorder({ db, clock, log, fence, partSize = PART }: RecordDeps): () => Promise<Look> {
+export function makeDeliveryRecorder({ db, clock, log, fence, partSize = PART }: RecordDeps): () => Promise<Look> {
   let progress: recordDeliveries.Progress | null = null
   let savedAtMs = Number.NEGATIVE_INFINITY
 
