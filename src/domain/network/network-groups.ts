@@ -25,6 +25,12 @@ const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'].map(cidr)
 const MULTICAST = ['224.0.0.0/4', '255.255.255.255', 'ff00::/8'].map(cidr)
 
 /**
+ * Addresses at which a machine that connects for a sandbox would reach itself, or several hosts at once. Nothing that a sandbox sends
+ * leads there, so no policy is asked.
+ */
+export const NEVER_DIALLED_CIDRS: readonly Cidr[] = [...LOOPBACK_CIDRS, ...['0.0.0.0/8', '::'].map(cidr), ...MULTICAST]
+
+/**
  * Special-purpose IPv4 blocks that belong to no group: "this network", protocol assignments, documentation, benchmarks,
  * and reserved addresses.
  */

@@ -5,7 +5,7 @@ import type { Log } from '../../lib/log.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 import type { Random } from '../../lib/random.ts'
 import { makeDnsClients } from './dns-clients.ts'
-import { isRebinding, RCODE, readQuery, emptyReply } from './dns-message.ts'
+import { isRebinding, RCODE, readQuery, rebuildQuery, emptyReply } from './dns-message.ts'
 import type { ResolverSettings } from './sandbox-resolvers.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
@@ -91,7 +91,8 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
     const release = await acquired
     try {
       const settings = options.resolversOf(sender) ?? defaults
-      const found = await queryResolversInOrder({ ...options, settings }, { query, transport }, stopping.signal)
+      const asked = { query: rebuildQuery(query, question), transport }
+      const found = await queryResolversInOrder({ ...options, settings }, asked, stopping.signal)
       if (found === null) return emptyReply(query, RCODE.serverFailure)
       if (settings.hasRebindProtection && isRebinding(found)) return emptyReply(query, RCODE.refused)
       const isLearnt = await options.names.learn(sender, question.name, found)
@@ -151,7 +152,7 @@ async function queryResolversInOrder(
   question: { readonly query: Buffer; readonly transport: Transport },
   stopping: AbortSignal,
 ): Promise<Buffer | null> {
-  for (const resolver of await settings.find()) {
+  for (const resolver of await settings.find(question.transport)) {
     if (stopping.aborted) return null
     const limit = AbortSignal.any([AbortSignal.timeout(settings.timeoutMs), stopping])
     try {

@@ -7,6 +7,13 @@ const FLAG_RESPONSE = 0x8000
 const OPCODE_MASK = 0x7800
 const FLAG_RECURSION_DESIRED = 0x0100
 const FLAG_RECURSION_AVAILABLE = 0x0080
+/** The flags of a query that are passed on: recursion desired, and those of DNSSEC (AD and CD). */
+const QUERY_FLAGS = 0x0130
+
+const TYPE_OPT = 41
+/** The size of an OPT record without options, which begins with the root name. */
+const EDNS_BYTES = 11
+const FLAG_DNSSEC_OK = 0x8000
 
 /** Response codes (RFC 1035, 4.1.1). */
 export const RCODE = { noError: 0, formatError: 1, serverFailure: 2, nameError: 3, refused: 5 } as const
@@ -20,6 +27,24 @@ export function readQuery(message: Buffer): DnsQuestion | null {
   const flags = message.readUInt16BE(2)
   if ((flags & (FLAG_RESPONSE | OPCODE_MASK)) !== 0 || message.readUInt16BE(4) !== 1) return null
   return readQuestion(message)
+}
+
+/**
+ * Makes a query that asks the same as the query of a sandbox. The sandbox chooses no other byte of it: the resolver may not be one,
+ * but a server that reads commands from what it gets. Of EDNS (RFC 6891) only the size of answers and the DO bit are kept.
+ */
+export function rebuildQuery(query: Buffer, { end }: DnsQuestion): Buffer {
+  const rebuilt = Buffer.from(query.subarray(0, end))
+  rebuilt.writeUInt16BE(query.readUInt16BE(2) & QUERY_FLAGS, 2)
+  rebuilt.fill(0, 6, HEADER_BYTES)
+  const edns = query.subarray(end, end + EDNS_BYTES)
+  if (edns.length < EDNS_BYTES || edns[0] !== 0 || edns.readUInt16BE(1) !== TYPE_OPT) return rebuilt
+  const kept = Buffer.alloc(EDNS_BYTES)
+  kept.writeUInt16BE(TYPE_OPT, 1)
+  kept.writeUInt16BE(edns.readUInt16BE(3), 3)
+  kept.writeUInt16BE(edns.readUInt16BE(7) & FLAG_DNSSEC_OK, 7)
+  rebuilt.writeUInt16BE(1, 10)
+  return Buffer.concat([rebuilt, kept])
 }
 
 /** Whether `answer` responds to `query`: it has the same id, and the same question regardless of case. */

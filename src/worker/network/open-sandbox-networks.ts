@@ -95,7 +95,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const runRules = makeRunRules(router)
   const redirected = makeRedirectedSandboxes({ ...options, names, router })
   opened.defer(() => redirected.close())
-  const resolvers = makeSandboxResolvers(options.hostResolvers, options.clock)
+  const resolvers = makeSandboxResolvers({ ...options, ownAddresses: () => options.ownRanges.addresses() })
   const forwarder = await startDnsForwarder({
     ...options,
     address,

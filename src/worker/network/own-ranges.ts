@@ -1,6 +1,6 @@
 import { networkInterfaces, type NetworkInterfaceInfo } from 'node:os'
-import { contains, parseCidr } from '../../domain/cidr.ts'
-import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
+import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
+import { LOOPBACK_CIDRS, SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { DenialWord } from '../../domain/network/operator-denials.ts'
 
@@ -53,13 +53,18 @@ export function cacheForASecond<Value>(clock: Pick<Clock, 'monotonicMs'>, read: 
 }
 
 function readInterfaces(): readonly NetworkInterfaceInfo[] {
+  // the loopback device may have other addresses too, which are those of this machine everywhere
   return Object.values(networkInterfaces())
     .flatMap((addresses) => addresses ?? [])
-    .filter(({ internal }) => !internal)
+    .filter(({ address }) => !isIn(LOOPBACK_CIDRS, address))
 }
 
 /** Whether an address is not a public one. A resolver that serves everybody needs no protection. */
 function isSpecial(address: string): boolean {
+  return isIn(SPECIAL_CIDRS, address)
+}
+
+function isIn(blocks: readonly Cidr[], address: string): boolean {
   const block = parseCidr(address)
-  return block !== null && SPECIAL_CIDRS.some((special) => contains(special, block))
+  return block !== null && blocks.some((outer) => contains(outer, block))
 }

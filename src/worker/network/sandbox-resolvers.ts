@@ -1,15 +1,16 @@
 import { Resolver } from 'node:dns/promises'
 import { isIP } from 'node:net'
-import { parseCidr } from '../../domain/cidr.ts'
+import { contains, parseCidr } from '../../domain/cidr.ts'
+import { NEVER_DIALLED_CIDRS } from '../../domain/network/network-groups.ts'
 import { decidePacket, type PacketRule } from '../../domain/network/network-policy.ts'
 import type { DnsSettings } from '../../domain/spec/dns-settings.ts'
 import type { Clock } from '../../lib/clock.ts'
-import type { ResolverAddress } from './dns-upstream.ts'
+import type { ResolverAddress, Transport } from './dns-upstream.ts'
 
 /** How the queries of one sandbox are answered. */
 export type ResolverSettings = {
-  /** The nameservers to ask, in order. Those that the sandbox itself may not reach are left out. */
-  find(): Promise<readonly ResolverAddress[]>
+  /** The nameservers to ask, in order. Those that the sandbox itself may not reach by this protocol are left out. */
+  find(transport: Transport): Promise<readonly ResolverAddress[]>
   readonly timeoutMs: number
   readonly hasRebindProtection: boolean
 }
@@ -24,8 +25,19 @@ export type SandboxResolvers = {
 /** How long the addresses of a nameserver that is given by name are used. */
 const ADDRESSES_KEPT_MS = 60_000
 
-/** @param hostResolvers the worker's own resolvers, which find nameservers that are given by name */
-export function makeSandboxResolvers(hostResolvers: readonly string[], clock: Clock): SandboxResolvers {
+type SandboxResolversOptions = {
+  /** The worker's own resolvers, which find nameservers that are given by name. */
+  readonly hostResolvers: readonly string[]
+  /** The addresses of this machine except loopback. */
+  readonly ownAddresses: () => readonly string[]
+  readonly clock: Pick<Clock, 'monotonicMs'>
+}
+
+export function makeSandboxResolvers({
+  hostResolvers,
+  ownAddresses,
+  clock,
+}: SandboxResolversOptions): SandboxResolvers {
   const sandboxes = new Map<string, ResolverSettings>()
   const known = new Map<string, { readonly addresses: readonly string[]; readonly foundMs: number }>()
 
@@ -44,19 +56,22 @@ export function makeSandboxResolvers(hostResolvers: readonly string[], clock: Cl
 
   return {
     set(sandbox, { nameservers, query_timeout_ms, rebind_protection }, egress) {
-      // The forwarder asks from the host, so nothing else would judge its queries by the policy of the sandbox.
-      const mayReach = (address: string, port: number): boolean => {
+      // The forwarder asks from the host, so nothing else would judge its queries by the policy of the sandbox. There,
+      // loopback addresses and 0.0.0.0 are the host, and its own addresses may be newer than the policy's denials.
+      const mayReach = ({ address, port }: ResolverAddress, protocol: Transport): boolean => {
         const peer = parseCidr(address)
-        return peer !== null && decidePacket(egress, { peer, protocol: 'udp', port }) === 'allow'
+        if (peer?.family !== 4 || ownAddresses().includes(address)) return false
+        if (NEVER_DIALLED_CIDRS.some((block) => contains(block, peer))) return false
+        return decidePacket(egress, { peer, protocol, port }) === 'allow'
       }
-      const find = async (): Promise<readonly ResolverAddress[]> => {
+      const find = async (transport: Transport): Promise<readonly ResolverAddress[]> => {
         if (nameservers.length === 0) return hostResolvers.map((address) => ({ address, port: 53 }))
         const found = await Promise.all(
           nameservers.map(async ({ host, port }) =>
             (await addressesOf(host)).map((address): ResolverAddress => ({ address, port })),
           ),
         )
-        return found.flat().filter(({ address, port }) => mayReach(address, port))
+        return found.flat().filter((resolver) => mayReach(resolver, transport))
       }
       sandboxes.set(sandbox, { find, timeoutMs: query_timeout_ms, hasRebindProtection: rebind_protection })
     },

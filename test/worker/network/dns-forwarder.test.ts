@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { createSocket } from 'node:dgram'
+import { once } from 'node:events'
 import { describe, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
@@ -53,6 +55,32 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.match(reply, /^ffff/)
       await forwarder.close()
       await prober.close()
+    })
+
+    test('a resolver gets the question and the size of answers, and no other byte of a query', async () => {
+      const resolver = createSocket('udp4').bind(53, '127.0.0.7')
+      await once(resolver, 'listening')
+      const forwarder = await start('127.0.0.8', ['127.0.0.7'])
+      const client = createSocket('udp4')
+      const head = '1234013000010000000000' // recursion desired, AD and CD
+      const question = '0161076578616d706c650000010001'
+      const edns = '0000291000ff00ffff'
+      const command = Buffer.from('\r\nFLUSHALL\r\n').toString('hex')
+      const options = `000e0003000a${command.slice(0, 20)}`
+      const cases = [
+        [`${head}00${question}`, `013000010000000000 00${question}`],
+        [`${head}01${question}${edns}0000`, `0130000100000000 0001${question}00002910000000 80000000`],
+        [`${head}01${question}${edns}${options}${command}`, `01300001000000000001${question}0000291000000080000000`],
+        [`1234013000010001000100${'01'}${question}${command}`, `01300001000000000000${question}`],
+      ] as const
+      for (const [sent, arrives] of cases) {
+        client.send(Buffer.from(sent, 'hex'), 53, '127.0.0.8')
+        const [query] = (await once(resolver, 'message', { signal: AbortSignal.timeout(5_000) })) as [Buffer]
+        assert.equal(query.subarray(2).toString('hex'), arrives.replaceAll(' ', ''))
+      }
+      client.close()
+      await forwarder.close()
+      resolver.close()
     })
 
     test('only the addresses of a resolv.conf are used', () => {

@@ -2,10 +2,17 @@ import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import type { RunId } from '../../../src/domain/ids.ts'
 import type { DnsSettings } from '../../../src/domain/spec/dns-settings.ts'
+import type { NetworkPolicy } from '../../../src/domain/spec/spec.ts'
+import type { Transport } from '../../../src/worker/network/dns-upstream.ts'
+import { cidr } from '../../../src/domain/cidr.ts'
+import { compilePolicy } from '../../../src/domain/network/network-policy.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { makeOwnRanges } from '../../../src/worker/network/own-ranges.ts'
+import { makeSandboxResolvers } from '../../../src/worker/network/sandbox-resolvers.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
 import { attachNamedInmate, makeNamedWorld, startHost } from '../../support/named-world.ts'
-import { OUTSIDE } from '../../support/network-world.ts'
+import { ip, OUTSIDE } from '../../support/network-world.ts'
 import { DEFAULT_NETWORK, DNS_RULE, networksOptions, networkWith } from '../../support/networks.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 
@@ -21,6 +28,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const names = {
         'usual.example': { addresses: [OUTSIDE.public] },
         'ns.example': { addresses: [OUTSIDE.otherPublic] },
+        'loop.example': { addresses: ['127.0.0.1'] },
       }
       const { outside } = cleanups.use(await makeNamedWorld(names))
       await outside.ask({ kind: 'serveDatagrams', address: SILENT.host, port: 9_000 })
@@ -62,6 +70,31 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await box.lookUp('own.example'), OUTSIDE.public)
     })
 
+    test('no nameserver leads to a service of the host, whatever the policy allows', async () => {
+      const own = '10.77.0.1'
+      await ip([`addr add ${own}/32 dev lo`])
+      for (const address of ['127.0.0.1', own]) {
+        const host = startHost('/proc/self/ns/net')
+        cleanups.defer(() => host.close())
+        await host.ask({ kind: 'serveDns', address, names: { 'own.example': { addresses: [OUTSIDE.public] } } })
+        assert.equal(await host.ask({ kind: 'lookUp', server: address, name: 'own.example' }), OUTSIDE.public)
+      }
+      await using options = await networksOptions({
+        namePrefix: 'inner',
+        addressPool: '10.211.0.0/16',
+        ownRanges: makeOwnRanges({ resolvers: [], controlPlane: () => [], clock: systemClock }),
+      })
+      const inner = await openSandboxNetworks(options)
+      const policy = networkWith([DNS_RULE, { destination: { group: 'loopback' } }], { default_egress: 'allow' })
+      for (const host of ['127.0.0.1', '0.0.0.0', 'loop.example', own]) {
+        const dns = settings({ nameservers: [{ host, port: 53 }] })
+        const box = await attachNamedInmate(inner, `host-${host.replaceAll('.', '-')}`, { ...policy, dns })
+        assert.equal(await box.lookUp('own.example'), 'ESERVFAIL', host)
+        await box[Symbol.asyncDispose]()
+      }
+      await inner.close()
+    })
+
     test('a special address for a public name passes only without rebind protection', async () => {
       await using safe = await attach('safe', { nameservers: [OWN] })
       await using open = await attach('open', { nameservers: [OWN], rebind_protection: false })
@@ -80,6 +113,33 @@ if (isInOwnNetwork(import.meta.filename)) {
       await second.detach('kept' as RunId)
       await second.close()
     })
+
+    test('each protocol of a query is judged, and addresses that no sandbox reaches are never asked', async () => {
+      const { policy } = networkWith([{ destination: { cidr: '9.9.9.9' }, protocols: ['udp'] }])
+      assert.deepEqual(await asked(policy, '9.9.9.9', 'udp'), [{ address: '9.9.9.9', port: 53 }])
+      assert.deepEqual(await asked(policy, '9.9.9.9', 'tcp'), [])
+      const open = networkWith([{ destination: { group: 'multicast' } }], { default_egress: 'allow' }).policy
+      const closed = [
+        '127.1.2.3',
+        '0.1.2.3',
+        '224.0.0.1',
+        '255.255.255.255',
+        '::1',
+        '::',
+        '::ffff:127.0.0.1',
+        '44.0.0.9',
+      ]
+      for (const host of closed) assert.deepEqual(await asked(open, host, 'tcp'), [], host)
+      assert.deepEqual(await asked(open, '44.0.0.8', 'tcp'), [{ address: '44.0.0.8', port: 53 }])
+    })
+
+    function asked(policy: NetworkPolicy | null, host: string, transport: Transport) {
+      const options = { hostResolvers: ['127.0.0.53'], ownAddresses: () => ['44.0.0.9'], clock: systemClock }
+      const resolvers = makeSandboxResolvers(options)
+      const { egress } = compilePolicy(policy, { gateway: cidr('10.0.0.1'), hardDeny: [] })
+      resolvers.set('box', settings({ nameservers: [{ host, port: 53 }] }), egress)
+      return resolvers.of('box')?.find(transport)
+    }
 
     function attach(name: string, dns: Partial<DnsSettings> | null, network = DEFAULT_NETWORK) {
       return attachNamedInmate(networks, name, dns === null ? network : { ...network, dns: settings(dns) })
