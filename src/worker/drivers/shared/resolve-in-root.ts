@@ -1,7 +1,16 @@
-import { constants, closeSync, fstatSync, openSync, readSync, type Stats } from 'node:fs'
+import { constants, closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../lib/error-code.ts'
+import {
+  handlePath,
+  isSymlink,
+  openStepAsync,
+  openStepSync,
+  ROOT_FLAGS,
+  STEP_FLAGS,
+  type HeldStep,
+} from './held-step.ts'
 
 /**
  * A path in a sandbox's root, resolved as chroot(2) does and like `RESOLVE_IN_ROOT` of openat2(2). An absolute symlink
@@ -10,7 +19,8 @@ import { hasErrorCode } from '../../../lib/error-code.ts'
  *
  * Each step opens one name beneath the handle of the previous step (`/proc/self/fd/N/name`) and follows no symlink.
  * Therefore no path leads out of the root even while the tree changes. This also works if the root is
- * `/proc/<pid>/root`, where a comparison of paths would not help.
+ * `/proc/<pid>/root`, where a comparison of paths would not help. At a `..`, resolving restarts at the root. At most four
+ * descriptors are open at a time, at any depth.
  */
 type PathInRoot = {
   /**
@@ -28,10 +38,19 @@ export type ResolveOptions = {
   /** Whether to follow a symlink that is the last part of the path. Default true. */
   readonly followLast?: boolean
   /**
-   * True for a root in which no process runs and no volume is mounted. Opening its files never blocks, so they are
+   * True for a root in which no process runs and no volume is mounted. Opening its files never blocks, so the first ones are
    * opened synchronously.
    */
   readonly isFresh?: boolean
+  /** Bounds the steps of several paths together. By default, each path has a budget of its own. */
+  readonly budget?: StepBudget
+}
+
+/** The number of steps left. */
+export type StepBudget = { steps: number }
+
+export function newStepBudget(): StepBudget {
+  return { steps: STEPS_MAX }
 }
 
 /** A path that could not be resolved. `code` is the error code of the kernel. */
@@ -45,13 +64,14 @@ export class PathInRootError extends Error {
 
 /** The limit on symlinks in one path, the same as Linux's (path_resolution(7)). */
 const MAX_SYMLINKS = 40
-/** Linux's O_PATH, which Node's constants lack. It has this value on every architecture that Node supports. */
-const O_PATH = 0o10000000
-const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
+/** The most steps to a path. A path of 4,096 bytes (PATH_MAX) has no more names; symlinks can make it much longer. */
+const STEPS_MAX = 2_048
+/** The first steps of a fresh root are opened on this thread. A hostile image can have more, which must not hold up others. */
+const QUICK_STEPS_MAX = 256
 
 /**
  * Resolves a path of the sandbox in `root`. The path need not exist. Rejects with `PathInRootError` for a loop of
- * symlinks, and for a file used as a folder.
+ * symlinks, for symlinks that make the path too long, and for a file used as a folder.
  */
 export async function resolveInRoot(
   root: string,
@@ -59,7 +79,7 @@ export async function resolveInRoot(
   options: ResolveOptions = {},
 ): Promise<PathInRoot> {
   return await withWalk({ root, covers: null, ...options }, guestPath, options.followLast ?? true, (walk) => {
-    const names = [...walk.steps.map((step) => step.name), ...walk.missing]
+    const names = [...walk.names, ...walk.missing]
     const resolved = `/${names.join('/')}`
     return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
   })
@@ -81,7 +101,7 @@ export async function resolveUnderMounts(
   covers: MountsOverRoot,
 ): Promise<Pick<PathInRoot, 'guestPath' | 'exists'>> {
   return await withWalk({ root, covers }, guestPath, true, (walk) => {
-    const names = [...walk.steps.map((step) => step.name), ...walk.missing]
+    const names = [...walk.names, ...walk.missing]
     return Promise.resolve({ guestPath: `/${names.join('/')}`, exists: walk.missing.length === 0 })
   })
 }
@@ -93,7 +113,7 @@ export async function resolveUnderMounts(
 export async function openInRoot(
   root: string,
   guestPath: string,
-  options: Pick<ResolveOptions, 'isFresh'> = {},
+  options: Omit<ResolveOptions, 'followLast'> = {},
 ): Promise<FileHandle> {
   return await withWalk({ root, covers: null, ...options }, guestPath, true, async (walk) =>
     open(await readablePath(walk, guestPath), READ_FLAGS),
@@ -131,10 +151,9 @@ const READ_FLAGS = constants.O_RDONLY | constants.O_NONBLOCK
 /** The path at which the regular file or folder at the end of a walk can be opened. */
 async function readablePath(walk: Walk, guestPath: string): Promise<string> {
   if (walk.missing.length > 0) throw new PathInRootError('ENOENT', guestPath)
-  const last = walk.steps.at(-1)?.handle ?? walk.root
-  const stat = await last.stat()
+  const stat = await walk.at.stat()
   if (!stat.isFile() && !stat.isDirectory()) throw new PathInRootError('EINVAL', guestPath)
-  return handlePath(last)
+  return handlePath(walk.at)
 }
 
 /**
@@ -151,96 +170,103 @@ export async function withParentFolder<T>(
     const [missing] = walk.missing
     if (missing !== undefined) {
       if (walk.missing.length > 1) throw new PathInRootError('ENOENT', guestPath)
-      return await use(handlePath(walk.steps.at(-1)?.handle ?? walk.root), missing)
+      return await use(handlePath(walk.at), missing)
     }
-    const last = walk.steps.at(-1)
-    if (last === undefined) throw new PathInRootError('EINVAL', guestPath)
-    return await use(handlePath(walk.steps.at(-2)?.handle ?? walk.root), last.name)
+    const name = walk.names.at(-1)
+    if (name === undefined || walk.above === null) throw new PathInRootError('EINVAL', guestPath)
+    return await use(handlePath(walk.above), name)
   })
 }
 
-type Step = { readonly name: string; readonly handle: HeldStep }
 type Walk = {
   readonly root: HeldStep
-  readonly open: OpenStep
   readonly covers: MountsOverRoot | null
-  readonly steps: Step[]
+  readonly isFresh: boolean
+  readonly budget: StepBudget
+  /** The names from the root to `at`, without symlinks. */
+  readonly names: string[]
+  /** The file or folder that the walk has come to. */
+  at: HeldStep
+  /** The folder that has `at`. Null at the root. */
+  above: HeldStep | null
   missing: readonly string[]
 }
-type Start = { readonly root: string; readonly covers: MountsOverRoot | null; readonly isFresh?: boolean }
+type Start = { readonly root: string; readonly covers: MountsOverRoot | null } & Omit<ResolveOptions, 'followLast'>
 
 async function withWalk<T>(
-  { root, covers, isFresh = false }: Start,
+  { root: path, covers, isFresh = false, budget = newStepBudget() }: Start,
   guestPath: string,
   followLast: boolean,
   use: (walk: Walk) => Promise<T>,
 ): Promise<T> {
-  const openStep = isFresh ? openStepSync : openStepAsync
-  const walk: Walk = {
-    root: await openStep(root, O_PATH | constants.O_DIRECTORY),
-    open: openStep,
-    covers,
-    steps: [],
-    missing: [],
-  }
+  const root = await (isFresh ? openStepSync : openStepAsync)(path, ROOT_FLAGS)
+  const walk: Walk = { root, covers, isFresh, budget, names: [], at: root, above: null, missing: [] }
   try {
     await advance(walk, guestPath, followLast)
     return await use(walk)
   } finally {
-    await Promise.all([...walk.steps.map((step) => step.handle.close()), walk.root.close()])
+    await restart(walk)
+    await root.close()
   }
 }
 
 async function advance(walk: Walk, guestPath: string, followLast: boolean): Promise<void> {
   if (guestPath.includes('\0')) throw new PathInRootError('EINVAL', guestPath)
-  const pending = partsOf(guestPath)
+  const pending = partsOf(guestPath).reverse() // the next part is the last
   let symlinks = 0
-  for (let part = pending.shift(); part !== undefined; part = pending.shift()) {
+  for (let part = pending.pop(); part !== undefined; part = pending.pop()) {
+    if (walk.budget.steps <= pending.length) throw new PathInRootError('ELOOP', guestPath)
+    walk.budget.steps -= 1
     if (part === '..') {
-      await walk.steps.pop()?.handle.close()
+      pending.push(...walk.names.slice(0, -1).reverse())
+      await restart(walk)
       continue
     }
-    const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
-    const cover = walk.covers?.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
-    const handle = cover === null ? null : await openStep(walk, cover ?? join(folder, part), guestPath)
+    const path = join(handlePath(walk.at), part)
+    const cover = walk.covers?.get(`/${[...walk.names, part].join('/')}`)
+    const handle = cover === null ? null : await openStep(walk, cover ?? path, guestPath)
     if (handle === null) {
-      walk.missing = normalizeMissing([part, ...pending])
+      walk.missing = normalizeMissing([part, ...pending.reverse()])
       return
     }
     const isLink = await isSymlink(handle)
     if (!isLink || (pending.length === 0 && !followLast)) {
-      walk.steps.push({ name: part, handle })
+      await enter(walk, part, handle)
       continue
     }
     await handle.close()
     if (++symlinks > MAX_SYMLINKS) throw new PathInRootError('ELOOP', guestPath)
-    const target = await readlink(join(folder, part))
-    if (target.startsWith('/')) await Promise.all(walk.steps.splice(0).map((step) => step.handle.close()))
-    pending.unshift(...partsOf(target))
+    const target = await readlink(path)
+    if (target.startsWith('/')) await restart(walk)
+    pending.push(...partsOf(target).reverse())
   }
 }
 
-async function isSymlink(handle: HeldStep): Promise<boolean> {
-  try {
-    return (await handle.stat()).isSymbolicLink()
-  } catch (error) {
-    await handle.close()
-    throw error // EACCES: a disk image, which only the sandbox may enter
-  }
+async function enter(walk: Walk, name: string, handle: HeldStep): Promise<void> {
+  const { above } = walk
+  walk.names.push(name)
+  walk.above = walk.at
+  walk.at = handle
+  if (above !== null && above !== walk.root) await above.close()
 }
 
-async function openStep({ open }: Walk, path: string, guestPath: string): Promise<HeldStep | null> {
+async function restart(walk: Walk): Promise<void> {
+  const { root, above, at } = walk
+  walk.names.length = 0
+  walk.above = null
+  walk.at = root
+  for (const handle of [above, at]) if (handle !== null && handle !== root) await handle.close()
+}
+
+async function openStep({ isFresh, budget }: Walk, path: string, guestPath: string): Promise<HeldStep | null> {
+  const isQuick = isFresh && budget.steps >= STEPS_MAX - QUICK_STEPS_MAX
   try {
-    return await open(path, STEP_FLAGS)
+    return await (isQuick ? openStepSync : openStepAsync)(path, STEP_FLAGS)
   } catch (error) {
     if (hasErrorCode(error, 'ENOENT')) return null
     if (hasErrorCode(error, 'ENOTDIR')) throw new PathInRootError('ENOTDIR', guestPath)
     throw error
   }
-}
-
-function handlePath(handle: HeldStep): string {
-  return `/proc/self/fd/${String(handle.fd)}`
 }
 
 function partsOf(path: string): string[] {
@@ -258,29 +284,4 @@ function normalizeMissing(parts: readonly string[]): readonly string[] {
     else kept.push(part)
   }
   return kept
-}
-
-/** One open step of a path: a folder on the way, or the file or folder at its end. */
-type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
-
-/** Opens one step of a path. Rejects with the kernel's error code. */
-type OpenStep = (path: string, flags: number) => Promise<HeldStep>
-
-/** Opens a step on another thread, because opening may block, for example on a volume whose server is unreachable. */
-const openStepAsync: OpenStep = open
-
-/**
- * Opens a step on this thread, for files that the kernel has in memory. A step takes 4 us of processor time; on another
- * thread it would take 45 us. Each start of a sandbox opens about sixty steps (2026-11).
- */
-export const openStepSync: OpenStep = async (path, flags) => {
-  const fd = await Promise.resolve(openSync(path, flags))
-  return {
-    fd,
-    stat: () => Promise.resolve(fstatSync(fd)),
-    close() {
-      closeSync(fd)
-      return Promise.resolve()
-    },
-  }
 }

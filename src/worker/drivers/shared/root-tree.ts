@@ -123,7 +123,7 @@ export async function putText(
   else await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
 }
 
-/** Like `putText`, but with synchronous file operations. See `openStepSync` in `resolve-in-root.ts`. */
+/** Like `putText`, but with synchronous file operations. See `openStepSync` in `held-step.ts`. */
 async function putTextAtOnce(
   tree: RootTree,
   guestPath: string,

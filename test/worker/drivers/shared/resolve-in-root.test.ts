@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { readdirSync } from 'node:fs'
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -87,4 +88,48 @@ test('missing parts are appended to the resolved ones', async () => {
     guestPath: '/a/b/y',
     exists: false,
   })
+})
+
+const DEEP = Array.from({ length: 1_000 }, () => 'd').join('/')
+
+test('a deep path holds few descriptors, on its way and at its end', async () => {
+  await mkdir(join(root, 'deep', DEEP), { recursive: true })
+  await symlink('../../../../a', join(root, 'deep/d/d/d/up'))
+  const countOpen = (): number => readdirSync('/proc/self/fd').length
+  for (const isFresh of [false, true]) {
+    const before = countOpen()
+    const atEnd = await withParentFolder({ root, isFresh }, `/deep/${DEEP}/new`, () => Promise.resolve(countOpen()))
+    assert.ok(atEnd - before <= 6, `${String(atEnd - before)} more`)
+    assert.equal((await resolveInRoot(root, '/deep/d/d/d/up/b/file', { isFresh })).guestPath, '/a/b/file')
+    assert.equal((await resolveInRoot(root, `/deep/${DEEP}/../e`, { isFresh })).guestPath, `/deep/${DEEP.slice(2)}/e`)
+    assert.equal(countOpen(), before)
+  }
+})
+
+test('symlinks that make a path of thousands of steps are refused, whether its end exists or not', async () => {
+  await mkdir(join(root, 'long', DEEP), { recursive: true })
+  for (const at of [0, 1, 2]) {
+    await symlink(`/long/${DEEP}/to${String(at)}`, join(root, `long/from${String(at)}`))
+    await symlink(`/long/from${String(at + 1)}`, join(root, 'long', DEEP, `to${String(at)}`))
+    await symlink(`/long/missing${String(at + 1)}/${DEEP}`, join(root, `long/missing${String(at)}`))
+  }
+  await writeFile(join(root, 'long/from3'), '')
+  const isTooLong = (error: unknown): boolean => error instanceof PathInRootError && error.code === 'ELOOP'
+  assert.equal((await resolveInRoot(root, '/long/from2')).exists, true)
+  assert.equal((await resolveInRoot(root, '/long/missing2')).exists, false)
+  for (const path of ['/long/from0', '/long/missing0'])
+    for (const isFresh of [false, true]) await assert.rejects(resolveInRoot(root, path, { isFresh }), isTooLong)
+})
+
+test('other work goes on while the deep path of a fresh root is resolved', async () => {
+  await mkdir(join(root, 'fresh', DEEP), { recursive: true })
+  let turns = 0
+  const count = (): void => {
+    turns += 1
+    next = setImmediate(count)
+  }
+  let next = setImmediate(count)
+  assert.equal((await resolveInRoot(root, `/fresh/${DEEP}`, { isFresh: true })).exists, true)
+  clearImmediate(next)
+  assert.ok(turns > 100, `${String(turns)} turns`)
 })

@@ -6,7 +6,13 @@ import { ExecFailure } from '../../../channel/guest.ts'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { readElfHeader, runsOn } from '../../shared/elf.ts'
 import type { SandboxUser } from './users.ts'
-import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
+import {
+  newStepBudget,
+  openInRoot,
+  resolveInRoot,
+  PathInRootError,
+  type StepBudget,
+} from '../../shared/resolve-in-root.ts'
 
 /** A container's root folder on the host, and the shift of its user ids there. */
 type ContainerRoot = {
@@ -20,6 +26,9 @@ type ContainerRoot = {
   /** True for a root in which no process runs yet. Its files are opened synchronously, so binaries' loaders are checked too. */
   readonly isFresh?: boolean
 }
+
+/** The budget bounds the steps of all paths of a check together. */
+type BoundedRoot = ContainerRoot & { readonly budget: StepBudget }
 
 /** The program to look up, and where to search for it. */
 type ProgramSearch = {
@@ -70,8 +79,9 @@ type ProgramFlaw = {
 
 async function findFlaw(root: ContainerRoot, search: ProgramSearch): Promise<ProgramFlaw | null> {
   let found: ProgramFlaw | null = null
+  const bounded = { ...root, budget: newStepBudget() }
   for (const path of candidates(search)) {
-    const flaw = await checkCandidate(root, path, search)
+    const flaw = await checkCandidate(bounded, path, search)
     if (flaw === null) return null
     if (flaw.kind === 'not_executable' || search.cmd.includes('/')) return flaw
     if (flaw.isMissing !== true) found ??= flaw
@@ -89,8 +99,9 @@ export async function checkWorkdir(root: ContainerRoot, cwd: string, user: Sandb
       stage: 'chdir',
     })
   try {
-    if (await isHidden(root, cwd)) return
-    await using folder = await openInRoot(root.path, cwd)
+    const budget = newStepBudget()
+    if (await isHidden({ ...root, budget }, cwd)) return
+    await using folder = await openInRoot(root.path, cwd, { budget })
     const stat = await folder.stat()
     if (!stat.isDirectory()) throw refuse('ENOTDIR')
     if (!mayExecute(stat, user, root.uidShift)) throw refuse('EACCES')
@@ -112,12 +123,12 @@ function candidates({ cmd, cwd, path }: ProgramSearch): readonly string[] {
     .map((folder) => posix.resolve(cwd, folder, cmd))
 }
 
-async function checkCandidate(root: ContainerRoot, path: string, search: ProgramSearch): Promise<ProgramFlaw | null> {
-  const { isFresh = false } = root
+async function checkCandidate(root: BoundedRoot, path: string, search: ProgramSearch): Promise<ProgramFlaw | null> {
+  const { isFresh = false, budget } = root
   const denied = (reason: string): ProgramFlaw => ({ kind: 'permission_denied', code: 'EACCES', reason })
   try {
     if (await isHidden(root, path)) return null
-    await using file = await openInRoot(root.path, path, { isFresh })
+    await using file = await openInRoot(root.path, path, { isFresh, budget })
     const stat = await file.stat()
     if (stat.isDirectory()) return denied('is a folder')
     if (!stat.isFile()) return denied('is not a regular file')
@@ -139,14 +150,14 @@ async function checkCandidate(root: ContainerRoot, path: string, search: Program
 type NeededFile = { readonly what: 'interpreter' | 'loader'; readonly path: string }
 
 async function checkNeeded(
-  root: ContainerRoot,
+  root: BoundedRoot,
   { cwd }: ProgramSearch,
   { what, path }: NeededFile,
 ): Promise<ProgramFlaw | null> {
   const resolved = posix.resolve(cwd, path)
   if (await isHidden(root, resolved)) return null
   try {
-    await using _exists = await openInRoot(root.path, resolved, { isFresh: root.isFresh ?? false })
+    await using _exists = await openInRoot(root.path, resolved, { isFresh: root.isFresh ?? false, budget: root.budget })
     return null
   } catch (error) {
     if (isOfSandboxAlone(error)) return null
@@ -164,9 +175,9 @@ function isOfSandboxAlone(error: unknown): boolean {
   return hasErrorCode(error, 'EACCES')
 }
 
-async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: string): Promise<boolean> {
+async function isHidden({ path, hiddenMountPoints, budget }: BoundedRoot, requested: string): Promise<boolean> {
   if (hiddenMountPoints.length === 0) return false
-  const { guestPath } = await resolveInRoot(path, requested)
+  const { guestPath } = await resolveInRoot(path, requested, { budget })
   return hiddenMountPoints.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 
