@@ -125,8 +125,11 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  const start = (process: CheckedProcess, tty: TerminalSize | null): Promise<GuestProcess> =>
-    startWithPermit(deps.sessions, container, () => startProcess(process, tty))
+  // The permit comes first: to make a process, files of the sandbox are read, which may take long.
+  const start = (make: () => Promise<CheckedProcess>, tty: TerminalSize | null): Promise<GuestProcess> =>
+    startWithPermit(deps.sessions, container, async () => startProcess(await make(), tty))
+  const startTool = (spec: ProcessSpec): Promise<GuestProcess> =>
+    start(() => Promise.resolve({ spec, check: () => Promise.resolve() }), null) // the programs of the toolbox are there
   const startByServer = async (spec: ProcessSpec): Promise<GuestProcess | null> => {
     const starter = detaches(container) ? await deps.forkServers?.starterOf(container, spec) : null
     if (starter === null || starter === undefined) return null
@@ -168,16 +171,14 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     async exec(request) {
       const tty = request.tty === null ? null : withDefaultSize(request.tty)
       const isUnused = deps.forkServers?.isUnused(container.id) ?? false
-      return await start(
-        await makeProcess(container, { base: readBase(), request: { ...request, tty }, isUnused }),
-        tty,
-      )
+      const input = { base: readBase(), request: { ...request, tty }, isUnused }
+      return await start(() => makeProcess(container, input), tty)
     },
     async openFiles() {
       const spec = makeToolProcessSpec(readBase(), toolCommand('files.pl', [process.arch]))
       if (spec === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
-        return makeFilesClient(await start({ spec, check: NO_CHECK }, null))
+        return makeFilesClient(await startTool(spec))
       } catch (error) {
         if (!(error instanceof ExecFailure)) throw error
         throw new FileFailure(`files: ${error.message}`, { cause: error })
@@ -189,7 +190,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const run = async (args: readonly string[]): Promise<GuestProcess> => {
         const spec = makeToolProcessSpec(readBase(), toolCommand('tcp.pl', args))
         if (spec === null) throw new ExecFailure('other', NOT_OFFERED)
-        return await start({ spec, check: NO_CHECK }, null)
+        return await startTool(spec)
       }
       return await connectByProcess(run, target, signal)
     },
@@ -201,9 +202,6 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
  * no perl when the sandbox started.
  */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
-
-/** The programs of the toolbox are there. */
-const NO_CHECK = (): Promise<void> => Promise.resolve()
 
 /** The folder for the files of a container's `exec` commands, made with the first one. */
 type ProcessFiles = { readonly folder: string; readonly pidFiles: PidFileWaiter }
