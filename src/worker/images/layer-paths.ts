@@ -10,7 +10,7 @@ import { StartError } from '../start-error.ts'
 interface LayerPaths {
   /**
    * Returns the path of an entry with this name. Throws `StartError('image')` for `..`, symlink loops and names that
-   * are too long.
+   * are too long, also by symlinks.
    */
   resolve(name: string): string
   /** Returns the missing parent folders of `path`, the highest first. */
@@ -18,7 +18,7 @@ interface LayerPaths {
   has(path: string): boolean
   addFolder(path: string): void
   addOther(path: string): void
-  /** Adds a symlink. Throws for an empty target. */
+  /** Adds a symlink. Throws for an empty target, and for one of more than 4,096 bytes. */
   addSymlink(path: string, target: string): void
   /** Adds a hard link. Throws when the target is missing in this layer, or is a folder. */
   addHardLink(path: string, target: string): void
@@ -30,15 +30,23 @@ type Node = { readonly kind: 'folder' | 'other' } | { readonly kind: 'symlink'; 
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
 const MAX_SYMLINKS = 40
+/**
+ * How many parts of paths may be followed in a layer at once, and how many each name adds to what is left. A name leads through few
+ * parts, but with forty long symlinks it can lead through 80,000, and a layer of some KiB would block the worker by such names.
+ */
+const STEPS = { atOnce: 100_000, perName: 64 } as const
 
 export function makeLayerPaths(): LayerPaths {
   const nodes = new Map<string, Node>([['', { kind: 'folder' }]])
+  let stepsLeft: number = STEPS.atOnce
 
   function followParents(parts: readonly string[], name: string): string {
     const waiting = [...parts].reverse()
     let at: string[] = []
     let followed = 0
     for (let part = waiting.pop(); part !== undefined; part = waiting.pop()) {
+      stepsLeft -= 1
+      if (stepsLeft < 0) throw new StartError('image', 'the symlinks in a layer make its names too long in total')
       if (part === '' || part === '.') continue
       if (part === '..') {
         at.pop()
@@ -67,6 +75,7 @@ export function makeLayerPaths(): LayerPaths {
 
   return {
     resolve(name) {
+      stepsLeft = Math.min(STEPS.atOnce, stepsLeft + STEPS.perName)
       const parts = name.split('/').filter((part) => part !== '' && part !== '.')
       if (parts.includes('..')) throw new StartError('image', `'${name}' in a layer leads out of the image`)
       if (name.includes('\0') || Buffer.byteLength(name) > MAX_PATH_BYTES)
@@ -99,6 +108,8 @@ export function makeLayerPaths(): LayerPaths {
     },
     addSymlink(path, target) {
       if (target === '') throw new StartError('image', `the symlink '${path}' in a layer has no target`)
+      if (Buffer.byteLength(target) > MAX_PATH_BYTES)
+        throw new StartError('image', `the symlink '${path}' in a layer has a target that is too long`)
       replace(path, { kind: 'symlink', target })
     },
     addHardLink(path, target) {
