@@ -114,13 +114,15 @@ export function removeRedirect(slot: number, sets: number): readonly string[] {
 
 /** The commands that tie addresses to the names of a rule, for a number of seconds. */
 export function tieRules(slot: number, index: number, tied: ReadonlyMap<string, number>): readonly string[] {
+  if (tied.size === 0) return []
   const set = tiedSet(slot, index)
-  return [...tied].flatMap(([address, secs]) => [
+  const addresses = [...tied.keys()].join(', ')
+  return [
     // adding an element again would keep its earlier end
-    `add element ${set} { ${address} }`,
-    `delete element ${set} { ${address} }`,
-    `add element ${set} { ${address} timeout ${String(secs)}s }`,
-  ])
+    `add element ${set} { ${addresses} }`,
+    `delete element ${set} { ${addresses} }`,
+    `add element ${set} { ${[...tied].map(([address, secs]) => `${address} timeout ${String(secs)}s`).join(', ')} }`,
+  ]
 }
 
 /** The rules of a policy by name, in order. Each has a set of addresses. */

@@ -60,6 +60,12 @@ export type RedirectedSandboxes = QueriedNames & {
   close(): Promise<void>
 }
 
+/**
+ * The most elements of sets that one answer adds: its addresses for each rule that matches its name. A sandbox chooses both, and the
+ * commands for a thousand rules and addresses would stop the worker for seconds.
+ */
+const TIED_MAX = 4_096
+
 export function makeRedirectedSandboxes(options: {
   readonly names: NetworkNames
   readonly router: RouterRules
@@ -114,12 +120,14 @@ export function makeRedirectedSandboxes(options: {
       const sandbox = sandboxes.get(address)
       if (sandbox === undefined) return true
       const found = readNamedAddresses(answer)
-      if (found === null || !egress.tie(address, name, found)) return false
+      if (found === null) return false
       const tied = new Map(found.map((one) => [one.address, Math.max(1, one.ttlSecs)]))
       // The egress process judges TCP alone.
-      const lines = namedRules(sandbox.egress).flatMap((rule, index) =>
-        hasName(rule.name, name) && isForDatagrams(rule) ? tieRules(sandbox.slot, index, tied) : [],
+      const matching = namedRules(sandbox.egress).flatMap((rule, index) =>
+        hasName(rule.name, name) && isForDatagrams(rule) ? [index] : [],
       )
+      if (matching.length * tied.size > TIED_MAX || !egress.tie(address, name, found)) return false
+      const lines = matching.flatMap((index) => tieRules(sandbox.slot, index, tied))
       if (lines.length > 0) await router.apply(lines)
       return true
     },

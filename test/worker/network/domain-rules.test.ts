@@ -5,6 +5,7 @@ import { after, before, describe, test } from 'node:test'
 import { asId, type RunId } from '../../../src/domain/ids.ts'
 import type { NetworkSpec } from '../../../src/domain/spec/spec.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
+import { tieRules } from '../../../src/worker/network/redirect-rules.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
 import { attachNamedInmate, makeNamedWorld, startHost, type NamedHost } from '../../support/named-world.ts'
 import { OUTSIDE } from '../../support/network-world.ts'
@@ -12,7 +13,9 @@ import { DEFAULT_NETWORK, NO_DENIALS, networksOptions, networkWith } from '../..
 import { isInOwnNetwork } from '../../support/own-network.ts'
 import { waitUntil } from '../../support/wait.ts'
 
+const MANY = [OUTSIDE.public, ...Array.from({ length: 100 }, (_, at) => `44.1.2.${String(at)}`)]
 const NAMES = {
+  'www.many.example': { addresses: MANY },
   'good.example': { addresses: [OUTSIDE.public] },
   'alias.example': { addresses: [OUTSIDE.public], alias: 'cdn.example' },
   'bad.example': { addresses: [OUTSIDE.otherPublic] },
@@ -54,6 +57,27 @@ if (isInOwnNetwork(import.meta.filename)) {
       await box.lookUp('good.example')
       assert.equal(await box.web({ tls: 'www.tree.example' }), 'ECONNRESET')
       assert.match(await box.web({ tls: null }), /^200/, 'without a name the address decides')
+    })
+
+    test('an answer with many addresses opens datagrams, unless its addresses and the rules for its name are too many', async () => {
+      const rules = (count: number): NetworkSpec =>
+        networkWith(
+          Array.from({ length: count }, (_, at) => {
+            const start = 9_000 + at
+            return {
+              destination: { domain_suffix: 'many.example' },
+              protocols: ['udp'],
+              ports: [{ start, end: start }],
+            }
+          }),
+        )
+      await using few = await attach('few', rules(40))
+      assert.match(await few.lookUp('www.many.example'), new RegExp(`^${OUTSIDE.public},`))
+      assert.equal(await few.datagram(), 'answered')
+      await using many = await attach('many', rules(41))
+      assert.equal(await many.lookUp('www.many.example'), 'ESERVFAIL')
+      const tied = new Map(MANY.map((address) => [address, 10]))
+      assert.equal(tieRules(1, 0, tied).length, 3, 'the commands of a rule are as many for any number of addresses')
     })
 
     test('names that the policy denies do not exist', async () => {
