@@ -81,7 +81,7 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
     assert.equal(await msb(['exec', 'steady', '--', 'cat', '/root/file']), 'kept\n')
   })
 
-  test('a worker of the chart whose sandboxes are Pods has no privileges, proves the network, and runs the demo image that it serves', async (t) => {
+  test('a worker of the chart whose sandboxes are Pods has no privileges, proves the network, and runs the demo image that it serves; its sandboxes outlive its Pod', async (t) => {
     await loadHelperImage(MACHINE)
     await enforcePolicies(true)
     t.after(() => enforcePolicies(false))
@@ -111,6 +111,13 @@ suite('the installed chart', { skip: whyNoKubernetes(), timeout: 25 * 60_000 }, 
     const options = ['--label', 'sandyard.disk=run', '--memory', '64M']
     await throughService(async (env) => {
       assert.match(await msb(['run', ...options, DEMO_IMAGE, '--', 'id'], env), /^uid=1000/)
+      await msb(['run', '-d', '--name', 'outlives', ...options, DEMO_IMAGE, '--', 'sh', '-c', 'exec sleep 600'], env)
+      await msb(['exec', 'outlives', '--', 'sh', '-c', 'echo kept > /tmp/file'], env)
+      await chart.kubectl('delete', 'pod', 'cloud-driver-0') // and waits until it has ended, as an upgrade does
+      // A stop would have deleted the sandbox's Pod with the file.
+      const readFile = () => runMsb(chart, ['exec', 'outlives', '--', 'cat', '/tmp/file'], { env })
+      await waitUntil(async () => (await readFile()).stdout === 'kept\n', LIMIT_MS)
+      await msb(['rm', '--force', 'outlives'], env)
     })
     const pods = await kubectl('get', 'namespaces', '-l', 'sandyard.dev/organization', '-o', 'name')
     assert.match(pods, /^namespace\/boxes-/, 'the organization got a namespace of its own')

@@ -45,6 +45,13 @@ test('every variable that the chart sets is a setting', () => {
   )
 })
 
+test('sandboxes that are Pods run on when the Pod of their worker is replaced, unless `driver.env` says otherwise', () => {
+  const template = readFileSync(join(CHART, 'templates/driver.yaml'), 'utf8')
+  const variables = template.slice(template.indexOf(' env:'), template.indexOf(' ports:'))
+  // Of two variables with one name, Kubernetes takes the later one. The image sets `stop`.
+  assert.match(variables, /SANDYARD_SHUTDOWN, value: keep [^]*\.Values\.driver\.env /)
+})
+
 test('every value that a template reads is in the schema, and every value of the schema is read', () => {
   const read = new Set([...all.matchAll(/\.Values\.([\w.]+)/g)].map(([, path = '']) => path))
   assertNone(
