@@ -63,6 +63,11 @@ test('a unit that runs sandboxes leaves them running, and uses no mount namespac
   }
 })
 
+test('systemd waits as long as the program itself for sandboxes that drain or stop', () => {
+  for (const path of UNITS.filter((unit) => basename(unit) !== 'sandyard-server.service'))
+    assert.match(readFileSync(path, 'utf8'), /^TimeoutStopSec=infinity$/m, basename(path))
+})
+
 test('each unit starts a command that exists, reads a settings file that is packed, and names only settings that exist', async () => {
   const known = new Set(settingRows().map(([variable]) => variable))
   const commands = (await makeProgram([])).commands.map((command) => command.name())
