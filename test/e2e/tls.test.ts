@@ -126,14 +126,32 @@ describe('a server beyond loopback', { skip: whyNoServer() }, () => {
     const stored: unknown = JSON.parse(readFileSync(join(root, 'worker', 'worker.json'), 'utf8'))
     assert.equal(Object(stored).joined.pin, fingerprint)
 
-    // The key is derived from the sealing key, so a restart keeps the pin although it makes a new certificate.
+    // A restart keeps the key and the certificate, of which clients have copies.
     await program.stop()
     const before = worker.output().length
     const again = makeProgram(['up'], { ...settings, SANDYARD_DATA_DIR: dataDir, SANDYARD_PORT: String(port) }, READY)
     t.after(() => again.stop())
     await again.start()
     await waitUntil(() => worker.output().slice(before).includes('answers again'), LIMIT_MS)
-    assert.notEqual(new X509Certificate(readFileSync(certFile)).serialNumber, certificate.serialNumber)
+    assert.equal(new X509Certificate(readFileSync(certFile)).serialNumber, certificate.serialNumber)
+  })
+
+  test('several processes have one certificate, which clients that trust its file verify, also after it was replaced', async (t) => {
+    const { program, dataDir } = prepare(t, 'many', { SANDYARD_HOST: '0.0.0.0', SANDYARD_PROCESSES: '3' })
+    const [, url = ''] = await program.start()
+    const certFile = join(dataDir, 'tls-certificate.pem')
+    const serials = async (): Promise<readonly string[]> => {
+      const dialled = await Promise.all(Array.from({ length: 20 }, () => dial(Number(new URL(url).port), certFile)))
+      for (const { socket } of dialled) socket.destroy()
+      return [...new Set(dialled.map(({ certificate }) => certificate.serialNumber))]
+    }
+    const [first, ...others] = await serials()
+    assert.deepEqual(others, [])
+    rmSync(certFile)
+    await waitUntil(async () => {
+      const now = await serials().catch(() => [])
+      return now.length === 1 && now[0] !== first
+    }, LIMIT_MS)
   })
 
   test('speaks plain HTTP only with --insecure, and warns', async (t) => {

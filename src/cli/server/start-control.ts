@@ -104,7 +104,7 @@ export async function startControl(
   store: Store,
   { log, index }: { readonly log: Log; readonly index: number },
 ): Promise<RunningControl> {
-  const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder })
+  const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder, index })
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
   const machine = await readMachine()
   if (machine !== null) await adoptMachineClock({ db: store.db, clock: systemClock, log, machine })

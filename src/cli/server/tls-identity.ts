@@ -1,11 +1,10 @@
 import { createECDH, createPrivateKey, createPublicKey, hkdfSync, type KeyObject } from 'node:crypto'
-import { writeFile } from 'node:fs/promises'
 import { hostname, networkInterfaces } from 'node:os'
 import { join } from 'node:path'
-import type { Clock } from '../../lib/clock.ts'
-import type { Random } from '../../lib/random.ts'
-import { makeSelfSignedCertificate, publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
+import { publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
+import { isUplinkDevice } from '../../worker/network/network-names.ts'
 import type { DataFolder } from './data-folder.ts'
+import { readStoredCertificate, type StoredCertificateDeps } from './stored-certificate.ts'
 
 /** A certificate and its private key, in PEM. */
 export type TlsPair = { readonly cert: string; readonly key: string }
@@ -37,15 +36,13 @@ export function ownFingerprint(sealingKey: Buffer): string {
   return publicKeyFingerprint(createPublicKey(deriveTlsKey(sealingKey)))
 }
 
-/** Older than any clock that is wrong by hours. */
-const BACKDATED_MS = 24 * 3_600_000
-/** Workers check the key and no dates. Clients that trust the file get a new one at each start of the server. */
+/** Workers check the key and no dates. */
 const VALID_MS = 825 * 24 * 3_600_000
 
-export type OwnCertificateDeps = {
-  readonly clock: Pick<Clock, 'now'>
-  readonly random: Random
+export type OwnCertificateDeps = StoredCertificateDeps & {
   readonly folder: Pick<DataFolder, 'path' | 'sealingKey'>
+  /** The number of this process among those that share the port. */
+  readonly index: number
 }
 
 /** The file with the installation's own certificate. It has no secret: clients may trust it. */
@@ -54,23 +51,29 @@ export function ownCertificateFile(dataDir: string): string {
 }
 
 /**
- * Makes a certificate of the installation's own key for this machine's names and addresses, and for `names`. Stores it
- * in the data folder, where clients on the machine can read it.
+ * Returns a function that reads the certificate of the installation's own key for this machine's names and addresses, and for `names`. It makes
+ * it if it is missing or about to expire. It is in the data folder, where clients on the machine can read it.
  */
-export async function makeOwnCertificate(
-  { clock, random, folder }: OwnCertificateDeps,
-  names: readonly string[],
-): Promise<TlsPair> {
+export function openOwnCertificate(deps: OwnCertificateDeps, names: readonly string[]): () => Promise<TlsPair> {
+  const { folder, index } = deps
   const key = deriveTlsKey(folder.sealingKey)
-  const addresses = Object.values(networkInterfaces()).flatMap((all) => (all ?? []).map(({ address }) => address))
-  const nowMs = clock.now().getTime()
-  const cert = makeSelfSignedCertificate({
+  const keyPem = key.export({ type: 'pkcs8', format: 'pem' }).toString()
+  const all = [...new Set(['localhost', hostname(), ...names, '127.0.0.1', '::1', ...machineAddresses()])]
+  const wanted = {
+    file: ownCertificateFile(folder.path),
     key,
-    names: [...new Set(['localhost', hostname(), ...names, '127.0.0.1', '::1', ...addresses])],
-    from: new Date(nowMs - BACKDATED_MS),
-    until: new Date(nowMs + VALID_MS),
-    serial: random.bytes(15),
-  })
-  await writeFile(ownCertificateFile(folder.path), cert, { mode: 0o644 })
-  return { cert, key: key.export({ type: 'pkcs8', format: 'pem' }).toString() }
+    names: all,
+    // The first process chooses the names, and the others have its certificate. Addresses may have come since.
+    required: index === 0 ? all : [],
+    validMs: VALID_MS,
+  }
+  return async () => ({ cert: (await readStoredCertificate(deps, wanted)).cert, key: keyPem })
+}
+
+/** The addresses by which clients may know this machine. Those of sandboxes' networks come and go, and so do link-local ones. */
+function machineAddresses(): readonly string[] {
+  return Object.entries(networkInterfaces())
+    .filter(([device]) => !isUplinkDevice(device))
+    .flatMap(([, all]) => (all ?? []).map(({ address }) => address))
+    .filter((address) => !address.startsWith('fe80:'))
 }

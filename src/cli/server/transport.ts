@@ -8,7 +8,7 @@ import { hostOfUrl } from '../../lib/resolved-hosts.ts'
 import { publicKeyFingerprint } from '../../lib/self-signed-certificate.ts'
 import { printStatus } from '../print-status.ts'
 import { readPair } from './read-pair.ts'
-import { makeOwnCertificate, ownCertificateFile, type OwnCertificateDeps, type TlsPair } from './tls-identity.ts'
+import { openOwnCertificate, ownCertificateFile, type OwnCertificateDeps, type TlsPair } from './tls-identity.ts'
 
 /** How the API is served: in plain HTTP, or by TLS with a given certificate or the installation's own. */
 export type Transport =
@@ -46,7 +46,7 @@ export async function openTransport(settings: TransportSettings, deps: Transport
     if (tlsCert === null || tlsKey === null)
       throw new Error('SANDYARD_TLS_CERT and SANDYARD_TLS_KEY belong together: set both or neither')
     if (insecure) throw new Error('SANDYARD_INSECURE and SANDYARD_TLS_CERT exclude each other: choose one')
-    return openGiven({ tlsCert, tlsKey }, deps)
+    return openReloaded(() => readPair(tlsCert, tlsKey), { ownFile: null }, deps)
   }
   if (isLoopbackName(host)) return { kind: 'plain' }
   if (insecure) {
@@ -57,26 +57,20 @@ export async function openTransport(settings: TransportSettings, deps: Transport
     deps.log.warn({ host }, 'the API listens beyond loopback in plain HTTP')
     return { kind: 'plain' }
   }
-  const pair = await makeOwnCertificate(deps, [host, advertiseUrl].flatMap(nameIn))
-  const fingerprint = fingerprintOf(pair)
-  return {
-    kind: 'tls',
-    pair: () => pair,
-    fingerprint: () => fingerprint,
-    ownFile: ownCertificateFile(deps.folder.path),
-    keepReloaded: () => Promise.resolve(),
-  }
+  const readOwn = openOwnCertificate(deps, [host, advertiseUrl].flatMap(nameIn))
+  return openReloaded(readOwn, { ownFile: ownCertificateFile(deps.folder.path) }, deps)
 }
 
-type Files = { readonly tlsCert: string; readonly tlsKey: string }
-
-async function openGiven({ tlsCert, tlsKey }: Files, deps: TransportDeps): Promise<Transport> {
-  const { clock, log, reloadEveryMs = RELOAD_EVERY_MS } = deps
-  let pair = await readPair(tlsCert, tlsKey)
+async function openReloaded(
+  readFiles: () => Promise<TlsPair>,
+  { ownFile }: { readonly ownFile: string | null },
+  { clock, log, reloadEveryMs = RELOAD_EVERY_MS }: TransportDeps,
+): Promise<Transport> {
+  let pair = await readFiles()
   let refused = ''
   const reload = async (server: TlsServer): Promise<void> => {
     try {
-      const read = await readPair(tlsCert, tlsKey)
+      const read = await readFiles()
       refused = ''
       if (read.cert === pair.cert && read.key === pair.key) return
       server.setSecureContext(read) // open connections keep the certificate that they began with
@@ -93,7 +87,7 @@ async function openGiven({ tlsCert, tlsKey }: Files, deps: TransportDeps): Promi
     kind: 'tls',
     pair: () => pair,
     fingerprint: () => fingerprintOf(pair),
-    ownFile: null,
+    ownFile,
     // Reading twice a few KiB finds every kind of change: a new file, a renamed folder, a changed symbolic link.
     async keepReloaded(server, signal) {
       while (!signal.aborted) {

@@ -101,7 +101,7 @@ async function readTls(
     const folder = { path: dir, sealingKey: Buffer.alloc(0) } // of a certificate of its own, which is not made here
     const transport = await openTransport(
       { host, advertiseUrl: null, tlsCert, tlsKey, insecure: false },
-      { ...deps, folder },
+      { ...deps, folder, index: 0 },
     )
     if (transport.kind !== 'tls') throw new Error('a given certificate is always used')
     return { tls: transport.pair(), keepReloaded: (server, signal) => transport.keepReloaded(server, signal) }

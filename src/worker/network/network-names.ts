@@ -37,6 +37,11 @@ export function networkNames(prefix: string, commands: HostCommands): NetworkNam
   }
 }
 
+/** Whether a device is the uplink of an installation on this machine. */
+export function isUplinkDevice(device: string): boolean {
+  return /^sy[a-z0-9]{1,6}-up$/.test(device)
+}
+
 /** The folder of named network namespaces (iproute2's convention). */
 export const NETNS_DIR = '/run/netns'
 
