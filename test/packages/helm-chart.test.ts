@@ -52,6 +52,15 @@ test('sandboxes that are Pods run on when the Pod of their worker is replaced, u
   assert.match(variables, /SANDYARD_SHUTDOWN, value: keep [^]*\.Values\.driver\.env /)
 })
 
+const query = /^ *query: (.*)$/m
+const guide = readFileSync(join(ROOT, 'docs/guide/kubernetes.md'), 'utf8')
+
+test('an autoscaler counts no worker whose sandboxes are Pods, and the guide has the query of the chart', () => {
+  const [, inChart = ''] = query.exec(all) ?? []
+  assert.match(inChart, /sandyard_workers\{state="live", driver!="kubernetes"/)
+  assert.ok(guide.includes(`\n${inChart.replaceAll('{{ $own }}', '')}\n`), inChart)
+})
+
 test('every value that a template reads is in the schema, and every value of the schema is read', () => {
   const read = new Set([...all.matchAll(/\.Values\.([\w.]+)/g)].map(([, path = '']) => path))
   assertNone(
@@ -81,6 +90,14 @@ test(
     const everything = await render('database.cloudnativepg.enabled=true', 'workers.kind=StatefulSet', 'workers.keda.enabled=true', 'workers.keda.prometheusUrl=http://p:9090', 'ingress.enabled=true', 'ingress.host=a.b', 'ingress.previewDomain=p.b', 'gateway.enabled=true', 'gateway.parent.name=g', 'metrics.serviceMonitor=true') // prettier-ignore
     for (const kind of ['Cluster', 'HTTPRoute', 'Ingress', 'ScaledObject', 'ServiceMonitor', 'StatefulSet'])
       assert.match(everything.stdout, new RegExp(`^kind: ${kind}$`, 'm'))
+    const own = 'namespace="default", service="cloud-server"'
+    const [, queried = ''] = query.exec(everything.stdout) ?? []
+    assert.equal(queried.split(own).length, 3, `both parts of the query select the release: ${queried}`)
+    const scraped = await render('database.secret=db', 'workers.kind=StatefulSet', 'workers.keda.enabled=true', 'workers.keda.prometheusUrl=http://p:9090') // prettier-ignore
+    assert.ok(
+      guide.includes(`\n${query.exec(scraped.stdout)?.[1] ?? 'none'}\n`),
+      'without it, the query is that of the guide',
+    )
     const driver = await render('database.secret=db', 'driver.enabled=true', 'driver.helperImage=helper:1', 'driver.namespace=boxes') // prettier-ignore
     for (const kind of ['Namespace', 'ResourceQuota', 'StatefulSet', 'ValidatingAdmissionPolicyBinding'])
       assert.match(driver.stdout, new RegExp(`^kind: ${kind}$`, 'm'))
