@@ -1,4 +1,5 @@
 import { styleText } from 'node:util'
+import { escapeControls } from './terminal-text.ts'
 
 /** Members of a line that are not fields of the message. */
 const FRAME: ReadonlySet<string> = new Set(['level', 'time', 'pid', 'hostname', 'msg', 'error'])
@@ -41,12 +42,4 @@ function formatError(error: unknown, prefix = ''): string {
   const lines = text.split('\n')
   const own = lines.map((line, index) => `    ${index === 0 ? prefix : ''}${escapeControls(line)}\n`).join('')
   return cause === undefined ? own : own + formatError(cause, 'caused by: ')
-}
-
-/** Replaces control characters, among them those of terminals' commands, and those that change the direction of text. */
-function escapeControls(text: string): string {
-  return text.replaceAll(
-    /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu,
-    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
-  )
 }

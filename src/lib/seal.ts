@@ -16,7 +16,6 @@ export interface Seal {
 export class UnsealError extends Error {
   constructor(cause: unknown) {
     super('a sealed value can’t be opened: its key or context differs, or it was changed', { cause })
-    this.name = 'CannotOpen'
   }
 }
 

@@ -47,8 +47,7 @@ describe('an external PostgreSQL without connections', () => {
     const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       await takeAll(external, others)
       taken = others.length
-      const { runningMs } = await waitForRecovery(server) // other clients still hold every other connection
-      assert.ok(runningMs >= 0)
+      await waitForRecovery(server) // other clients still hold every other connection
       await systemClock.sleep(STARVED_MS)
       await letGo(others)
     })

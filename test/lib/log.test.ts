@@ -31,13 +31,13 @@ test('at a terminal, a line has time, level, message and fields, and no control 
     plain({ level: 'error', error, msg: 'broke' }),
     `${time} ERROR broke\n    Error: no\n        at there\n    caused by: inner\n`,
   )
-  const hostile = '\u001b[2Jcleared\u0007\u009b1m\u202eevil\nforged line'
+  const hostile = '\u001b[2Jcleared\u0007\u009b1m\u202e\u061c\u200e\u200fevil\nforged line'
   const shown = formatPretty(
     JSON.stringify({ time, level: 'warn', msg: hostile, name: hostile, error: { message: hostile } }),
   )
   const [first, ...colored] = shown.split('\u001b')
   for (const part of colored) assert.match(part, /^\[\d+m/) // our own colors are the only commands
   const withoutColors = [first, ...colored.map((part) => part.replace(/^\[\d+m/, ''))].join('')
-  assert.doesNotMatch(withoutColors, /[^\P{Cc}\n]|\u202e/u)
+  assert.doesNotMatch(withoutColors, /[^\P{Cc}\n]|[\u202e\u061c\u200e\u200f]/u)
   assert.equal(withoutColors.split('\n').length, 4)
 })
