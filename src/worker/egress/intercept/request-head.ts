@@ -16,7 +16,7 @@ export type RequestHead = {
 }
 
 const REQUEST_LINE = /^([!#$%&'*+\-.^_`|~\w]+) ([!-~\x80-\xff]+) HTTP\/1\.([01])$/
-const FIELD = /^([!#$%&'*+\-.^_`|~\w]+):[ \t]*(.*?)[ \t]*$/
+const FIELD = /^([!#$%&'*+\-.^_`|~\w]+):(.*)$/
 // oxlint-disable-next-line no-control-regex
 const FORBIDDEN_BYTES = /[\0\r\n]/
 
@@ -33,10 +33,20 @@ export function parseHead(bytes: Buffer): RequestHead {
 
 export function parseFields(lines: readonly string[]): readonly Field[] {
   return lines.map((line) => {
-    const [, name = '', value = ''] = FIELD.exec(line) ?? []
-    if (name === '' || FORBIDDEN_BYTES.test(line)) throw new RequestRefused('malformed header field')
-    return { name, value }
+    const [, name = '', value = ''] = FORBIDDEN_BYTES.test(line) ? [] : (FIELD.exec(line) ?? [])
+    if (name === '') throw new RequestRefused('malformed header field')
+    return { name, value: trimBlanks(value) }
   })
+}
+
+/** Removes spaces and tabs at both ends. A regular expression would try each run of them inside, and its end, again. */
+function trimBlanks(text: string): string {
+  const isBlank = (at: number): boolean => text[at] === ' ' || text[at] === '\t'
+  let start = 0
+  let end = text.length
+  while (start < end && isBlank(start)) start += 1
+  while (start < end && isBlank(end - 1)) end -= 1
+  return text.slice(start, end)
 }
 
 export function renderHead({ method, target, version, fields }: RequestHead): Buffer {
