@@ -36,7 +36,8 @@ export function parseChallenge(header: string): Challenge | null {
   const bearer = /(?:^|[\s,])bearer\s+(.*)$/i.exec(header)?.[1]
   if (bearer !== undefined) {
     const parameters = new Map(
-      [...bearer.matchAll(/(\w+)="([^"]*)"/g)].map(([, name, value]) => [name?.toLowerCase(), value]),
+      // without \b, each letter of a long word would begin another attempt
+      [...bearer.matchAll(/\b(\w+)="([^"]*)"/g)].map(([, name, value]) => [name?.toLowerCase(), value]),
     )
     const realm = parameters.get('realm')
     return realm === undefined ? null : { scheme: 'bearer', realm, service: parameters.get('service') ?? null }

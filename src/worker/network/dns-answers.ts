@@ -1,5 +1,6 @@
 /** Reads which addresses a DNS answer gives a name (RFC 1035, 4.1). */
 import type { NamedAddress } from '../egress/name-ties.ts'
+import { NAME_MAX_BYTES } from './dns-message.ts'
 
 const HEADER_BYTES = 12
 const TYPE = { a: 1, cname: 5 } as const
@@ -59,11 +60,12 @@ function readRecords(message: Buffer, start: number): readonly DnsRecord[] {
   return records
 }
 
-/** Reads a name in lower case, and the offset after it. */
+/** Reads a name in lower case, and the offset after it. Its length is bounded, because each record may refer to the same name. */
 function readName(message: Buffer, start: number): { readonly name: string; readonly end: number } {
   const labels: string[] = []
   let at = start
   let end: number | null = null
+  let bytes = 1
   for (let pointers = 0; ;) {
     const length = message.readUInt8(at)
     if (length >= 0xc0) {
@@ -75,6 +77,8 @@ function readName(message: Buffer, start: number): { readonly name: string; read
     else if (length === 0) return { name: labels.join('.'), end: end ?? at + 1 }
     else {
       if (at + 1 + length > message.length) throw new RangeError('a label is cut')
+      bytes += 1 + length
+      if (bytes > NAME_MAX_BYTES) throw new RangeError('a name is too long')
       labels.push(message.toString('latin1', at + 1, at + 1 + length).toLowerCase())
       at += 1 + length
     }

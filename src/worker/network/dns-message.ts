@@ -2,6 +2,9 @@
 import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 
+/** The length of a name with the length of each label (RFC 1035, 2.3.4). */
+export const NAME_MAX_BYTES = 255
+
 const HEADER_BYTES = 12
 const FLAG_RESPONSE = 0x8000
 const OPCODE_MASK = 0x7800
@@ -103,6 +106,7 @@ function readQuestion(message: Buffer): DnsQuestion | null {
     // none
     if (length === undefined || length > 63) return null
     at += 1
+    if (at - HEADER_BYTES > NAME_MAX_BYTES) return null
     if (length === 0) break
     labels.push(message.toString('latin1', at, at + length).toLowerCase())
     at += length

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { choosePlatform, parseImageConfigDocument, parseManifest } from '../../../src/worker/images/manifest.ts'
 import { parseChallenge } from '../../../src/worker/images/registry-auth.ts'
+import { costOfFourfold } from '../../support/processor-time.ts'
 
 const DIGEST = `sha256:${'0'.repeat(64)}`
 const OTHER = `sha256:${'1'.repeat(64)}`
@@ -17,6 +18,11 @@ test('a challenge is parsed in any case and order, and a token is preferred to t
   assert.deepEqual(parseChallenge('basic realm="r"'), { scheme: 'basic' })
   for (const none of ['', 'Negotiate', 'Bearer scope="x"', 'xbasic realm="r"'])
     assert.equal(parseChallenge(none), null, none)
+})
+
+test('the time to parse a challenge grows with its length alone', () => {
+  const cost = costOfFourfold(4_000, (size) => parseChallenge(`Bearer realm="r",${'a'.repeat(size)}`))
+  assert.ok(cost < 8, `four times the length takes ${cost.toFixed(1)} times as long`)
 })
 
 test('a document that is not a manifest, or is manifest and index at once, is refused', () => {

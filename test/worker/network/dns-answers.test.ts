@@ -36,6 +36,13 @@ test('an invalid answer, a loop of aliases or of pointers has no addresses', () 
   assert.equal(readNamedAddresses(loop) === null || readNamedAddresses(loop)?.length === 0, true)
 })
 
+test('a name of more than 255 bytes is refused, because thousands of records may refer to it', () => {
+  const nameOf = (bytes: number): string => 'a.'.repeat((bytes - 4) / 2) + 'bb'
+  const long = (bytes: number) => message('a', record(QUESTION, 5, '0000000a', name(nameOf(bytes))))
+  assert.deepEqual(readNamedAddresses(long(254)), [])
+  assert.equal(readNamedAddresses(long(256)), null)
+})
+
 test('no bytes make the reader throw or hang', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 80 }), (bytes) => {

@@ -60,6 +60,12 @@ test('an answer is accepted only with the id and question of its query', () => {
   assert.equal(answersQuery(asked, asked), false)
 })
 
+test('a question with a name of more than 255 bytes is refused', () => {
+  const long = `${'a.'.repeat(126)}b`
+  assert.equal(readQuery(query(long))?.name, long)
+  assert.equal(readQuery(query(`a${long}`)), null)
+})
+
 test('an error reply repeats the id and question, and has the code', () => {
   const reply = emptyReply(query('a.example.com'), 5)
   assert.equal(reply.toString('hex', 0, 12), '123481850001000000000000')

@@ -88,18 +88,17 @@ export function makeReplacement(secrets: readonly RunSecret[]): {
   }
 
   function beginLength(text: string): number {
+    const lastPlaces = secrets.map(({ placeholder }) => [text.lastIndexOf(placeholder), placeholder.length] as const)
+    /** A begin inside a whole placeholder is none: that placeholder is replaced as it is. */
+    const isInside = (start: number): boolean =>
+      lastPlaces.some(([at, length]) => at !== -1 && at < start && at + length > start)
     for (let start = Math.max(0, text.length - longest + 1); start < text.length; start += 1)
-      if (secrets.some(({ placeholder }) => isBegin(text, start, placeholder))) return text.length - start
+      if (secrets.some(({ placeholder }) => isBegin(text.slice(start), placeholder)) && !isInside(start))
+        return text.length - start
     return 0
   }
+}
 
-  /** A begin inside a whole placeholder is none: that placeholder is replaced as it is. */
-  function isBegin(text: string, start: number, placeholder: string): boolean {
-    const end = text.slice(start)
-    if (end.length >= placeholder.length || !placeholder.startsWith(end)) return false
-    return !secrets.some((other) => {
-      const at = text.lastIndexOf(other.placeholder)
-      return at !== -1 && at < start && at + other.placeholder.length > start
-    })
-  }
+function isBegin(end: string, placeholder: string): boolean {
+  return end.length < placeholder.length && placeholder.startsWith(end)
 }
