@@ -1,7 +1,7 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { extname, join } from 'node:path'
-import type { Clock } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { EGRESS_PORT, type EgressEvent, type EgressOrder, type EgressRefusal, type EgressSettings } from './messages.ts'
 import { makeNameTies, type NamedAddress, type NameTies } from './name-ties.ts'
@@ -9,12 +9,16 @@ import { makeNameTies, type NamedAddress, type NameTies } from './name-ties.ts'
 /** The user of the egress process. It is outside the ranges that distributions and systemd give to users (60,578 to 61,183 is free). */
 const EGRESS_USER = 60_998
 const RESTART_PAUSE_MS = 500
+/** How long the process may take to start, or to answer. It answers at once, unless the machine has no processor time for it. */
+const ANSWER_LIMIT_MS = 30_000
+/** How often the process is asked for an answer. */
+const WATCH_INTERVAL_MS = 30_000
 
 /** Judges connections of sandboxes by the names of their peers, in a process of its own. */
 export type Egress = {
   /**
    * Judges the connections of a sandbox with the newest settings, once it has resolved. Null: they are not known yet, so nothing passes. The process is started if there is none. If
-   * it ends, the connections of these sandboxes end and new ones fail until it runs again.
+   * it ends, the connections of these sandboxes end and new ones fail until it runs again. If it doesn't answer within 30 s, it is killed.
    */
   set(address: string, settings: EgressSettings | null): Promise<void>
   /** Ends the connections of a sandbox. An unknown address is fine. */
@@ -76,9 +80,11 @@ export function openEgress(options: EgressOptions): Egress {
     const ended = once(child, 'exit').then(([code, signal]: unknown[]) => {
       throw new Error(`the egress process ended (${String(code ?? signal)})`)
     })
-    await Promise.race([ready, ended])
     ended.catch(() => undefined)
+    await awaitAnswer(child, Promise.race([ready, ended]))
+    const over = new AbortController()
     child.once('exit', () => {
+      over.abort(NOTIFIED)
       running = null
       if (isClosing || sandboxes.size === 0) return
       log.error(
@@ -88,6 +94,7 @@ export function openEgress(options: EgressOptions): Egress {
       void restart()
     })
     for (const [address, { settings }] of sandboxes) tell(child, { kind: 'sandbox', address, settings })
+    void watch(child, over.signal)
     return child
   }
 
@@ -103,6 +110,29 @@ export function openEgress(options: EgressOptions): Egress {
     }
   }
 
+  /** Asks the process for an answer from time to time, until it has ended. */
+  async function watch(child: ChildProcess, over: AbortSignal): Promise<void> {
+    while (!over.aborted) {
+      await interruptibleSleep(clock, WATCH_INTERVAL_MS, over)
+      await confirm(child)
+    }
+  }
+
+  /** Kills the process if its answer doesn't come in time. The answer must end with the process. */
+  async function awaitAnswer(child: ChildProcess, answer: Promise<unknown>): Promise<void> {
+    const answered = new AbortController()
+    void interruptibleSleep(clock, ANSWER_LIMIT_MS, answered.signal).then(() => {
+      if (answered.signal.aborted) return
+      log.error({ pid: child.pid }, 'the egress process does not answer and is killed')
+      child.kill('SIGKILL')
+    })
+    try {
+      await answer
+    } finally {
+      answered.abort(NOTIFIED)
+    }
+  }
+
   /** Resolves once the process has carried out the orders before. If it ends, the next one gets them when it starts. */
   async function confirm(child: ChildProcess): Promise<void> {
     const id = ++lastId
@@ -111,7 +141,7 @@ export function openEgress(options: EgressOptions): Egress {
     child.once('exit', resolve)
     if (child.connected) tell(child, { kind: 'confirm', id })
     else resolve()
-    await promise
+    await awaitAnswer(child, promise)
     child.off('exit', resolve)
     confirmations.delete(id)
   }
