@@ -4,6 +4,7 @@ import type { HostPattern } from '../spec/secrets.ts'
 export function matchesHost(pattern: HostPattern, host: string): boolean {
   if (pattern.type === 'any') return true
   if (pattern.type === 'exact') return host === pattern.value
-  const apex = pattern.value.replace(/^\*\./, '')
-  return host === apex || host.endsWith(`.${apex}`)
+  const apex = pattern.value.slice('*.'.length)
+  const start = host.length - apex.length
+  return host.endsWith(apex) && (start === 0 || host[start - 1] === '.')
 }

@@ -188,9 +188,8 @@ function matchesAddress(rule: PacketRule, { peer, protocol, port }: Packet): boo
  */
 function matchesName({ name, action }: PacketRule, { tied, claimed }: PeerNames = NO_NAMES): boolean {
   if (name === undefined) return true
-  const isTied = tied.some((one) => hasName(name, one))
-  if (claimed === null) return isTied
-  return hasName(name, claimed) && (action === 'deny' || isTied)
+  if (claimed !== null && !hasName(name, claimed)) return false
+  return (claimed !== null && action === 'deny') || tied.some((one) => hasName(name, one))
 }
 
 const NO_NAMES: PeerNames = { tied: [], claimed: null }

@@ -8,6 +8,7 @@ import { createServer } from 'node:net'
 import { systemClock } from '../../lib/clock.ts'
 import { makeBodyBudget } from './intercept/body-budget.ts'
 import type { EgressEvent, EgressOrder } from './messages.ts'
+import { makeNameQuestions } from './name-questions.ts'
 import { makeSandboxPreparer, type EgressSandbox } from './prepare-sandbox.ts'
 import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
@@ -33,8 +34,9 @@ function serve(listener: number): void {
   const prepare = makeSandboxPreparer(() => systemClock.now().getTime())
   const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
-  const questions = new Map<number, (names: readonly string[]) => void>()
-  let asked = 0
+  const questions = makeNameQuestions((question) => {
+    tell({ kind: 'ask', ...question })
+  })
 
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
     const { remoteAddress: sandbox = '' } = client
@@ -47,10 +49,8 @@ function serve(listener: number): void {
   })
 
   process.on('message', (order: EgressOrder) => {
-    if (order.kind === 'names') {
-      questions.get(order.id)?.(order.names)
-      questions.delete(order.id)
-    } else if (order.kind === 'confirm') {
+    if (order.kind === 'names') questions.answer(order.id, order.names)
+    else if (order.kind === 'confirm') {
       void Promise.all(sandboxes.values()).then(() => {
         tell({ kind: 'confirmed', id: order.id })
       })
@@ -72,18 +72,10 @@ function serve(listener: number): void {
     tell({ kind: 'ready' })
   })
 
-  function ask(sandbox: string, address: string): Promise<readonly string[]> {
-    const id = asked++
-    return new Promise((resolve) => {
-      questions.set(id, resolve)
-      tell({ kind: 'ask', id, sandbox, address })
-    })
-  }
-
   function depsOf(sandbox: string): Parameters<typeof serveConnection>[2] {
     return {
       budget,
-      namesOf: (address) => ask(sandbox, address),
+      namesOf: (address) => questions.ask(sandbox, address),
       onRefused: (refusal) => {
         tell({ kind: 'refused', sandbox, refusal })
       },

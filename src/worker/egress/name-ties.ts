@@ -1,7 +1,11 @@
 import type { Clock } from '../../lib/clock.ts'
 
-/** The most addresses of one name, and of all names of one sandbox. */
-const LIMITS = { perName: 1_024, perSandbox: 16_384 } as const
+/**
+ * The most addresses of one name, names of one address, and ties of one sandbox. All names of an address are sent to the egress
+ * process with each connection to it, and each is compared with each rule. A client that connects after a look-up needs the
+ * newest ones alone, also to a content network that has thousands of names at one address.
+ */
+const LIMITS = { perName: 1_024, perAddress: 64, perSandbox: 16_384 } as const
 /** A tie lasts at least this long, so that a client can connect after an answer that must not be cached. */
 const SHORTEST_MS = 1_000
 
@@ -9,9 +13,12 @@ export type NamedAddress = { readonly address: string; readonly ttlSecs: number 
 
 /** The names that DNS answers tied to addresses, of one sandbox. */
 export type NameTies = {
-  /** Ties a name to addresses for their time to live. False, and nothing is tied, if there would be too many. */
+  /**
+   * Ties a name to addresses for their time to live. An address with too many names loses the one that was tied least recently.
+   * False, and nothing is tied, if there would be too many ties.
+   */
   add(name: string, addresses: readonly NamedAddress[]): boolean
-  /** The names that are tied to an address now. */
+  /** The names that are tied to an address now, at most 64. */
   namesOf(address: string): readonly string[]
 }
 
@@ -43,8 +50,11 @@ export function makeNameTies(clock: Clock): NameTies {
         const names = addresses.get(address) ?? new Map<string, number>()
         addresses.set(address, names)
         const before = names.get(name)
-        if (before === undefined) count += 1
+        if (names.delete(name)) count -= 1 // so that it comes last
+        const [oldest] = names.keys()
+        if (oldest !== undefined && names.size === LIMITS.perAddress && names.delete(oldest)) count -= 1
         names.set(name, Math.max(before ?? 0, now + Math.max(SHORTEST_MS, ttlSecs * 1_000)))
+        count += 1
       }
       return true
     },

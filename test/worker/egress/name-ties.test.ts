@@ -31,3 +31,20 @@ test('a sandbox has a bounded number of ties; ended ones make room', () => {
   clock.advance(10_000)
   assert.ok(ties.add('more.test', addresses(1, 99)))
 })
+
+test('an address has at most 64 names: those that were tied most recently, whatever their time to live', () => {
+  const ties = makeNameTies(makeTestClock())
+  const at = (address: string, ttlSecs: number) => [{ address, ttlSecs }]
+  for (let n = 0; n < 64; n++) assert.ok(ties.add(`n${String(n)}.test`, at('1.1.1.1', 2 ** 31)))
+  assert.ok(ties.add('n0.test', at('1.1.1.1', 60)))
+  assert.ok(ties.add('more.test', at('1.1.1.1', 60)))
+  const names = ties.namesOf('1.1.1.1')
+  assert.equal(names.length, 64)
+  assert.ok(!names.includes('n1.test'))
+  assert.deepEqual(names.slice(-2), ['n0.test', 'more.test'])
+})
+
+test('names that an address has lost are not counted', () => {
+  const ties = makeNameTies(makeTestClock())
+  for (let n = 0; n < 20_000; n++) assert.ok(ties.add(`n${String(n)}.test`, [{ address: '1.1.1.1', ttlSecs: 9 }]))
+})

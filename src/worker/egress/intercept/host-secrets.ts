@@ -30,8 +30,9 @@ export function judgeSecrets(secrets: readonly RunSecret[], { host, tiedNames, i
     )
   const passes = (secret: RunSecret): boolean => secret.passthrough_hosts.some((pattern) => matchesHost(pattern, host))
   const allowed = secrets.filter(isAllowed)
-  const forbidden = secrets.filter((secret) => !isAllowed(secret) && !passes(secret)).map(withBytes)
-  const others = secrets.filter((secret) => isAllowed(secret) || passes(secret)).map(withBytes)
+  const withheld = secrets.filter((secret) => !allowed.includes(secret))
+  const forbidden = withheld.filter((secret) => !passes(secret)).map(withBytes)
+  const others = [...allowed, ...withheld.filter(passes)].map(withBytes)
   const tolerated = others
     .map(({ placeholder }) => placeholder)
     .filter((other) => forbidden.some(({ placeholder }) => other !== placeholder && other.includes(placeholder)))
