@@ -6,7 +6,7 @@ export type FirstBytes = {
   readonly form: 'tls' | 'http' | 'opaque'
   /** The name that they ask for (SNI or Host), in lower case without a port. Null if they name none. */
   readonly name: string | null
-  /** Whether the name that counts is encrypted (ECH), so that `name` proves nothing. */
+  /** Whether the name that counts is encrypted (ECH) or in too many pieces, so that `name` proves nothing. */
   readonly hidesName: boolean
 }
 

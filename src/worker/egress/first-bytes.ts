@@ -6,6 +6,11 @@ export const FIRST_BYTES_MAX = 16 * 1024
 const HANDSHAKE_RECORD = 0x16
 const CLIENT_HELLO = 0x01
 const RECORD_HEADER = 5
+const MESSAGE_HEADER = 4
+/** The most records of one message. Programs send it in one, or in a few. */
+const RECORDS_MAX = 16
+/** A name in more pieces than are read counts like one that is encrypted. */
+const HIDDEN_NAME: FirstBytes = { form: 'tls', name: null, hidesName: true }
 const EXTENSION = { serverName: 0, encryptedClientHello: 0xfe0d } as const
 const HOST_NAME = 0
 
@@ -27,20 +32,22 @@ function parseRequestLine(bytes: Buffer): FirstBytes | null {
 
 function parseHandshake(bytes: Buffer): FirstBytes | null {
   const parts: Buffer[] = []
+  let known = 0
+  let length = Infinity
   for (let at = 0; ;) {
-    const message = Buffer.concat(parts)
-    if (message.length >= 1 && message[0] !== CLIENT_HELLO) return NO_FIRST_BYTES
-    const length = message.length >= 4 ? 4 + message.readUIntBE(1, 3) : Infinity
-    if (message.length >= length) return parseClientHello(message.subarray(4, length))
+    if (known >= length) return parseClientHello(Buffer.concat(parts).subarray(MESSAGE_HEADER, length))
+    if (parts.length === RECORDS_MAX) return HIDDEN_NAME
     if (bytes.length < at + RECORD_HEADER) return null
     if (bytes[at] !== HANDSHAKE_RECORD || bytes[at + 1] !== 3) return NO_FIRST_BYTES
     const end = at + RECORD_HEADER + bytes.readUInt16BE(at + 3)
     if (end === at + RECORD_HEADER) return NO_FIRST_BYTES
-    parts.push(bytes.subarray(at + RECORD_HEADER, end))
-    if (bytes.length < end) {
-      const known = parts.reduce((sum, part) => sum + part.length, 0)
-      return known >= length ? parseClientHello(Buffer.concat(parts).subarray(4, length)) : null
-    }
+    const part = bytes.subarray(at + RECORD_HEADER, end)
+    if (known === 0 && part.length > 0 && part[0] !== CLIENT_HELLO) return NO_FIRST_BYTES
+    parts.push(part)
+    known += part.length
+    if (length === Infinity && known >= MESSAGE_HEADER)
+      length = MESSAGE_HEADER + Buffer.concat(parts, MESSAGE_HEADER).readUIntBE(1, 3)
+    if (bytes.length < end && known < length) return null
     at = end
   }
 }

@@ -34,7 +34,7 @@ type Deps = {
 const REASONS: Readonly<Record<NonNullable<ConnectionRefusal>, string>> = {
   address: 'the network policy denies this address',
   name: 'the network policy denies this name',
-  encrypted_name: 'the network policy decides by name, and the name is encrypted',
+  encrypted_name: 'the network policy decides by name, and the name is encrypted or in too many pieces',
   strict: 'network.strict demands that requests can be read',
 }
 

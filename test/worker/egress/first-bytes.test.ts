@@ -6,17 +6,34 @@ import { connect } from 'node:tls'
 import fc from 'fast-check'
 import { parseFirstBytes } from '../../../src/worker/egress/first-bytes.ts'
 import { readFirstBytes } from '../../../src/worker/egress/read-first-bytes.ts'
+import { costOfFourfold } from '../../support/processor-time.ts'
 
 test('a handshake shows its server name, however it is split', async () => {
   const hello = await clientHello('api.Example.com')
   const found = { form: 'tls', name: 'api.example.com', hidesName: false }
   assert.deepEqual(parseFirstBytes(hello), found)
   for (let end = 0; end < hello.length; end++) assert.equal(parseFirstBytes(hello.subarray(0, end)), null, String(end))
-  const records = [hello.subarray(5, 40), hello.subarray(40)].map((part) =>
-    Buffer.concat([Buffer.from([0x16, 3, 1, part.length >> 8, part.length & 255]), part]),
-  )
-  assert.deepEqual(parseFirstBytes(Buffer.concat(records)), found, 'over two records')
+  const message = hello.subarray(5)
+  assert.deepEqual(parseFirstBytes(inRecords([message.subarray(0, 35), message.subarray(35)])), found)
+  const pieces = Array.from({ length: 15 }, (_, n) => message.subarray(n, n + 1))
+  const split = inRecords([...pieces, message.subarray(15)])
+  assert.deepEqual(parseFirstBytes(split), found, 'over 16 records')
+  for (let end = 0; end < split.length; end++) assert.equal(parseFirstBytes(split.subarray(0, end)), null, String(end))
   assert.deepEqual(parseFirstBytes(await clientHello('')), { form: 'tls', name: null, hidesName: false })
+})
+
+test('a handshake in more than 16 records hides its name', async () => {
+  const message = (await clientHello('api.test')).subarray(5)
+  const pieces = Array.from({ length: 17 }, (_, n) => message.subarray(n, n < 16 ? n + 1 : undefined))
+  assert.deepEqual(parseFirstBytes(inRecords(pieces)), { form: 'tls', name: null, hidesName: true })
+})
+
+test('the time to read a handshake grows with its length alone, also in records of one byte', () => {
+  const cost = costOfFourfold(600, (size) => {
+    const message = Buffer.from([1, 0, 255, 255, ...Array<number>(size).fill(0)])
+    parseFirstBytes(inRecords(Array.from(message, (byte) => Buffer.from([byte]))))
+  })
+  assert.ok(cost < 8, `four times the records take ${cost.toFixed(1)} times as long`)
 })
 
 test('a request line is HTTP, and anything else is opaque', () => {
@@ -55,6 +72,11 @@ test('bytes that were read to judge a connection stay in it, and a silent client
   assert.equal((await readFirstBytes(other, 20)).form, 'opaque')
   silent.destroy()
 })
+
+/** TLS records of a handshake, each with a part of it. */
+function inRecords(parts: readonly Buffer[]): Buffer {
+  return Buffer.concat(parts.flatMap((part) => [Buffer.from([0x16, 3, 1, part.length >> 8, part.length & 255]), part]))
+}
 
 /** The first bytes of Node's own client. */
 async function clientHello(servername: string): Promise<Buffer> {
