@@ -4,7 +4,7 @@ import { Duplex } from 'node:stream'
 import { createServer as createTlsServer } from 'node:tls'
 import type { TestContext } from 'node:test'
 import type { RunSecret } from '../../src/domain/spec/secrets.ts'
-import { makeBodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
+import { makeBodyBudgets, type BodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
 import { makeAuthority } from '../../src/lib/make-authority.ts'
 import { openAuthority } from '../../src/worker/egress/intercept/certificate-authority.ts'
 import { cacheLeafCertificates } from '../../src/worker/egress/intercept/leaf-certificates.ts'
@@ -67,6 +67,8 @@ type InterceptorOptions = {
   readonly verify?: boolean
   /** Serves plain HTTP with tunnels by CONNECT. Absent: TLS. */
   readonly isPlain?: boolean
+  /** For bodies that are changed as a whole. Absent: 32 MiB. */
+  readonly budget?: BodyBudget
   /** Whether the policy allows a host. Absent: all. */
   readonly allowsHost?: (host: string) => boolean
 }
@@ -76,7 +78,8 @@ export type Interceptor = { readonly port: number; readonly ca: string; readonly
 /** Listens on loopback and serves each connection as an intercepted one to `sni`. */
 export async function openInterceptor(t: TestContext, options: InterceptorOptions): Promise<Interceptor> {
   const { upstreamPort, caFile, secrets, sni = 'api.test', tiedNames = [sni], verify = true, isPlain = false } = options
-  const { allowsHost = () => true } = options
+  const { allowsHost = () => true, budget = makeBodyBudgets({ capacity: 64 * 1024 * 1024, idleLimitMs: 60_000 })('') } =
+    options
   const authority = await makeAuthority('test', { nowMs: Date.now() })
   const certificates = cacheLeafCertificates({
     sign: await openAuthority(authority),
@@ -90,7 +93,6 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
     upstream_ca_certs: [readFileSync(caFile, 'utf8')],
     scoped_upstream_ca_certs: [],
   })
-  const budget = makeBodyBudget(32 * 1024 * 1024)
   const refused: RequestRefused[] = []
   const server = createServer({ allowHalfOpen: true }, (client) => {
     void serveIntercepted({

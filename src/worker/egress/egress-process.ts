@@ -6,7 +6,7 @@
  */
 import { createServer } from 'node:net'
 import { systemClock } from '../../lib/clock.ts'
-import { makeBodyBudget } from './intercept/body-budget.ts'
+import { makeBodyBudgets } from './intercept/body-budget.ts'
 import type { EgressEvent, EgressOrder } from './messages.ts'
 import { makeNameQuestions } from './name-questions.ts'
 import { makeSandboxPreparer, type EgressSandbox } from './prepare-sandbox.ts'
@@ -14,8 +14,8 @@ import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
 import { resetSocket } from '../../lib/reset-socket.ts'
 
-/** What all connections together may keep of bodies that are changed as a whole. */
-const BODIES_MAX_BYTES = 128 * 1024 * 1024
+/** What all connections together may keep of bodies that are changed as a whole, and for how long if no more comes. */
+const BODIES = { capacity: 128 * 1024 * 1024, idleLimitMs: 60_000 } as const
 
 const [fd, user] = process.argv.slice(2).map(Number)
 if (fd === undefined || user === undefined) throw new Error('two numbers are expected')
@@ -30,7 +30,7 @@ function becomeUser(id: number): void {
 }
 
 function serve(listener: number): void {
-  const budget = makeBodyBudget(BODIES_MAX_BYTES)
+  const budgetOf = makeBodyBudgets(BODIES)
   const prepare = makeSandboxPreparer(() => systemClock.now().getTime())
   const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
@@ -74,7 +74,7 @@ function serve(listener: number): void {
 
   function depsOf(sandbox: string): Parameters<typeof serveConnection>[2] {
     return {
-      budget,
+      budget: budgetOf(sandbox),
       namesOf: (address) => questions.ask(sandbox, address),
       onRefused: (refusal) => {
         tell({ kind: 'refused', sandbox, refusal })

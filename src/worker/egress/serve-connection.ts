@@ -26,7 +26,7 @@ const REQUEST_LIMIT_MS = 1_000
 type Deps = {
   /** The names that are tied to an address for this sandbox. */
   readonly namesOf: (address: string) => Promise<readonly string[]>
-  /** Shared by all connections of the process. */
+  /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
   readonly onRefused: (refusal: EgressRefusal) => void
 }

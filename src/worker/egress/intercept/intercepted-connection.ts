@@ -24,7 +24,7 @@ export type InterceptedConnection = {
   /** The names that the sandbox's own DNS answers tie to the destination. */
   readonly tiedNames: readonly string[]
   readonly secrets: readonly RunSecret[]
-  /** Shared by all connections of the process. */
+  /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
   /** Null for plain HTTP. */
   readonly tls: Tls | null

@@ -8,6 +8,8 @@ import { makeReplacement, replaceAll } from './substitute.ts'
 
 /** The largest body of a fixed length in which values are put in: its new length must be known before it is sent. */
 const MAX_SUBSTITUTED_BODY = 16 * 1024 * 1024
+/** The memory that such a body takes at first. It doubles as bytes arrive, because a length alone must not take any. */
+const FIRST_BYTES = 64 * 1024
 
 export type BodyStep = {
   readonly output: readonly Buffer[]
@@ -38,13 +40,13 @@ export function openBody(head: RequestHead, secrets: HostSecrets, budget: BodyBu
     return chunkedBody(head, { check, secrets, change: replacement.push, end: replacement.end })
   }
   if (head.body > MAX_SUBSTITUTED_BODY) throw new RequestRefused('a body too large for substitution')
-  if (!budget.acquire(head.body)) throw new RequestRefused('no memory for a body with substitution')
-  const length = head.body
-  const body = wholeBody(head, length, (bytes) => {
-    check(bytes)
-    return Buffer.from(replaceAll(bytes.toString('latin1'), wanted), 'latin1')
+  return wholeBody(head, head.body, {
+    budget,
+    change: (bytes) => {
+      check(bytes)
+      return Buffer.from(replaceAll(bytes.toString('latin1'), wanted), 'latin1')
+    },
   })
-  return { ...body, close: () => budget.release(length) }
 }
 
 type Check = (bytes: Buffer) => void
@@ -113,20 +115,39 @@ function chunkedBody(head: RequestHead, { check, secrets, change, end }: Chunked
   }
 }
 
-function wholeBody(head: RequestHead, length: number, change: (body: Buffer) => Buffer): RequestBody {
-  const parts: Buffer[] = []
-  let left = length
+type WholeOptions = { readonly budget: BodyBudget; readonly change: (body: Buffer) => Buffer }
+
+/** Keeps a body until it is complete, in one piece: many small parts would take far more memory than their bytes. */
+function wholeBody(head: RequestHead, length: number, { budget, change }: WholeOptions): RequestBody {
+  let kept: Buffer = Buffer.alloc(0)
+  let filled = 0
+
+  function keep(data: Buffer): void {
+    const needed = filled + data.length
+    if (needed > kept.length) {
+      const size = Math.min(length, Math.max(needed, 2 * kept.length, FIRST_BYTES))
+      if (!budget.acquire(size - kept.length)) throw new RequestRefused('no memory for a body with substitution')
+      const larger = Buffer.allocUnsafeSlow(size)
+      kept.copy(larger)
+      kept = larger
+    }
+    data.copy(kept, filled)
+    filled = needed
+  }
+
   return {
     head: null,
     push(bytes) {
-      const data = bytes.subarray(0, left)
-      parts.push(data)
-      left -= data.length
-      if (left > 0) return { output: [], rest: null }
-      const body = change(Buffer.concat(parts))
+      const data = bytes.subarray(0, length - filled)
+      keep(data)
+      if (filled < length) return { output: [], rest: null }
+      const body = change(kept)
       const fields = head.fields.filter(({ name }) => !['content-length', 'expect'].includes(name.toLowerCase()))
       const changed = { ...head, fields: [...fields, { name: 'Content-Length', value: String(body.length) }] }
       return { output: [renderHead(changed), body], rest: bytes.subarray(data.length) }
+    },
+    close() {
+      budget.release(kept.length)
     },
   }
 }

@@ -20,6 +20,8 @@ export type RequestStream = {
   readonly requests: () => number
   /** Whether the client waits for `100 Continue` of a request whose body is changed as a whole. */
   readonly takeContinue: () => boolean
+  /** Whether bytes of a body are kept until it is complete. */
+  readonly keepsBody: () => boolean
   /** Releases what an unfinished request holds. */
   readonly close: () => void
 }
@@ -57,6 +59,7 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
       return rest.length === 0 ? [] : push(rest)
     }),
     requests: () => requests,
+    keepsBody: () => body !== null && body.head === null,
     close: closeBody,
     takeContinue() {
       const taken = expectsContinue

@@ -22,11 +22,14 @@ export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque
   const upgrade = Promise.withResolvers<boolean>()
   let upstream: Socket | null = null
   let hasResponse = false
+  let idleTimer: NodeJS.Timeout | undefined
   guest.on('close', () => upstream?.destroy())
   try {
     let response: Promise<void> | null = null
     for await (const bytes of guest.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      clearTimeout(idleTimer)
       const output = stream.push(bytes)
+      if (stream.keepsBody()) idleTimer = setTimeout(() => guest.destroy(), budget.idleLimitMs)
       if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
       if (output.length === 0) continue
       upstream ??= await connectServer([])
@@ -44,6 +47,7 @@ export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque
     onRefused(error)
     if (!hasResponse) await deny(guest, stream, error)
   } finally {
+    clearTimeout(idleTimer)
     stream.close()
     upstream?.destroy()
   }

@@ -11,6 +11,7 @@ import { after, test, type TestContext } from 'node:test'
 import { connect as connectTls, type TLSSocket } from 'node:tls'
 import { WebSocket, WebSocketServer } from 'ws'
 import type { RunSecret } from '../../../../src/domain/spec/secrets.ts'
+import { makeBodyBudgets, type BodyBudget } from '../../../../src/worker/egress/intercept/body-budget.ts'
 import { runCommand } from '../../../../src/lib/run-command.ts'
 import { makeCertificate } from '../../../support/certificates.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -33,7 +34,12 @@ type World = { readonly interceptor: Interceptor; readonly upstream: Upstream }
 async function openWorld(
   t: TestContext,
   secrets: readonly RunSecret[],
-  options: { readonly sni?: string; readonly tiedNames?: readonly string[]; readonly verify?: boolean } = {},
+  options: {
+    readonly sni?: string
+    readonly tiedNames?: readonly string[]
+    readonly verify?: boolean
+    readonly budget?: BodyBudget
+  } = {},
 ): Promise<World> {
   const http = createHttpServer((incoming, outgoing) => {
     incoming.resume().on('end', () => outgoing.end('hello'))
@@ -209,6 +215,17 @@ test('requests for another host, and requests that servers may read differently,
   }
   assert.equal(world.upstream.received(), '')
   assert.equal(world.interceptor.refused.length, malformed.length)
+})
+
+test('a body that is changed as a whole and stops coming ends its connection, and gives its memory back', async (t) => {
+  const budget = makeBodyBudgets({ capacity: 64 * 1024, idleLimitMs: 50 })('sandbox')
+  const world = await openWorld(t, [testSecret()], { budget })
+  const socket = await connectRaw(world)
+  socket.on('error', () => socket.destroy())
+  socket.write('POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: 30000\r\n\r\nthe begin')
+  await once(socket.resume(), 'close')
+  await waitUntil(() => budget.acquire(30_000))
+  assert.equal(world.upstream.received(), '')
 })
 
 test('pipelined requests arrive in order, byte by byte, and a second request for another host ends the connection', async (t) => {
