@@ -16,9 +16,9 @@ import { rateLimitAddress } from '../lib/rate-limit-address.ts'
 import { ConnectFailure } from '../channel-client/tcp.ts'
 import { linkCookieOf, type ForwardedBy } from './proxy-headers.ts'
 import { openConnection } from './open-connection.ts'
-import { proxyRequest, proxyUpgrade, type ProxiedRequest } from './proxy-request.ts'
+import { hasBody, proxyRequest, proxyUpgrade, type ProxiedRequest } from './proxy-request.ts'
 import {
-  brokenReply, BUSY, NO_PREVIEW, notRunning, nothingListens, PRIVATE, renderRefusal, UNREACHABLE, type PreviewRefusal,
+  brokenReply, BUSY, NO_PREVIEW, notRunning, nothingListens, PRIVATE, renderRefusal, UNREACHABLE, UPGRADE_WITH_BODY, type PreviewRefusal,
 } from './refusal.ts' // prettier-ignore
 import { makeSandboxConnections } from './sandbox-connections.ts'
 
@@ -136,6 +136,16 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     }
   }
 
+  async function passUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<PreviewRefusal | null> {
+    const admitted = await admit(request)
+    if (admitted.kind === 'refused') return admitted.refusal
+    if (hasBody(request)) return UPGRADE_WITH_BODY
+    return await pass(request, admitted, (proxied) => {
+      const signal = AbortSignal.any([closing.signal, proxied.signal])
+      return proxyUpgrade({ ...proxied, signal }, socket, head)
+    })
+  }
+
   /** Watches whether a request may go on: long ones end when their right does. */
   function watchRight(right: PreviewRight, sandbox: RunningSandbox, target: PreviewTarget) {
     if (right.by === 'key') return control.callerWatcher.watch(right.caller)
@@ -168,14 +178,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     upgrade(request, socket, head) {
       socket.on('error', () => socket.destroy())
       void (async () => {
-        const admitted = await admit(request)
-        const refusal =
-          admitted.kind === 'refused'
-            ? admitted.refusal
-            : await pass(request, admitted, (proxied) => {
-                const signal = AbortSignal.any([closing.signal, proxied.signal])
-                return proxyUpgrade({ ...proxied, signal }, socket, head)
-              })
+        const refusal = await passUpgrade(request, socket, head)
         if (refusal !== null) refuseSocket(socket, refusal)
       })().catch((error: unknown) => {
         control.log.error({ error }, 'a preview failed')

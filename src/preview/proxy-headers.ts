@@ -5,6 +5,8 @@ import { LINK_PARAMETER } from '../domain/previews/preview.ts'
 const HOP_BY_HOP: ReadonlySet<string> = new Set([
   'connection', 'keep-alive', 'proxy-authenticate', 'proxy-authorization', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade',
 ]) // prettier-ignore
+/** What `Connection` can't remove: without it, a body would be read as the next request, or reply, of the connection. */
+const FRAMING = 'content-length'
 /** Headers that this proxy sets, and that a client could forge. */
 const FORWARDED: ReadonlySet<string> = new Set([
   'forwarded', 'x-forwarded-for', 'x-forwarded-host', 'x-forwarded-proto', 'x-forwarded-port', 'x-real-ip',
@@ -18,7 +20,10 @@ export type ForwardedBy = {
   readonly hidesAuthorization: boolean
 }
 
-/** The headers with which a request goes on to a sandbox, as names and values in turn. */
+/**
+ * The headers with which a request goes on to a sandbox, as names and values in turn. Each body is framed by its length, or chunked:
+ * Node frames none of a GET, HEAD, DELETE or OPTIONS by itself.
+ */
 export function requestHeaders(
   raw: readonly string[],
   headers: IncomingHttpHeaders,
@@ -33,8 +38,9 @@ export function requestHeaders(
     const cookies = withoutLink(value)
     return cookies === '' ? [] : [name, cookies]
   })
+  const chunked = headers['transfer-encoding'] === undefined ? [] : ['Transfer-Encoding', 'chunked']
   const client = address === undefined ? [] : ['X-Forwarded-For', address]
-  return [...kept, ...client, 'X-Forwarded-Host', host, 'X-Forwarded-Proto', scheme]
+  return [...kept, ...chunked, ...client, 'X-Forwarded-Host', host, 'X-Forwarded-Proto', scheme]
 }
 
 /**
@@ -71,7 +77,9 @@ function cookieName(part: string): string {
 }
 
 function connectionHeaders(connection: string | undefined): ReadonlySet<string> {
-  return new Set((connection ?? '').split(',').map((name) => name.trim().toLowerCase()))
+  const names = new Set((connection ?? '').split(',').map((name) => name.trim().toLowerCase()))
+  names.delete(FRAMING)
+  return names
 }
 
 function pairsOf(raw: readonly string[]): readonly (readonly [string, string])[] {

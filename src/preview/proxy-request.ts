@@ -66,13 +66,14 @@ export async function proxyRequest(proxied: ProxiedRequest, response: ServerResp
 }
 
 /**
- * Sends the request for an upgrade to a sandbox, and connects the client with what answers. Resolves once both have closed. Rejects, before
- * anything was sent to the client, if the sandbox gives no reply.
+ * Sends the request for an upgrade, which must have no body, to a sandbox, and connects the client with what answers. Resolves once both
+ * have closed. Rejects, before anything was sent to the client, if the sandbox gives no reply.
  */
 export async function proxyUpgrade(proxied: ProxiedRequest, client: Duplex, head: Buffer): Promise<void> {
   const { request, signal } = proxied
   const over = Promise.withResolvers<undefined>()
   const outgoing = openRequest(proxied, ['Connection', 'Upgrade', 'Upgrade', request.headers.upgrade ?? ''])
+  outgoing.shouldKeepAlive = false // the sandbox may take what follows for the other protocol, whatever it replied
   const stop = (): void => {
     outgoing.destroy(new Error('the exchange was ended'))
     client.destroy()
@@ -130,7 +131,7 @@ function openRequest(
 }
 
 /** Whether a request has a body (RFC 9112, section 6.3). */
-function hasBody({ headers }: IncomingMessage): boolean {
+export function hasBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
 }
 

@@ -2,7 +2,7 @@ import { STATUS_CODES, type IncomingHttpHeaders } from 'node:http'
 
 /** Why a preview shows nothing: what is wrong, and what to do. */
 export type PreviewRefusal = {
-  readonly status: 401 | 403 | 404 | 409 | 429 | 502 | 503
+  readonly status: 400 | 401 | 403 | 404 | 409 | 429 | 502 | 503
   readonly code: string
   readonly message: string
   /** What the reader can do. */
@@ -21,6 +21,13 @@ export const NO_PREVIEW: PreviewRefusal = {
   code: 'preview_not_found',
   message: 'This is not the name of a preview.',
   remedy: 'A preview is at http://PORT-SLUG.DOMAIN, such as http://3000-quiet-otter.localhost:8080.',
+}
+
+export const UPGRADE_WITH_BODY: PreviewRefusal = {
+  status: 400,
+  code: 'invalid_request',
+  message: 'A request for an upgrade has no body.',
+  remedy: 'Send the body after the upgrade.',
 }
 
 /** The refusal while a sandbox does not run. */

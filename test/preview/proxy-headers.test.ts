@@ -19,11 +19,17 @@ test('a request goes on without what is for the proxy, what a client forged and 
   }
   const sent = requestHeaders(flat(headers), headers, BY)
   assert.deepEqual(sent, [
-    'host', '3000-abc.example.com', 'accept', '*/*', 'X-Forwarded-For', '192.0.2.1', 'X-Forwarded-Host', '3000-abc.example.com', 'X-Forwarded-Proto', 'https',
+    'host', '3000-abc.example.com', 'accept', '*/*', 'Transfer-Encoding', 'chunked', 'X-Forwarded-For', '192.0.2.1', 'X-Forwarded-Host', '3000-abc.example.com', 'X-Forwarded-Proto', 'https',
   ]) // prettier-ignore
   const own = { authorization: 'Basic eDp5', cookie: 'a=1; sandyard_preview=syp_x; b="2"' }
   const kept = requestHeaders(flat(own), own, { ...BY, hidesAuthorization: false, address: undefined })
   assert.deepEqual(kept.slice(0, 4), ['authorization', 'Basic eDp5', 'cookie', 'a=1; b="2"'])
+})
+
+test('the length of a body goes on, also if it is named as a header of one connection', () => {
+  const headers = { connection: 'Content-Length, x-own', 'content-length': '5', 'x-own': '1' }
+  assert.deepEqual(requestHeaders(flat(headers), headers, BY).slice(0, 2), ['content-length', '5'])
+  assert.deepEqual(replyHeaders(flat(headers), headers), ['content-length', '5'])
 })
 
 test('a cookie of a sandbox is for its own preview, and can not be that of a link', () => {

@@ -1,0 +1,141 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, request, type IncomingMessage } from 'node:http'
+import { connect } from 'node:net'
+import type { AddressInfo } from 'node:net'
+import { after, before, beforeEach, test } from 'node:test'
+import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makePreviewDoor } from '../../src/preview/preview-door.ts'
+import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
+import { addKey } from '../support/orgs.ts'
+import { exchangeRaw } from '../support/raw-http.ts'
+import { waitUntil } from '../support/wait.ts'
+import { makeWorkerWorld, type WorkerWorld } from '../support/worker-world.ts'
+
+// A door before a real web server, which stands in for the port of a running sandbox.
+
+let world: WorkerWorld
+let box: Sandbox
+let key: string
+let portOfDoor: number
+const closers: (() => unknown)[] = []
+
+/** What the web server in the sandbox got: connection, method, path and body. */
+type Got = { readonly from: number | undefined; readonly line: string; readonly body: string }
+let got: Got[] = []
+
+before(async () => {
+  world = await makeWorkerWorld()
+  closers.push(() => world.close())
+  const { deps, caller } = world.control
+  const driver = makeSimulatedDriver({ clock: systemClock })
+  closers.unshift(() => driver.close())
+  world.runWorker(driver)
+  key = await addKey(deps, caller.org_id)
+  box = await world.create()
+  await waitUntil(async () => (await world.statusOf(box.id)).status === 'running')
+  const portOfSandbox = await startWebServer()
+  deps.nearWorkers.add(world.worker_id, async () => {
+    const socket = connect(portOfSandbox, '127.0.0.1')
+    await once(socket, 'connect')
+    return socket
+  })
+  const door = makePreviewDoor({ control: deps, domain: 'localhost', scheme: 'http', addressOf: () => '127.0.0.1' })
+  const front = createServer(door.serve).on('upgrade', door.upgrade)
+  portOfDoor = await listen(front)
+  closers.unshift(() => door.close())
+})
+after(async () => {
+  for (const close of closers) await close()
+})
+beforeEach(() => {
+  got = []
+})
+
+type Listening = ReturnType<typeof createServer>
+async function listen(server: Listening): Promise<number> {
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  closers.unshift(() => server.close().closeAllConnections())
+  return (server.address() as AddressInfo).port
+}
+
+/** A server that replies with the path. It answers requests for an upgrade as all others, and before their body. */
+function startWebServer(): Promise<number> {
+  return listen(
+    createServer((asked, response) => {
+      const { method = '', url = '', socket } = asked
+      const reply = (body: string): void => {
+        got.push({ from: socket.remotePort, line: `${method} ${url}`, body })
+        response.writeHead(200, { 'content-length': url.length }).end(url)
+      }
+      if (asked.headers.upgrade === undefined) void textOf(asked).then(reply)
+      else reply('')
+    }),
+  )
+}
+
+async function textOf(message: IncomingMessage): Promise<string> {
+  let text = ''
+  for await (const piece of message) text += String(piece)
+  return text
+}
+
+const headOf = (line: string, ...headers: readonly string[]): string =>
+  [`${line} HTTP/1.1`, `Host: 3000-${box.slug}.localhost`, `Authorization: Bearer ${key}`, ...headers, '', ''].join(
+    '\r\n',
+  )
+
+/** What must never be a request of its own. */
+const HIDDEN = 'GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n'
+
+for (const method of ['GET', 'DELETE', 'OPTIONS', 'POST'])
+  test(`the body of a ${method} is never read as the next request of a shared connection`, async () => {
+    const chunked = `${HIDDEN.length.toString(16)}\r\n${HIDDEN}\r\n0\r\n\r\n`
+    const length = String(HIDDEN.length)
+    for (const attack of [
+      headOf(`${method} /chunked`, 'Transfer-Encoding: chunked') + chunked,
+      headOf(`${method} /length`, 'Connection: content-length', `Content-Length: ${length}`) + HIDDEN,
+    ]) {
+      assert.equal((await exchangeRaw(portOfDoor, attack))?.status, 200)
+      assert.equal((await exchangeRaw(portOfDoor, headOf('GET /next')))?.body, '/next', 'another visitor')
+    }
+    const seen = got.map(({ line, body }) => [line, body])
+    assert.deepEqual(seen, [[`${method} /chunked`, HIDDEN], ['GET /next', ''], [`${method} /length`, HIDDEN], ['GET /next', '']]) // prettier-ignore
+    assert.equal(new Set(got.map(({ from }) => from)).size, 1, 'the connection is used again')
+  })
+
+test('a DELETE with a chunked body arrives whole', async () => {
+  const piece = 'abcdefgh'.repeat(8_192)
+  const asked = request({
+    host: '127.0.0.1',
+    port: portOfDoor,
+    method: 'DELETE',
+    path: '/whole',
+    headers: {
+      host: `3000-${box.slug}.localhost`,
+      authorization: `Bearer ${key}`,
+      'transfer-encoding': 'chunked',
+    },
+  })
+  for (let n = 0; n < 5; n++) asked.write(piece)
+  asked.end('the end')
+  const [reply] = await once(asked, 'response')
+  assert.deepEqual([reply.statusCode, await textOf(reply)], [200, '/whole'])
+  assert.equal(got[0]?.body, `${piece.repeat(5)}the end`)
+})
+
+test('an upgrade with a body is refused, and the connection of an upgrade that the sandbox refuses is not used again', async () => {
+  const upgrade = ['Connection: Upgrade', 'Upgrade: websocket']
+  for (const framing of [`Content-Length: ${String(HIDDEN.length)}`, 'Transfer-Encoding: chunked'])
+    assert.equal((await exchangeRaw(portOfDoor, headOf('GET /upgrade', ...upgrade, framing)))?.status, 400)
+  assert.equal(got.length, 0)
+  assert.equal((await exchangeRaw(portOfDoor, headOf('GET /upgrade', ...upgrade, 'Content-Length: 0')))?.status, 200)
+  assert.equal((await exchangeRaw(portOfDoor, headOf('GET /next')))?.body, '/next')
+  assert.deepEqual(
+    got.map(({ line }) => line),
+    ['GET /upgrade', 'GET /next'],
+  )
+  assert.notEqual(got[0]?.from, got[1]?.from)
+})
