@@ -8,7 +8,6 @@ import {
 } from '../control/previews/find-preview.ts'
 import type { ControlDeps } from '../control/make-deps.ts'
 import type { AuthenticationRateLimiter } from '../control/requests/request-rate-limiter.ts'
-import { previewTopic } from '../control/topics.ts'
 import { LINK_PARAMETER, LINK_PREFIX, parsePreviewHost, type PreviewTarget } from '../domain/previews/preview.ts'
 import type { RunId, WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
@@ -21,6 +20,7 @@ import {
   brokenReply, BUSY, NO_PREVIEW, notRunning, nothingListens, PRIVATE, renderRefusal, UNREACHABLE, UPGRADE_WITH_BODY, type PreviewRefusal,
 } from './refusal.ts' // prettier-ignore
 import { makeSandboxConnections } from './sandbox-connections.ts'
+import { KNOWN_MS, watchPreview } from './watch-preview.ts'
 
 type DoorInput = {
   readonly control: ControlDeps
@@ -147,17 +147,9 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
   }
 
   /** Watches whether a request may go on: long ones end when their right does. */
-  function watchRight(right: PreviewRight, sandbox: RunningSandbox, target: PreviewTarget) {
+  function watchRight(right: PreviewRight, { id: sandbox_id }: RunningSandbox, target: PreviewTarget) {
     if (right.by === 'key') return control.callerWatcher.watch(right.caller)
-    const ended = new AbortController()
-    const check = async (): Promise<void> => {
-      const found = await find(target, 0)
-      if (found?.previews.some(({ id }) => id === right.id) !== true) ended.abort(new Error('the preview was revoked'))
-    }
-    const unsubscribe = control.notifications.subscribe(previewTopic(sandbox.id), () => {
-      void check().catch(() => undefined) // another notification, or the end of the exchange, comes
-    })
-    return { signal: ended.signal, stop: unsubscribe }
+    return watchPreview({ ...control, find }, { ...right, sandbox_id, target })
   }
 
   return {
@@ -199,8 +191,6 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
   }
 }
 
-/** How long what was read of a preview lets requests through: a page asks for a hundred files at once. */
-const KNOWN_MS = 1_000
 /** How long it refuses them. Something may have changed just now, so this only joins requests that come together. */
 const REFUSED_MS = 5
 

@@ -1,79 +1,40 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer, request, type IncomingMessage } from 'node:http'
-import { connect } from 'node:net'
-import type { AddressInfo } from 'node:net'
+import { request, type IncomingMessage, type ServerResponse } from 'node:http'
 import { after, before, beforeEach, test } from 'node:test'
-import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
-import { systemClock } from '../../src/lib/clock.ts'
-import { makePreviewDoor } from '../../src/preview/preview-door.ts'
-import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { addKey } from '../support/orgs.ts'
+import { makePreviewWorld, type PreviewWorld } from '../support/preview-world.ts'
 import { exchangeRaw } from '../support/raw-http.ts'
-import { waitUntil } from '../support/wait.ts'
-import { makeWorkerWorld, type WorkerWorld } from '../support/worker-world.ts'
 
 // A door before a real web server, which stands in for the port of a running sandbox.
 
-let world: WorkerWorld
-let box: Sandbox
+let world: PreviewWorld
 let key: string
 let portOfDoor: number
-const closers: (() => unknown)[] = []
 
-/** What the web server in the sandbox got: connection, method, path and body. */
+/** What the web server in the sandbox got: connection, request and body. */
 type Got = { readonly from: number | undefined; readonly line: string; readonly body: string }
 let got: Got[] = []
 
 before(async () => {
-  world = await makeWorkerWorld()
-  closers.push(() => world.close())
-  const { deps, caller } = world.control
-  const driver = makeSimulatedDriver({ clock: systemClock })
-  closers.unshift(() => driver.close())
-  world.runWorker(driver)
-  key = await addKey(deps, caller.org_id)
-  box = await world.create()
-  await waitUntil(async () => (await world.statusOf(box.id)).status === 'running')
-  const portOfSandbox = await startWebServer()
-  deps.nearWorkers.add(world.worker_id, async () => {
-    const socket = connect(portOfSandbox, '127.0.0.1')
-    await once(socket, 'connect')
-    return socket
-  })
-  const door = makePreviewDoor({ control: deps, domain: 'localhost', scheme: 'http', addressOf: () => '127.0.0.1' })
-  const front = createServer(door.serve).on('upgrade', door.upgrade)
-  portOfDoor = await listen(front)
-  closers.unshift(() => door.close())
+  world = await makePreviewWorld(serveSandbox)
+  key = await addKey(world.control.deps, world.control.caller.org_id)
+  portOfDoor = await world.openDoor()
 })
-after(async () => {
-  for (const close of closers) await close()
-})
+after(() => world.close())
 beforeEach(() => {
   got = []
 })
 
-type Listening = ReturnType<typeof createServer>
-async function listen(server: Listening): Promise<number> {
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  closers.unshift(() => server.close().closeAllConnections())
-  return (server.address() as AddressInfo).port
-}
-
-/** A server that replies with the path. It answers requests for an upgrade as all others, and before their body. */
-function startWebServer(): Promise<number> {
-  return listen(
-    createServer((asked, response) => {
-      const { method = '', url = '', socket } = asked
-      const reply = (body: string): void => {
-        got.push({ from: socket.remotePort, line: `${method} ${url}`, body })
-        response.writeHead(200, { 'content-length': url.length }).end(url)
-      }
-      if (asked.headers.upgrade === undefined) void textOf(asked).then(reply)
-      else reply('')
-    }),
-  )
+/** Replies with the path. Requests for an upgrade are answered as all others, and before their body. */
+function serveSandbox(asked: IncomingMessage, response: ServerResponse): void {
+  const { method = '', url = '', socket, headers } = asked
+  const reply = (body: string): void => {
+    got.push({ from: socket.remotePort, line: `${method} ${url}`, body })
+    response.writeHead(200, { 'content-length': url.length }).end(url)
+  }
+  if (headers.upgrade === undefined) void textOf(asked).then(reply)
+  else reply('')
 }
 
 async function textOf(message: IncomingMessage): Promise<string> {
@@ -83,9 +44,7 @@ async function textOf(message: IncomingMessage): Promise<string> {
 }
 
 const headOf = (line: string, ...headers: readonly string[]): string =>
-  [`${line} HTTP/1.1`, `Host: 3000-${box.slug}.localhost`, `Authorization: Bearer ${key}`, ...headers, '', ''].join(
-    '\r\n',
-  )
+  [`${line} HTTP/1.1`, `Host: ${world.host}`, `Authorization: Bearer ${key}`, ...headers, '', ''].join('\r\n')
 
 /** What must never be a request of its own. */
 const HIDDEN = 'GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n'
@@ -114,7 +73,7 @@ test('a DELETE with a chunked body arrives whole', async () => {
     method: 'DELETE',
     path: '/whole',
     headers: {
-      host: `3000-${box.slug}.localhost`,
+      host: world.host,
       authorization: `Bearer ${key}`,
       'transfer-encoding': 'chunked',
     },

@@ -40,10 +40,10 @@ export type PreviewCredentials = {
   readonly onUnknownKey: () => void
 }
 
-/** By which right a request opens a preview: a key of the organization, or a preview that exists. */
+/** By which right a request opens a preview: a key of the organization, or a preview that exists. `until`: milliseconds since 1970, or null. */
 export type PreviewRight =
   | { readonly by: 'key'; readonly caller: Caller }
-  | { readonly by: 'preview'; readonly id: PreviewId; readonly isLink: boolean }
+  | { readonly by: 'preview'; readonly id: PreviewId; readonly until: number | null; readonly isLink: boolean }
 
 /**
  * Decides whether a request may open a preview. `right` is null if it may not: a sandbox that doesn't exist looks like one that is
@@ -64,7 +64,10 @@ export async function rightToPreview(
   const hash = secret === null ? null : hashSecret(secret).toString('hex')
   const linked = open.find((one) => one.secret !== null && one.secret === hash)
   const found = linked ?? open.find((one) => one.secret === null)
-  const right = found === undefined ? null : ({ by: 'preview', id: found.id, isLink: found === linked } as const)
+  const right =
+    found === undefined
+      ? null
+      : ({ by: 'preview', id: found.id, until: found.until, isLink: found === linked } as const)
   return { right, hasKey }
 }
 
