@@ -50,21 +50,21 @@ export async function streamEvents(
       ? null
       : Math.min(LIMIT_MAX_MS, Math.max(0, filter.until.getTime() - deps.clock.now().getTime()))
   const permit = acquireStreamPermit(deps, caller, { limitMs: leftMs, signal })
+  let feed: Feed | null = null
   try {
     const waiting = makeWaiting(permit.signal)
-    const feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
+    feed = await deps.eventFeed.subscribe(caller.org_id, waiting.add)
     permit.signal.addEventListener('abort', feed.stop, { once: true }) // nobody may ever read the stream
     if (permit.signal.aborted) feed.stop() // the client left in the meantime
-    if (position !== null && position.epoch !== feed.epoch) {
-      feed.stop()
+    if (position !== null && position.epoch !== feed.epoch)
       throw invalidPosition(
         after ?? '',
         'the id of an event since the database was restored; list the events to find what was missed',
       )
-    }
     const beginning = position === null ? await deps.db.asOrg(caller.org_id, (q) => eventWindows.snapshot(q)) : null
     return follow(deps, caller, { filter, position, beginning, feed, waiting, permit, clientGone: signal })
   } catch (error) {
+    feed?.stop()
     permit.release()
     throw error
   }
@@ -74,6 +74,7 @@ function invalidPosition(seen: string, accepted: string): Error {
   return invalidRequest('last-event-id', seen, accepted)
 }
 
+type Feed = Awaited<ReturnType<EventFeed['subscribe']>>
 type Waiting = ReturnType<typeof makeWaiting>
 
 /** The windows that a stream has not delivered yet. */
@@ -117,7 +118,7 @@ type Following = {
   readonly position: EventPosition | null
   /** What had ended when the stream began is no part of it. */
   readonly beginning: eventWindows.Snapshot | null
-  readonly feed: Awaited<ReturnType<EventFeed['subscribe']>>
+  readonly feed: Feed
   readonly waiting: Waiting
   readonly permit: ReturnType<typeof acquireStreamPermit>
   readonly clientGone: AbortSignal

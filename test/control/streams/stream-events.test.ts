@@ -308,3 +308,18 @@ test('a client that leaves while its stream is being opened leaves the feed too'
   await streamEvents({ ...deps, eventFeed }, caller, { filter: ALL, after: null, signal: client.signal })
   assert.ok(stops > 0, 'nobody reads the stream, so nothing else ends it')
 })
+
+test('a stream that could not be opened leaves the feed', async (t) => {
+  const control = await makeTestControl({})
+  t.after(() => control.close())
+  const { deps, caller } = control
+  let stops = 0
+  const eventFeed: typeof deps.eventFeed = {
+    subscribe: () => Promise.resolve({ epoch: 'e', from: 1n, stop: () => (stops += 1) }),
+  }
+  const db: typeof deps.db = { ...deps.db, asOrg: () => Promise.reject(new Error('the database is down')) }
+  const { signal } = new AbortController()
+  const opening = streamEvents({ ...deps, db, eventFeed }, caller, { filter: ALL, after: null, signal })
+  await assert.rejects(opening, /the database is down/)
+  assert.ok(stops > 0, 'else the feed looks for events for ever')
+})
