@@ -68,6 +68,7 @@ type ExecSession = {
   /** Passes input to the process. Empty data means the end of input. Data after the end of input is ignored. */
   write(data: Buffer): void
   resize(rows: number, cols: number): void
+  /** Ignores a number that is not one of a Linux signal. */
   signal(signal: number): void
   /** Kills the process group and closes its streams. Called when the client has disconnected. */
   kill(): void
@@ -76,6 +77,7 @@ type ExecSession = {
 }
 
 const SIGKILL = 9
+const MAX_SIGNAL = 64
 /** The exit code of a shell whose command was ended by SIGKILL. */
 const KILLED = 128 + SIGKILL
 
@@ -178,6 +180,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
       })
     },
     signal(signal) {
+      if (signal < 1 || signal > MAX_SIGNAL) return
       inbox.deliver(0, (to) => {
         to.signal(signal)
       })

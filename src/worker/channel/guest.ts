@@ -54,7 +54,10 @@ export interface GuestProcess {
   readonly stderr: Readable | null
   /** Sets the terminal size. Does nothing without a tty. */
   resize(rows: number, cols: number): void
-  /** Sends a Linux signal to the process group. Does nothing once the process has ended. */
+  /**
+   * Sends a Linux signal, from 1 to 64, to the process group soon. Does nothing once the process has ended. Clients may send many,
+   * so a call must be cheap.
+   */
   signal(signal: number): void
   /** Resolves once the process is reaped: with its exit code, or with -1 if a signal ended it. Never rejects. */
   readonly exited: Promise<number>

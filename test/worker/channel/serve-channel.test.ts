@@ -90,6 +90,29 @@ test('a process that was killed by a signal to its group exits with -1', async (
   await client.hangUp()
 })
 
+test('a number that is not one of a signal is ignored', async () => {
+  const sent: number[] = []
+  const noting: Guest = {
+    ...guest,
+    async exec(request) {
+      const process = await guest.exec(request)
+      return {
+        ...process,
+        signal(signal) {
+          sent.push(signal)
+          process.signal(signal)
+        },
+      }
+    },
+  }
+  const client = connectAgent(noting)
+  const id = client.exec({ cmd: 'sleep', args: ['100'] })
+  for (const signal of [-15, 0, 65, 2 ** 31 - 1, 15]) client.send(id, 'core.exec.signal', { signal })
+  assert.equal((await client.finish(id)).code, -1)
+  assert.deepEqual(sent, [15])
+  await client.hangUp()
+})
+
 test('the exit is reported only after background processes have closed the output', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', '{ sleep 0.5; echo late; } & echo early'] })

@@ -68,7 +68,7 @@ const START_TIMEOUT_MS = 30_000
  * channels. The worker must be root, and `runDir` must contain the container's bundle.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): ContainerGuest {
-  const { fifoPool } = deps
+  const { fifoPool, log } = deps
   const isGvisor = container.runtimeName === 'runsc'
   const terminals = { ...deps, commandCgroups: container.commandCgroups, usesOuterTerminal: isGvisor }
   let base: ProcessDefaults | null = null
@@ -100,7 +100,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }, deps.startTimeoutMs ?? START_TIMEOUT_MS)
     try {
       if (tty === null && detaches(container)) {
-        return await asDetachedProcess(execCli, container, describeMemoryKill)
+        return await asDetachedProcess(execCli, container, { log, describeMemoryKill })
       }
       const pid = await pidFiles.wait(files.pid, execCli.ended)
       if (pid === null) throw await describeStartFailure(execCli, container)
@@ -111,8 +111,8 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const started = { execCli, pid, inner: inner ?? pid, describeMemoryKill }
       const sent = new Set<number>()
       const group = isGvisor
-        ? makeGvisorProcessGroup(container, started.inner, deps.log)
-        : makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
+        ? makeGvisorProcessGroup(container, started.inner, log)
+        : makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid }, log)
       return asGuestProcess(started, notingSignals(group, sent), (exit) =>
         isGvisor && isGone(container.initPid) ? -1 : exitCodeOf(exit, sent),
       )
@@ -135,10 +135,10 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     if (starter === null || starter === undefined) return null
     const describeMemoryKill = container.watchMemory()
     const execCli = await connectPipes(fifoPool, starter).catch((error: unknown) => {
-      deps.log.debug({ error, container_id: container.id }, 'a fork server started no process; the runtime does')
+      log.debug({ error, container_id: container.id }, 'a fork server started no process; the runtime does')
       return null
     })
-    return execCli === null ? null : await asDetachedProcess(execCli, container, describeMemoryKill)
+    return execCli === null ? null : await asDetachedProcess(execCli, container, { log, describeMemoryKill })
   }
   const startProcess = async ({ spec, check }: CheckedProcess, tty: TerminalSize | null): Promise<GuestProcess> => {
     const started = await startByServer(spec)

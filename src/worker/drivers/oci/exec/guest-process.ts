@@ -1,3 +1,4 @@
+import type { Log } from '../../../../lib/log.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { Container } from '../container.ts'
 import type { RuntimeExit } from '../run/launcher.ts'
@@ -18,12 +19,12 @@ type Started = Pick<GuestProcess, 'describeMemoryKill'> & {
 export async function asDetachedProcess(
   execCli: ExecCli,
   container: Container,
-  describeMemoryKill: () => string | null,
+  { log, describeMemoryKill }: { readonly log: Log; readonly describeMemoryKill: () => string | null },
 ): Promise<GuestProcess> {
   const left = await execCli.left
   if (left === null) throw await describeStartFailure(execCli, container)
   const { pid, innerPid: inner } = left
-  const group = makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid })
+  const group = makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid }, log)
   return asGuestProcess({ execCli, pid, inner: inner ?? pid, describeMemoryKill }, group, ({ code }) => code ?? -1)
 }
 

@@ -2,19 +2,22 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
+import { eachInTurns, nextTurn } from '../../../../lib/next-turn.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { Container } from '../container.ts'
+import { makeSignalQueue } from './signal-queue.ts'
 
 /** Sends signals to the processes of one exec. */
 export type ProcessGroup = {
-  /** Sends a Linux signal number to every process of the group. Does nothing when the group has ended. */
+  /** Sends a Linux signal, from 1 to 64, to every process of the group soon. Does nothing when the group has ended. */
   signal(signal: number): void
 }
 
 const SIGKILL = 9
-const MAX_SIGNAL = 64
 /** How many times to search again for processes that a group forked while it was killed. */
 const MAX_ROUNDS = 20
+/** How many processes are read in one turn of the event loop. */
+const TURN_PROCESSES = 32
 
 /**
  * Creates the process group of a process in a container. `pids` are the host's ids of the process and of the command that
@@ -28,27 +31,31 @@ const MAX_ROUNDS = 20
 export function makeProcessGroup(
   initPid: number,
   pids: { readonly cli: number; readonly process: number },
+  log: Log,
 ): ProcessGroup {
   const folder = cgroupFolder(initPid)
   const known = groupOf(pids.process)
   const isOurs = (group: number | null): boolean =>
     group !== null && (known === null ? group >= pids.cli && group <= pids.process : group === known)
-  const members = (): readonly number[] =>
-    folder === null ? [] : processesIn(folder).filter((pid) => isOurs(groupOf(pid)))
-  return {
-    signal(signal) {
-      if (!Number.isInteger(signal) || signal < 1 || signal > MAX_SIGNAL) return
-      const reached = new Set<number>()
-      for (let round = 0; round < (signal === SIGKILL ? MAX_ROUNDS : 1); round++) {
-        const fresh = members().filter((pid) => !reached.has(pid))
-        if (fresh.length === 0) return
-        for (const pid of fresh) {
-          reached.add(pid)
-          send(pid, signal)
-        }
-      }
-    },
+  const sendToAll = async (signal: number): Promise<void> => {
+    if (folder === null) return
+    const reached = new Set<number>()
+    for (let round = 0; round < (signal === SIGKILL ? MAX_ROUNDS : 1); round++) {
+      const before = reached.size
+      await eachProcess(folder, (pid) => {
+        // The id may have passed to another process of the machine since it was listed.
+        if (reached.has(pid) || !isOurs(groupOf(pid)) || !isBeneath(folder, cgroupFolder(pid))) return
+        reached.add(pid)
+        send(pid, signal)
+      })
+      if (reached.size === before) return
+    }
   }
+  return { signal: makeSignalQueue(sendToAll, log) }
+}
+
+function isBeneath(folder: string, inner: string | null): boolean {
+  return inner !== null && `${inner}/`.startsWith(`${folder}/`)
 }
 
 /** Returns a process's id in its innermost namespace, or null if the process is gone. */
@@ -71,12 +78,23 @@ function cgroupFolder(pid: number): string | null {
   return v2 === undefined ? null : join('/sys/fs/cgroup', v2.path)
 }
 
-/** Lists every process in a cgroup and in the cgroups beneath it, which the sandbox may have created. */
-function processesIn(folder: string): readonly number[] {
-  const own = readOrEmpty(join(folder, 'cgroup.procs'))
-    .split('\n')
-    .filter((line) => line !== '')
-  return [...own.map(Number), ...foldersIn(folder).flatMap((inner) => processesIn(inner))]
+/**
+ * Visits every process in a cgroup and in the cgroups beneath it, which the sandbox may have created. Other work of the worker
+ * gets its turns in between: a sandbox may have thousands of processes, and to read one takes about 50 µs.
+ */
+async function eachProcess(folder: string, visit: (pid: number) => void): Promise<void> {
+  const folders = [folder]
+  for (const at of folders) {
+    await nextTurn()
+    const pids = readOrEmpty(join(at, 'cgroup.procs')).split('\n').filter(Boolean).map(Number)
+    folders.push(...foldersIn(at))
+    const pieces = Array.from({ length: Math.ceil(pids.length / TURN_PROCESSES) }, (_, n) =>
+      pids.slice(n * TURN_PROCESSES, (n + 1) * TURN_PROCESSES),
+    )
+    await eachInTurns(pieces, (piece) => {
+      piece.forEach(visit)
+    })
+  }
 }
 
 function foldersIn(folder: string): readonly string[] {
@@ -124,20 +142,10 @@ const MAX_SINGLE = 64
 /**
  * Creates the process group whose leader is a command in gVisor. The host can't see processes in gVisor. The runtime signals
  * only single processes, so a shell in the sandbox signals the group. Without a shell, the command and its descendants are
- * signalled one by one. Signals arrive in the order in which they were sent.
+ * signalled one by one.
  */
 export function makeGvisorProcessGroup(container: Container, leader: number, log: Log): ProcessGroup {
-  let last: Promise<void> = Promise.resolve()
-  return {
-    signal(signal) {
-      if (!Number.isInteger(signal) || signal < 1 || signal > MAX_SIGNAL) return
-      last = last
-        .then(() => signalGroup(container, leader, signal))
-        .catch((error: unknown) => {
-          log.warn({ error, signal, run_id: container.id }, 'a signal could not be passed into a sandbox')
-        })
-    },
-  }
+  return { signal: makeSignalQueue((signal) => signalGroup(container, leader, signal), log) }
 }
 
 async function signalGroup(container: Container, leader: number, signal: number): Promise<void> {

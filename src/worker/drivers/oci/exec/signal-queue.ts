@@ -1,0 +1,35 @@
+import type { Log } from '../../../../lib/log.ts'
+
+const SIGKILL = 9
+
+/**
+ * Makes the function that sends signals to the processes of one exec. `deliver` sends one of them at a time, however many a
+ * client asks for. A signal that waits already is not sent twice; it then comes last, so that the processes see the latest of
+ * SIGSTOP and SIGCONT last. SIGKILL takes the place of all that wait. A failure of `deliver` is logged.
+ */
+export function makeSignalQueue(deliver: (signal: number) => Promise<void>, log: Log): (signal: number) => void {
+  const waiting = new Set<number>()
+  let isDelivering = false
+
+  async function deliverAll(): Promise<void> {
+    // The loop also visits signals that are added meanwhile.
+    for (const signal of waiting) {
+      waiting.delete(signal)
+      try {
+        await deliver(signal)
+      } catch (error) {
+        log.warn({ error, signal }, 'a signal could not be passed into a sandbox')
+      }
+    }
+    isDelivering = false
+  }
+
+  return (signal) => {
+    if (signal === SIGKILL) waiting.clear()
+    waiting.delete(signal)
+    waiting.add(signal)
+    if (isDelivering) return
+    isDelivering = true
+    void deliverAll()
+  }
+}
