@@ -10,7 +10,8 @@ import { openDataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { microVmFolder } from '../worker/worker-storage.ts'
 import { VERSION } from '../version.ts'
-import { readArchive, type ArchiveSource } from './archives.ts'
+import { makeArchiveTaker } from './archive-taker.ts'
+import type { ArchiveSource } from './archives.ts'
 import {
   FORMAT,
   formatManifest,
@@ -45,9 +46,6 @@ export type MadeBackup = {
   readonly failures: readonly string[]
 }
 
-/** Stores an archive. */
-export type Take = (kind: ArchiveKind, name: string, source: ArchiveSource) => Promise<StoredArchive>
-
 /** Files without which no secret in the database can be read and no worker is known. */
 const KEYS = ['sealing.key', 'worker.credential', 'worker.json', 'tls-certificate.pem'] as const
 
@@ -71,19 +69,24 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
   const volumes = opened.use(await holdVolumes(config, folder, { isInUse: lock === null, log }))
   const disks = opened.use(await holdDisks(config))
 
-  const take: Take = async (kind, name, source) => {
-    onProgress(`${kind} ${name}`)
-    return { kind, name, note: null, ...(await store(readArchive(source, { isChanging: true }))) }
-  }
-  const takeFolder = async (kind: ArchiveKind, name: string): Promise<readonly StoredArchive[]> =>
-    existsSync(join(config.dataDir, name)) ? [await take(kind, name, { dir: config.dataDir, paths: [name] })] : []
+  const failures: string[] = []
+  const taker = makeArchiveTaker({ store, onFailure: (text) => failures.push(text), onProgress })
   if (snapshot !== null) onProgress('database')
   const database = snapshot === null ? null : await takeDatabase(snapshot, { writer, tally })
   const archives: StoredArchive[] = []
-  const failures: string[] = []
-  const keys = KEYS.filter((name) => existsSync(join(config.dataDir, name)))
-  if (keys.length > 0) archives.push(await take('keys', 'of the installation', { dir: config.dataDir, paths: keys }))
-  for (const { name, dir } of volumes.volumes) archives.push(await take('volume', name, { dir, paths: ['.'] }))
+  const takeWhole = async (kind: ArchiveKind, name: string, source: ArchiveSource): Promise<void> => {
+    const archive = await taker.takeWhole(kind, name, source)
+    if (archive !== null) archives.push(archive)
+  }
+  const takeFolder = async (kind: ArchiveKind, name: string, isChanging: boolean): Promise<void> => {
+    if (!existsSync(join(config.dataDir, name))) return
+    archives.push(await taker.takeReadable(kind, name, { dir: config.dataDir, paths: [name], isChanging }))
+  }
+  for (const name of KEYS)
+    if (existsSync(join(config.dataDir, name))) await takeWhole('keys', name, { dir: config.dataDir, paths: [name] })
+  const isChanging = volumes.poolBytes === null // snapshots don't change
+  for (const { name, dir } of volumes.volumes)
+    archives.push(await taker.takeReadable('volume', name, { dir, paths: ['.'], isChanging }))
   for (const id of disks.ids) {
     onProgress(`disk ${id}`)
     try {
@@ -93,10 +96,10 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
     }
   }
   for (const id of await completeSnapshots(config))
-    archives.push(await take('snapshot', id, { dir: snapshotsFolder(config), paths: [id] }))
-  archives.push(...(await takeFolder('logs', 'logs')))
-  if (lock !== null) archives.push(...(await takeFolder('microvms', 'vm')))
-  if (input.withImages) archives.push(...(await takeImages(config, take)))
+    await takeWhole('snapshot', id, { dir: snapshotsFolder(config), paths: [id] })
+  await takeFolder('logs', 'logs', true)
+  if (lock !== null) await takeFolder('microvms', 'vm', false)
+  if (input.withImages) archives.push(...(await takeImages(config, taker)))
   const manifest: Manifest = {
     format: FORMAT,
     taken_at,

@@ -3,7 +3,7 @@ import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { imagesFolder } from '../worker/worker-storage.ts'
-import type { Take } from './make-backup.ts'
+import type { ArchiveTaker } from './archive-taker.ts'
 import type { StoredArchive } from './manifest.ts'
 
 /** The folders of the image store beside the layers: what is known about references and layers. */
@@ -16,17 +16,16 @@ const LAYER_NAME = /^[0-9a-f]{32}$/
  * Stores the image store: its records, and each layer as an archive of its own. A stopped sandbox needs exactly the layers
  * that its disk was made over, and a registry may no longer have them.
  */
-export async function takeImages(config: Config, take: Take): Promise<readonly StoredArchive[]> {
+export async function takeImages(config: Config, taker: ArchiveTaker): Promise<readonly StoredArchive[]> {
   const dir = imagesFolder(config)
   const records = RECORDS.filter((name) => existsSync(join(dir, name)))
   if (records.length === 0) return []
-  const archives = [await take('images', 'records', { dir, paths: records })]
+  const archives = [await taker.takeReadable('images', 'records', { dir, paths: records, isChanging: true })]
   const folder = join(dir, LAYERS)
   const names = existsSync(folder) ? (await readdir(folder)).filter((name) => LAYER_NAME.test(name)) : []
   for (const name of names.sort()) {
-    if (!existsSync(join(folder, name))) continue
-    const archive = await take('images', name, { dir, paths: [`${LAYERS}/${name}`] })
-    if (existsSync(join(folder, name))) archives.push(archive) // else it was evicted meanwhile, and may be incomplete
+    const archive = await taker.takeWhole('images', name, { dir, paths: [`${LAYERS}/${name}`] })
+    if (archive !== null) archives.push(archive) // else it was evicted meanwhile, or is unreadable
   }
   return archives
 }
