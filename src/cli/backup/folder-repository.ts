@@ -44,8 +44,10 @@ export async function openFolderWriter(dir: string): Promise<RepositoryWriter> {
   return {
     has: (chunk) => fresh.has(chunk) || existsSync(join(dir, chunkPath(chunk))),
     async writeChunk(chunk, compressed) {
-      fresh.add(chunk)
-      await writeFile(join(incoming, chunk), compressed, { mode: 0o600 })
+      const path = join(incoming, chunk)
+      await writeFile(`${path}.part`, compressed, { mode: 0o600 })
+      await rename(`${path}.part`, path)
+      fresh.add(chunk) // only now: what a failed write leaves must never count as the chunk
     },
     async commit(name, manifest, chunks) {
       await syncFileSystem(dir)

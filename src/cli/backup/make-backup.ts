@@ -22,6 +22,7 @@ import {
   type StoredArchive,
 } from './manifest.ts'
 import { openWriter } from './open-repository.ts'
+import { TargetError } from './repository.ts'
 import { storeStream, type Tally } from './stored-streams.ts'
 import { openEmbeddedSnapshot, takeDatabase } from './take-database.ts'
 import { holdDisks, snapshotsFolder, takeDisk } from './take-disks.ts'
@@ -92,6 +93,7 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
     try {
       archives.push({ kind: 'disk', name: id, ...(await takeDisk({ dir: disks.dir, id }, store)) })
     } catch (error) {
+      if (error instanceof TargetError) throw error
       failures.push(`the disk of the sandbox ${id}: ${error instanceof Error ? error.message : String(error)}`)
     }
   }

@@ -2,15 +2,22 @@ import { existsSync, statSync } from 'node:fs'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import { isFolderRepository, openFolderRepository, openFolderWriter } from './folder-repository.ts'
 import { parseManifest, type Manifest } from './manifest.ts'
-import type { Repository, RepositoryWriter } from './repository.ts'
+import { TargetError, type Repository, type RepositoryWriter } from './repository.ts'
 import { openTarRepository, openTarWriter } from './tar-repository.ts'
 
-/** Opens the target of a backup: a tar file if its name ends with `.tar`, else a folder. A full target has an error that says so. */
+/**
+ * Opens the target of a backup: a tar file if its name ends with `.tar`, else a folder. Writes reject with `TargetError`, which names the
+ * target.
+ */
 export async function openWriter(target: string): Promise<RepositoryWriter> {
+  const writer = await (target.endsWith('.tar') ? openTarWriter(target) : openFolderWriter(target)).catch(
+    (error: unknown) => {
+      throw hasErrorCode(error, 'ENOSPC') ? targetError(target, error) : error
+    },
+  )
   const explain = (error: unknown): never => {
-    throw hasErrorCode(error, 'ENOSPC') ? fullTarget(target, error) : error
+    throw targetError(target, error)
   }
-  const writer = await (target.endsWith('.tar') ? openTarWriter(target) : openFolderWriter(target)).catch(explain)
   return {
     ...writer,
     writeChunk: (chunk, compressed) => writer.writeChunk(chunk, compressed).catch(explain),
@@ -19,12 +26,13 @@ export async function openWriter(target: string): Promise<RepositoryWriter> {
   }
 }
 
-function fullTarget(target: string, cause: unknown): Error {
-  return new Error(
-    `the file system with ${target} is full: enlarge it, delete other files on it, or name another target; ` +
-      'earlier backups are complete, and the next backup deletes the parts of this one',
-    { cause },
-  )
+function targetError(target: string, cause: unknown): TargetError {
+  const why = hasErrorCode(cause, 'ENOSPC')
+    ? `the file system with ${target} is full: enlarge it, delete other files on it, or name another target`
+    : `${target} can't be written: ${cause instanceof Error ? cause.message : String(cause)}`
+  return new TargetError(`${why}; earlier backups are complete, and the next backup deletes the parts of this one`, {
+    cause,
+  })
 }
 
 /** Opens a file or folder with backups. */

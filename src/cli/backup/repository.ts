@@ -15,12 +15,18 @@ export type Repository = {
   readChunk(chunk: string): Promise<Buffer>
 }
 
-/** A repository to which a backup is added. Until `commit` succeeds, nothing of it counts. */
+/**
+ * A repository to which a backup is added. Until `commit` succeeds, nothing of it counts. `has` knows a chunk once it is written as a
+ * whole.
+ */
 export type RepositoryWriter = Pick<Repository, 'has'> & {
   writeChunk(chunk: string, compressed: Buffer): Promise<void>
   /** Makes these chunks durable, and then the manifest, which names them. */
   commit(name: string, manifest: string, chunks: ReadonlySet<string>): Promise<void>
 } & AsyncDisposable
+
+/** Thrown when the target of a backup can't be written. Nothing more can be stored there. */
+export class TargetError extends Error {}
 
 /** The largest size of a chunk. A damaged file can't make us fill the memory. */
 const MAX_CHUNK_BYTES = 16 * 1024 * 1024

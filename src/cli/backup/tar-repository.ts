@@ -49,23 +49,21 @@ export async function openTarWriter(path: string): Promise<RepositoryWriter> {
   let last = Promise.resolve()
   const append = (name: string, bytes: Buffer): Promise<void> => {
     const padding = Buffer.alloc((BLOCK - (bytes.length % BLOCK)) % BLOCK)
-    const parts = [headerOf(name, bytes.length), bytes, padding]
+    const entry = Buffer.concat([headerOf(name, bytes.length), bytes, padding])
     const from = at
-    at += parts.reduce((sum, part) => sum + part.length, 0)
-    last = last.then(async () => {
-      await file.writev(parts, from)
-    })
+    at += entry.length
+    last = last.then(() => writeFully(file, entry, from)) // after a failure, every later one fails too
     return last
   }
   return {
     has: (chunk) => names.has(chunk),
-    writeChunk(chunk, compressed) {
+    async writeChunk(chunk, compressed) {
+      await append(chunkPath(chunk), compressed)
       names.add(chunk)
-      return append(chunkPath(chunk), compressed)
     },
     async commit(name, manifest) {
       await append(`backups/${name}`, Buffer.from(manifest))
-      await file.write(Buffer.alloc(2 * BLOCK), 0, 2 * BLOCK, at)
+      await writeFully(file, Buffer.alloc(2 * BLOCK), at)
       await file.sync()
       await rename(draft, path)
       const folder = await open(dirname(path))
@@ -78,6 +76,12 @@ export async function openTarWriter(path: string): Promise<RepositoryWriter> {
       await rm(draft, { force: true })
     },
   }
+}
+
+/** Writes all bytes. A nearly full file system takes a part without an error, and refuses the rest. */
+async function writeFully(file: FileHandle, bytes: Buffer, at: number): Promise<void> {
+  for (let done = 0; done < bytes.length;)
+    done += (await file.write(bytes, done, bytes.length - done, at + done)).bytesWritten
 }
 
 async function readEntries(file: FileHandle): Promise<ReadonlyMap<string, Entry>> {

@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { existsSync, readdirSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { openFolderRepository } from '../../../src/cli/backup/folder-repository.ts'
+import { openRepository, openWriter } from '../../../src/cli/backup/open-repository.ts'
+import { chunkName, compress, readVerified, TargetError } from '../../../src/cli/backup/repository.ts'
+import { makeBackupFolder } from '../../support/backup-folder.ts'
+import { mountSmallDisk, whyNoSmallDisk, type SmallDisk } from '../../support/small-disk.ts'
+
+const MIB = 1024 * 1024
+
+describe('a target that is full for a while', { skip: whyNoSmallDisk() }, () => {
+  let disk: SmallDisk
+  beforeEach(() => {
+    disk = mountSmallDisk(32)
+  })
+  afterEach(() => {
+    disk.remove()
+  })
+
+  test('a chunk that could not be written never counts as stored', async () => {
+    const target = join(disk.folder, 'backups')
+    const bytes = randomBytes(4 * MIB)
+    const [chunk, compressed] = [chunkName(bytes), await compress(bytes)]
+    {
+      await using writer = await openWriter(target)
+      disk.fill()
+      await assert.rejects(writer.writeChunk(chunk, compressed), TargetError)
+      assert.equal(writer.has(chunk), false)
+      disk.free()
+      await writer.writeChunk(chunk, compressed)
+      assert.equal(writer.has(chunk), true)
+      await writer.commit('20280229T120000Z-name.json', '{}', new Set([chunk]))
+    }
+    assert.deepEqual(await readVerified(openFolderRepository(target), chunk), bytes)
+  })
+
+  test('a tar file with a chunk that could not be written is never completed', async () => {
+    const target = join(disk.folder, 'backup.tar')
+    const bytes = randomBytes(4 * MIB)
+    const [chunk, compressed] = [chunkName(bytes), await compress(bytes)]
+    await using writer = await openWriter(target)
+    disk.fill()
+    await assert.rejects(writer.writeChunk(chunk, compressed), TargetError)
+    assert.equal(writer.has(chunk), false)
+    disk.free()
+    await assert.rejects(writer.commit('20280229T120000Z-name.json', '{}', new Set([chunk])), TargetError)
+    assert.ok(!existsSync(target))
+  })
+
+  test('a backup ends when the target becomes full within a disk, although there is space for the next one', async () => {
+    await using made = await makeBackupFolder()
+    const bytes = randomBytes(8 * MIB)
+    for (const id of ['sandbox-1', 'sandbox-2']) await made.addDisk(id, bytes)
+    const target = join(disk.folder, 'backups')
+    await mkdir(target)
+    let disks = 0
+    const onProgress = (text: string): void => {
+      if (!text.startsWith('disk ')) return
+      disks += 1
+      if (disks === 1) disk.fill()
+      else disk.free()
+    }
+    await assert.rejects(made.backup({ target, onProgress }), /the file system with .* is full: enlarge it/)
+    assert.equal(disks, 1)
+    assert.deepEqual(readdirSync(join(target, 'backups')), [])
+    disk.free()
+    const { failures, manifest } = await made.backup({ target })
+    assert.deepEqual(failures, [])
+    const repository = await openRepository(target)
+    for (const { chunks } of manifest.archives) for (const chunk of chunks) await readVerified(repository, chunk)
+  })
+})
