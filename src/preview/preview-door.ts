@@ -164,7 +164,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
         const refusal = await pass(request, admitted, (proxied) => proxyRequest(proxied, response))
         return refusal === null ? undefined : refuse(request, response, refusal)
       })().catch((error: unknown) => {
-        refuseError(request, response, error)
+        refuse(request, response, refusalOf(error))
       })
     },
     upgrade(request, socket, head) {
@@ -173,8 +173,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
         const refusal = await passUpgrade(request, socket, head)
         if (refusal !== null) refuseSocket(socket, refusal)
       })().catch((error: unknown) => {
-        control.log.error({ error }, 'a preview failed')
-        socket.destroy()
+        refuseSocket(socket, refusalOf(error))
       })
     },
     close() {
@@ -183,15 +182,16 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     },
   }
 
-  function refuseError(request: IncomingMessage, response: ServerResponse, error: unknown): void {
+  /** The refusal for an error before a request went on to a sandbox. */
+  function refusalOf(error: unknown): PreviewRefusal {
     if (error instanceof Problem && error.code === 'rate_limited')
-      return refuse(request, response, { ...BUSY, status: 429, code: 'rate_limited', message: error.message })
+      return { ...BUSY, status: 429, code: 'rate_limited', message: error.message }
     control.log.error({ error }, 'a preview failed')
-    refuse(request, response, UNREACHABLE)
+    return UNREACHABLE
   }
 }
 
-/** How long it refuses them. Something may have changed just now, so this only joins requests that come together. */
+/** How long what was read of a preview refuses requests. It may have changed just now, so this only joins requests that come together. */
 const REFUSED_MS = 5
 
 function isRead({ method }: IncomingMessage): boolean {

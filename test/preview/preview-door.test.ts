@@ -2,9 +2,12 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request, type IncomingMessage, type ServerResponse } from 'node:http'
 import { after, before, beforeEach, test } from 'node:test'
+import { makeRequestRateLimiter } from '../../src/control/requests/request-rate-limiter.ts'
+import type { Log } from '../../src/lib/log.ts'
 import { addKey } from '../support/orgs.ts'
 import { makePreviewWorld, type PreviewWorld } from '../support/preview-world.ts'
 import { exchangeRaw } from '../support/raw-http.ts'
+import { makeTestClock } from '../support/test-clock.ts'
 
 // A door before a real web server, which stands in for the port of a running sandbox.
 
@@ -97,4 +100,21 @@ test('an upgrade with a body is refused, and the connection of an upgrade that t
     ['GET /upgrade', 'GET /next'],
   )
   assert.notEqual(got[0]?.from, got[1]?.from)
+})
+
+test('an address that guesses keys gets 429 for requests and upgrades, which is no error of the server', async () => {
+  const { log } = world.control.deps
+  const errors: string[] = []
+  const failedAuthentications = { perSec: 1, burst: 1 }
+  const none = { perSec: 0, burst: 0 }
+  const rates = makeRequestRateLimiter({ key: none, org: none, failedAuthentications }, makeTestClock())
+  const noting: Log = { ...log, debug: () => undefined, error: (_fields, message) => errors.push(message) }
+  const port = await world.openDoor({ log: noting }, rates)
+  const guess = async (n: number, ...headers: readonly string[]): Promise<number | undefined> => {
+    const head = ['GET / HTTP/1.1', `Host: ${world.host}`, `Authorization: Bearer guess-${String(n)}`, ...headers]
+    return (await exchangeRaw(port, `${head.join('\r\n')}\r\n\r\n`))?.status
+  }
+  const upgrade = ['Connection: Upgrade', 'Upgrade: websocket']
+  assert.deepEqual([await guess(1, ...upgrade), await guess(2), await guess(3, ...upgrade)], [401, 429, 429])
+  assert.deepEqual(errors, [])
 })
