@@ -29,7 +29,15 @@ export async function makeBackupFolder(): Promise<BackupFolder> {
     target,
     config,
     backup: (input) =>
-      makeBackup({ config, target, withImages: true, log: makeLog('silent'), onProgress: () => undefined, ...input }),
+      makeBackup({
+        config,
+        target,
+        withImages: true,
+        log: makeLog('silent'),
+        onProgress: () => undefined,
+        signal: new AbortController().signal,
+        ...input,
+      }),
     async addDisk(id, bytes) {
       const dir = join(dataDir, 'sandboxes', 'disks', 'kept', id)
       await mkdir(dir, { recursive: true })

@@ -5,13 +5,13 @@ import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
-import { DataFolderInUse, lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { microVmFolder } from '../worker/worker-storage.ts'
 import { VERSION } from '../version.ts'
 import { makeArchiveTaker } from './archive-taker.ts'
 import type { ArchiveSource } from './archives.ts'
+import { lockBackups, lockUnlessUsed } from './leftovers.ts'
 import {
   FORMAT,
   formatManifest,
@@ -37,6 +37,8 @@ export type BackupInput = {
   readonly log: Log
   /** Called with what is read now. */
   readonly onProgress: (text: string) => void
+  /** Ends the backup. What it holds of disks and volumes is released. */
+  readonly signal: AbortSignal
 }
 
 /** A backup that was made, what it read and wrote, and what failed. */
@@ -55,12 +57,14 @@ const KEYS = ['sealing.key', 'worker.credential', 'worker.json', 'tls-certificat
  * were at one moment, within a second. Each disk is as it was at one moment later.
  */
 export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
-  const { config: given, log, onProgress } = input
+  const { config: given, log, onProgress, signal } = input
   await using opened = new AsyncDisposableStack()
   const writer = opened.use(await openWriter(input.target))
   const tally: Tally = { readBytes: 0, newChunks: 0, writtenBytes: 0 }
-  const store = (stream: AsyncIterable<Uint8Array>): Promise<Stored> => storeStream(writer, tally, stream)
-  const lock = lockUnlessUsed(given.dataDir)
+  const store = (stream: AsyncIterable<Uint8Array>): Promise<Stored> =>
+    storeStream(writer, tally, untilAborted(stream, signal))
+  opened.use(await lockBackups(given.dataDir))
+  const lock = lockUnlessUsed(given.dataDir) // so that no server starts meanwhile; null: one runs
   if (lock !== null) opened.use(lock)
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   const config = { ...given, dataDir: opened.use(await mountDataFolder(folder)).path }
@@ -68,12 +72,13 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
   if (snapshot !== null) opened.use(snapshot)
   const taken_at = (snapshot?.takenAt ?? systemClock.now()).toISOString()
   const volumes = opened.use(await holdVolumes(config, folder, { isInUse: lock === null, log }))
+  signal.throwIfAborted()
   const disks = opened.use(await holdDisks(config))
 
   const failures: string[] = []
   const taker = makeArchiveTaker({ store, onFailure: (text) => failures.push(text), onProgress })
   if (snapshot !== null) onProgress('database')
-  const database = snapshot === null ? null : await takeDatabase(snapshot, { writer, tally })
+  const database = snapshot === null ? null : await takeDatabase(snapshot, store)
   const archives: StoredArchive[] = []
   const takeWhole = async (kind: ArchiveKind, name: string, source: ArchiveSource): Promise<void> => {
     const archive = await taker.takeWhole(kind, name, source)
@@ -93,7 +98,7 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
     try {
       archives.push({ kind: 'disk', name: id, ...(await takeDisk({ dir: disks.dir, id }, store)) })
     } catch (error) {
-      if (error instanceof TargetError) throw error
+      if (error instanceof TargetError || signal.aborted) throw error
       failures.push(`the disk of the sandbox ${id}: ${error instanceof Error ? error.message : String(error)}`)
     }
   }
@@ -113,6 +118,7 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
     left_out: [...failures, ...leftOutOf(input, { isInUse: lock === null }), ...volumes.leftOut],
   }
   onProgress('writing everything to the disk')
+  signal.throwIfAborted()
   const { name, text } = formatManifest(manifest)
   await writer.commit(name, text, new Set(streamsOf(manifest).flatMap(({ chunks }) => chunks)))
   return { name, manifest, tally, failures }
@@ -136,12 +142,10 @@ function leftOutOf({ config, withImages }: BackupInput, { isInUse }: { readonly 
   ]
 }
 
-/** Locks a data folder, so that no server starts meanwhile. Null: a server or worker uses it. */
-function lockUnlessUsed(dataDir: string): Disposable | null {
-  try {
-    return lockDataFolder(dataDir)
-  } catch (error) {
-    if (error instanceof DataFolderInUse) return null
-    throw error
+/** Ends a stream with an error when a signal aborts. */
+async function* untilAborted<T>(stream: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
+  for await (const part of stream) {
+    signal.throwIfAborted()
+    yield part
   }
 }

@@ -8,9 +8,7 @@ import { openSnapshot, type DatabaseSnapshot } from '../../store/backup/dump-tab
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded-server.ts'
 import { readOwnerUrl } from '../server/open-store.ts'
-import type { Manifest, StoredTable } from './manifest.ts'
-import type { RepositoryWriter } from './repository.ts'
-import { storeStream, type Tally } from './stored-streams.ts'
+import type { Manifest, Stored, StoredTable } from './manifest.ts'
 
 /**
  * Opens a snapshot of the embedded database, whether or not a server runs on it. Applies no migration: a release can back
@@ -46,12 +44,12 @@ export async function openEmbeddedSnapshot(
 /** Stores all tables of a snapshot. */
 export async function takeDatabase(
   snapshot: DatabaseSnapshot,
-  { writer, tally }: { readonly writer: RepositoryWriter; readonly tally: Tally },
+  store: (stream: AsyncIterable<Uint8Array>) => Promise<Stored>,
 ): Promise<Manifest['database']> {
   const tables: StoredTable[] = []
   for (const table of snapshot.tables) {
     const reading = snapshot.read(table)
-    const stored = await storeStream(writer, tally, reading.rows)
+    const stored = await store(reading.rows)
     tables.push({ ...table, ...stored, rows: reading.count() })
   }
   return { migrations: snapshot.migrations, tables }

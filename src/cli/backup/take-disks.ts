@@ -8,6 +8,7 @@ import { readMounts } from '../../worker/processes/mountinfo.ts'
 import { ociFolder } from '../worker/worker-storage.ts'
 import { readArchive } from './archives.ts'
 import { freezeMount } from './frozen-mount.ts'
+import { diskLinksFolder } from './leftovers.ts'
 import type { Stored, StoredArchive } from './manifest.ts'
 
 /** The disks of all sandboxes. They stay readable if their sandboxes are deleted meanwhile. */
@@ -30,7 +31,7 @@ export function snapshotsFolder(config: Config): string {
 
 /** Holds the disks by hard links in a folder of the same file system, which disposing deletes. */
 export async function holdDisks(config: Config): Promise<HeldDisks> {
-  const dir = join(config.dataDir, 'backup-links')
+  const dir = diskLinksFolder(config)
   await rm(dir, { recursive: true, force: true }) // a killed backup left it
   const kept = disksFolder(config)
   const names = existsSync(kept) ? await readdir(kept) : []

@@ -9,6 +9,7 @@ import { showProgress } from '../backup/progress.ts'
 import { verifyRepository } from '../backup/verify-backup.ts'
 import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { printStatus } from '../print-status.ts'
+import { listenForStopSignals } from '../stop-signals.ts'
 import { isDataFolder } from '../server/data-folder.ts'
 import { printJson, printTable } from './output.ts'
 
@@ -42,6 +43,7 @@ async function runBackup({ config, args, switches }: Call): Promise<number> {
     withImages: !switches.has('without-images'),
     log: makeLog(config.logLevel),
     onProgress: progress.show,
+    signal: listenForStopSignals(config),
   }).finally(progress.end)
   const { name, manifest, tally, failures } = made
   if (switches.has('json')) {

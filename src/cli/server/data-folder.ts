@@ -22,6 +22,7 @@ export type DataFolder = {
 
 /** Everything that Sandyard makes in a data folder. `sandyard uninstall` deletes these and nothing else. */
 export const DATA_FOLDER_ENTRIES = [
+  'backup',
   'backup-links',
   'database',
   'database-owner.url',

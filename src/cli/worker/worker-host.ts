@@ -21,6 +21,7 @@ import { makeOpenFolderFiles } from '../../worker/volumes/open-folder-files.ts'
 import { makeAlignedBuffers } from '../../worker/volumes/content-writer.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
+import { removeLeftovers } from '../backup/leftovers.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { addMachineMetrics, makePullMetrics } from '../metrics/machine-metrics.ts'
 import { addSandboxMetrics } from '../metrics/sandbox-series.ts'
@@ -74,6 +75,7 @@ export async function openWorkerHost(
   const fencesItself = mayFence && deps.config.driver !== 'kubernetes'
   await using opened = new AsyncDisposableStack()
   const storage = opened.adopt(await openVolumes(deps.config, deps.folder, deps.log), (one) => one.close())
+  await removeLeftovers(deps.config, deps)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
   const sandboxMetrics = opened.adopt(await openMetrics(deps.config, deps.log), (one) => one.close())
   const deadlineFile = fencesItself ? deadlineFilePath(deps.config) : null

@@ -26,7 +26,7 @@ const UMOUNT_TIMEOUT_MS = 20_000
 /** Takes snapshots of all volumes in the pool at `root`. Disposing deletes them. Deletes those of a killed process. */
 export async function takeVolumeSnapshots(root: string): Promise<VolumeSnapshots> {
   const btrfs = makeBtrfs(root)
-  await deleteSnapshots(btrfs)
+  await deleteVolumeSnapshots(root)
   await mkdir(join(root, SNAPSHOTS), { recursive: true, mode: 0o700 })
   const { ids, groups } = await readState(btrfs)
   const volumes = []
@@ -42,7 +42,7 @@ export async function takeVolumeSnapshots(root: string): Promise<VolumeSnapshots
     volumes.push({ ...key, dir })
   }
   await ensureQuotasConsistent(root) // kernels before 6.8 may stop counting all the same
-  return { volumes, leftOut, [Symbol.asyncDispose]: () => deleteSnapshots(btrfs) }
+  return { volumes, leftOut, [Symbol.asyncDispose]: () => deleteVolumeSnapshots(root) }
 }
 
 type SnapshotInput = { readonly subpath: string; readonly name: string; readonly parents: readonly string[] }
@@ -58,7 +58,9 @@ async function snapshotVolume(
   }
 }
 
-async function deleteSnapshots(btrfs: Btrfs): Promise<void> {
+/** Deletes all snapshots of a pool. Only the holder of the lock of backups may do that. */
+export async function deleteVolumeSnapshots(root: string): Promise<void> {
+  const btrfs = makeBtrfs(root)
   const folder = join(btrfs.root, SNAPSHOTS)
   if (!existsSync(folder)) return
   for (const name of await readdir(folder)) await detach(join(folder, name))

@@ -52,7 +52,14 @@ test('a backup moves the data of an embedded PostgreSQL 17 to 18, whose error na
       await writeFile(join(dataDir, 'database-owner.url'), urls.owner) // as a server of that release does
       const config = readConfig({ SANDYARD_DATA_DIR: dataDir }, {})
       const target = join(root, 'backups')
-      await makeBackup({ config, target, withImages: true, log, onProgress: () => undefined })
+      await makeBackup({
+        config,
+        target,
+        withImages: true,
+        log,
+        onProgress: () => undefined,
+        signal: new AbortController().signal,
+      })
     } finally {
       await seventeen.stop()
     }
