@@ -102,11 +102,11 @@ export function makeFiles(connection: Connection): Files {
       return asList(asMap(await run('ReadDir', { handle: of, limit: FOLDER_ENTRIES }))['List'], readEntry)
     },
     async read(of, offset, length) {
-      const { data } = await request(connection, 'Read', { handle: of, offset, len: length })
+      const { data } = await request(connection, 'Read', { handle: of, offset, len: length }, { maxBytes: length })
       return data
     },
     async write(of, offset, data) {
-      await request(connection, 'Write', { handle: of, offset, len: data.length }, data)
+      await request(connection, 'Write', { handle: of, offset, len: data.length }, { upload: data })
     },
     statHandle: (of) => entry('FStat', { handle: of }),
     setStatHandle: (of, attrs) => done('FSetStat', { handle: of, attrs }),
@@ -114,17 +114,26 @@ export function makeFiles(connection: Connection): Files {
   }
 }
 
-/** Runs one operation, and sends `upload` in it. Resolves with the result and the data that the agent sent. */
+/**
+ * Runs one operation, and sends `upload` in it. Resolves with the result and the data that the agent sent: it may send
+ * `maxBytes`, and none by default.
+ */
 function request(
   connection: Connection,
   op: string,
   fields: Payload,
-  upload: Buffer | null = null,
+  { upload = null, maxBytes = 0 }: { readonly upload?: Buffer | null; readonly maxBytes?: number } = {},
 ): Promise<{ readonly result: unknown; readonly data: Buffer }> {
   return new Promise((resolve, reject) => {
     const pieces: Buffer[] = []
+    let bytes = 0
+    const receive = (piece: Buffer): void => {
+      bytes += piece.length
+      if (bytes > maxBytes) reject(new FileFailure(`${op}: the sandbox sent more data than was asked for`))
+      else if (piece.length > 0) pieces.push(piece)
+    }
     const onMessage = (message: AgentMessage): void => {
-      if (message.type === 'core.fs.data') pieces.push(decodeData(message.payload))
+      if (message.type === 'core.fs.data') receive(decodeData(message.payload))
       if (!message.isLast) return
       const refusal = refusalOf(message)
       if (refusal !== null) {

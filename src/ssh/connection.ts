@@ -9,7 +9,7 @@ import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
-import type { SshConnection } from './shared-connection.ts'
+import { makeByteLimit, type SshConnection } from './shared-connection.ts'
 
 /** How many sessions and forwarded connections one SSH connection may have open. */
 const CHANNELS_MAX = 200
@@ -101,6 +101,7 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Ad
       agent ??= enter().then(({ allowsAgent }) => (allowsAgent && permits.agent ? openAgentSocket(forwards) : null))
       return agent
     },
+    holdBytes: makeByteLimit(),
   }
   const acquire = (): (() => void) | null => {
     if (channels >= CHANNELS_MAX) return null

@@ -1,7 +1,7 @@
-import { createInterface } from 'node:readline'
 import type { Duplex } from 'node:stream'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { toolCommand } from '../contract/workers/guest-tools.ts'
+import { eachLine } from '../lib/each-line.ts'
 import type { Random } from '../lib/random.ts'
 
 /** Where to listen in a sandbox. Port 0 means any free port. `agent` makes a Unix socket that only the user can enter. */
@@ -67,13 +67,13 @@ export function listenInSandbox(
       return stream
     },
     refuse() {
-      process.stdin.write(`refuse ${number}\n`)
+      // One that doesn't read has not been asked by our program.
+      if (!process.stdin.writableNeedDrain) process.stdin.write(`refuse ${number}\n`)
     },
   })
   return new Promise((resolve, reject) => {
     let where: Where = { name: '', door: 0 }
-    const lines = createInterface({ input: process.stdout })
-    lines.on('line', (line) => {
+    void eachLine(process.stdout, (line) => {
       const [word, ...rest] = line.split(' ')
       if (word === 'failed') reject(new ListenFailure(rest.join(' ')))
       else if (word === 'listening') {
@@ -86,7 +86,6 @@ export function listenInSandbox(
       }
     })
     void process.exit.then((exit) => {
-      lines.close()
       const why = exit.kind === 'failed' ? exit.message : 'the listener ended'
       reject(new ListenFailure(why)) // without effect once it listens
     })

@@ -1,41 +1,44 @@
 import { posix } from 'node:path'
-import { text } from 'node:stream/consumers'
 import ssh2 from 'ssh2'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { FileFailure, type FileChanges, type FileEntry } from '../channel-client/files.ts'
 import { makeSemaphore } from '../lib/semaphore.ts'
+import { findSandboxUser, type SandboxUser } from './sandbox-user.ts'
 import type { SshConnection } from './shared-connection.ts'
-import { WHOAMI_SCRIPT } from './shell-script.ts'
 
 const { OPEN_MODE, STATUS_CODE } = ssh2.utils.sftp
 
-/** How many operations of one SFTP session run at a time, and how many may wait. OpenSSH's client sends 64 at once. */
+/** How many operations of one SFTP session run at a time. OpenSSH's client sends 64 at once, which wait. */
 const RUNNING_MAX = 16
-const WAITING_MAX = 1024
+/** What a waiting request takes in memory in addition to its paths and data. */
+const REQUEST_COST_BYTES = 1024
 /** The longest read of one request. */
 const READ_MAX_BYTES = 256 * 1024
 
-/** Who the sandbox's user is: files that SFTP creates belong to them, and relative paths begin in their folder. */
-type Person = { readonly user: string; readonly folder: string }
+/** How long the sandbox may take to tell who its user is. */
+const USER_LIMIT_MS = 30_000
 
-type Sftp = { readonly client: ChannelClient; readonly person: Person }
+type Sftp = { readonly client: ChannelClient; readonly person: SandboxUser }
 
 /** Serves the SFTP subsystem (draft-ietf-secsh-filexfer-02) by the file operations of the agent protocol. */
 export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void {
   const permits = makeSemaphore(RUNNING_MAX)
   const handles = new Set<number>()
-  let waiting = 0
   let opening: Promise<Sftp> | null = null
   const open = (): Promise<Sftp> => {
-    opening ??= shared.client().then(async (client) => ({ client, person: await whoIs(client) }))
+    opening ??= shared.client().then(async (client) => ({
+      client,
+      person: await findSandboxUser(client, AbortSignal.timeout(USER_LIMIT_MS)),
+    }))
     return opening
   }
-  const answer = (id: number, work: (sftp: Sftp) => Promise<void>): void => {
-    if (waiting >= WAITING_MAX) {
-      stream.status(id, STATUS_CODE.FAILURE, 'too many requests at a time')
+  /** Answers a request. `kept` are its paths and data, which stay in memory until then. */
+  const answer = (id: number, kept: readonly (string | Buffer)[], work: (sftp: Sftp) => Promise<void>): void => {
+    const release = shared.holdBytes(kept.reduce((sum, { length }) => sum + length, REQUEST_COST_BYTES))
+    if (release === null) {
+      stream.status(id, STATUS_CODE.FAILURE, 'too much data at a time')
       return
     }
-    waiting += 1
     permits
       .run(async () => work(await open()))
       .catch((error: unknown) => {
@@ -43,12 +46,10 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
         else if (error instanceof FileFailure) stream.status(id, statusOf(error), error.message)
         else stream.status(id, STATUS_CODE.FAILURE, error instanceof Error ? error.message : 'failed')
       })
-      .finally(() => {
-        waiting -= 1
-      })
+      .finally(release)
   }
-  const done = (id: number, work: (sftp: Sftp) => Promise<unknown>): void => {
-    answer(id, async (sftp) => {
+  const done = (id: number, kept: readonly (string | Buffer)[], work: (sftp: Sftp) => Promise<unknown>): void => {
+    answer(id, kept, async (sftp) => {
       await work(sftp)
       stream.status(id, STATUS_CODE.OK)
     })
@@ -59,8 +60,7 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
     bytes.writeBigUInt64BE(BigInt(handle))
     stream.handle(id, bytes)
   }
-  const handleOf = (bytes: Buffer): number => {
-    const handle = bytes.length === 8 ? Number(bytes.readBigUInt64BE()) : -1
+  const requireOpen = (handle: number): number => {
     if (!handles.has(handle)) throw new Error('the handle is not open')
     return handle
   }
@@ -85,27 +85,28 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
     stream.end()
   })
   stream.on('REALPATH', (id, path) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       stream.name(id, [name(await client.files.realPath(at(person, path)))])
     })
   })
   stream.on('STAT', (id, path) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: true })))
     })
   })
   stream.on('LSTAT', (id, path) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: false })))
     })
   })
-  stream.on('FSTAT', (id, handle) => {
-    answer(id, async ({ client }) => {
-      stream.attrs(id, attributes(await client.files.statHandle(handleOf(handle))))
+  stream.on('FSTAT', (id, bytes) => {
+    const handle = handleOf(bytes)
+    answer(id, [], async ({ client }) => {
+      stream.attrs(id, attributes(await client.files.statHandle(requireOpen(handle))))
     })
   })
   stream.on('OPEN', (id, path, flags, attrs) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       const has = (flag: number): boolean => (flags & flag) !== 0
       const handle = await client.files.open(at(person, path), {
         read: has(OPEN_MODE.READ),
@@ -120,74 +121,84 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
       give(id, handle)
     })
   })
-  stream.on('READ', (id, handle, offset, length) => {
-    answer(id, async ({ client }) => {
-      const data = await client.files.read(handleOf(handle), offset, Math.min(length, READ_MAX_BYTES))
+  stream.on('READ', (id, bytes, offset, length) => {
+    const handle = handleOf(bytes)
+    answer(id, [], async ({ client }) => {
+      const data = await client.files.read(requireOpen(handle), offset, Math.min(length, READ_MAX_BYTES))
       if (data.length === 0) throw new EndOfFile()
       stream.data(id, data)
     })
   })
-  stream.on('WRITE', (id, handle, offset, data) => {
+  stream.on('WRITE', (id, bytes, offset, data) => {
+    const handle = handleOf(bytes)
     const copy = Buffer.from(data) // the library reads the next packet into the same memory
-    done(id, ({ client }) => client.files.write(handleOf(handle), offset, copy))
+    done(id, [copy], ({ client }) => client.files.write(requireOpen(handle), offset, copy))
   })
   stream.on('CLOSE', (id, bytes) => {
-    done(id, async ({ client }) => {
-      const handle = handleOf(bytes)
+    const handle = handleOf(bytes)
+    done(id, [], async ({ client }) => {
+      requireOpen(handle)
       handles.delete(handle)
       await client.files.close(handle)
     })
   })
   stream.on('OPENDIR', (id, path) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       give(id, await client.files.openFolder(at(person, path)))
     })
   })
-  stream.on('READDIR', (id, handle) => {
-    answer(id, async ({ client }) => {
-      const entries = await client.files.readFolder(handleOf(handle))
+  stream.on('READDIR', (id, bytes) => {
+    const handle = handleOf(bytes)
+    answer(id, [], async ({ client }) => {
+      const entries = await client.files.readFolder(requireOpen(handle))
       if (entries.length === 0) throw new EndOfFile()
       stream.name(id, entries.map((entry) => ({ ...name(posix.basename(entry.path), entry), attrs: attributes(entry) }))) // prettier-ignore
     })
   })
   stream.on('SETSTAT', (id, path, attrs) => {
-    done(id, ({ client, person }) => client.files.setStat(at(person, path), changesOf(attrs), { follow: true }))
+    done(id, [path], ({ client, person }) => client.files.setStat(at(person, path), changesOf(attrs), { follow: true }))
   })
-  stream.on('FSETSTAT', (id, handle, attrs) => {
-    done(id, ({ client }) => client.files.setStatHandle(handleOf(handle), changesOf(attrs)))
+  stream.on('FSETSTAT', (id, bytes, attrs) => {
+    const handle = handleOf(bytes)
+    done(id, [], ({ client }) => client.files.setStatHandle(requireOpen(handle), changesOf(attrs)))
   })
   stream.on('MKDIR', (id, path, attrs) => {
-    done(id, async ({ client, person }) => {
+    done(id, [path], async ({ client, person }) => {
       const folder = at(person, path)
       if (await exists(client, folder)) throw new FileFailure('mkdir: File exists (os error 17)')
       await client.files.mkdir(folder, permissionsOf(attrs), person.user)
     })
   })
   stream.on('RMDIR', (id, path) => {
-    done(id, ({ client, person }) => client.files.rmdir(at(person, path)))
+    done(id, [path], ({ client, person }) => client.files.rmdir(at(person, path)))
   })
   stream.on('REMOVE', (id, path) => {
-    done(id, ({ client, person }) => client.files.remove(at(person, path)))
+    done(id, [path], ({ client, person }) => client.files.remove(at(person, path)))
   })
   stream.on('RENAME', (id, from, to) => {
-    done(id, async ({ client, person }) => {
+    done(id, [from, to], async ({ client, person }) => {
       const target = at(person, to)
       if (await exists(client, target)) throw new FileFailure('rename: File exists (os error 17)') // as version 3 says
       await client.files.rename(at(person, from), target)
     })
   })
   stream.on('READLINK', (id, path) => {
-    answer(id, async ({ client, person }) => {
+    answer(id, [path], async ({ client, person }) => {
       stream.name(id, [name(await client.files.readLink(at(person, path)))])
     })
   })
   // OpenSSH's client sends the target first, against the draft. The library undoes that for it.
   stream.on('SYMLINK', (id, path, target) => {
-    done(id, ({ client, person }) => client.files.symlink(target, at(person, path), person.user))
+    done(id, [path, target], ({ client, person }) => client.files.symlink(target, at(person, path), person.user))
   })
 }
 
 class EndOfFile extends Error {}
+
+/** The number of a handle, or -1. Its bytes are not kept: they are in memory that the library uses again. */
+function handleOf(bytes: Buffer): number {
+  return bytes.length === 8 ? Number(bytes.readBigUInt64BE()) : -1
+}
 
 /**
  * Sends the exit status 0. OpenSSH's client fails without one, and the library has no method for it in SFTP sessions, so
@@ -202,7 +213,7 @@ function sendSuccess(stream: ssh2.SFTPWrapper): void {
   if (typeof send === 'function' && state === 'open') Reflect.apply(send, protocol, [Reflect.get(outgoing, 'id'), 0])
 }
 
-function at({ folder }: Person, path: string): string {
+function at({ folder }: SandboxUser, path: string): string {
   return posix.resolve(folder, path)
 }
 
@@ -214,14 +225,6 @@ async function exists(client: ChannelClient, path: string): Promise<boolean> {
     if (error instanceof FileFailure) return false
     throw error
   }
-}
-
-async function whoIs(client: ChannelClient): Promise<Person> {
-  const { stdout, stderr, exit } = client.exec({ cmd: '/bin/sh', args: ['-c', WHOAMI_SCRIPT], env: [], cwd: null, user: null, tty: null }) // prettier-ignore
-  stderr.resume()
-  const [printed] = await Promise.all([text(stdout), exit])
-  const [uid = '', gid = '', folder = ''] = printed.split('\n')
-  return { user: uid === '' ? '0:0' : `${uid}:${gid}`, folder: folder.startsWith('/') ? folder : '/' }
 }
 
 const ENOENT = 2

@@ -19,7 +19,24 @@ export type SshConnection = {
   forwardsSettled(): Promise<unknown>
   /** Aborted when the connection is closed. */
   readonly closed: AbortSignal
+  /** Counts bytes of requests of SFTP that wait for the sandbox. Returns the function that subtracts them, or null at the limit. */
+  holdBytes(bytes: number): (() => void) | null
   readonly log: Log
+}
+
+/** How much requests of SFTP on one connection may keep in memory. OpenSSH's client sends 2 MiB of a file at once. */
+const HELD_MAX_BYTES = 16 * 1024 * 1024
+
+/** Makes the `holdBytes` of one connection. */
+export function makeByteLimit(): SshConnection['holdBytes'] {
+  let held = 0
+  return (bytes) => {
+    if (held + bytes > HELD_MAX_BYTES) return null
+    held += bytes
+    return () => {
+      held -= bytes
+    }
+  }
 }
 
 /** Describes why a channel ended, for the person at the SSH client. */

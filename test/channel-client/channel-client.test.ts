@@ -3,10 +3,13 @@ import { createHash, randomBytes } from 'node:crypto'
 import { mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { Readable, type Duplex } from 'node:stream'
+import { duplexPair, Readable, type Duplex } from 'node:stream'
 import { buffer, text } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
 import { after, before, test } from 'node:test'
+import { encodeData, encodeMessage } from '../../src/channel/envelope.ts'
+import { makeFrameReader } from '../../src/channel/frame.ts'
+import { startChannelClient } from '../../src/channel-client/channel-client.ts'
 import type { ExecRequest } from '../../src/channel-client/exec.ts'
 import { FileFailure } from '../../src/channel-client/files.ts'
 import { ConnectFailure } from '../../src/channel-client/tcp.ts'
@@ -207,3 +210,26 @@ function hash(data: Buffer): string {
 async function closed(stream: Duplex): Promise<void> {
   if (!stream.closed) await new Promise((resolve) => stream.once('close', resolve))
 }
+
+test('an agent that sends more data than a file operation asked for fails it, and other operations go on', async () => {
+  const [ours, theirs] = duplexPair()
+  const prologue = Buffer.alloc(8)
+  prologue.writeUInt32BE(1, 0)
+  prologue.writeUInt32BE(1000, 4)
+  theirs.write(Buffer.concat([prologue, encodeMessage(0, 'core.ready', {})]))
+  const reader = makeFrameReader()
+  theirs.on('data', (piece: Buffer) => {
+    for (const { id } of reader.push(piece)) {
+      for (let n = 0; n < 10; n++) theirs.write(Buffer.concat([...encodeData(id, 'core.fs.data', Buffer.alloc(10))]))
+      theirs.write(encodeMessage(id, 'core.fs.response', { ok: true, data: 'Unit' }))
+    }
+  })
+  const client = startChannelClient(ours, () => 'worker_lost')
+  await client.ready
+  const tooMuch = (error: unknown): boolean =>
+    error instanceof FileFailure && /more data than was asked for/.test(error.message)
+  await assert.rejects(client.files.read(1, 0, 99), tooMuch)
+  await assert.rejects(client.files.close(1), tooMuch)
+  assert.equal((await client.files.read(1, 0, 100)).length, 100)
+  client.close()
+})

@@ -1,4 +1,5 @@
-import { Duplex, type Readable } from 'node:stream'
+import { Duplex } from 'node:stream'
+import { eachLine } from '../../../lib/each-line.ts'
 import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../channel/guest.ts'
 
 /**
@@ -46,9 +47,6 @@ async function startFor({ host, port }: TcpTarget, start: StartScript, where: st
 const SIGKILL = 9
 /** How many bytes are read ahead of a slow client, in addition to the pipe's own buffer. */
 const READ_AHEAD_BYTES = 64 * 1024
-
-/** The longest status line of the process. A longer line does not come from our script. */
-const MAX_LINE_CHARACTERS = 4096
 
 /**
  * The TCP connection of a process of `guest/tcp.pl`, as one stream over the process's pipes. It emits `connect` once
@@ -129,7 +127,7 @@ class TcpStream extends Duplex {
   }
 
   #onLine(line: string): void {
-    const [word, rest = ''] = line.slice(0, MAX_LINE_CHARACTERS).split(/ (.*)/s, 2)
+    const [word, rest = ''] = line.split(/ (.*)/s, 2)
     if (word === 'connected') this.emit('connect')
     else if (word === 'failed') this.#reported = new TcpFailure(rest)
     else if (word === 'eof') {
@@ -161,18 +159,4 @@ class TcpStream extends Duplex {
     } else if (this.readableEnded) this.destroy()
     else this.once('end', () => this.destroy())
   }
-}
-
-/** Calls `onLine` for each line of a stream, and resolves when the stream has closed. */
-function eachLine(stream: Readable | null, onLine: (line: string) => void): Promise<void> {
-  return new Promise((resolve) => {
-    let rest = ''
-    stream?.setEncoding('utf8').on('data', (text: string) => {
-      const lines = `${rest}${text}`.split('\n')
-      rest = (lines.pop() ?? '').slice(0, MAX_LINE_CHARACTERS)
-      for (const line of lines) onLine(line)
-    })
-    if (stream === null || stream.closed) resolve()
-    else stream.once('close', resolve)
-  })
 }
