@@ -19,7 +19,10 @@ const NEVER = new AbortController().signal
 const MIB = 1024 * 1024
 
 /** A client of a sandbox in which every program is a shell with this script. */
-async function enter(t: TestContext, script: string): Promise<{ readonly client: ChannelClient; pid(): number }> {
+async function enter(
+  t: TestContext,
+  script: string,
+): Promise<{ readonly client: ChannelClient; readonly pid: () => number }> {
   const guest = makeLocalGuest()
   let pid = 0
   const served = await serveClient({

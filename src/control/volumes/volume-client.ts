@@ -168,7 +168,10 @@ class Frames extends Transform {
   override _transform(piece: Buffer, _encoding: string, done: (error: null, piece: Buffer) => void): void {
     if (!this.#isOne) this.push(frameHead(piece.length))
     if (piece.length < SMALL_PIECE_BYTES) this.#smallPieces += 1
-    if (this.#smallPieces < SMALL_PIECES) return void done(null, piece)
+    if (this.#smallPieces < SMALL_PIECES) {
+      done(null, piece)
+      return
+    }
     this.#smallPieces = 0
     setTimeout(() => {
       if (!this.destroyed) done(null, piece)

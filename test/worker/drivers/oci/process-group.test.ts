@@ -25,7 +25,10 @@ const hierarchy = existsSync('/sys/fs/cgroup/pids') ? '/sys/fs/cgroup/pids' : '/
 const skip = process.getuid?.() !== 0 || !existsSync(join(hierarchy, 'cgroup.procs')) ? 'no cgroups here' : false
 
 /** A group of stopped processes in a cgroup of their own. Signals wait in the kernel until they go on. */
-async function startGroup(t: TestContext, count: number): Promise<{ readonly pid: number; queued(): number }> {
+async function startGroup(
+  t: TestContext,
+  count: number,
+): Promise<{ readonly pid: number; readonly queued: () => number }> {
   const folder = join(hierarchy, `sandyard-test-group-${String(process.pid)}`)
   mkdirSync(folder)
   const script = `read go; i=1; while [ $i -lt ${String(count)} ]; do sleep 600 & i=$((i+1)); done; echo up; wait`
