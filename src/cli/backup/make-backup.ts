@@ -11,7 +11,7 @@ import { microVmFolder } from '../worker/worker-storage.ts'
 import { VERSION } from '../version.ts'
 import { makeArchiveTaker } from './archive-taker.ts'
 import type { ArchiveSource } from './archives.ts'
-import { lockBackups, lockUnlessUsed } from './leftovers.ts'
+import { lockBackups, lockUnlessUsed } from '../worker/backup-leftovers.ts'
 import {
   FORMAT,
   formatManifest,

@@ -8,7 +8,7 @@ import { readMounts } from '../../worker/processes/mountinfo.ts'
 import { ociFolder } from '../worker/worker-storage.ts'
 import { readArchive } from './archives.ts'
 import { freezeMount } from './frozen-mount.ts'
-import { diskLinksFolder } from './leftovers.ts'
+import { diskLinksFolder } from '../worker/backup-leftovers.ts'
 import type { Stored, StoredArchive } from './manifest.ts'
 
 /** The disks of all sandboxes. They stay readable if their sandboxes are deleted meanwhile. */

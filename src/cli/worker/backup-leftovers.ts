@@ -9,7 +9,7 @@ import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import { volumePoolMountPoint } from '../../worker/volumes/volume-pool.ts'
 import { deleteVolumeSnapshots } from '../../worker/volumes/volume-snapshots.ts'
 import type { DataFolder } from '../server/data-folder.ts'
-import { volumesKey, volumeStorageConfig } from '../worker/worker-storage.ts'
+import { volumesKey, volumeStorageConfig } from './worker-storage.ts'
 
 // A backup holds data that sandboxes delete meanwhile: disks by hard links, volumes by snapshots. What a killed backup leaves would
 // keep that data for good. Whoever holds the lock of backups owns all of it.
