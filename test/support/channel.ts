@@ -36,7 +36,7 @@ export async function openChannelOver(
 ): Promise<OpenChannel> {
   const never = new AbortController().signal
   const [ours, theirs] = await socketPair()
-  const serving = pipeChannel(theirs, stream, signals.worker ?? never)
+  const serving = pipeChannel(theirs, stream, { signal: signals.worker ?? never })
   serving.catch((error: unknown) => {
     stream.destroy(error instanceof Error ? error : new Error('a channel of a test failed'))
   })

@@ -1,11 +1,10 @@
 import { join } from 'node:path'
-import { duplexPair } from 'node:stream'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
-import { serveChannel } from '../../worker/channel/serve-channel.ts'
+import { openChannel } from '../../worker/channel/open-channel.ts'
 import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
@@ -75,9 +74,8 @@ export async function openKubernetesDriver(
     sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
     logs,
     metrics,
-    openGuestChannel: (guest, use, capture) => {
-      const [near, far] = duplexPair()
-      serveChannel(far, guest, {
+    openGuestChannel: (guest, use, capture) =>
+      openChannel(guest, {
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
@@ -85,11 +83,7 @@ export async function openKubernetesDriver(
         onActivity: use.touch,
         onProcess: use.hold,
         capture,
-      }).catch((error: unknown) => {
-        log.error({ error }, 'a command channel ended with an unexpected error')
-      })
-      return near
-    },
+      }),
     random: systemRandom,
     clock: systemClock,
     log,

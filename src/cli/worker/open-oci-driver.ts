@@ -1,6 +1,5 @@
 import { ociKey } from '../../worker/mounts.ts'
 import { join } from 'node:path'
-import { duplexPair } from 'node:stream'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
@@ -8,7 +7,7 @@ import { systemRandom } from '../../lib/random.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
-import { serveChannel } from '../../worker/channel/serve-channel.ts'
+import { openChannel } from '../../worker/channel/open-channel.ts'
 import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS, type OciSettings } from '../../worker/drivers/oci/context.ts'
@@ -142,8 +141,7 @@ export async function openOciDriver(
     metrics,
     connectGuest: (container, target, signal) => guests.of(container).connectSocket(target, signal),
     openGuestChannel: (container, use, capture) => {
-      const [client, agent] = duplexPair({ highWaterMark: CHANNEL_BUFFER_BYTES })
-      serveChannel(agent, guests.of(container), {
+      const served = {
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
@@ -151,10 +149,8 @@ export async function openOciDriver(
         onActivity: use.touch,
         onProcess: use.hold,
         capture,
-      }).catch((error: unknown) => {
-        log.error({ error }, 'a command channel ended with an unexpected error')
-      })
-      return client
+      }
+      return openChannel(guests.of(container), served, { highWaterMark: CHANNEL_BUFFER_BYTES })
     },
     settings: {
       ...DEFAULT_OCI_SETTINGS,

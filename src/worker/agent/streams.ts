@@ -71,7 +71,7 @@ async function joinChannel(
   // Opens the connection and the run's channel at the same time, which shortens the client's wait.
   const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
   const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
-  await pipeChannel(socket, channel, signal)
+  await pipeChannel(socket, channel, { signal })
 }
 
 /** Connects, and returns the connection as a Node stream. Used for files and logs. */

@@ -1,7 +1,19 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS } from '../../contract/sandboxes/channel-ends.ts'
-import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/web-socket-flow.ts'
+import {
+  messageBytes,
+  closeWebSocket,
+  HIGH_WATER_BYTES,
+  LOW_WATER_BYTES,
+  pingEvery,
+} from '../../lib/web-socket-flow.ts'
+
+/**
+ * How often the other side of the WebSocket is pinged, in milliseconds. While a process does not read its input, the WebSocket is
+ * paused, so neither its end nor its loss is read. The second ping to a side that has closed fails.
+ */
+const PING_MS = 15_000
 
 /**
  * Forwards bytes between a WebSocket and a run's channel until either side ends or the signal aborts, then ends the
@@ -9,7 +21,11 @@ import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from 
  * the channel ended. If the channel was destroyed with neither an end nor an error, the client had sent an invalid
  * frame.
  */
-export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
+export async function pipeChannel(
+  socket: WebSocket,
+  channel: Duplex,
+  { signal, pingMs = PING_MS }: { readonly signal: AbortSignal; readonly pingMs?: number },
+): Promise<void> {
   const { promise: closed, resolve } = Promise.withResolvers<void>()
   const onAbort = (): void => {
     closeWebSocket(socket, CHANNEL_ENDS.worker_closing)
@@ -40,6 +56,9 @@ export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: Ab
   if (channel.destroyed) closeWebSocket(socket, CHANNEL_ENDS.channel_failed)
   toChannel(socket, channel)
   toSocket(socket, channel)
+  pingEvery(socket, pingMs, () => {
+    // A slow client stops the other side, which then answers no ping.
+  })
   onClosed()
   await closed
   signal.removeEventListener('abort', onAbort)
