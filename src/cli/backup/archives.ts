@@ -4,8 +4,8 @@ import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 
-/** What an archive contains: paths beneath a folder. */
-export type ArchiveSource = { readonly dir: string; readonly paths: readonly string[] }
+/** What an archive contains: paths beneath a folder, without `except` and what is beneath it. */
+export type ArchiveSource = { readonly dir: string; readonly paths: readonly string[]; readonly except?: string }
 
 /** Owners as numbers, modes, extended attributes, ACLs, hard links; holes are not stored. */
 const FLAGS = ['--numeric-owner', '--xattrs', '--xattrs-include=*', '--acls', '--sparse'] as const
@@ -30,12 +30,14 @@ export type ReadOptions = {
 
 /** Reads files as a tar stream. Sockets are left out. */
 export async function* readArchive(
-  { dir, paths }: ArchiveSource,
+  { dir, paths, except }: ArchiveSource,
   { isChanging, onFlaw, signal }: ReadOptions,
 ): AsyncGenerator<Buffer> {
   const quiet = ['file-ignored', ...(isChanging ? ['file-changed', 'file-removed'] : [])]
   const warnings = quiet.map((kind) => `--warning=no-${kind}`)
-  const args = ['--create', '--file=-', `--directory=${dir}`, '--sort=name', ...FLAGS, ...warnings, '--', ...paths]
+  const excluded = except === undefined ? [] : ['--anchored', '--no-wildcards', `--exclude=${except}`]
+  const options = [...FLAGS, ...warnings, ...excluded]
+  const args = ['--create', '--file=-', `--directory=${dir}`, '--sort=name', ...options, '--', ...paths]
   const child = spawn('tar', args, {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, LC_ALL: 'C' },

@@ -84,9 +84,10 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
     const archive = await taker.takeWhole(kind, name, source)
     if (archive !== null) archives.push(archive)
   }
-  const takeFolder = async (kind: ArchiveKind, name: string, isChanging: boolean): Promise<void> => {
+  type FolderOptions = { readonly isChanging: boolean } & Pick<ArchiveSource, 'except'>
+  const takeFolder = async (kind: ArchiveKind, name: string, options: FolderOptions): Promise<void> => {
     if (!existsSync(join(config.dataDir, name))) return
-    archives.push(await taker.takeReadable(kind, name, { dir: config.dataDir, paths: [name], isChanging }))
+    archives.push(await taker.takeReadable(kind, name, { dir: config.dataDir, paths: [name], ...options }))
   }
   for (const name of KEYS)
     if (existsSync(join(config.dataDir, name))) await takeWhole('keys', name, { dir: config.dataDir, paths: [name] })
@@ -104,8 +105,11 @@ export async function makeBackup(input: BackupInput): Promise<MadeBackup> {
   }
   for (const id of await completeSnapshots(config))
     await takeWhole('snapshot', id, { dir: snapshotsFolder(config), paths: [id] })
-  await takeFolder('logs', 'logs', true)
-  if (lock !== null) await takeFolder('microvms', 'vm', false)
+  await takeFolder('logs', 'logs', { isChanging: true })
+  if (lock !== null) await takeFolder('microvms', 'vm', { isChanging: false })
+  // It names the owner of the Pods, by which a restored worker finds them again.
+  const servedImages = input.withImages ? {} : { except: 'kubernetes/registry/images' }
+  await takeFolder('kubernetes', 'kubernetes', { isChanging: true, ...servedImages })
   if (input.withImages) archives.push(...(await takeImages(config, taker)))
   const manifest: Manifest = {
     format: FORMAT,

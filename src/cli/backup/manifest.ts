@@ -16,7 +16,7 @@ export type StoredArchive = Stored & {
   readonly note: string | null
 }
 
-export const ARCHIVE_KINDS = ['keys', 'logs', 'images', 'volume', 'disk', 'snapshot', 'microvms'] as const
+export const ARCHIVE_KINDS = ['keys', 'logs', 'images', 'volume', 'disk', 'snapshot', 'microvms', 'kubernetes'] as const
 export type ArchiveKind = (typeof ARCHIVE_KINDS)[number]
 
 /** What a backup consists of. Its file is written last: a backup without it doesn't exist. */
