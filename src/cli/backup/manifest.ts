@@ -44,7 +44,18 @@ export const FORMAT = 'sandyard backup 1'
 /** Formats a manifest, and its file name, which contains the start of its hash. */
 export function formatManifest(manifest: Manifest): { readonly name: string; readonly text: string } {
   const text = `${JSON.stringify(manifest, null, 1)}\n`
-  return { name: `${manifest.taken_at.replaceAll(/[-:]|\.\d+/g, '')}-${hashOf(text)}.json`, text }
+  return { name: `${timeInName(manifest.taken_at)}-${hashOf(text)}.json`, text }
+}
+
+/** Whether a backup is later than a time, by its file name alone, which has no fractions of a second. */
+export function isLaterByName(name: string, at: Date): boolean {
+  const [time = ''] = name.split('-')
+  return /^\d{8}T\d{6}Z$/.test(time) && time > timeInName(at.toISOString())
+}
+
+/** Shortens an ISO time to the seconds, without separators: such texts sort by time. */
+function timeInName(time: string): string {
+  return time.replaceAll(/[-:]|\.\d+/g, '')
 }
 
 /** Parses a manifest. Throws if it is damaged, or if a later release wrote it. */

@@ -1,7 +1,7 @@
 import { existsSync, statSync } from 'node:fs'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import { isFolderRepository, openFolderRepository, openFolderWriter } from './folder-repository.ts'
-import { parseManifest, type Manifest } from './manifest.ts'
+import { isLaterByName, parseManifest, type Manifest } from './manifest.ts'
 import { TargetError, type Repository, type RepositoryWriter } from './repository.ts'
 import { openTarRepository, openTarWriter } from './tar-repository.ts'
 
@@ -43,12 +43,16 @@ export async function openRepository(path: string): Promise<Repository & Partial
   return openFolderRepository(path)
 }
 
-/** Reads the newest backup that is not younger than `at`. Null: the newest of all. */
+/**
+ * Reads the newest backup that is not younger than `at`. Null: the newest of all. Rejects if that one is damaged. Later backups aren't
+ * read, so they may be damaged, or have the format of a later release.
+ */
 export async function chooseBackup(
   repository: Repository,
   at: Date | null,
 ): Promise<{ readonly name: string; readonly manifest: Manifest }> {
   for (const name of (await repository.list()).toReversed()) {
+    if (at !== null && isLaterByName(name, at)) continue
     const manifest = parseManifest(name, await repository.readManifest(name))
     if (at === null || new Date(manifest.taken_at) <= at) return { name, manifest }
   }

@@ -64,15 +64,24 @@ function printSummary({ name, manifest, tally }: MadeBackup): void {
   for (const text of manifest.left_out) printStatus(`left out: ${text}`)
 }
 
-async function listBackups({ args: [target = ''] }: Call): Promise<void> {
+async function listBackups({ args: [target = ''] }: Call): Promise<number> {
   await using repository = toDisposable(await openRepository(resolve(target)))
   const rows = []
+  let flaws = 0
   for (const name of await repository.list()) {
-    const manifest = parseManifest(name, await repository.readManifest(name))
+    let manifest
+    try {
+      manifest = parseManifest(name, await repository.readManifest(name))
+    } catch (error) {
+      printStatus(error instanceof Error ? error.message : String(error))
+      flaws += 1
+      continue
+    }
     const bytes = streamsOf(manifest).reduce((sum, stream) => sum + stream.bytes, 0)
     rows.push([manifest.taken_at, manifest.release, formatMib(bytes), String(manifest.left_out.length)])
   }
   printTable(['TIME', 'RELEASE', 'SIZE', 'LEFT OUT'], rows)
+  return flaws > 0 ? 1 : 0
 }
 
 async function verifyBackups({ args: [target = ''] }: Call): Promise<number> {
