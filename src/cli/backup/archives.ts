@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { hasErrorCode } from '../../lib/error-code.ts'
 
 /** What an archive contains: paths beneath a folder, without `except` and what is beneath it. */
 export type ArchiveSource = { readonly dir: string; readonly paths: readonly string[]; readonly except?: string }
@@ -62,15 +63,21 @@ export async function* readArchive(
   }
 }
 
-/** Writes the files of a tar stream beneath a folder. */
+/** What a writer to tar gets if tar ends first. Then tar knows the reason, and else the stream does. */
+const TAR_ENDED = ['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE'] as const
+
+/** Writes the files of a tar stream beneath a folder. Rejects unless tar has written all of them. */
 export async function writeArchive(stream: Readable, dir: string): Promise<void> {
   const args = ['--extract', '--file=-', `--directory=${dir}`, '--preserve-permissions', '--same-owner', ...FLAGS]
   const child = spawn('tar', args, { stdio: ['pipe', 'ignore', 'pipe'] })
-  const ended = once(child, 'close') as Promise<[number | null]>
+  const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>
   const stderr = collectTail(child.stderr)
   const [written, closed] = await Promise.allSettled([pipeline(stream, child.stdin), ended])
   if (closed.status === 'rejected') throw closed.reason
-  if (closed.value[0] !== 0 && stderr() !== '') throw new Error(`${dir} can't be written: ${stderr()}`)
+  if (written.status === 'rejected' && !hasErrorCode(written.reason, ...TAR_ENDED)) throw written.reason
+  const [code, signal] = closed.value
+  const how = signal === null ? `tar ended with ${String(code)}` : `tar was ended by ${signal}`
+  if (code !== 0) throw new Error(`${dir} can't be written: ${stderr() || how}`)
   if (written.status === 'rejected') throw written.reason
 }
 
