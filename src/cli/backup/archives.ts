@@ -68,7 +68,9 @@ const TAR_ENDED = ['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE'] as const
 
 /** Writes the files of a tar stream beneath a folder. Rejects unless tar has written all of them. */
 export async function writeArchive(stream: Readable, dir: string): Promise<void> {
-  const args = ['--extract', '--file=-', `--directory=${dir}`, '--preserve-permissions', '--same-owner', ...FLAGS]
+  // Without --ignore-zeros, tar ends at the mark of an archive's end, and the stream breaks off if it hasn't ended yet.
+  const options = ['--ignore-zeros', '--preserve-permissions', '--same-owner', ...FLAGS]
+  const args = ['--extract', '--file=-', `--directory=${dir}`, ...options]
   const child = spawn('tar', args, { stdio: ['pipe', 'ignore', 'pipe'] })
   const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>
   const stderr = collectTail(child.stderr)
