@@ -9,7 +9,7 @@ import { setImmediate } from 'node:timers/promises'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { Container } from '../../../../src/worker/drivers/oci/container.ts'
 import { makeGvisorProcessGroup, makeProcessGroup } from '../../../../src/worker/drivers/oci/exec/process-group.ts'
-import { waitUntil } from '../../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../../support/wait.ts'
 
 // A client may send a thousand signals at once, and a sandbox may have thousands of processes. The worker serves others meanwhile.
 
@@ -28,12 +28,13 @@ const skip = process.getuid?.() !== 0 || !existsSync(join(hierarchy, 'cgroup.pro
 async function startGroup(
   t: TestContext,
   count: number,
-): Promise<{ readonly pid: number; readonly queued: () => number }> {
+): Promise<{ readonly pid: number; readonly queued: () => number; readonly ended: Promise<unknown> }> {
   const folder = join(hierarchy, `sandyard-test-group-${String(process.pid)}`)
   mkdirSync(folder)
   const script = `read go; i=1; while [ $i -lt ${String(count)} ]; do sleep 600 & i=$((i+1)); done; echo up; wait`
   const leader = spawn('/bin/sh', ['-c', script], { stdio: ['pipe', 'pipe', 'inherit'], detached: true, uid: UID })
   const { pid = 0 } = leader
+  const ended = once(leader, 'exit')
   t.after(async () => {
     if (leader.signalCode === null) process.kill(-pid, 'SIGKILL')
     await waitUntil(() => readFileSync(join(folder, 'cgroup.procs'), 'utf8') === '')
@@ -43,9 +44,13 @@ async function startGroup(
   leader.stdin.write('go\n')
   await once(leader.stdout, 'data')
   process.kill(-pid, 'SIGSTOP')
-  const status = (): string => readFileSync(`/proc/${String(pid)}/status`, 'utf8')
-  await waitUntil(() => status().includes('State:\tT'))
-  return { pid, queued: () => Number(/^SigQ:\s*(\d+)/m.exec(status())?.[1]) }
+  const statusOf = (one: number | string): string => readFileSync(`/proc/${String(one)}/status`, 'utf8')
+  const queued = (): number => Number(/^SigQ:\s*(\d+)/m.exec(statusOf(pid))?.[1])
+  const pids = readFileSync(join(folder, 'cgroup.procs'), 'utf8').trim().split('\n')
+  assert.equal(pids.length, count)
+  await waitUntil(() => pids.every((one) => statusOf(one).includes('State:\tT')))
+  await waitUntilUnchanged(queued) // the leader's own signal for those that stop
+  return { pid, queued, ended }
 }
 
 test(
@@ -53,7 +58,7 @@ test(
   { skip },
   async (t) => {
     const count = 200
-    const { pid, queued } = await startGroup(t, count)
+    const { pid, queued, ended } = await startGroup(t, count)
     const before = queued()
     const group = makeProcessGroup(pid, { cli: pid, process: pid }, log)
     for (let n = 0; n < SIGNALS; n++) group.signal(COUNTED)
@@ -61,9 +66,7 @@ test(
     assert.ok(queued() - before < count / 2, 'one turn read all processes')
     await waitUntil(() => queued() - before === 2 * count)
     group.signal(SIGKILL)
-    await waitUntil(
-      () => readFileSync(`/proc/${String(pid)}/stat`, 'latin1').includes(') Z') || !existsSync(`/proc/${String(pid)}`),
-    )
+    await ended
   },
 )
 
