@@ -25,15 +25,9 @@ export function ifMatchPrecondition(
 ): Precondition | null {
   if (ifMatch === null) return null
   beforeSpec?.(spec_bytes ?? 0)
-  return (tx) => lockIfMatch(tx, { org_id, id }, ifMatch)
-}
-
-async function lockIfMatch(
-  tx: Queryable,
-  { org_id, id }: Pick<sandboxes.FoundSummary, 'org_id' | 'id'>,
-  ifMatch: IfMatch,
-): Promise<void> {
-  const locked = await sandboxes.lock(tx, org_id, id)
-  if (locked === null) throw new Problem('sandbox_not_found')
-  requireMatch(ifMatch, etagOf(renderSandbox(locked)))
+  return async (tx) => {
+    const locked = await sandboxes.lock(tx, org_id, id)
+    if (locked === null) throw new Problem('sandbox_not_found')
+    requireMatch(ifMatch, etagOf(renderSandbox(locked)))
+  }
 }

@@ -11,8 +11,11 @@ export function nameOf(destination: Destination): NamePattern | null {
 
 /** Whether a name in lower case, without outer dots, matches. */
 export function hasName(pattern: NamePattern, name: string): boolean {
-  if ('domain' in pattern) return name === pattern.domain
-  // without a text of its own for the dot: a judgement compares up to 64 names with up to 1,024 rules
-  const start = name.length - pattern.domain_suffix.length
-  return name.endsWith(pattern.domain_suffix) && (start === 0 || name[start - 1] === '.')
+  return 'domain' in pattern ? name === pattern.domain : isWithin(pattern.domain_suffix, name)
+}
+
+/** Whether a name is a domain or below it. Makes no text for the dot: a judgement compares up to 64 names with up to 1,024 rules. */
+export function isWithin(domain: string, name: string): boolean {
+  const start = name.length - domain.length
+  return name.endsWith(domain) && (start === 0 || name[start - 1] === '.')
 }
