@@ -5,11 +5,10 @@ import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { DataFolderInUse, lockDataFolder } from '../../store/embedded/data-lock.ts'
-import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import { volumePoolMountPoint } from '../../worker/volumes/volume-pool.ts'
 import { deleteVolumeSnapshots } from '../../worker/volumes/volume-snapshots.ts'
 import type { DataFolder } from '../server/data-folder.ts'
-import { volumesKey, volumeStorageConfig } from './worker-storage.ts'
+import { volumesKey } from './worker-storage.ts'
 
 // A backup holds data that sandboxes delete meanwhile: disks by hard links, volumes by snapshots. What a killed backup leaves would
 // keep that data for good. Whoever holds the lock of backups owns all of it.
@@ -55,8 +54,7 @@ export async function removeLeftovers(
     using lock = tryLock(config.dataDir)
     if (lock === null) return
     await rm(diskLinksFolder(config), { recursive: true, force: true })
-    const choice = await chooseStorage(volumeStorageConfig(config))
-    if (choice.kind === 'pool' && !choice.isNew) await deleteVolumeSnapshots(volumePoolMountPoint(volumesKey(folder)))
+    await deleteVolumeSnapshots(volumePoolMountPoint(volumesKey(folder))) // does nothing without a pool
   } catch (error) {
     log.warn({ error }, 'what a killed backup left could not be deleted')
   }

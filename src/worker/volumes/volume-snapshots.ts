@@ -58,7 +58,7 @@ async function snapshotVolume(
   }
 }
 
-/** Deletes all snapshots of a pool. Only the holder of the lock of backups may do that. */
+/** Deletes all snapshots of a pool. Does nothing if there is no pool. Only the holder of the lock of backups may do that. */
 export async function deleteVolumeSnapshots(root: string): Promise<void> {
   const btrfs = makeBtrfs(root)
   const folder = join(btrfs.root, SNAPSHOTS)

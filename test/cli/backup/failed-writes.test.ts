@@ -6,11 +6,19 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { openFolderRepository } from '../../../src/cli/backup/folder-repository.ts'
 import { openRepository, openWriter } from '../../../src/cli/backup/open-repository.ts'
-import { chunkName, compress, readVerified, TargetError } from '../../../src/cli/backup/repository.ts'
+import {
+  chunkName,
+  compress,
+  readVerified,
+  TargetError,
+  type RepositoryWriter,
+} from '../../../src/cli/backup/repository.ts'
 import { makeBackupFolder } from '../../support/backup-folder.ts'
 import { mountSmallDisk, whyNoSmallDisk, type SmallDisk } from '../../support/small-disk.ts'
 
 const MIB = 1024 * 1024
+
+type Chunk = { readonly chunk: string; readonly compressed: Buffer }
 
 describe('a target that is full for a while', { skip: whyNoSmallDisk() }, () => {
   let disk: SmallDisk
@@ -21,16 +29,24 @@ describe('a target that is full for a while', { skip: whyNoSmallDisk() }, () => 
     disk.remove()
   })
 
+  async function makeChunk(): Promise<Chunk & { readonly bytes: Buffer }> {
+    const bytes = randomBytes(4 * MIB)
+    return { bytes, chunk: chunkName(bytes), compressed: await compress(bytes) }
+  }
+
+  async function assertRefusedWhileFull(writer: RepositoryWriter, { chunk, compressed }: Chunk): Promise<void> {
+    disk.fill()
+    await assert.rejects(writer.writeChunk(chunk, compressed), TargetError)
+    assert.equal(writer.has(chunk), false)
+    disk.free()
+  }
+
   test('a chunk that could not be written never counts as stored', async () => {
     const target = join(disk.folder, 'backups')
-    const bytes = randomBytes(4 * MIB)
-    const [chunk, compressed] = [chunkName(bytes), await compress(bytes)]
+    const { bytes, chunk, compressed } = await makeChunk()
     {
       await using writer = await openWriter(target)
-      disk.fill()
-      await assert.rejects(writer.writeChunk(chunk, compressed), TargetError)
-      assert.equal(writer.has(chunk), false)
-      disk.free()
+      await assertRefusedWhileFull(writer, { chunk, compressed })
       await writer.writeChunk(chunk, compressed)
       assert.equal(writer.has(chunk), true)
       await writer.commit('20280229T120000Z-name.json', '{}', new Set([chunk]))
@@ -40,13 +56,9 @@ describe('a target that is full for a while', { skip: whyNoSmallDisk() }, () => 
 
   test('a tar file with a chunk that could not be written is never completed', async () => {
     const target = join(disk.folder, 'backup.tar')
-    const bytes = randomBytes(4 * MIB)
-    const [chunk, compressed] = [chunkName(bytes), await compress(bytes)]
+    const { chunk, compressed } = await makeChunk()
     await using writer = await openWriter(target)
-    disk.fill()
-    await assert.rejects(writer.writeChunk(chunk, compressed), TargetError)
-    assert.equal(writer.has(chunk), false)
-    disk.free()
+    await assertRefusedWhileFull(writer, { chunk, compressed })
     await assert.rejects(writer.commit('20280229T120000Z-name.json', '{}', new Set([chunk])), TargetError)
     assert.ok(!existsSync(target))
   })

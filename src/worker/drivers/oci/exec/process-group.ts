@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
-import { eachInTurns, nextTurn } from '../../../../lib/next-turn.ts'
+import { nextTurn } from '../../../../lib/next-turn.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { Container } from '../container.ts'
 import { makeSignalQueue } from './signal-queue.ts'
@@ -88,12 +88,10 @@ async function eachProcess(folder: string, visit: (pid: number) => void): Promis
     await nextTurn()
     const pids = readOrEmpty(join(at, 'cgroup.procs')).split('\n').filter(Boolean).map(Number)
     folders.push(...foldersIn(at))
-    const pieces = Array.from({ length: Math.ceil(pids.length / TURN_PROCESSES) }, (_, n) =>
-      pids.slice(n * TURN_PROCESSES, (n + 1) * TURN_PROCESSES),
-    )
-    await eachInTurns(pieces, (piece) => {
-      piece.forEach(visit)
-    })
+    for (const [at, pid] of pids.entries()) {
+      if (at > 0 && at % TURN_PROCESSES === 0) await nextTurn()
+      visit(pid)
+    }
   }
 }
 
