@@ -71,7 +71,7 @@ export const ORG_OPERATIONS = {
       'The person is a member at once and signs in by the link of the reply, or at the provider of OpenID Connect. The link opens this organization only. Only a signed-in owner invites owners.',
     body: InviteMemberInput,
     reply: jsonReply(InvitationReply, 'The member and the link.'),
-    problems: ['member_already_exists'],
+    problems: ['member_already_exists', 'quota_exceeded'],
   }),
   change_member: defineOperation({
     id: 'change_member',
@@ -120,6 +120,7 @@ export const ORG_OPERATIONS = {
     summary: 'Create an API key',
     body: CreateApiKeyInput,
     reply: taggedReply(CreatedApiKeyReply, 'The key. Its secret is shown only here.'),
+    problems: ['quota_exceeded'],
   }),
   get_api_key: defineOperation({
     id: 'get_api_key',
@@ -166,7 +167,7 @@ export const ORG_OPERATIONS = {
     description: 'The key opens SSH connections to all sandboxes of the organization.',
     body: AddSshKeyInput,
     reply: taggedReply(SshKeyReply, 'The key.'),
-    problems: ['ssh_key_already_exists'],
+    problems: ['ssh_key_already_exists', 'quota_exceeded'],
   }),
   get_ssh_key: defineOperation({
     id: 'get_ssh_key',
@@ -211,6 +212,7 @@ export const ORG_OPERATIONS = {
     summary: 'Save the credential for an image registry, replacing an earlier one',
     body: SaveRegistryCredentialInput,
     reply: taggedReply(RegistryCredentialReply, 'The credential, without its password.'),
+    problems: ['quota_exceeded'],
   }),
   delete_registry_credential: defineOperation({
     id: 'delete_registry_credential',

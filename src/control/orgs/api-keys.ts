@@ -1,5 +1,6 @@
 import { formatApiKey, hashSecret } from '../../domain/orgs/api-key.ts'
 import { SCOPES, type OrgActor, type Scope } from '../../domain/orgs/caller.ts'
+import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
 import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
@@ -31,7 +32,7 @@ export type NewApiKey = {
 
 /**
  * Creates an API key. Its text appears only in this answer, because only a hash is stored. Throws `invalid_request` for
- * an invalid name, for an empty list of scopes, and for an expiry that is not in the future.
+ * an invalid name, for an empty list of scopes, and for an expiry that is not in the future. Throws `quota_exceeded`.
  */
 export async function createApiKey(
   deps: WriteDeps & Pick<BaseDeps, 'random'>,
@@ -52,7 +53,7 @@ export async function createApiKey(
   })
 }
 
-/** Inserts a key with a given text and records its event, in the caller's transaction. */
+/** Inserts a key with a given text and records its event, in the caller's transaction. Throws `quota_exceeded`. */
 export async function insertApiKey(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -63,16 +64,8 @@ export async function insertApiKey(
   const scopes = SCOPES.filter((scope) => given.includes(scope))
   const now = deps.clock.now()
   const { org_id } = acting
-  await apiKeys.insert(tx, {
-    id,
-    org_id,
-    name,
-    scopes,
-    secretSha256: hashSecret(key),
-    now,
-    expires_at,
-    is_operator: isOperator,
-  })
+  const row = { id, org_id, name, scopes, secretSha256: hashSecret(key), now, expires_at, is_operator: isOperator }
+  if (!(await apiKeys.insert(tx, row))) throw tooManyOf('api_keys')
   const expiry = expires_at === null ? {} : { expires_at: expires_at.toISOString() }
   const payload = { api_key_id: id, name, scopes, ...expiry }
   await recordEvent(deps, tx, { ...acting, event_type: 'api_key_created', payload })

@@ -1,9 +1,10 @@
 /**
- * The members of an organization. At least one of them is an owner. Every change that may remove an owner locks the
- * organization first, so that two changes at once can't remove the last two owners.
+ * The members of an organization. At least one of them is an owner. Every change locks the organization first, so that two changes at once
+ * can neither remove the last two owners nor exceed the maximum.
  */
 import type { Caller, OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
+import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
 import { asId, type MemberId, type SessionId, type UserId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -45,8 +46,8 @@ export function listMembers(
 
 /**
  * Adds a person as a member. An e-mail address identifies one person across all organizations of the installation.
- * Throws `invalid_request` for an invalid e-mail or name, and `member_already_exists` for a person who is a member
- * already.
+ * Throws `invalid_request` for an invalid e-mail or name, `member_already_exists` for a person who is a member
+ * already, and `quota_exceeded`.
  */
 export async function addMember(deps: WriteDeps, acting: OrgActor, input: NewMember): Promise<MemberId> {
   const email = requireEmail(input.email)
@@ -72,7 +73,10 @@ export async function refuseKnown<Result>(email: string, insert: () => Promise<R
   }
 }
 
-/** Adds a member and records the event, in the caller's system transaction. The e-mail must be parsed already. */
+/**
+ * Adds a member and records the event, in the caller's system transaction. The e-mail must be parsed already. Throws
+ * `quota_exceeded`.
+ */
 export async function insertMember(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -80,9 +84,11 @@ export async function insertMember(
   { email, display_name, role, isOperator = false }: NewMember,
 ): Promise<Pick<Member, 'id' | 'user_id'>> {
   const now = deps.clock.now()
+  await orgs.lock(tx, acting.org_id)
   const user_id = await members.saveUser(tx, { id: asId<UserId>(deps.uuids.next()), email, display_name, now })
   const id = asId<MemberId>(deps.uuids.next())
-  await members.insert(tx, { id, org_id: acting.org_id, user_id, role, is_operator: isOperator, now })
+  const row = { id, org_id: acting.org_id, user_id, role, is_operator: isOperator, now }
+  if (!(await members.insert(tx, row))) throw tooManyOf('members')
   const payload = { member_id: id, user_id, role }
   await recordEvent(deps, tx, { ...acting, event_type: 'member_added', payload })
   return { id, user_id }
@@ -161,7 +167,7 @@ export async function signOutMember(deps: WriteDeps, acting: OrgActor, which: me
   })
 }
 
-/** Locks the organization and reads a member. Every change of members except an addition takes this lock first. */
+/** Locks the organization and reads a member. */
 export async function lockMember(tx: Queryable, { org_id }: OrgActor, which: members.MemberRef): Promise<Member> {
   const ref = 'email' in which ? { email: requireEmail(which.email) } : which
   await orgs.lock(tx, org_id)

@@ -4,6 +4,7 @@ import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import { byteLength, isPlainText } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
+import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
 import { isRegistryHost, REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
@@ -32,7 +33,7 @@ const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without
 
 /**
  * Saves the organization's credential for a registry host and replaces an earlier one. The password is sealed before it
- * is stored, and no message contains it. Throws `invalid_request` with the invalid field.
+ * is stored, and no message contains it. Throws `invalid_request` with the invalid field, and `quota_exceeded`.
  */
 export async function saveCredential(
   deps: WriteDeps & Pick<BaseDeps, 'seal'>,
@@ -49,6 +50,7 @@ export async function saveCredential(
     const id = asId<CredentialId>(deps.uuids.next())
     const now = deps.clock.now()
     const saved = await credentials.save(tx, { id, org_id, host, username, password_sealed, now })
+    if (saved === null) throw tooManyOf('registry_credentials')
     await attempt?.saveNote(tx, saved.id)
     const payload = { credential_id: saved.id, host, username }
     await recordEvent(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })

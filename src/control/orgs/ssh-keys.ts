@@ -1,10 +1,12 @@
 import { asId, type SshKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
 import type { OrgActor } from '../../domain/orgs/caller.ts'
+import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
 import { parseSshKeyLine, SSH_KEY_RULE } from '../../domain/orgs/ssh-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import { etagOf, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
+import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as sshKeys from '../../store/orgs/ssh-keys.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
@@ -23,8 +25,8 @@ export type NewSshKey = {
 }
 
 /**
- * Adds a public key, with which its owner enters the organization's sandboxes over SSH. Throws `invalid_request`, and
- * `ssh_key_already_exists` for a key that the organization has.
+ * Adds a public key, with which its owner enters the organization's sandboxes over SSH. Throws `invalid_request`, `quota_exceeded`,
+ * and `ssh_key_already_exists` for a key that the organization has.
  */
 export async function addSshKey(deps: WriteDeps, acting: OrgActor, input: NewSshKey): Promise<SshKey> {
   const { org_id } = acting
@@ -39,19 +41,24 @@ export async function addSshKey(deps: WriteDeps, acting: OrgActor, input: NewSsh
   const parsed = parseSshKeyLine(input.public_key)
   if (parsed === null)
     throw refusalProblem({ code: 'invalid_request', field: 'public_key', seen: null, accepted: SSH_KEY_RULE })
-  return await deps.db.transaction(org_id, async (tx) => {
-    const id = asId<SshKeyId>(deps.uuids.next())
-    const { fingerprint, text: public_key } = parsed
-    const key = { id, name, fingerprint, public_key, created_at: deps.clock.now() }
-    if (!(await sshKeys.insert(tx, { ...key, org_id })))
-      throw new Problem('ssh_key_already_exists', {
-        message: `ssh key already exists: the organization has a key with the fingerprint ${fingerprint}`,
-      })
-    await attempt?.saveNote(tx, id)
-    const payload = { ssh_key_id: id, name, fingerprint }
-    await recordEvent(deps, tx, { ...acting, event_type: 'ssh_key_added', payload })
-    return key
-  })
+  const id = asId<SshKeyId>(deps.uuids.next())
+  const { fingerprint, text: public_key } = parsed
+  const key = { id, name, fingerprint, public_key, created_at: deps.clock.now() }
+  try {
+    await deps.db.transaction(org_id, async (tx) => {
+      if (!(await sshKeys.insert(tx, { ...key, org_id }))) throw tooManyOf('ssh_keys')
+      await attempt?.saveNote(tx, id)
+      const payload = { ssh_key_id: id, name, fingerprint }
+      await recordEvent(deps, tx, { ...acting, event_type: 'ssh_key_added', payload })
+    })
+  } catch (error) {
+    if (violatedConstraint(error) !== 'ssh_keys_org_fingerprint_key') throw error
+    throw new Problem('ssh_key_already_exists', {
+      message: `ssh key already exists: the organization has a key with the fingerprint ${fingerprint}`,
+      cause: error,
+    })
+  }
+  return key
 }
 
 /** A page of the organization's SSH keys, newest first. Throws `invalid_request` for a bad cursor. */

@@ -39,7 +39,7 @@ export type Invitation = SignInLink & { readonly member: Member }
 
 /**
  * Adds a person as a member and makes a link for them. If an organization invites, the link opens this organization alone: the person may
- * belong to others, which the one who invites must not enter. Throws `invalid_request`, `member_already_exists`, and
+ * belong to others, which the one who invites must not enter. Throws `invalid_request`, `member_already_exists`, `quota_exceeded`, and
  * `forbidden` for an owner if the one who invites is none.
  */
 export async function inviteMember(

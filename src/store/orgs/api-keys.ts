@@ -1,8 +1,10 @@
 /** API keys. The secret of a key is never stored; its SHA-256 is. */
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
+import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
+import * as orgs from './orgs.ts'
 
 /** An API key as its organization sees it. */
 export type ApiKeyRow = {
@@ -29,13 +31,21 @@ export type NewApiKey = {
 
 const FIELDS = 'id, name, scopes, created_at, expires_at, last_used_at, revoked_at'
 
-/** Inserts an API key with the hash of its secret. A secret that exists already violates `api_keys_secret_key`. */
-export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
-  await q.query({
+/**
+ * Inserts an API key with the hash of its secret. Returns false if the organization already has the most valid keys. A secret that
+ * exists already violates `api_keys_secret_key`. Locks the organization.
+ */
+export async function insert(tx: Queryable, key: NewApiKey): Promise<boolean> {
+  const { id, org_id, name, scopes, secretSha256, now, expires_at, is_operator } = key
+  await orgs.lock(tx, org_id)
+  const { rowCount } = await tx.query({
     text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at, is_operator)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-    values: [key.id, key.org_id, key.name, key.scopes, key.secretSha256, key.now, key.expires_at, key.is_operator],
+           SELECT $1, $2, $3, $4, $5, $6, $7, $8
+           WHERE (SELECT count(*) FROM api_keys
+             WHERE org_id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $6)) < $9`,
+    values: [id, org_id, name, scopes, secretSha256, now, expires_at, is_operator, ORG_MAXIMA.api_keys],
   })
+  return rowCount === 1
 }
 
 /** An API key that is valid until `expires_at`. */

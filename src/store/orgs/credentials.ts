@@ -1,6 +1,8 @@
 /** Credentials for image registries. Their passwords are stored sealed (encrypted). */
 import type { CredentialId, OrgId } from '../../domain/ids.ts'
+import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
+import * as orgs from './orgs.ts'
 
 /** A credential as its organization sees it: without the password. */
 export type CredentialRow = {
@@ -45,16 +47,18 @@ export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<
 
 /**
  * Saves a credential. If the host already has one, its username and password are replaced; its id and creation time
- * stay.
+ * stay. Returns null if the organization already has the most credentials and none for the host. Locks the organization.
  */
 export async function save(
-  q: Queryable,
+  tx: Queryable,
   credential: SealedCredential & { readonly org_id: OrgId; readonly now: Date },
-): Promise<CredentialRow> {
-  const { rows } = await q.query<CredentialRow>({
+): Promise<CredentialRow | null> {
+  await orgs.lock(tx, credential.org_id)
+  const { rows } = await tx.query<CredentialRow>({
     text: `INSERT INTO registry_credentials (id, org_id, host, username, password_sealed, created_at)
-           VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (org_id, host)
-           DO UPDATE SET username = excluded.username, password_sealed = excluded.password_sealed
+           SELECT $1, $2, $3, $4, $5, $6 WHERE EXISTS (SELECT FROM registry_credentials WHERE org_id = $2 AND host = $3)
+             OR (SELECT count(*) FROM registry_credentials WHERE org_id = $2) < $7
+           ON CONFLICT (org_id, host) DO UPDATE SET username = excluded.username, password_sealed = excluded.password_sealed
            RETURNING id, host, username, created_at`,
     values: [
       credential.id,
@@ -63,11 +67,10 @@ export async function save(
       credential.username,
       credential.password_sealed,
       credential.now,
+      ORG_MAXIMA.registry_credentials,
     ],
   })
-  const [row] = rows
-  if (row === undefined) throw new Error('a saved credential has no row')
-  return row
+  return rows[0] ?? null
 }
 
 /** A page of an organization's credentials, newest first. */

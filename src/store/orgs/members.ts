@@ -4,6 +4,7 @@
  */
 import type { Role } from '../../domain/orgs/caller.ts'
 import type { MemberId, OrgId, UserId } from '../../domain/ids.ts'
+import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A membership with its user, as `GET /v1/members` shows it. */
@@ -37,9 +38,12 @@ export async function saveUser(
   return row.id
 }
 
-/** Makes a user a member. A second membership in the same organization violates `members_org_user_key`. */
+/**
+ * Makes a user a member. Returns false if the organization already has the most members. A second membership in the same organization
+ * violates `members_org_user_key`. Lock the organization first, as for `countOwners`.
+ */
 export async function insert(
-  q: Queryable,
+  tx: Queryable,
   member: {
     readonly id: MemberId
     readonly org_id: OrgId
@@ -48,11 +52,14 @@ export async function insert(
     readonly is_operator: boolean
     readonly now: Date
   },
-): Promise<void> {
-  await q.query({
-    text: 'INSERT INTO members (id, org_id, user_id, role, is_operator, joined_at) VALUES ($1, $2, $3, $4, $5, $6)',
-    values: [member.id, member.org_id, member.user_id, member.role, member.is_operator, member.now],
+): Promise<boolean> {
+  const { id, org_id, user_id, role, is_operator, now } = member
+  const { rowCount } = await tx.query({
+    text: `INSERT INTO members (id, org_id, user_id, role, is_operator, joined_at)
+           SELECT $1, $2, $3, $4, $5, $6 WHERE (SELECT count(*) FROM members WHERE org_id = $2) < $7`,
+    values: [id, org_id, user_id, role, is_operator, now, ORG_MAXIMA.members],
   })
+  return rowCount === 1
 }
 
 /** A member of an organization, named by e-mail, by the id of the membership, or by the user. */

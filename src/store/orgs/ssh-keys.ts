@@ -1,6 +1,8 @@
 /** The public keys of organizations, which open SSH connections to their sandboxes. */
 import type { OrgId, SshKeyId } from '../../domain/ids.ts'
+import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
+import * as orgs from './orgs.ts'
 
 export type SshKeyRow = {
   readonly id: SshKeyId
@@ -12,12 +14,17 @@ export type SshKeyRow = {
 
 const FIELDS = 'id, name, fingerprint, public_key, created_at'
 
-/** Inserts a key. Returns false if the organization has a key with this fingerprint. */
+/**
+ * Inserts a key. Returns false if the organization already has the most keys. A fingerprint that the organization has violates
+ * `ssh_keys_org_fingerprint_key`. Locks the organization.
+ */
 export async function insert(tx: Queryable, key: SshKeyRow & { readonly org_id: OrgId }): Promise<boolean> {
+  const { id, org_id, name, fingerprint, public_key, created_at } = key
+  await orgs.lock(tx, org_id)
   const { rowCount } = await tx.query({
-    text: `INSERT INTO ssh_keys (id, org_id, name, fingerprint, public_key, created_at) VALUES ($1, $2, $3, $4, $5, $6)
-           ON CONFLICT (org_id, fingerprint) DO NOTHING`,
-    values: [key.id, key.org_id, key.name, key.fingerprint, key.public_key, key.created_at],
+    text: `INSERT INTO ssh_keys (id, org_id, name, fingerprint, public_key, created_at)
+           SELECT $1, $2, $3, $4, $5, $6 WHERE (SELECT count(*) FROM ssh_keys WHERE org_id = $2) < $7`,
+    values: [id, org_id, name, fingerprint, public_key, created_at, ORG_MAXIMA.ssh_keys],
   })
   return rowCount === 1
 }
