@@ -248,7 +248,7 @@ CREATE OR REPLACE FUNCTION public.sandyard_server_rights()
  IMMUTABLE
 AS $function$
   VALUES
-    ('api_keys', '{SELECT,INSERT,UPDATE}'::text[]),
+    ('api_keys', '{SELECT,INSERT,UPDATE,DELETE}'::text[]),
     ('events', '{SELECT,INSERT}'),
     ('idempotency', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('intercept_authorities', '{SELECT,INSERT,UPDATE,DELETE}'),
@@ -283,7 +283,7 @@ AS $function$
     ('usage_days', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('usage_org_days', '{SELECT,INSERT,UPDATE}'),
     ('user_identities', '{SELECT,INSERT,DELETE}'),
-    ('users', '{SELECT,INSERT,UPDATE}'),
+    ('users', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('volumes', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('webhook_deliveries', '{SELECT,INSERT,UPDATE,DELETE}'),
     ('webhook_progress', '{SELECT,INSERT,UPDATE}'),
@@ -1029,6 +1029,8 @@ CREATE VIEW org_limits WITH (security_invoker=true) AS
      JOIN plans p ON ((p.name = o.plan)));
 
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, id DESC);
+
+CREATE INDEX api_keys_valid ON public.api_keys USING btree (org_id, expires_at) WHERE (revoked_at IS NULL);
 
 CREATE INDEX events_of_actor ON public.events USING btree (org_id, actor_key, id DESC) WHERE (actor_key IS NOT NULL);
 

@@ -5,6 +5,7 @@
  */
 import type { BaseDeps } from '../control/deps.ts'
 import { DAY_MS, startOfDay } from '../domain/usage/metering.ts'
+import * as apiKeys from '../store/orgs/api-keys.ts'
 import * as events from '../store/events/events.ts'
 import type { PruneStep } from '../store/postgres/prune-step.ts'
 import { pruneRuns, prunePrunedSandboxes, pruneSandboxes } from '../store/sandboxes/prune-sandboxes.ts'
@@ -28,9 +29,10 @@ const REST_FACTOR = 4
 const LEAST_REST_MS = 20
 const PERIOD_MS = 3_600_000
 
-/** The steps in their order. A run goes after it is rolled up, and a sandbox's names go with its usage. */
+/** The steps in their order. A key goes with the events of its end, which name it. A run goes after it is rolled up, and a sandbox's names go with its usage. */
 const STEPS: readonly { readonly kept: keyof Retention; readonly step: PruneStep; readonly batch?: number }[] = [
   { kept: 'events', step: events.prune },
+  { kept: 'events', step: apiKeys.prune },
   { kept: 'runs', step: pruneRuns },
   { kept: 'sandboxes', step: pruneSandboxes },
   { kept: 'usage', step: pruneSandboxDays },

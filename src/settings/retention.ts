@@ -29,7 +29,7 @@ export const RETENTION_SETTINGS = {
     flag: null,
     fallback: '365',
     unit: 'days',
-    meaning: 'how long audit events are kept; 0 keeps for ever',
+    meaning: 'how long audit events are kept, and API keys after they were revoked or expired; 0 keeps for ever',
     parse: keptDays,
   } satisfies Setting<number>,
   keepUsageDays: {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { createApiKey, revokeApiKey } from '../../src/control/orgs/api-keys.ts'
 import { listEvents } from '../../src/control/events/read-events.ts'
 import { claimIdempotencyKey } from '../../src/control/requests/idempotency.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
@@ -187,6 +188,22 @@ test('old events go in many small steps; nothing else deletes an event, and none
   }
 })
 const PAGE = { cursor: null, event_type: null, since: null, until: null }
+
+test('API keys go once they were revoked or expired for longer than events are kept, and valid ones stay', async () => {
+  const { deps, caller } = control
+  const make = async (name: string, expires_at: Date | null = null) =>
+    (await createApiKey(deps, caller, { name, scopes: ['read'], expires_at })).id
+  const soon = new Date(clock.now().getTime() + DAY_MS / 2)
+  const [valid, revoked, expired, later] = [await make('a'), await make('b'), await make('c', soon), await make('d')]
+  await revokeApiKey(deps, caller, revoked)
+  clock.advance(4 * DAY_MS)
+  await revokeApiKey(deps, caller, later)
+  const left = async (ids: readonly string[]) => await count('api_keys WHERE id = ANY($1)', [ids])
+  await prune({})
+  assert.equal(await left([valid, revoked, expired, later]), 4)
+  await prune({ events: 2 })
+  assert.deepEqual([await left([valid, later]), await left([revoked, expired])], [2, 0])
+})
 
 test('a reply to an Idempotency-Key is remembered as long as the operator says', async () => {
   const { deps, caller } = control

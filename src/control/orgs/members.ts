@@ -118,17 +118,19 @@ export async function changeMemberRole(
 }
 
 /**
- * Removes a member, and ends the sessions and the sign-in link. Throws `member_not_found`, and `forbidden` as
- * `changeMemberRole` does.
+ * Removes a member, and ends the sessions and the sign-in link. The user goes with the last membership. Throws `member_not_found`, and
+ * `forbidden` as `changeMemberRole` does.
  */
 export async function removeMember(deps: WriteDeps, acting: MemberAdmin, which: members.MemberRef): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const member = await lockMember(tx, acting, which)
     requireRightOver(acting, member.role)
     if (member.role === 'owner') await refuseLastOwner(tx, acting)
+    await members.lockUser(tx, member.user_id)
     const ended = await sessions.removeOfMember(tx, { ...acting, user_id: member.user_id })
     await members.remove(tx, acting.org_id, member.id)
     await identities.removeOfStranger(tx, member.user_id)
+    await members.removeStranger(tx, member.user_id)
     await recordEvent(deps, tx, { ...acting, event_type: 'member_removed', payload: payloadOf(member) })
     await notifyEnded(tx, ended)
   })

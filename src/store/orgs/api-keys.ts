@@ -2,8 +2,10 @@
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
 import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
+import { minUuidAt } from '../../lib/uuid.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
+import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 import * as orgs from './orgs.ts'
 
 /** An API key as its organization sees it. */
@@ -168,4 +170,19 @@ export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<Loc
 /** Revokes a key for good. */
 export async function revoke(tx: Queryable, org: OrgId, id: ApiKeyId, now: Date): Promise<void> {
   await tx.query({ text: 'UPDATE api_keys SET revoked_at = $3 WHERE org_id = $1 AND id = $2', values: [org, id, now] })
+}
+
+/**
+ * Deletes keys that were revoked or had expired before an instant. A key's id is made when the key is, so the walk in the order of ids needs
+ * no index of its own.
+ */
+export const prune: PruneStep = async (q, { before, after, limit }) => {
+  const { rows } = await q.query<StepResult>({
+    name: 'api_keys.prune',
+    text: `WITH w AS MATERIALIZED (SELECT id FROM api_keys WHERE id > $1 AND id < $2 ORDER BY id LIMIT $4),
+           gone AS (DELETE FROM api_keys k USING w WHERE k.id = w.id AND least(k.revoked_at, k.expires_at) < $3)
+           SELECT count(*) AS walked, (SELECT id FROM w ORDER BY id DESC LIMIT 1) AS last FROM w`,
+    values: [after ?? '00000000-0000-0000-0000-000000000000', minUuidAt(before), before, limit],
+  })
+  return rows[0] ?? { walked: 0, last: null }
 }

@@ -105,10 +105,10 @@ export async function orgsOf(q: Queryable, user: UserId, limit: number): Promise
   return rows
 }
 
-/** The user with this e-mail, or null. */
-export async function findUser(q: Queryable, email: string): Promise<UserId | null> {
-  const { rows } = await q.query<{ readonly id: UserId }>({
-    text: 'SELECT id FROM users WHERE email = $1',
+/** The user with this e-mail, or null. The user stays until the transaction ends. */
+export async function findUser(tx: Queryable, email: string): Promise<UserId | null> {
+  const { rows } = await tx.query<{ readonly id: UserId }>({
+    text: 'SELECT id FROM users WHERE email = $1 FOR KEY SHARE',
     values: [email],
   })
   return rows[0]?.id ?? null
@@ -156,7 +156,18 @@ export async function setOperator(tx: Queryable, org: OrgId, id: MemberId, is_op
   return rowCount === 1
 }
 
-/** Ends a membership, with its sessions and links. The user's row stays, because events and other organizations may refer to it. */
+/** Keeps a user from being added to an organization until the transaction ends. */
+export async function lockUser(tx: Queryable, id: UserId): Promise<void> {
+  await tx.query({ text: 'SELECT FROM users WHERE id = $1 FOR UPDATE', values: [id] })
+}
+
+/** Deletes a user who is no member of any organization any more. Lock the user first. */
+export async function removeStranger(tx: Queryable, id: UserId): Promise<void> {
+  const text = 'DELETE FROM users WHERE id = $1 AND NOT EXISTS (SELECT FROM members WHERE user_id = $1)'
+  await tx.query({ text, values: [id] })
+}
+
+/** Ends a membership, with its sessions and links. The user's row stays: see `removeStranger`. */
 export async function remove(tx: Queryable, org: OrgId, id: MemberId): Promise<void> {
   await tx.query({ text: 'DELETE FROM members WHERE org_id = $1 AND id = $2', values: [org, id] })
 }

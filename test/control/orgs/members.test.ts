@@ -119,6 +119,21 @@ test('when all owners are demoted or removed at the same time, exactly one stays
   }
 })
 
+test('a user goes with the last membership, also while another organization adds the person', async () => {
+  const [one, two] = [await addOrg(control.deps, 'left'), await addOrg(control.deps, 'joined')]
+  const email = 'eve@example.org'
+  const users = async () =>
+    (await control.deps.db.asSystem((q) => q.query({ text: 'SELECT FROM users WHERE email = $1', values: [email] })))
+      .rowCount
+  for (let round = 0; round < 20; round++) {
+    await add(one, email)
+    await Promise.all([removeMember(control.deps, one, { email }), add(two, email)])
+    assert.deepEqual([(await membersOf(one)).length, (await membersOf(two)).length, await users()], [0, 1, 1])
+    await removeMember(control.deps, two, { email })
+    assert.equal(await users(), 0)
+  }
+})
+
 test('each change of members records one event with ids and no e-mail, and a repeated one records none', async () => {
   const org = await addOrg(control.deps, 'told')
   await add(org, 'first@example.org', 'owner', 'First')
