@@ -106,6 +106,7 @@ function withoutPlacer(deps: ControlDeps): ControlDeps {
   const admissionPlacer = {
     suggest: () => Promise.resolve(new Map()),
     forget: () => undefined,
+    noteWaiting: () => undefined,
     noteCounted: () => undefined,
   }
   return { ...deps, admissionPlacer, admitInBatch: makeAdmitInBatch({ ...deps, admissionPlacer }) }

@@ -112,14 +112,15 @@ async function insertUncounted(
   const suggestions = await deps.admissionPlacer.suggest(batch)
   if (suggestions.size > 0) {
     try {
-      const { placed, answer } = await deps.db.transaction('system', async (tx) => {
+      const { placed, hasWaiting, answer } = await deps.db.transaction('system', async (tx) => {
         const found = await placeAdmissions(deps, tx, suggestions)
-        const rows = batch.map((one) => found.get(one)?.admission ?? one)
+        const rows = batch.map((one) => found.placed.get(one)?.admission ?? one)
         tx.seeOnly(org)
         const statement = admissions.insertMany(org, rows, { isQuotaChecked: false })
-        return { placed: found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
+        return { ...found, answer: tx.send<admissions.AdmissionRow>(statement) } // not awaited: it shares a round trip with the commit
       })
-      if (placed.size < suggestions.size) deps.admissionPlacer.forget()
+      if (hasWaiting) deps.admissionPlacer.noteWaiting()
+      else if (placed.size < suggestions.size) deps.admissionPlacer.forget()
       return { rows: (await answer).rows, placed }
     } catch (error) {
       deps.admissionPlacer.forget()

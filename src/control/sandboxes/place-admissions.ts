@@ -29,8 +29,10 @@ export type Suggestion = { readonly id: WorkerId; readonly name: string }
 export type AdmissionPlacer = {
   /** Never rejects. Without a snapshot it suggests nothing. */
   suggest(batch: readonly Admission[]): Promise<ReadonlyMap<Admission, Suggestion>>
-  /** Call it when suggestions were not used. */
+  /** Call it when suggestions were not used because the snapshot may be wrong. */
   forget(): void
+  /** Call it when suggestions were not used because a run waits. Nothing is suggested until a later read of the fleet finds none. */
+  noteWaiting(): void
   /**
    * Call it after each batch. While an organization's creates must be counted, nothing is suggested for them: their capacity
    * would be reserved before the check of their quota, and in vain.
@@ -42,9 +44,13 @@ export type AdmissionPlacer = {
 export function makeAdmissionPlacer(deps: SnapshotDeps & Pick<BaseDeps, 'log'>): AdmissionPlacer {
   const snapshot = makeFleetSnapshot(deps)
   const countedOrgs = new Set<OrgId>()
+  let hasWaiting = false
   return {
     forget: () => {
       snapshot.forget()
+    },
+    noteWaiting: () => {
+      hasWaiting = true
     },
     noteCounted: (org, isCounted) => {
       if (isCounted) countedOrgs.add(org)
@@ -59,11 +65,12 @@ export function makeAdmissionPlacer(deps: SnapshotDeps & Pick<BaseDeps, 'log'>):
       // and 301 ms, and is 73 and 94 (2026-11, in turn, 2 cores).
       if (batch.some(hasLargeSpec)) return new Map()
       try {
-        await snapshot.refresh()
+        if (await snapshot.refresh()) hasWaiting = await deps.db.asSystem(capacity.hasWaiting)
       } catch (error) {
         deps.log[isUnavailable(error) ? 'debug' : 'warn']({ error }, 'the fleet could not be read for new sandboxes')
         return new Map()
       }
+      if (hasWaiting) return new Map()
       return new Map(
         placeable.flatMap((admission) => {
           const id = allocate(snapshot, admission)
@@ -99,6 +106,9 @@ function allocate(snapshot: FleetSnapshot, { sandbox, placeable_image: image }: 
 /** An admission with the step that places its run. */
 export type PlacedAdmission = { readonly admission: Admission; readonly step: TransitionStep }
 
+/** The admissions that got capacity. While a run waits for capacity, none gets it here. */
+export type Placements = { readonly placed: ReadonlyMap<Admission, PlacedAdmission>; readonly hasWaiting: boolean }
+
 /**
  * Reserves capacity for suggestions, and returns the admissions that got it, with their worker and the event of their placement. The
  * workers stay locked until the transaction ends. While older runs wait for capacity, nothing is placed here: they come first.
@@ -107,7 +117,7 @@ export async function placeAdmissions(
   deps: Pick<BaseDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   suggestions: ReadonlyMap<Admission, Suggestion>,
-): Promise<ReadonlyMap<Admission, PlacedAdmission>> {
+): Promise<Placements> {
   const now = deps.clock.now()
   const reservations = [...suggestions].map(([{ sandbox }, { id: worker_id }]) => {
     const { vcpus, memory_mib, disk_size_mib: disk_mib } = sandbox
@@ -115,14 +125,15 @@ export async function placeAdmissions(
   })
   const [free, hasWaiting] = await Promise.all([capacity.lockFree(tx, reservations, now), capacity.hasWaiting(tx)])
   const fits = hasWaiting ? [] : free.reserve(reservations)
-  return new Map(
+  const placed = new Map(
     [...suggestions].flatMap(([admission, worker], index) =>
-      fits[index] === true ? [[admission, placed(deps, admission, { worker, now })]] : [],
+      fits[index] === true ? [[admission, placedOn(deps, admission, { worker, now })]] : [],
     ),
   )
+  return { placed, hasWaiting }
 }
 
-function placed(
+function placedOn(
   deps: Pick<BaseDeps, 'uuids'>,
   { sandbox, events, placeable_image }: Admission,
   { worker, now }: { readonly worker: Suggestion; readonly now: Date },

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { makeAdmitInBatch } from '../../../src/control/sandboxes/admit-in-batch.ts'
+import { makeAdmissionPlacer } from '../../../src/control/sandboxes/place-admissions.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import type { TransitionStep } from '../../../src/control/sandboxes/transition-step.ts'
 import { makeAnswer } from '../../../src/control/workers/sync-answer.ts'
@@ -131,6 +133,47 @@ test('while an older run waits for capacity, a create leaves its run to the loop
   assert.equal(later.status_reason, 'scheduling')
   await placeByLoop()
   assert.deepEqual([await workerOf(older), await workerOf(later)], [worker, worker])
+})
+
+/** A process whose reads of the fleet and reservations are counted. Its snapshot rests until `passRest`. */
+function counted() {
+  const counts = { fleetReads: 0, reservations: 0 }
+  const { db, clock } = control.deps
+  const asSystem: typeof db.asSystem = (work) =>
+    db.asSystem((q) =>
+      work({
+        query: (statement) => {
+          if (statement.name === 'capacity.listFree') counts.fleetReads += 1
+          return q.query(statement)
+        },
+      }),
+    )
+  const transaction: typeof db.transaction = (scope, work) => {
+    if (scope === 'system') counts.reservations += 1
+    return db.transaction(scope, work)
+  }
+  let ms = 0
+  const placerClock = { ...clock, monotonicMs: () => (ms += 100) } // so each read takes 100 ms
+  const base = { ...control.deps, db: { ...db, asSystem, transaction } }
+  const admissionPlacer = makeAdmissionPlacer({ ...base, clock: placerClock })
+  const deps = { ...base, admissionPlacer, admitInBatch: makeAdmitInBatch({ ...base, admissionPlacer }) }
+  return { counts, deps, passRest: () => (ms += 10_000) }
+}
+
+test('while a run waits, creates neither read the fleet beyond its pause nor lock workers in vain', async () => {
+  const worker = await join('enough', 4)
+  const { counts, deps, passRest } = counted()
+  assert.equal(await workerOf(await create({}, deps)), worker)
+  const waiting = await create({ spec: { resources: { ...PLAIN_SPEC.resources, vcpus: 8 } } })
+  await placeByLoop()
+  for (let n = 0; n < 5; n++) assert.equal(await workerOf(await create({}, deps)), null)
+  assert.deepEqual(counts, { fleetReads: 1, reservations: 2 }, 'one reservation finds that a run waits')
+  passRest()
+  for (let n = 0; n < 5; n++) assert.equal(await workerOf(await create({}, deps)), null)
+  assert.deepEqual(counts, { fleetReads: 2, reservations: 2 })
+  await sql('UPDATE runs SET ended_at = now() WHERE sandbox_id = $1', [waiting.id])
+  passRest()
+  assert.equal(await workerOf(await create({}, deps)), worker)
 })
 
 test('a worker that is drained after the fleet was read gets no run', async () => {
