@@ -7,14 +7,20 @@ import type { TransitionRequest } from '../../../src/control/sandboxes/transitio
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { isUnavailable } from '../../../src/store/postgres/database.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
-import { onServer } from '../../support/postgres.ts'
+import { onServer, startTestServer, TEST_SERVER_VARIABLE, type TestServer } from '../../support/postgres.ts'
 import { createTestSandbox } from '../../support/quota-world.ts'
 
+let server: TestServer
 let control: TestControl
 before(async () => {
+  server = await startTestServer() // a transaction that stays open delays the events in all databases of its server (decision 59)
+  process.env[TEST_SERVER_VARIABLE] = server.adminUrl
   control = await makeTestControl()
 })
-after(() => control.close())
+after(async () => {
+  await control.close()
+  await server.stop()
+})
 
 async function startsOf(count: number): Promise<readonly TransitionRequest[]> {
   const made = await Promise.all(

@@ -294,7 +294,7 @@ test('one pass drops everything that waits beyond the bound, however much it is,
     (await deps.db.asSystem((q) => q.query<{ n: number }>({ text, values }))).rows
   await query(
     `INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
-     SELECT $1, gen_random_uuid(), $2, gen_random_uuid(), n, now() FROM generate_series(1, 4500) n`,
+     SELECT $1, uuidv7(), $2, gen_random_uuid(), n, now() FROM generate_series(1, 4500) n`,
     [webhook.id, caller.org_id],
   )
   const fence = (): Promise<void> => Promise.resolve()
