@@ -11,7 +11,7 @@ import {
   writeSync,
   type Stats,
 } from 'node:fs'
-import { open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { lstat, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { hasErrorCode } from './error-code.ts'
 
 /** Whether a path is a directory. Follows symbolic links. */
@@ -28,6 +28,15 @@ export async function isDirectory(path: string): Promise<boolean> {
 export async function statOrNull(path: string): Promise<Stats | null> {
   try {
     return await stat(path)
+  } catch (error) {
+    return nullIfGone(error)
+  }
+}
+
+/** Like `statOrNull`, but without following a symlink. */
+export async function lstatOrNull(path: string): Promise<Stats | null> {
+  try {
+    return await lstat(path)
   } catch (error) {
     return nullIfGone(error)
   }
@@ -118,7 +127,8 @@ export async function readJson<T>(path: string): Promise<T | null> {
   }
 }
 
-function nullIfGone(error: unknown): null {
+/** Returns null for the error of a file that does not exist, and throws any other. */
+export function nullIfGone(error: unknown): null {
   if (hasErrorCode(error, 'ENOENT', 'ESRCH', 'ENODEV', 'ENOTDIR')) return null
   throw error
 }

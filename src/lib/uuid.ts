@@ -48,6 +48,9 @@ export function minUuidAt(instant: Date): string {
   return formatUuid(bytes)
 }
 
+/** Less than every other UUID. */
+export const NIL_UUID = '00000000-0000-0000-0000-000000000000'
+
 const UUID_SHAPE = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
 /** Whether a text is a UUID of any version, in its hyphenated form. */

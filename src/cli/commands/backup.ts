@@ -11,6 +11,7 @@ import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { printStatus } from '../print-status.ts'
 import { listenForStopSignals } from '../stop-signals.ts'
 import { isDataFolder } from '../server/data-folder.ts'
+import { formatBytes } from './format.ts'
 import { printJson, printTable } from './output.ts'
 
 const HELP = `
@@ -60,7 +61,7 @@ function printSummary({ name, manifest, tally }: MadeBackup): void {
   const { database } = manifest
   const rows = database === null ? '' : `${String(database.tables.reduce((sum, table) => sum + table.rows, 0))} rows, `
   printStatus(`backed up ${rows}${count('volume')} volumes and ${count('disk')} disks as ${name}`)
-  printStatus(`read ${formatMib(tally.readBytes)}, wrote ${formatMib(tally.writtenBytes)}`)
+  printStatus(`read ${formatBytes(tally.readBytes)}, wrote ${formatBytes(tally.writtenBytes)}`)
   for (const text of manifest.left_out) printStatus(`left out: ${text}`)
 }
 
@@ -78,7 +79,7 @@ async function listBackups({ args: [target = ''] }: Call): Promise<number> {
       continue
     }
     const bytes = streamsOf(manifest).reduce((sum, stream) => sum + stream.bytes, 0)
-    rows.push([manifest.taken_at, manifest.release, formatMib(bytes), String(manifest.left_out.length)])
+    rows.push([manifest.taken_at, manifest.release, formatBytes(bytes), String(manifest.left_out.length)])
   }
   printTable(['TIME', 'RELEASE', 'SIZE', 'LEFT OUT'], rows)
   return flaws > 0 ? 1 : 0
@@ -97,8 +98,4 @@ async function verifyBackups({ args: [target = ''] }: Call): Promise<number> {
 /** Gives a repository without open files a dispose function. */
 function toDisposable<T extends Partial<AsyncDisposable>>(repository: T): T & AsyncDisposable {
   return { ...repository, [Symbol.asyncDispose]: async () => repository[Symbol.asyncDispose]?.() }
-}
-
-function formatMib(bytes: number): string {
-  return `${(bytes / 1024 / 1024).toFixed(1)} MiB`
 }

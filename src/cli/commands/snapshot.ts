@@ -19,7 +19,7 @@ import {
 import { runs, UsageError, type Call } from '../command.ts'
 import { openLog } from '../open-log.ts'
 import { imagesFolder, ociFolder, openImages, UID_SHIFT } from '../worker/worker-storage.ts'
-import { formatMib, formatTime } from './format.ts'
+import { formatBytes, formatTime } from './format.ts'
 import { orgCommand, withOrg, type OperatorDeps } from './operator.ts'
 import { printPages } from './output.ts'
 
@@ -127,8 +127,4 @@ function readDiskMib(text: string | undefined): number | null {
   if (!Number.isInteger(mib) || mib < 1 || mib > DISK_MAX_MIB)
     throw new UsageError(`--disk-mib takes a number from 1 to ${String(DISK_MAX_MIB)}`)
   return mib
-}
-
-function formatBytes(bytes: number): string {
-  return formatMib(Math.ceil(bytes / 1_048_576))
 }

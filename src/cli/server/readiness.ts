@@ -1,4 +1,5 @@
 import { asId, type OrgId } from '../../domain/ids.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import type { Store } from './open-store.ts'
@@ -13,7 +14,7 @@ export function readinessOf(store: Store, log: Log): (() => Promise<string | nul
 }
 
 /** An id that no organization has. With it, a check can use the connection pool for requests. */
-const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
+const NO_ORG = asId<OrgId>(NIL_UUID)
 
 /**
  * Checks that the database answers on both connection pools: the one for requests and the one for the program's own

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
-import { PORT_MAX, PREVIEW_ACCESSES } from '../../domain/previews/preview.ts'
+import { PREVIEW_ACCESSES } from '../../domain/previews/preview.ts'
+import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
 import {
   DateTime,
   int32,

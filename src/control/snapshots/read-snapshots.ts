@@ -2,6 +2,7 @@ import type { Caller, OrgActor } from '../../domain/orgs/caller.ts'
 import { asId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
+import { isUuid } from '../../lib/uuid.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
 import type { BaseDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
@@ -35,12 +36,10 @@ export async function getSnapshot(
   return found
 }
 
-const UUID_SHAPE = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
-
 /** The complete snapshot with this id, or else with this name. Throws `snapshot_not_found`. */
 export async function findSnapshotToRestore(deps: ReadDeps, caller: Caller, idOrName: string): Promise<Snapshot> {
   const { org_id } = caller
-  const byId = UUID_SHAPE.test(idOrName)
+  const byId = isUuid(idOrName)
     ? await deps.db.asOrg(org_id, (q) => snapshots.find(q, org_id, asId<SnapshotId>(idOrName.toLowerCase())))
     : null
   return byId ?? (await getSnapshot(deps, caller, { name: idOrName }))

@@ -1,4 +1,5 @@
 import type { OrgId, PreviewId, SandboxId } from '../ids.ts'
+import { PORT_MAX } from '../requests/request-bounds.ts'
 
 /** Who may open a port. `link`: whoever has the link. `public`: everybody. Without a preview, only keys of the organization may. */
 export const PREVIEW_ACCESSES = ['link', 'public'] as const
@@ -18,7 +19,6 @@ export type Preview = {
 
 /** The maximum number of previews of a sandbox. */
 export const PREVIEWS_MAX = 100
-export const PORT_MAX = 65_535
 
 /** Where previews are served: the domain beneath which each port of a sandbox has its own name, and how clients reach it. */
 export type PreviewSite = { readonly scheme: 'http' | 'https'; readonly domain: string; readonly port: number | null }

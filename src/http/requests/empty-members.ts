@@ -1,4 +1,4 @@
-import { editDistance } from '../../lib/edit-distance.ts'
+import { editDistance } from '../../domain/edit-distance.ts'
 import type { AnySchemaObject, ErrorObject, FuncKeywordDefinition } from 'ajv/dist/2020.js'
 
 /**

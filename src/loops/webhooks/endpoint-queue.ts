@@ -3,6 +3,7 @@
  * the one before is stored. A failed one blocks its lane: those behind it are forgotten, and read again once it has ended.
  */
 import { asId, type EventId, type WebhookId } from '../../domain/ids.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Place, WaitingDelivery, Wanted } from '../../store/webhooks/deliveries.ts'
 
 /** How many deliveries of a webhook are sent at the same time. An endpoint whose latest attempt failed gets one. */
@@ -12,7 +13,7 @@ const BLOCKED_MAX = 100
 /** After so many failures in a row, a success means that the endpoint is back, and all that waits is tried at once. */
 const OUTAGE_FAILURES = 10
 
-const START: Place = { place: Number.MIN_SAFE_INTEGER, id: asId<EventId>('00000000-0000-0000-0000-000000000000') }
+const START: Place = { place: Number.MIN_SAFE_INTEGER, id: asId<EventId>(NIL_UUID) }
 
 type Lane = {
   /** In their order. The first one is sent first. */

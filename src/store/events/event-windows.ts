@@ -7,6 +7,7 @@
  * two transactions of which the one with the lower number was still running when the other ended.
  */
 import type { OrgId } from '../../domain/ids.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { EVENT_COLUMNS, type EventRow } from './events.ts'
 
@@ -92,10 +93,9 @@ export async function page(
   const { rows } = await q.query<Row>({
     name: 'eventWindows.page',
     text: `SELECT ${COLUMNS} FROM events
-           WHERE org_id = $1 AND xact >= $2::text::xid8 AND xact < $3::text::xid8 AND id > coalesce($4::uuid,
-             '00000000-0000-0000-0000-000000000000')
+           WHERE org_id = $1 AND xact >= $2::text::xid8 AND xact < $3::text::xid8 AND id > $4
            ORDER BY id LIMIT $5`,
-    values: [org, String(window.from), String(window.to), window.after, count],
+    values: [org, String(window.from), String(window.to), window.after ?? NIL_UUID, count],
   })
   return rows.map(toEvent)
 }

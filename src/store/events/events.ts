@@ -1,6 +1,7 @@
 import type { Actor } from '../../domain/orgs/caller.ts'
 import type { EventId, OrgId } from '../../domain/ids.ts'
 import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 
@@ -55,7 +56,7 @@ export const prune: PruneStep = async (q, { before, after, limit }) => {
   const { rows } = await q.query<StepResult>({
     name: 'events.prune',
     text: 'SELECT count AS walked, last FROM sandyard_prune_events($1, $2, $3)',
-    values: [before, after ?? '00000000-0000-0000-0000-000000000000', limit],
+    values: [before, after ?? NIL_UUID, limit],
   })
   return rows[0] ?? { walked: 0, last: null }
 }

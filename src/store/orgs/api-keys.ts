@@ -2,7 +2,7 @@
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
 import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
-import { minUuidAt } from '../../lib/uuid.ts'
+import { minUuidAt, NIL_UUID } from '../../lib/uuid.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
@@ -182,7 +182,7 @@ export const prune: PruneStep = async (q, { before, after, limit }) => {
     text: `WITH w AS MATERIALIZED (SELECT id FROM api_keys WHERE id > $1 AND id < $2 ORDER BY id LIMIT $4),
            gone AS (DELETE FROM api_keys k USING w WHERE k.id = w.id AND least(k.revoked_at, k.expires_at) < $3)
            SELECT count(*) AS walked, (SELECT id FROM w ORDER BY id DESC LIMIT 1) AS last FROM w`,
-    values: [after ?? '00000000-0000-0000-0000-000000000000', minUuidAt(before), before, limit],
+    values: [after ?? NIL_UUID, minUuidAt(before), before, limit],
   })
   return rows[0] ?? { walked: 0, last: null }
 }

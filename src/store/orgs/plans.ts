@@ -1,6 +1,7 @@
 /** Plans, and the settings of an organization that the operator changes: plan, overrides, suspension. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { Plan, SetLimits } from '../../domain/orgs/plan.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** The plans by name, with the number of organizations on each plan. */
@@ -84,7 +85,7 @@ export async function listOrgsWithPlans(
 ): Promise<readonly OrgWithPlan[]> {
   const { rows } = await q.query<OrgWithPlan>({
     text: `SELECT id, slug, name, plan, quota_overrides, suspended_at FROM orgs WHERE id > $1 ORDER BY id LIMIT $2`,
-    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
+    values: [after ?? NIL_UUID, limit],
   })
   return rows
 }

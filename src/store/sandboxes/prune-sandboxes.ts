@@ -3,11 +3,10 @@
  * days, so that nothing that is billed is lost. Of a sandbox, its names and its home stay in `pruned_sandboxes` as long as
  * the usage of sandboxes is kept.
  */
-import { minUuidAt } from '../../lib/uuid.ts'
+import { minUuidAt, NIL_UUID } from '../../lib/uuid.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 import { HAS_NO_OPEN_RUN } from './sandboxes.ts'
 
-const NIL_UUID = '00000000-0000-0000-0000-000000000000'
 const NO_ROWS: StepResult = { walked: 0, last: null }
 
 /**

@@ -1,5 +1,6 @@
 /** Open runs that must stop and have not yet been asked to stop: one query for each reason, in pages. */
 import type { OrgId, RunId, SandboxId } from '../../domain/ids.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
 /** An open run that has not been asked to stop yet. */
@@ -69,7 +70,7 @@ async function pageOf<Run extends RunToStop>(
   const { rows } = await q.query<Run>({
     name,
     text: `WITH due AS MATERIALIZED (${text}) SELECT * FROM due WHERE run_id > ${last}::uuid ORDER BY run_id LIMIT ${most}`,
-    values: [...values, after ?? '00000000-0000-0000-0000-000000000000', limit],
+    values: [...values, after ?? NIL_UUID, limit],
   })
   return rows
 }

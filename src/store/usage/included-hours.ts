@@ -4,6 +4,7 @@
  */
 import type { OrgId } from '../../domain/ids.ts'
 import type { IncludedHours, IncludedHoursName } from '../../domain/orgs/quota.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** SQL over a row of `org_limits`: whether used up hours stop the organization's sandboxes. `hasHardLimit` is the same rule. */
@@ -32,7 +33,7 @@ export async function findHardLimitedOrgsWithRuns(
              FROM runs r WHERE r.org_id = l.org_id AND r.ended_at IS NULL AND r.stop_requested_at IS NULL) a
            WHERE l.org_id > $1 AND a.active > 0 AND ${HAS_HARD_LIMIT}
            ORDER BY l.org_id LIMIT $2`,
-    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
+    values: [after ?? NIL_UUID, limit],
   })
   return rows
 }

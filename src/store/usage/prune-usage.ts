@@ -2,9 +2,9 @@
  * Deletes the usage of each sandbox and volume from before a UTC midnight. The sums of each organization and day stay:
  * `usage_org_days` has them already, and `storage_org_days` gets them as the intervals of volumes are deleted.
  */
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 
-const FIRST_ORG = '00000000-0000-0000-0000-000000000000'
 const NO_ROWS: StepResult = { walked: 0, last: null }
 
 /** Deletes the days of sandboxes. A step continues with the organization at which the previous one ended. */
@@ -19,7 +19,7 @@ export const pruneSandboxDays: PruneStep = async (q, { before, after, limit }) =
            gone AS (DELETE FROM usage_days u USING old
              WHERE u.org_id = old.org_id AND u.day = old.day AND u.sandbox_id = old.sandbox_id)
            SELECT count(*) AS walked, (SELECT org_id FROM old ORDER BY org_id DESC LIMIT 1) AS last FROM old`,
-    values: [after ?? FIRST_ORG, before, limit],
+    values: [after ?? NIL_UUID, before, limit],
   })
   return rows[0] ?? NO_ROWS
 }
@@ -40,7 +40,7 @@ export const pruneStorageAccruals: PruneStep = async (q, { before, after, limit 
              SELECT org_id, (from_at AT TIME ZONE 'UTC')::date AS day, sum(byte_ms) FROM gone GROUP BY org_id, day
              ON CONFLICT ON CONSTRAINT storage_org_days_pkey DO UPDATE SET byte_ms = d.byte_ms + excluded.byte_ms)
            SELECT count(*) AS walked, (SELECT org_id FROM old ORDER BY org_id DESC LIMIT 1) AS last FROM old`,
-    values: [after ?? FIRST_ORG, before, limit],
+    values: [after ?? NIL_UUID, before, limit],
   })
   return rows[0] ?? NO_ROWS
 }

@@ -4,6 +4,7 @@
  */
 import type { SandboxId } from '../../domain/ids.ts'
 import { dayOf, DAY_MS, startOfDay } from '../../domain/usage/metering.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { namesOfOrg, PARTS, PENDING_RUNS, valuesOf, type SandboxName, type UsageQuery } from './usage.ts'
 
@@ -215,6 +216,6 @@ const REST_OF_PAGE: PageSource = {
 function pageValuesOf(question: UsageQuery, { after, limit }: PageOfDays): readonly unknown[] {
   const { since, until } = question.range
   const end = since < until ? new Date(startOfDay(new Date(until.getTime() - 1)).getTime() + DAY_MS) : since
-  const position = after ?? { day: '-infinity', sandbox_id: '00000000-0000-0000-0000-000000000000' }
+  const position = after ?? { day: '-infinity', sandbox_id: NIL_UUID }
   return [...valuesOf(question, { first: dayOf(since), end: dayOf(end) }), position.day, position.sandbox_id, limit]
 }

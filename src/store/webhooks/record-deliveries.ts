@@ -3,6 +3,7 @@
  * deliveries of a window are in the order of their events.
  */
 import type { WebhookId } from '../../domain/ids.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** How far events have become deliveries. `windowEnd` and `after` are null between two windows. */
@@ -119,7 +120,7 @@ export async function record(tx: Queryable, { from, to, after, since, limit }: P
     text: `WITH part AS MATERIALIZED (
              SELECT id, org_id, sandbox_id, event_type, category, coalesce(actor_key, 'sandyard') AS actor, xact, timestamp
              FROM events WHERE org_id = ANY(ARRAY(SELECT DISTINCT org_id FROM webhooks))
-               AND xact >= $1::text::xid8 AND xact < $2::text::xid8 AND id > coalesce($3::uuid, '00000000-0000-0000-0000-000000000000')
+               AND xact >= $1::text::xid8 AND xact < $2::text::xid8 AND id > $3
              ORDER BY id LIMIT $4),
            made AS (
              INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
@@ -135,7 +136,7 @@ export async function record(tx: Queryable, { from, to, after, since, limit }: P
              ON CONFLICT (webhook_id, id) DO NOTHING RETURNING webhook_id)
            SELECT (SELECT count(*) FROM part) AS read, (SELECT id FROM part ORDER BY id DESC LIMIT 1) AS last,
              ARRAY(SELECT DISTINCT webhook_id FROM made) AS webhooks`,
-    values: [String(from), String(to), after, limit, now, since],
+    values: [String(from), String(to), after ?? NIL_UUID, limit, now, since],
   })
   return rows[0] ?? { read: 0, last: null, webhooks: [] }
 }

@@ -8,6 +8,7 @@ import type { LargestFree } from '../../domain/workers/capacity-index.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
 import { excludes, type PublishedPort } from '../../domain/spec/published-ports.ts'
 import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import { idRows } from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { SPEC_PARTS } from '../sandboxes/sandboxes.ts'
@@ -258,7 +259,7 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
            WHERE ${IS_PENDING} ORDER BY due.opened_at, due.id`,
     values: [
       after?.opened_at ?? '-infinity',
-      after?.run_id ?? '00000000-0000-0000-0000-000000000000',
+      after?.run_id ?? NIL_UUID,
       limit,
       ...(waitingUpTo === null ? [] : largestOf(waitingUpTo)),
     ],

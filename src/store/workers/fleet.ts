@@ -1,6 +1,7 @@
 /** Workers as operators see them: their identity, drain and removal, and the data that only they store. */
 import type { VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { WorkerBounds } from '../../domain/workers/worker-bounds.ts'
+import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { DISK_CAPACITY, DISK_SUMS, DISKS } from './disk-use.ts'
 
@@ -103,7 +104,7 @@ export async function list(
            CROSS JOIN LATERAL (SELECT ${DISK_CAPACITY}) c
            CROSS JOIN LATERAL (SELECT ${DISK_SUMS} FROM (${DISKS}) a WHERE a.worker_id = w.id) d
            WHERE w.id > $1 AND (w.removed_at IS NULL OR $3) ORDER BY w.id LIMIT $2`,
-    values: [after ?? '00000000-0000-0000-0000-000000000000', limit, isRemovedToo],
+    values: [after ?? NIL_UUID, limit, isRemovedToo],
   })
   return rows
 }

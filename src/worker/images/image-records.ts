@@ -2,8 +2,7 @@ import { createHash } from 'node:crypto'
 import { mkdir, open, readdir, rename, rm, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
-import { hasErrorCode } from '../../lib/error-code.ts'
-import { readFileSyncOrNull, statOrNull, syncPath } from '../../lib/files.ts'
+import { nullIfGone, readFileSyncOrNull, statOrNull, syncPath } from '../../lib/files.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import type { ImageConfig } from './image.ts'
@@ -100,7 +99,7 @@ export async function openImageRecords(
       const nowMs = clock.monotonicMs()
       if (nowMs - (touchedMs.get(reference) ?? Number.NEGATIVE_INFINITY) < TOUCH_INTERVAL_MS) return
       touchedMs.set(reference, nowMs)
-      await utimes(pathOf(reference), clock.now(), clock.now()).catch(ignoreMissing)
+      await utimes(pathOf(reference), clock.now(), clock.now()).catch(nullIfGone)
     },
     async listByUse() {
       const used = await Promise.all(
@@ -116,11 +115,6 @@ export async function openImageRecords(
 
 /** How often the time of an image's last use is written. The file of its record carries it as its modification time. */
 const TOUCH_INTERVAL_MS = 60_000
-
-function ignoreMissing(error: unknown): null {
-  if (hasErrorCode(error, 'ENOENT')) return null
-  throw error
-}
 
 function readRecord(path: string): ImageRecord | null {
   const text = readFileSyncOrNull(path)

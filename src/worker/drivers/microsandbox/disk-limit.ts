@@ -1,8 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
-import { hasErrorCode } from '../../../lib/error-code.ts'
-import { statOrNull, takenBytes } from '../../../lib/files.ts'
+import { nullIfGone, statOrNull, takenBytes } from '../../../lib/files.ts'
 import { limitOfDisksMib } from '../../disk-reserve.ts'
 import type { OfferedShare } from '../shared/machine.ts'
 import { sandboxesFolder, vmPaths } from './installation.ts'
@@ -26,7 +25,7 @@ export function measureTakenBytes(home: string, sandbox: SandboxId): Promise<num
 
 /** Adds up the bytes that all files in a folder take. What disappears meanwhile doesn't count. */
 async function takenBelow(folder: string): Promise<number> {
-  const entries = await readdir(folder, { withFileTypes: true }).catch(ignoreMissing)
+  const entries = await readdir(folder, { withFileTypes: true }).catch(nullIfGone)
   let bytes = 0
   for (const entry of entries ?? []) {
     const path = join(folder, entry.name)
@@ -34,9 +33,4 @@ async function takenBelow(folder: string): Promise<number> {
     else if (entry.isFile()) bytes += takenBytes((await statOrNull(path)) ?? { blocks: 0 })
   }
   return bytes
-}
-
-function ignoreMissing(error: unknown): null {
-  if (hasErrorCode(error, 'ENOENT', 'ENOTDIR')) return null
-  throw error
 }

@@ -1,9 +1,9 @@
-import { lstat, mkdir, readdir, rm, rmdir } from 'node:fs/promises'
+import { mkdir, readdir, rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../../domain/ids.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
-import { hasErrorCode } from '../../../lib/error-code.ts'
+import { lstatOrNull } from '../../../lib/files.ts'
 import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../../mounts.ts'
 import { applyPatches } from '../shared/patches.ts'
@@ -122,13 +122,4 @@ export async function findInLayers(layers: readonly string[], paths: readonly st
   for (const path of paths)
     for (const layer of layers) if ((await lstatOrNull(join(layer, path)))?.isFile() === true) return path
   return null
-}
-
-async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
-  try {
-    return await lstat(path)
-  } catch (error) {
-    if (hasErrorCode(error, 'ENOENT', 'ENOTDIR')) return null
-    throw error
-  }
 }

@@ -3,8 +3,9 @@ import { chmod, lchown, open, readdir, readlink, rm, symlink, type FileHandle } 
 import { dirname, join, posix } from 'node:path'
 import type { Patch } from '../../../domain/spec/spec.ts'
 import { errorCodeOf } from '../../../lib/error-code.ts'
+import { lstatOrNull } from '../../../lib/files.ts'
 import { StartError } from '../../start-error.ts'
-import { BlockedPathError, createFolders, putFile, putText, lstatOrNull, type RootTree } from './root-tree.ts'
+import { BlockedPathError, createFolders, putFile, putText, type RootTree } from './root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'
 import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from './resolve-in-root.ts'
 

@@ -15,6 +15,7 @@ import {
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { hasErrorCode } from '../../../lib/error-code.ts'
+import { lstatOrNull } from '../../../lib/files.ts'
 import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
@@ -149,14 +150,4 @@ async function putTextAtOnce(
 
 function freshness({ isFresh = false }: RootTree): { readonly isFresh: boolean } {
   return { isFresh }
-}
-
-/** Returns the stats of a path without following a symlink, or null if the path does not exist. */
-export async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
-  try {
-    return await lstat(path)
-  } catch (error) {
-    if (hasErrorCode(error, 'ENOENT')) return null
-    throw error
-  }
 }

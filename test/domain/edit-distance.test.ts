@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { editDistance } from '../../src/lib/edit-distance.ts'
+import { editDistance } from '../../src/domain/edit-distance.ts'
 
 test('the distance counts letters that are inserted, deleted or replaced', () => {
   const distances = [
