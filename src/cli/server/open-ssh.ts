@@ -12,7 +12,7 @@ import { printStatus } from '../print-status.ts'
 export async function openSsh(
   deps: ControlDeps,
   config: Config,
-  { limits, opened }: { readonly limits: RequestLimits; readonly opened: AsyncDisposableStack },
+  { rates, opened }: { readonly rates: RequestLimits['rates']; readonly opened: AsyncDisposableStack },
 ): Promise<SshServer | null> {
   if (config.sshPort === 0) return null
   const { host, sshPort: port } = config
@@ -22,7 +22,7 @@ export async function openSsh(
         host,
         port,
         connections: { capacity: config.connectionCapacity, perAddress: config.connectionsPerAddress },
-        rates: limits.rates,
+        rates,
       }),
     )
     deps.log.info({ host, port: server.port, fingerprint: server.fingerprint }, 'the SSH server listens')

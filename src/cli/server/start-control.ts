@@ -15,15 +15,7 @@ import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { RETRY_SCHEDULE } from '../../domain/webhooks/retry-schedule.ts'
-import { callWith } from '../../http/requests/call-use-case.ts'
-import { makeClientAddresses } from '../../http/requests/client-address.ts'
-import { makeRequestTracer } from '../../http/requests/trace-request.ts'
-import { makeServer } from '../../http/server/server.ts'
-import { makePreviewDoor } from '../../preview/preview-door.ts'
 import { makePreviewSites } from './preview-site.ts'
-import { makeJoinRoute } from '../../http/workers/join-route.ts'
-import { makeSnapshotFilesRoute } from '../../http/workers/snapshot-files-route.ts'
-import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock, wallAheadMs } from '../../lib/clock.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import type { Log } from '../../lib/log.ts'
@@ -36,11 +28,10 @@ import { runLoops } from '../../loops/loop.ts'
 import { leadWebhooks, WEBHOOKS_LEAD } from '../../loops/webhooks/lead-webhooks.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
-import { joiningPods } from './joining-pods.ts'
 import { advertisedUrl, listenUrl, MISSING_URL_WARNING } from './server-url.ts'
-import { loadDashboard } from './load-dashboard.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeLifecycleObserver } from './lifecycle-observer.ts'
+import { makeApi } from './make-api.ts'
 import { describeListenError } from './listen-address.ts'
 import { openOwnListener, sharedAddress } from './own-listener.ts'
 import { openNetworkDenials } from './network-denials.ts'
@@ -51,10 +42,8 @@ import { makeRunMetrics } from '../metrics/run-metrics.ts'
 import { makeWebhookMetrics } from '../metrics/webhook-metrics.ts'
 import { makeStartMetrics } from '../metrics/start-metrics.ts'
 import { addServerMetrics } from '../metrics/server-metrics.ts'
-import { openProvider } from './open-provider.ts'
 import { openTracing } from './open-tracing.ts'
 import { readinessOf } from './readiness.ts'
-import { serverLimits } from './server-limits.ts'
 import { openTransport } from './transport.ts'
 import { readMachine, watchClock } from './watch-clock.ts'
 import type { Store } from './open-store.ts'
@@ -202,40 +191,17 @@ export async function startControl(
     certificate: () => (transport.kind === 'tls' ? transport.pair().cert : null),
     workerSeriesMax: config.metricsWorkers,
   })
-  const limited = serverLimits(config)
-  const clients = makeClientAddresses(config.trustedProxies ?? [])
-  const gate = { control: deps, clients, rates: limited.limits.rates }
-  const door =
-    previews.domain === null
-      ? null
-      : makePreviewDoor({
-          control: deps,
-          domain: previews.domain,
-          scheme: previews.site()?.scheme ?? 'http',
-          addressOf: (request) => clients.of(request),
-          ...(limited.limits.rates === undefined ? {} : { rates: limited.limits.rates }),
-        })
-  const dashboard = config.dashboard === 'off' ? null : await loadDashboard()
-  const server = makeServer({
-    call: callWith(deps),
-    log,
-    uuids,
+  const { server, rates, hasDashboard } = await makeApi(config, {
+    deps,
+    transport,
+    previews,
+    tickets,
+    replicas,
+    relay,
+    tracing,
     metrics,
     readMoreMetrics: async () => (await Promise.all(moreMetrics.map((read) => read()))).join(''),
-    metricsKey: config.metricsKey,
     unreadyReasons,
-    ...(tracing === null ? {} : { traceRequest: makeRequestTracer(tracing.tracer, systemClock) }),
-    ...limited,
-    clients,
-    ...(transport.kind === 'tls' ? { tls: transport.pair() } : {}),
-    plugins: [
-      makeSyncRoute({ ...gate, tickets, replicas }),
-      makeJoinRoute({ ...deps, ...joiningPods(config, process.env) }, gate),
-    ],
-    ...(door === null ? {} : { door }),
-    ...(dashboard === null ? {} : { dashboard }),
-    ...(config.dashboard === 'off' ? {} : { signIn: { oidc: openProvider(config, log) } }),
-    upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],
   })
   // On shutdown, or when a step below fails, these run in the opposite order.
   const running: Promise<void>[] = []
@@ -281,7 +247,7 @@ export async function startControl(
   running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (machine !== null) running.push(watchClock({ ...base, machine, wallAheadMs }, stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
-  const ssh = await openSsh(deps, config, { ...limited, opened })
+  const ssh = await openSsh(deps, config, { rates, opened })
   const closing = opened.move()
   return {
     deps,
@@ -289,7 +255,7 @@ export async function startControl(
     ownUrl,
     ssh,
     metrics,
-    hasDashboard: dashboard !== null,
+    hasDashboard,
     fingerprint: () => (transport.kind === 'tls' ? transport.fingerprint() : null),
     ownCertificate: transport.kind === 'tls' ? transport.ownFile : null,
     others: replicas.count - 1,
