@@ -1,7 +1,9 @@
 import type { UseSeries } from '../../contract/streams/metrics-protocol.ts'
 import type { SandboxId } from '../../domain/ids.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
+import { Problem } from '../../domain/problem.ts'
 import type { UsePoint, UseRange } from '../../domain/sandboxes/use-points.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { BaseDeps } from '../deps.ts'
 import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
@@ -14,6 +16,8 @@ type MetricsDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'> & SandboxReader & Work
 
 /** The longest series of points, in bytes: 3,600 points of 250 bytes fit four times. */
 const SERIES_LIMIT_BYTES = 4 * 1024 * 1024
+/** How long a worker may take to answer, its dialling included. A live one takes milliseconds. */
+const ANSWER_WAIT_MS = 5_000
 
 /**
  * Reads what a sandbox used, from the worker of its latest run. Throws `sandbox_not_found`, and `unavailable` when the worker does
@@ -39,7 +43,15 @@ export async function readMetrics(
   if (run === null) return { stepMs, points: [] }
   const query = { get: 'series', sandbox_id: id, range, stepMs } as const
   const target = { worker_id: run.worker_id, purpose: { kind: 'metrics', query } } as const
-  return (await askWorker(deps, target, { signal, limitBytes: SERIES_LIMIT_BYTES })) as UseSeries
+  const limit = AbortSignal.timeout(ANSWER_WAIT_MS)
+  using either = joinSignals(signal, limit)
+  try {
+    return (await askWorker(deps, target, { signal: either.signal, limitBytes: SERIES_LIMIT_BYTES })) as UseSeries
+  } catch (error) {
+    if (!limit.aborted || error instanceof Problem) throw error
+    const message = 'the worker of this sandbox did not answer'
+    throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
+  }
 }
 
 /**

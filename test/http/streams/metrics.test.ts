@@ -2,9 +2,11 @@ import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { PassThrough } from 'node:stream'
 import { after, before, test } from 'node:test'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
+import { readMetrics } from '../../../src/control/streams/read-metrics.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
@@ -106,6 +108,16 @@ test('a sandbox that never ran has no points, and that of another organization i
   for (const path of [`/v1/sandboxes/${never.id}/metrics`, `/v1/sandboxes/${never.id}/metrics/stream`])
     assert.equal((await get(path, foreign)).body.error.code, 'sandbox_not_found')
   assert.deepEqual((await get('/v1/metrics', foreign)).body.data, [])
+})
+
+test('a worker that opens its stream and says nothing is unavailable', async () => {
+  const box = await runOne()
+  const silent = { ...world.control.deps, openStream: () => Promise.resolve(new PassThrough()) }
+  const asked = { id: box.id, range: { sinceMs: 0, untilMs: 1_000 }, stepMs: 1_000 }
+  // A silent worker must be given up before this client leaves.
+  const reading = readMetrics(silent, world.control.caller, { ...asked, signal: AbortSignal.timeout(30_000) })
+  await assert.rejects(reading, { code: 'unavailable' })
+  await stop(box)
 })
 
 test('a follower gets points as they are sampled, and the end when the sandbox has ended', async () => {
