@@ -1,7 +1,6 @@
 import type { UseSeries } from '../../contract/streams/metrics-protocol.ts'
 import type { SandboxId } from '../../domain/ids.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { Problem } from '../../domain/problem.ts'
 import type { UsePoint, UseRange } from '../../domain/sandboxes/use-points.ts'
 import { joinSignals } from '../../lib/join-signals.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
@@ -43,15 +42,8 @@ export async function readMetrics(
   if (run === null) return { stepMs, points: [] }
   const query = { get: 'series', sandbox_id: id, range, stepMs } as const
   const target = { worker_id: run.worker_id, purpose: { kind: 'metrics', query } } as const
-  const limit = AbortSignal.timeout(ANSWER_WAIT_MS)
-  using either = joinSignals(signal, limit)
-  try {
-    return (await askWorker(deps, target, { signal: either.signal, limitBytes: SERIES_LIMIT_BYTES })) as UseSeries
-  } catch (error) {
-    if (!limit.aborted || error instanceof Problem) throw error
-    const message = 'the worker of this sandbox did not answer'
-    throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
-  }
+  using either = joinSignals(signal, AbortSignal.timeout(ANSWER_WAIT_MS))
+  return (await askWorker(deps, target, { signal: either.signal, limitBytes: SERIES_LIMIT_BYTES })) as UseSeries
 }
 
 /**

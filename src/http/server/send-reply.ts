@@ -192,6 +192,6 @@ export function renderError(deps: ErrorDeps, error: unknown, about: ErrorContext
   if (problem.code === 'internal_error') {
     deps.log.error({ ...about, error: problem.cause }, 'request failed')
   } else if (problem.code === 'unavailable' && problem.cause !== undefined)
-    deps.log.warn({ ...about, error: problem.cause }, 'request refused: the database is unavailable')
+    deps.log.warn({ ...about, error: problem.cause }, 'request refused: what it needs is unavailable')
   return renderProblem(problem, about.request_id)
 }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { after, before, test } from 'node:test'
+import type { WebSocket } from 'ws'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import { readMetrics } from '../../../src/control/streams/read-metrics.ts'
@@ -119,6 +120,40 @@ test('a worker that opens its stream and says nothing is unavailable', async () 
   await assert.rejects(reading, { code: 'unavailable' })
   await stop(box)
 })
+
+test('a worker that dies in the middle of its answer is unavailable', async () => {
+  const box = await runOne()
+  await endLife()
+  const real = world.connect()
+  const endDying = world.runWorker(driver, {
+    metrics,
+    controlPlane: {
+      ...real,
+      dial: async (...args) => dyingInAnswer(await real.dial(...args)),
+      async standBy(...args) {
+        const { asked, socket } = await real.standBy(...args)
+        return { asked, socket: dyingInAnswer(socket) }
+      },
+    },
+  })
+  const { status, body } = await get(`/v1/sandboxes/${box.id}/metrics`)
+  assert.deepEqual([status, body.error.code], [503, 'unavailable'])
+  await endDying()
+  endLife = world.runWorker(driver, { metrics })
+  await stop(box)
+})
+
+/** Sends half of the first message, and then breaks the connection. */
+function dyingInAnswer(socket: WebSocket): WebSocket {
+  const send = socket.send.bind(socket)
+  return Object.assign(socket, {
+    send(data: Buffer, options: object) {
+      send(data.subarray(0, data.length / 2), options, () => {
+        socket.terminate()
+      })
+    },
+  })
+}
 
 test('a follower gets points as they are sampled, and the end when the sandbox has ended', async () => {
   const box = await runOne()
