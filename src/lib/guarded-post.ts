@@ -10,6 +10,7 @@ import { isIP, type LookupFunction } from 'node:net'
 import { callbackify } from 'node:util'
 import { errorCodeOf, hasErrorCode } from './error-code.ts'
 import type { GuardedHttpDeps } from './guarded-http.ts'
+import { joinSignals } from './join-signals.ts'
 import { openTunnel } from './proxy-tunnel.ts'
 
 /** The limits of a post, in milliseconds and bytes. */
@@ -119,10 +120,10 @@ export function makeGuardedPost(deps: GuardedPostDeps): GuardedPost {
   return {
     async send(post) {
       const limit = AbortSignal.timeout(limits.totalMs)
-      const signal = AbortSignal.any([post.signal, limit])
+      using either = joinSignals(post.signal, limit)
       try {
-        return await attempt(post, { signal, isFresh: false }).catch((error: unknown) => {
-          if (error instanceof ClosedMeanwhile) return attempt(post, { signal, isFresh: true })
+        return await attempt(post, { signal: either.signal, isFresh: false }).catch((error: unknown) => {
+          if (error instanceof ClosedMeanwhile) return attempt(post, { signal: either.signal, isFresh: true })
           throw error
         })
       } catch (error) {

@@ -11,6 +11,7 @@ import type { AuthenticationRateLimiter } from '../control/requests/request-rate
 import { LINK_PARAMETER, LINK_PREFIX, parsePreviewHost, type PreviewTarget } from '../domain/previews/preview.ts'
 import type { RunId, WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
+import { joinSignals } from '../lib/join-signals.ts'
 import { rateLimitAddress } from '../lib/rate-limit-address.ts'
 import { ConnectFailure } from '../channel-client/tcp.ts'
 import { linkCookieOf, type ForwardedBy } from './proxy-headers.ts'
@@ -140,9 +141,9 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
     const admitted = await admit(request)
     if (admitted.kind === 'refused') return admitted.refusal
     if (hasBody(request)) return UPGRADE_WITH_BODY
-    return await pass(request, admitted, (proxied) => {
-      const signal = AbortSignal.any([closing.signal, proxied.signal])
-      return proxyUpgrade({ ...proxied, signal }, socket, head)
+    return await pass(request, admitted, async (proxied) => {
+      using either = joinSignals(closing.signal, proxied.signal)
+      await proxyUpgrade({ ...proxied, signal: either.signal }, socket, head)
     })
   }
 

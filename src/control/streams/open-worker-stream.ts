@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 
 /** The worker to open a stream to, and the purpose of the stream. */
 export type StreamTarget = { readonly worker_id: WorkerId; readonly purpose: StreamPurpose }
@@ -26,12 +27,12 @@ export async function openWorkerStream<Stream>(
     messages,
   }: { readonly signal: AbortSignal; readonly messages: { readonly late: string; readonly full: string } },
 ): Promise<Stream> {
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_TIMEOUT_MS)])
+  using limit = joinSignals(signal, AbortSignal.timeout(DIAL_TIMEOUT_MS))
   try {
-    const stream = await openStream(target, limit)
+    const stream = await openStream(target, limit.signal)
     if (stream !== null) return stream
   } catch (error) {
-    if (!limit.aborted) throw error
+    if (!limit.signal.aborted) throw error
     throw new Problem('unavailable', { message: messages.late, retryAfterSeconds: 1, cause: error })
   }
   throw new Problem('unavailable', { message: messages.full, retryAfterSeconds: 1 })

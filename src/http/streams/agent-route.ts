@@ -6,6 +6,7 @@ import { RunEnded } from '../../control/streams/watch-run.ts'
 import { openChannel } from '../../control/streams/open-channel.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { errorCodeOf } from '../../lib/error-code.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import type { Log } from '../../lib/log.ts'
 import { authenticateRequest, requireScope } from '../requests/authenticate-request.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
@@ -51,9 +52,9 @@ export function agentRoute(deps: {
       parseQuery(upgrade.url, query, parseOfQuery)
       const channel = await call(openChannel, caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
-        const signal = AbortSignal.any([channel.signal, upgrade.closing])
+        using either = joinSignals(channel.signal, upgrade.closing)
         const client = await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {})
-        const why = await bridgeChannel(client, channel.socket, { ...settings, signal, endOf })
+        const why = await bridgeChannel(client, channel.socket, { ...settings, signal: either.signal, endOf })
         ends.inc({ why })
         log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')
       } finally {

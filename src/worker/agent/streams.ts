@@ -5,6 +5,7 @@ import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { SnapshotAnswer, SnapshotTask } from '../../contract/snapshots/snapshot-protocol.ts'
 import type { StreamPurpose, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
 import type { ControlPlane } from './control-plane.ts'
@@ -52,13 +53,15 @@ function serveStream(deps: StreamDeps, { purpose: asked, connect }: StreamReques
     case 'volume':
       return serveFiles(deps, { purpose: asked, connect }, signal)
     case 'logs':
-      return sendLogs(deps, { purpose: asked, connect }, signal)
+      return sendStream(connect, signal, (over) =>
+        encodeLogLines(deps.logs.read(asked.sandbox_id, asked.query, over), asked.query),
+      )
     case 'metrics':
-      return sendMetrics(deps, { purpose: asked, connect }, signal)
+      return sendStream(connect, signal, (over) => encodeMetrics(deps.metrics, asked.query, over))
     case 'snapshot':
       return answerSnapshotTask(deps, { purpose: asked, connect }, signal)
     case 'snapshot_files':
-      return sendSnapshotFiles(deps, { purpose: asked, connect }, signal)
+      return sendStream(connect, signal, (over) => deps.driver.snapshots?.files?.(asked.snapshot_id, over))
   }
 }
 
@@ -108,48 +111,30 @@ async function serveFiles(
 }
 
 /**
- * Sends the log lines that a query selects, in the format of `log-protocol.ts`. The control plane closes the stream when it has
- * enough.
+ * Sends what `read` returns, whose signal aborts when the stream is over. The control plane closes the stream when it has enough. The
+ * stream ends early if there is nothing to read, or if that fails.
  */
-async function sendLogs(
-  deps: StreamDeps,
-  { purpose: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
+async function sendStream(
+  connect: StreamRequest['connect'],
   signal: AbortSignal,
+  read: (over: AbortSignal) => AsyncIterable<Buffer | string> | undefined,
 ): Promise<void> {
   const client = await dialStream(connect)
   const gone = new AbortController()
-  client.once('close', () => {
+  const leave = (): void => {
     gone.abort(new Error('the reader left'))
-  })
-  const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
-  try {
-    client.resume() // reads the end of the stream; the control plane sends nothing else
-    await pipeline(encodeLogLines(entries, query), client, { signal })
-  } catch (error) {
-    if (!isHangUp(error) && !gone.signal.aborted) throw error
-  } finally {
-    client.destroy()
   }
-}
-
-/** Sends what a query asks about the use of sandboxes. The control plane closes the stream when it has enough. */
-async function sendMetrics(
-  { metrics }: StreamDeps,
-  { purpose: { query }, connect }: StreamRequest<PurposeOf<'metrics'>>,
-  signal: AbortSignal,
-): Promise<void> {
-  const client = await dialStream(connect)
-  const gone = new AbortController()
-  client.once('close', () => {
-    gone.abort(new Error('the reader left'))
-  })
+  client.once('close', leave)
+  using either = joinSignals(signal, gone.signal)
   try {
     client.resume() // reads the end of the stream; the control plane sends nothing else
-    await pipeline(encodeMetrics(metrics, query, AbortSignal.any([signal, gone.signal])), client, { signal })
+    const source = read(either.signal)
+    if (source !== undefined) await pipeline(source, client, { signal })
   } catch (error) {
     if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {
     client.destroy()
+    leave() // the close comes later, when a source that waits would no longer be told
   }
 }
 
@@ -166,28 +151,6 @@ async function answerSnapshotTask(
     await pipeline([JSON.stringify(await answering)], client, { signal })
   } catch (error) {
     if (!isHangUp(error)) throw error
-  } finally {
-    client.destroy()
-  }
-}
-
-/** Sends the files of a snapshot. The stream ends early if that fails. */
-async function sendSnapshotFiles(
-  { driver }: StreamDeps,
-  { purpose: { snapshot_id }, connect }: StreamRequest<PurposeOf<'snapshot_files'>>,
-  signal: AbortSignal,
-): Promise<void> {
-  const client = await dialStream(connect)
-  const gone = new AbortController()
-  client.once('close', () => {
-    gone.abort(new Error('the reader left'))
-  })
-  const files = driver.snapshots?.files?.(snapshot_id, AbortSignal.any([signal, gone.signal]))
-  try {
-    client.resume() // reads the end of the stream; the control plane sends nothing else
-    if (files !== undefined) await pipeline(files, client, { signal })
-  } catch (error) {
-    if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {
     client.destroy()
   }

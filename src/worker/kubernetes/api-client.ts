@@ -2,6 +2,7 @@ import { Agent, request as requestHttps, type RequestOptions } from 'node:https'
 import type { IncomingMessage } from 'node:http'
 import { text } from 'node:stream/consumers'
 import { WebSocket } from 'ws'
+import { joinSignals } from '../../lib/join-signals.ts'
 import { makeApiError } from './api-error.ts'
 import type { ClusterAccess } from './cluster-access.ts'
 
@@ -83,8 +84,8 @@ export function makeApiClient(access: ClusterAccess): ApiClient {
               'content-type': CONTENT_TYPES[method] ?? 'application/json',
               'content-length': Buffer.byteLength(content),
             }
-      const either = signal === undefined ? timeout : AbortSignal.any([signal, timeout])
-      const reply = await send(path, { method, headers, agent, signal: either }, content)
+      using either = joinSignals(timeout, ...(signal === undefined ? [] : [signal]))
+      const reply = await send(path, { method, headers, agent, signal: either.signal }, content)
       const answer = await limitedText(reply)
       const { statusCode = 0 } = reply
       if (statusCode < 200 || statusCode > 299) throw makeApiError(`${method} ${pathOnly(path)}`, statusCode, answer)
@@ -95,12 +96,18 @@ export function makeApiClient(access: ClusterAccess): ApiClient {
       const timer = setTimeout(() => {
         begin.abort(new Error(`the API server did not begin to answer GET ${pathOnly(path)}`))
       }, STREAM_BEGIN_MS)
+      const either = joinSignals(signal, begin.signal)
       try {
-        const either = AbortSignal.any([signal, begin.signal])
-        const reply = await send(path, { method: 'GET', agent: streamAgent, signal: either })
+        const reply = await send(path, { method: 'GET', agent: streamAgent, signal: either.signal })
         const { statusCode = 0 } = reply
         if (statusCode !== 200) throw makeApiError(`GET ${pathOnly(path)}`, statusCode, await limitedText(reply))
+        reply.once('close', () => {
+          either[Symbol.dispose]()
+        })
         return reply
+      } catch (error) {
+        either[Symbol.dispose]()
+        throw error
       } finally {
         clearTimeout(timer)
       }

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 import type { Log } from '../../lib/log.ts'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
+import { joinSignals } from '../../lib/join-signals.ts'
 import type { Random } from '../../lib/random.ts'
 import { makeDnsClients } from './dns-clients.ts'
 import { isRebinding, RCODE, readQuery, rebuildQuery, emptyReply } from './dns-message.ts'
@@ -154,9 +155,9 @@ async function queryResolversInOrder(
 ): Promise<Buffer | null> {
   for (const resolver of await settings.find(question.transport)) {
     if (stopping.aborted) return null
-    const limit = AbortSignal.any([AbortSignal.timeout(settings.timeoutMs), stopping])
+    using limit = joinSignals(AbortSignal.timeout(settings.timeoutMs), stopping)
     try {
-      return await queryResolver({ ...question, resolver }, random, limit)
+      return await queryResolver({ ...question, resolver }, random, limit.signal)
     } catch (error) {
       log.debug({ error, resolver }, 'a resolver did not answer')
     }

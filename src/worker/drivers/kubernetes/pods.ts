@@ -1,4 +1,5 @@
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import { joinSignals } from '../../../lib/join-signals.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
 import { isApiError } from '../../kubernetes/api-error.ts'
@@ -69,11 +70,11 @@ export function openPods({ client, path, owner, onChange, signal: closed, clock,
 
   const changeOf = (name: string, signal: AbortSignal): Promise<void> =>
     new Promise((resolve, reject) => {
-      const either = AbortSignal.any([signal, closed])
+      const { signal: either, [Symbol.dispose]: leave } = joinSignals(signal, closed)
       const done = (): void => {
         set.delete(onChanged)
         if (set.size === 0) waiting.delete(name)
-        either.removeEventListener('abort', onAbort)
+        leave()
       }
       const onChanged = (): void => {
         done()
@@ -141,7 +142,7 @@ export function openPods({ client, path, owner, onChange, signal: closed, clock,
         if (seen?.metadata.uid !== known && (await find(pod, signal))?.metadata.uid !== known) return
         const soon = new AbortController()
         await Promise.race([
-          changeOf(name, AbortSignal.any([signal, soon.signal])).catch(() => undefined), // rejects only when aborted, which is checked below
+          changeOf(name, soon.signal).catch(() => undefined), // rejects only when aborted, which is checked below
           interruptibleSleep(clock, CHECK_MS, signal, soon.signal),
         ])
         soon.abort()

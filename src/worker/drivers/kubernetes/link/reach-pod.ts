@@ -1,4 +1,5 @@
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
+import { joinSignals } from '../../../../lib/join-signals.ts'
 import { AgentRefusal, type AgentLink } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
 import { containerStatus, SANDBOX_CONTAINER, type Pod, type PodName } from '../pod.ts'
@@ -76,8 +77,8 @@ async function changeOrTime(
   { pods, clock, signal }: { readonly pods: Pods; readonly clock: Clock; readonly signal: AbortSignal },
 ): Promise<void> {
   const over = new AbortController()
-  const either = AbortSignal.any([signal, over.signal])
-  const changed = pods.changeOf(name, either).catch(() => undefined)
-  await (ms === Infinity ? changed : Promise.race([changed, interruptibleSleep(clock, ms, either)]))
+  using either = joinSignals(signal, over.signal)
+  const changed = pods.changeOf(name, either.signal).catch(() => undefined)
+  await (ms === Infinity ? changed : Promise.race([changed, interruptibleSleep(clock, ms, either.signal)]))
   over.abort()
 }
