@@ -4,6 +4,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { findContainers, findContainersWithoutRun } from '../support/leftovers.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, TEST_WARM, whyNoServer, type RealServer } from '../support/server.ts'
+import { TIMEOUT_FACTOR } from '../support/timeout-factor.ts'
 import { waitUntil } from '../support/wait.ts'
 
 // The lifecycle of a sandbox with the unmodified public SDK.
@@ -68,7 +69,7 @@ describe('the lifecycle of a sandbox with the SDK', { skip: whyNoServer() }, () 
     const box = await builder('stubborn').cmd(['sh', '-c', 'trap "" TERM; while :; do sleep 1; done']).create()
     const from = systemClock.monotonicMs()
     await box.stop()
-    assert.ok(systemClock.monotonicMs() - from < 9_000)
+    assert.ok(systemClock.monotonicMs() - from < 9_000 * TIMEOUT_FACTOR)
     assert.equal((await sdk.Sandbox.get('stubborn')).status, 'stopped')
     await sdk.Sandbox.remove('stubborn')
   })

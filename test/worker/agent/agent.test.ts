@@ -28,6 +28,7 @@ import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { MACHINE_RESTARTED } from '../../../src/worker/drivers/shared/run-records.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
+import { TIMEOUT_FACTOR } from '../../support/timeout-factor.ts'
 import { makeWorkerWorld, type RunWorkerOptions, type WorkerWorld } from '../../support/worker-world.ts'
 
 const never = new AbortController().signal
@@ -117,7 +118,7 @@ test('a workload that ends by itself is reported within a second, with its exit 
   const fromMs = systemClock.monotonicMs()
   machine.end(run, { kind: 'exited', code: 3 })
   assert.equal((await waitForStatus(id, 'failed')).last_failure_message, 'the workload exited with code 3')
-  assert.ok(systemClock.monotonicMs() - fromMs < 1_000)
+  assert.ok(systemClock.monotonicMs() - fromMs < 1_000 * TIMEOUT_FACTOR)
 })
 
 test('a worker process that replaces another adopts its runs, and removes those that are not desired', async () => {
@@ -316,7 +317,7 @@ async function reportBesideSilence(failures: number): Promise<void> {
   await openDriver().start(stray, never)
   const fromMs = systemClock.monotonicMs()
   await runAnother()
-  assert.ok(systemClock.monotonicMs() - fromMs < 3_000 + failures * SYNC_RETRY_MS)
+  assert.ok(systemClock.monotonicMs() - fromMs < (3_000 + failures * SYNC_RETRY_MS) * TIMEOUT_FACTOR)
 }
 
 test('a report that arrives after a later one changes nothing', async () => {

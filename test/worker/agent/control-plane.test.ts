@@ -5,7 +5,6 @@ import { WebSocketServer } from 'ws'
 import type { SyncAnswer } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import { RENEW_DEADLINE_MS } from '../../../src/domain/workers/lease.ts'
-import { systemClock } from '../../../src/lib/clock.ts'
 import { makeControlPlane, syncTimeLimits } from '../../../src/worker/agent/control-plane.ts'
 import { SYNC_RETRY_MS } from '../../../src/worker/agent/sync-loop.ts'
 import { EMPTY_ANSWER, reportOf } from '../../support/report.ts'
@@ -85,9 +84,7 @@ test('a worker syncs with the next process when one refuses, disconnects or does
   await refused.sync(REPORT, never)
   assert.equal(second.syncs, 1)
   mood = 'silent'
-  const fromMs = systemClock.monotonicMs()
-  await assert.rejects(stuck.sync(REPORT, never), /did not answer for/)
-  assert.ok(systemClock.monotonicMs() - fromMs < 8_000)
+  await assert.rejects(stuck.sync(REPORT, never), /did not answer for 4000 ms/)
   await stuck.sync(REPORT, never)
   assert.equal(second.syncs, 2)
   second.server.closeAllConnections()

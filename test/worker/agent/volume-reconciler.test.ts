@@ -177,13 +177,12 @@ test('caps are applied once, and the worker requests caps again that it failed t
 test('a volume is deleted on request, and the deletion is reported at once', async () => {
   const volume = newVolume()
   const path = await storage.open(volume)
+  sampleMs = 3_600_000 // the next sample comes after the end of this test
   live()
   await waitUntil(() => typeof toldOf(volume) === 'number')
   wish = { ...NOTHING, discard_volumes: [volume] }
-  const fromMs = systemClock.monotonicMs()
   await waitUntil(() => toldOf(volume) === null)
   assert.ok(!existsSync(path))
-  assert.ok(systemClock.monotonicMs() - fromMs < sampleMs / 2, 'it was reported with the next sample only')
 })
 
 test('a failed deletion is retried, but not in a tight loop, and the worker syncs meanwhile', async () => {

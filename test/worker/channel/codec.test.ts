@@ -192,9 +192,7 @@ test('a message nested as deep as a frame is long is refused without a crash', (
 test('a frame full of tiny items is refused before they are all built', () => {
   const bomb = Buffer.alloc(4 * 1024 * 1024, 0x00)
   bomb.writeUInt8(0x9f, 0)
-  const from = process.hrtime.bigint()
-  assert.throws(() => decodeCbor(bomb), CborError)
-  assert.ok(process.hrtime.bigint() - from < 500_000_000n)
+  assert.throws(() => decodeCbor(bomb), { cause: new CborError('more than 65536 items') })
 })
 
 test('whole numbers are encoded as integers and fractions are refused', () => {
