@@ -11,6 +11,8 @@ import { waitUntil } from '../support/wait.ts'
 // The stream of events of two server processes, of which one is killed.
 
 const WRITERS = 6
+/** How many events the client gets before each step of the fault. */
+const PROGRESS = 200
 const LIMIT_MS = 60_000
 
 describe('the stream of events', { skip: whyNoServer() }, () => {
@@ -64,11 +66,15 @@ describe('the stream of events', { skip: whyNoServer() }, () => {
         await call(one(writer % 2), 'create_volume', { body: { name } }).catch(() => null)
       }
     })
-    await systemClock.sleep(1_500)
+    const seeMore = (): Promise<boolean> => {
+      const before = seen.length
+      return waitUntil(() => seen.length >= before + PROGRESS, LIMIT_MS)
+    }
+    await seeMore()
     await one(0).kill9()
-    await systemClock.sleep(1_500)
+    await seeMore()
     await one(0).start()
-    await systemClock.sleep(1_500)
+    await seeMore()
     stop = true
     await Promise.all(writing)
     const { id } = Object((await call(one(1), 'create_volume', { body: { name: 'last' } })).body)
