@@ -8,30 +8,30 @@ const MIN_SHOWN_BYTES = 16 * 1024
 const FREE_MAX = 64
 
 /**
- * Buffers that sockets read into, and that are used again once all of their bytes were given back. Bytes that are never given back are
+ * Buffers that sockets read into, and that are used again once all of their bytes were released. Bytes that are never released are
  * garbage like others. Otherwise Node makes a new buffer for each read: 256 MiB into a volume then take the worker 0.90 to 1.14 s of
  * processor time instead of 0.42 to 0.56 (2026-11, 2 cores, with frames instead of a body).
  */
 export type ReadBuffers = {
   /** Makes the option `onread` of a socket. `show` gets what was read. */
   readonly onread: (show: (chunk: Buffer) => void) => OnReadOpts
-  /** Notes bytes of a chunk that somebody gets, while `show` is called. The others need not be given back. */
-  readonly lend: (bytes: Buffer) => void
-  /** Takes back bytes that were lent. Nobody may use them afterwards. Other bytes are ignored. */
-  readonly giveBack: (bytes: Buffer) => void
+  /** Notes bytes of a chunk that somebody gets, while `show` is called. The others need not be released. */
+  readonly hold: (bytes: Buffer) => void
+  /** Releases bytes that were held. Nobody may use them afterwards. Other bytes are ignored. */
+  readonly release: (bytes: Buffer) => void
 }
 
 /** Makes the buffers: none. */
 export function makeReadBuffers(): ReadBuffers {
   const free: Buffer[] = []
-  const lent = new WeakMap<ArrayBufferLike, { readonly buffer: Buffer; bytes: number }>()
+  const held = new WeakMap<ArrayBufferLike, { readonly buffer: Buffer; bytes: number }>()
 
   const change = ({ buffer: memory }: Buffer, bytes: number): void => {
-    const of = lent.get(memory)
+    const of = held.get(memory)
     if (of === undefined) return
     of.bytes += bytes
     if (of.bytes > 0) return
-    lent.delete(memory)
+    held.delete(memory)
     if (free.length < FREE_MAX) free.push(of.buffer)
   }
   return {
@@ -48,7 +48,7 @@ export function makeReadBuffers(): ReadBuffers {
             return true
           }
           next = null
-          lent.set(buffer.buffer, { buffer, bytes: 1 }) // keeps it while the chunk is shown
+          held.set(buffer.buffer, { buffer, bytes: 1 }) // keeps it while the chunk is shown
           try {
             show(chunk)
           } finally {
@@ -58,10 +58,10 @@ export function makeReadBuffers(): ReadBuffers {
         },
       }
     },
-    lend: (bytes) => {
+    hold: (bytes) => {
       change(bytes, bytes.length)
     },
-    giveBack: (bytes) => {
+    release: (bytes) => {
       change(bytes, -bytes.length)
     },
   }

@@ -111,7 +111,7 @@ export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): 
         },
         dial: () => Promise.reject(new Error('no streams in a schedule')),
         fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
-        giveBack: () => undefined,
+        releaseBytes: () => undefined,
         standBy: () => new Promise(() => inTransit), // no stream is ever requested
       }
     },

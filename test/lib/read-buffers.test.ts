@@ -44,13 +44,13 @@ test('bytes stay as they are until they are given back, and then their memory is
     const first = held.shift()
     if (first === undefined) return
     assert.equal(digest(first.piece), first.was, 'bytes changed while they were lent')
-    buffers.giveBack(first.piece)
+    buffers.release(first.piece)
   }
   await receive(t, buffers, sent, (chunk) => {
     all.update(chunk)
     const half = chunk.length >> 1
     for (const piece of [chunk.subarray(0, half), chunk.subarray(half)]) {
-      buffers.lend(piece)
+      buffers.hold(piece)
       if (chunk.length >= 16 * 1024) memories.add(piece.buffer) // smaller ones are copies
       held.push({ piece, was: digest(piece) })
     }
@@ -66,9 +66,9 @@ test('bytes that nobody gives back, or not all of which were, keep their memory'
   const sent = countingBytes(4 * MIB)
   const kept: Buffer[] = []
   await receive(t, buffers, sent, (chunk) => {
-    buffers.lend(chunk)
+    buffers.hold(chunk)
     kept.push(chunk)
-    buffers.giveBack(chunk.subarray(1))
+    buffers.release(chunk.subarray(1))
   })
   assert.ok(Buffer.concat(kept).equals(sent))
 })
@@ -77,12 +77,12 @@ test('small reads are copied, and bytes that were never lent are ignored', async
   const buffers = makeReadBuffers()
   const kept: Buffer[] = []
   await receive(t, buffers, Buffer.from('a few bytes'), (chunk) => {
-    buffers.lend(chunk)
-    buffers.giveBack(chunk)
+    buffers.hold(chunk)
+    buffers.release(chunk)
     kept.push(chunk)
   })
   assert.equal(Buffer.concat(kept).toString(), 'a few bytes')
-  buffers.giveBack(Buffer.alloc(10))
+  buffers.release(Buffer.alloc(10))
 })
 
 test('a chunk of which nothing was lent is used again at once', async (t) => {

@@ -3,12 +3,12 @@ import { createServer, request, type IncomingMessage, type RequestListener, type
 import { connect, type AddressInfo } from 'node:net'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { makePreviewDoor } from '../../src/preview/preview-door.ts'
+import { makePreviewProxy } from '../../src/preview/preview-proxy.ts'
 import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { waitUntil } from './wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from './worker-world.ts'
 
-type DoorInput = Parameters<typeof makePreviewDoor>[0]
+type PreviewProxyInput = Parameters<typeof makePreviewProxy>[0]
 
 /** A running sandbox whose ports all lead to a web server of the test. */
 export type PreviewWorld = {
@@ -16,8 +16,8 @@ export type PreviewWorld = {
   readonly box: Sandbox
   /** The `Host` of the port 3000. */
   readonly host: string
-  /** Starts a server with a door of its own. Resolves with its port. */
-  openDoor(control?: Partial<DoorInput['control']>, rates?: DoorInput['rates']): Promise<number>
+  /** Starts a server with a proxy of its own. Resolves with its port. */
+  openDoor(control?: Partial<PreviewProxyInput['control']>, rates?: PreviewProxyInput['rates']): Promise<number>
   close(): Promise<void>
 }
 
@@ -46,15 +46,15 @@ export async function makePreviewWorld(sandbox: RequestListener): Promise<Previe
     box,
     host: `3000-${box.slug}.localhost`,
     async openDoor(control = {}, rates) {
-      const door = makePreviewDoor({
+      const proxy = makePreviewProxy({
         control: { ...deps, ...control },
         domain: 'localhost',
         scheme: 'http',
         addressOf: ({ socket }) => socket.remoteAddress,
         ...(rates === undefined ? {} : { rates }),
       })
-      closers.push(() => door.close())
-      return await listen(createServer((asked, reply) => door.serve(asked, reply)).on('upgrade', (...upgrade) => door.upgrade(...upgrade))) // prettier-ignore
+      closers.push(() => proxy.close())
+      return await listen(createServer((asked, reply) => proxy.serve(asked, reply)).on('upgrade', (...upgrade) => proxy.upgrade(...upgrade))) // prettier-ignore
     },
     async close() {
       for (const close of closers) close()

@@ -14,7 +14,7 @@ import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeSnapshotFilesRoute } from '../../http/workers/snapshot-files-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makePreviewDoor } from '../../preview/preview-door.ts'
+import { makePreviewProxy } from '../../preview/preview-proxy.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { joiningPods } from './joining-pods.ts'
 import { loadDashboard } from './load-dashboard.ts'
@@ -51,8 +51,8 @@ export async function makeApi(
   const { domain } = previews
   const scheme = previews.site()?.scheme ?? 'http'
   const addressOf: typeof clients.of = (request) => clients.of(request)
-  const door =
-    domain === null ? null : makePreviewDoor({ control: deps, domain, scheme, addressOf, ...(rates && { rates }) })
+  const previewProxy =
+    domain === null ? null : makePreviewProxy({ control: deps, domain, scheme, addressOf, ...(rates && { rates }) })
   const dashboard = config.dashboard === 'off' ? null : await loadDashboard()
   const server = makeServer({
     call: callWith(deps),
@@ -69,7 +69,7 @@ export async function makeApi(
       makeSyncRoute({ ...gate, tickets, replicas }),
       makeJoinRoute({ ...deps, ...joiningPods(config, process.env) }, gate),
     ],
-    ...(door === null ? {} : { door }),
+    ...(previewProxy === null ? {} : { diversion: previewProxy }),
     ...(dashboard === null ? {} : { dashboard }),
     ...(config.dashboard === 'off' ? {} : { signIn: { oidc: openProvider(config, deps.log) } }),
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay }), makeSnapshotFilesRoute(gate)],

@@ -3,31 +3,31 @@ import type { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import type { StreamedBodies } from '../requests/bodies.ts'
 
-/** Takes requests before they reach the routes of the API. */
-export type Door = {
-  takes(request: IncomingMessage): boolean
+/** Serves the requests and upgrades that it matches, before they reach the routes of the API. */
+export type Diversion = {
+  matches(request: IncomingMessage): boolean
   serve(request: IncomingMessage, response: ServerResponse): void
   upgrade(request: IncomingMessage, socket: Duplex, head: Buffer): void
   close(): void
 }
 
-/** Lets a door take requests and upgrades on the server's port. Their bodies may take any time, as those of streams. */
-export function divertRequests(app: FastifyInstance, door: Door, streamedBodies: StreamedBodies): void {
+/** Diverts requests and upgrades on the server's port. Their bodies may take any time, as those of streams. */
+export function divertRequests(app: FastifyInstance, diversion: Diversion, streamedBodies: StreamedBodies): void {
   const { server } = app
   const [serve, upgrade] = [takeListeners(server, 'request'), takeListeners(server, 'upgrade')]
   server.on('request', (request: IncomingMessage, response: ServerResponse) => {
-    if (!door.takes(request)) return serve(request, response)
-    if (isWithoutBody(request)) return door.serve(request, response)
+    if (!diversion.matches(request)) return serve(request, response)
+    if (isWithoutBody(request)) return diversion.serve(request, response)
     streamedBodies.begin({ raw: request }, { raw: response })
     request.once('end', () => request.socket.setTimeout(0)) // the reply may be silent for as long as it likes
-    door.serve(request, response)
+    diversion.serve(request, response)
   })
   server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
-    if (door.takes(request)) door.upgrade(request, socket, head)
+    if (diversion.matches(request)) diversion.upgrade(request, socket, head)
     else upgrade(request, socket, head)
   })
   app.addHook('preClose', (done) => {
-    door.close()
+    diversion.close()
     done()
   })
 }

@@ -9,7 +9,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
 import { refuseMalformed, refuseUnsupportedRequests } from '../connections/early-refusals.ts'
-import { divertRequests, type Door } from '../connections/divert-requests.ts'
+import { divertRequests, type Diversion } from '../connections/divert-requests.ts'
 import { limitConnections, limitPipelining, type ConnectionLimits } from '../connections/limit-connections.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
 import { acceptJsonBodies, makeStreamedBodies } from '../requests/bodies.ts'
@@ -55,8 +55,8 @@ export type ServerDeps = {
   readonly dashboard?: Dashboard
   /** How members sign in. Absent: they can't, and no session is accepted. */
   readonly signIn?: SignInOptions
-  /** Serves requests for other hosts than that of the API. */
-  readonly door?: Door
+  /** Serves requests for other hosts than that of the API. Absent: the API serves them. */
+  readonly diversion?: Diversion
   /** Additional WebSocket routes. They authenticate their own callers. */
   readonly upgrades?: readonly UpgradeRoute[]
 }
@@ -201,7 +201,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     countProxied,
     routes: [agentRoute({ ...deps, acceptsSessions, compileSchema }), ...(deps.upgrades ?? [])],
   })
-  if (deps.door !== undefined) divertRequests(app, deps.door, streamedBodies)
+  if (deps.diversion !== undefined) divertRequests(app, deps.diversion, streamedBodies)
   return app
 }
 

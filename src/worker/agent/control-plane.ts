@@ -49,8 +49,8 @@ export interface ControlPlane {
    * of this worker needs the snapshot.
    */
   fetchSnapshot(snapshot: SnapshotId, signal: AbortSignal): Promise<WebSocket>
-  /** Takes back bytes of binary messages, so that their memory is used for later messages. Nobody may use them afterwards. */
-  readonly giveBack: (bytes: Buffer) => void
+  /** Releases bytes of binary messages, so that their memory is used for later messages. Nobody may use them afterwards. */
+  readonly releaseBytes: (bytes: Buffer) => void
 }
 
 /**
@@ -136,7 +136,7 @@ export function makeControlPlane(options: ControlPlaneOptions): ControlPlane {
   }
 
   return {
-    giveBack: readBuffers.giveBack,
+    releaseBytes: readBuffers.release,
     urls: () => replicas.all,
     async sync(request, signal, onRecorded) {
       const url = replicas.current

@@ -16,7 +16,7 @@ export function makeSplittingAgent(buffers: ReadBuffers): Agent {
       port: Number(port ?? 80),
       ...(timeout === undefined ? {} : { timeout }),
     })
-    return splitMessages(socket, { limitBytes: LIMIT_BYTES, startsWithReply: true, onBytes: buffers.lend })
+    return splitMessages(socket, { limitBytes: LIMIT_BYTES, startsWithReply: true, onBytes: buffers.hold })
   }
   return Object.assign(new Agent(), { createConnection })
 }

@@ -25,7 +25,7 @@ export type StreamDeps = {
   readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
   /** Called after each request that may have changed the files of a volume. */
   readonly onFilesChanged: () => void
-  readonly controlPlane: Pick<ControlPlane, 'giveBack'>
+  readonly controlPlane: Pick<ControlPlane, 'releaseBytes'>
 }
 
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
@@ -100,8 +100,8 @@ async function serveFiles(
   signal.addEventListener('abort', hangUp, { once: true })
   if (signal.aborted) hangUp() // the signal aborted while the stream was being opened
   try {
-    const { giveBack } = deps.controlPlane
-    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged, giveBack })
+    const { releaseBytes: release } = deps.controlPlane
+    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged, release })
   } catch (error) {
     if (!isHangUp(error)) throw error
   } finally {

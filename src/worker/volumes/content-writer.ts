@@ -81,7 +81,7 @@ export function makeDirectWriter(handle: FileHandle, buffers: AlignedBuffers): C
     async [Symbol.asyncDispose]() {
       isDisposed = true
       await writing.catch(() => undefined) // until then the kernel reads a buffer
-      buffers.giveBack(pair)
+      buffers.release(pair)
       await direct?.close()
     },
   }
@@ -101,7 +101,7 @@ export type AlignedBuffers = {
   /** Null if `PAIRS_MAX` are in use. */
   readonly take: () => Pair | null
   /** Takes back a pair that nobody uses any more. */
-  readonly giveBack: (pair: Pair) => void
+  readonly release: (pair: Pair) => void
 }
 
 /** Makes no buffers yet. */
@@ -116,7 +116,7 @@ export function makeAlignedBuffers(): AlignedBuffers {
       made += 1
       return makePair()
     },
-    giveBack: (pair) => {
+    release: (pair) => {
       free.push(pair)
     },
   }

@@ -153,7 +153,7 @@ async function writeStream(handle: FileHandle, { path, content, requireSpace, bu
   const write = async (chunks: readonly Buffer[]): Promise<void> => {
     await translateErrors(path, () => writer.write(chunks))
     const bytes = totalBytes(chunks)
-    if (content instanceof ReceivedContent) for (const chunk of chunks) content.giveBack(chunk)
+    if (content instanceof ReceivedContent) for (const chunk of chunks) content.release(chunk)
     sizeBytes += bytes
     uncheckedBytes += bytes
     if (uncheckedBytes < SPACE_STEP_BYTES) return

@@ -6,12 +6,12 @@ const FRAME_MAX_BYTES = BigInt(Number.MAX_SAFE_INTEGER)
 
 /**
  * The content of an upload, out of the frames that arrive on a stream (`volume-protocol.ts`). Each piece is a part of a buffer that the
- * stream read into. The reader may give pieces back once it is done with them, and then the buffer is used again. Fails if the
+ * stream read into. The reader may release pieces once it is done with them, and then the buffer is used again. Fails if the
  * stream ends too early.
  */
 export class ReceivedContent extends Readable {
-  /** Takes back a piece. Nobody may use its bytes afterwards. */
-  readonly giveBack: (piece: Buffer) => void
+  /** Releases a piece. Nobody may use its bytes afterwards. */
+  readonly release: (piece: Buffer) => void
   readonly #stream: Duplex
   readonly #head = Buffer.alloc(FRAME_HEAD_BYTES)
   #headBytes = 0
@@ -20,10 +20,10 @@ export class ReceivedContent extends Readable {
   #isComplete = false
 
   /** `first`: bytes that were read from the stream before. */
-  constructor(stream: Duplex, { first, giveBack }: Received) {
+  constructor(stream: Duplex, { first, release }: Received) {
     super()
     this.#stream = stream
-    this.giveBack = giveBack
+    this.release = release
     this.on('error', () => undefined) // it may fail while nobody reads it
     if (first.length > 0) this.#take(first)
     stream.on('data', (chunk: Buffer) => {
@@ -52,7 +52,7 @@ export class ReceivedContent extends Readable {
 
   #takeHead(part: Buffer): void {
     this.#headBytes += part.copy(this.#head, this.#headBytes)
-    this.giveBack(part)
+    this.release(part)
     if (this.#headBytes < FRAME_HEAD_BYTES) return
     this.#headBytes = 0
     const bytes = this.#head.readBigUInt64BE()
@@ -69,4 +69,4 @@ function endedEarly(): Error {
   return Object.assign(new Error('the stream ended before its content'), { code: 'ECONNRESET' })
 }
 
-type Received = { readonly first: Buffer; readonly giveBack: (piece: Buffer) => void }
+type Received = { readonly first: Buffer; readonly release: (piece: Buffer) => void }

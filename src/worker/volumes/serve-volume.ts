@@ -21,8 +21,8 @@ type ServeVolumeOptions = {
   readonly log: Log
   /** Called after each request that may have changed the volume, even if it failed. */
   readonly onChanged: () => void
-  /** Takes back the bytes of an upload that are written, if the stream reads into buffers that it uses again. */
-  readonly giveBack?: (piece: Buffer) => void
+  /** Releases the bytes of an upload that are written, if the stream reads into buffers that it uses again. */
+  readonly release?: (piece: Buffer) => void
   /** How long the stream may be idle while no file operation is running. */
   readonly idleMs?: number
 }
@@ -57,7 +57,7 @@ export async function serveVolume(stream: Duplex, files: VolumeFiles, options: S
   server.on('upgrade', (request, socket, first) => {
     const response = new ServerResponse(request)
     response.assignSocket(socket as Socket) // only uses what each stream has
-    begin({ request, response, content: new ReceivedContent(socket, { first, giveBack: options.giveBack ?? forget }) })
+    begin({ request, response, content: new ReceivedContent(socket, { first, release: options.release ?? forget }) })
   })
   server.emit('connection', stream)
   const idle = makeIdleTimeout(stream, options.idleMs ?? IDLE_LIMIT_MS)

@@ -274,7 +274,7 @@ test('open log streams are limited for each organization and in total, and each 
   places.push(...Array.from({ length: 50 }, (_, at) => logStreamLimit.acquire(at < 49 ? guest : third)))
   const all = { limit: 'log_streams', max: 100, current: 100 }
   assert.deepEqual(await refused(theirs, guestKey), { ...all, how_to_change: changes('SANDYARD_LOG_STREAM_CAPACITY') })
-  for (const giveBack of places) giveBack()
+  for (const release of places) release()
   leaving.abort()
   await waitUntil(() => logStreamLimit.permitsInUse === 0)
 })

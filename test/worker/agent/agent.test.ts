@@ -388,7 +388,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
     {
       controlPlane: {
         fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
-        giveBack: () => undefined,
+        releaseBytes: () => undefined,
         standBy: rejectOnAbort,
         sync(request, signal) {
           syncs += 1

@@ -37,7 +37,7 @@ beforeEach(() => {
     dial: () => Promise.reject(new Error('no streams here')),
     fetchSnapshot: () => Promise.reject(new Error('no snapshots here')),
     standBy: (signal) => rejectOnAbort(signal),
-    giveBack: () => undefined,
+    releaseBytes: () => undefined,
   }
   const ended = runAgent(
     {

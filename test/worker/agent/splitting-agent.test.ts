@@ -78,7 +78,7 @@ test('pieces that are given back make room for the next, and texts in between st
     assert.ok(bytes.equals(sent.subarray(received, received + bytes.length)))
     received += bytes.length
     if (bytes.buffer.byteLength >= 64 * 1024) memories.add(bytes.buffer)
-    buffers.giveBack(bytes)
+    buffers.release(bytes)
   })
   await once(socket, 'close', limit())
   assert.equal(received, sent.length)

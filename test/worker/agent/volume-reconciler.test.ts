@@ -96,7 +96,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
         sync,
         dial,
         fetchSnapshot: () => Promise.reject(new Error('there are no snapshots')),
-        giveBack: () => undefined,
+        releaseBytes: () => undefined,
         standBy: rejectOnAbort,
       },
       clock: systemClock,

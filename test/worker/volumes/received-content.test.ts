@@ -13,8 +13,8 @@ function receive(first: Buffer): World {
   peer.on('error', () => undefined)
   stream.on('error', () => undefined)
   let returned = 0
-  const giveBack = (piece: Buffer): void => void (returned += piece.length)
-  return { peer, content: new ReceivedContent(stream, { first, giveBack }), returned: () => returned }
+  const release = (piece: Buffer): void => void (returned += piece.length)
+  return { peer, content: new ReceivedContent(stream, { first, release }), returned: () => returned }
 }
 
 const frame = (text: string): Buffer => Buffer.concat([frameHead(text.length), Buffer.from(text)])

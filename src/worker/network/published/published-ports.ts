@@ -26,7 +26,7 @@ export type RelayInput = {
   readonly target: { readonly host: string; readonly port: number }
   readonly allows: (address: string) => boolean
   /** The clients of all ports of the sandbox together. */
-  readonly budget: { readonly take: () => boolean; readonly giveBack: () => void }
+  readonly budget: { readonly acquire: () => boolean; readonly release: () => void }
 }
 
 export type Relay = {
@@ -114,8 +114,8 @@ export function makePublishedPorts(ranges: readonly PublishRange[], random: Rand
 function makeBudget(): RelayInput['budget'] {
   let left = CLIENTS_MAX
   return {
-    take: () => left > 0 && left-- > 0,
-    giveBack: () => {
+    acquire: () => left > 0 && left-- > 0,
+    release: () => {
       left += 1
     },
   }

@@ -11,12 +11,12 @@ export async function openTcpRelay({ bind, port, target, allows, budget }: Relay
   const open = new Set<Socket>()
   const server: Server = createServer({ allowHalfOpen: true, pauseOnConnect: true, noDelay: true }, (client) => {
     const { remoteAddress } = client
-    if (remoteAddress === undefined || !allows(remoteAddress) || !budget.take()) {
+    if (remoteAddress === undefined || !allows(remoteAddress) || !budget.acquire()) {
       resetSocket(client)
       return
     }
     client.once('close', () => {
-      budget.giveBack()
+      budget.release()
     })
     joinConnection(client, target, open)
   })

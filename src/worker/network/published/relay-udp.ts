@@ -22,10 +22,10 @@ export async function openUdpRelay({ bind, port, target, allows, budget }: Relay
     flows.delete(key)
     clearTimeout(flow.idle)
     flow.socket.close()
-    budget.giveBack()
+    budget.release()
   }
   const begin = (key: string, client: RemoteInfo): Flow | null => {
-    if (!budget.take()) return null
+    if (!budget.acquire()) return null
     const socket = createSocket('udp4')
     const flow = { socket, idle: setTimeout(end, FLOW_IDLE_MS, key).unref() }
     flows.set(key, flow)

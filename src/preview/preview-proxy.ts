@@ -23,7 +23,7 @@ import {
 import { makeSandboxConnections } from './sandbox-connections.ts'
 import { KNOWN_MS, watchPreview } from './watch-preview.ts'
 
-type DoorInput = {
+type PreviewProxyInput = {
   readonly control: ControlDeps
   /** The domain beneath which previews are. */
   readonly domain: string
@@ -33,9 +33,9 @@ type DoorInput = {
 }
 
 /** Serves the ports of sandboxes at names of their own, such as `3000-quiet-otter.localhost`. */
-export type PreviewDoor = {
+export type PreviewProxy = {
   /** Whether a request is for a name beneath the domain of previews. The API is never served there. */
-  takes(request: IncomingMessage): boolean
+  matches(request: IncomingMessage): boolean
   serve(request: IncomingMessage, response: ServerResponse): void
   upgrade(request: IncomingMessage, socket: Duplex, head: Buffer): void
   close(): void
@@ -64,8 +64,8 @@ type Refused = { readonly kind: 'refused'; readonly refusal: PreviewRefusal }
 
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 
-/** Makes the door of a process. */
-export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: DoorInput): PreviewDoor {
+/** Makes the proxy of a process. */
+export function makePreviewProxy({ control, domain, scheme, addressOf, rates }: PreviewProxyInput): PreviewProxy {
   const find = makeFindPreview(control)
   const connections = makeSandboxConnections<Admitted['sandbox']>({
     connect: (sandbox, port) => openConnection(control, sandbox, port),
@@ -154,7 +154,7 @@ export function makePreviewDoor({ control, domain, scheme, addressOf, rates }: D
   }
 
   return {
-    takes: ({ headers }) => parsePreviewHost(headers.host ?? '', domain) !== 'other',
+    matches: ({ headers }) => parsePreviewHost(headers.host ?? '', domain) !== 'other',
     serve(request, response) {
       void (async () => {
         const admitted = await admit(request)

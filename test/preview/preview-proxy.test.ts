@@ -9,7 +9,7 @@ import { makePreviewWorld, type PreviewWorld } from '../support/preview-world.ts
 import { exchangeRaw } from '../support/raw-http.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 
-// A door before a real web server, which stands in for the port of a running sandbox.
+// A proxy before a real web server, which stands in for the port of a running sandbox.
 
 let world: PreviewWorld
 let key: string
