@@ -4,8 +4,8 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { NormalizedPatch } from '../../domain/spec/normalize-secret-patch.ts'
 import { blockingChange, planSecrets, type SecretsPlan } from '../../domain/spec/secret-plan.ts'
-import { resolveSecrets, type Secret } from '../../domain/spec/secrets.ts'
-import type { SandboxSpec } from '../../domain/spec/spec.ts'
+import { resolveSecrets } from '../../domain/spec/secrets.ts'
+import { projectNetwork } from '../../domain/spec/project-spec.ts'
 import { isLockTimeout, isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import * as sandboxSecrets from '../../store/sandboxes/sandbox-secrets.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
@@ -13,10 +13,9 @@ import { recordEvent } from '../events/record-event.ts'
 import { workerTopic } from '../topics.ts'
 import type { Conditions } from './if-match.ts'
 import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { requireAbilities, type RequireAbilitiesDeps } from './require-abilities.ts'
+import { requireSecrets, type RequireAbilitiesDeps } from './require-abilities.ts'
 import { sealRunSecrets, sealSecretValues } from './seal-secrets.ts'
 import { openState, secretsToKeep, type OpenedState } from './secrets-state.ts'
-import { renderSpec } from './render-spec.ts'
 
 /** What a modification changes, or would change. */
 export type Modification = Pick<SecretsPlan, 'changes' | 'conflicts'> & {
@@ -40,7 +39,7 @@ export async function planModification(
 ): Promise<Modification> {
   const { id, spec_bytes } = await getSummary(deps, caller, ref)
   beforeSpec?.(spec_bytes ?? 0)
-  const row = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
+  const row = await deps.db.asOrg(caller.org_id, (q) => readRow(q, { caller, id, patch }, { locks: false }))
   const { changes, conflicts } = planSecrets(openState(deps.seal, id, row), patch)
   return { sandbox: row.name, status: row.status, applied: false, policy: patch.policy, changes, conflicts }
 }
@@ -60,10 +59,12 @@ export async function modifySandbox(
   try {
     const { id, spec_bytes } = await getSummary(deps, caller, ref)
     input.beforeSpec?.(3 * (spec_bytes ?? 0)) // it is read twice, and written
-    const before = await deps.db.asOrg(caller.org_id, (q) => readRow(q, caller, id, { locks: false }))
+    const before = await deps.db.asOrg(caller.org_id, (q) =>
+      readRow(q, { caller, id, patch: input.patch }, { locks: false }),
+    )
     const { next } = applicablePlan(openState(deps.seal, id, before), input)
-    if (before.spec.network.secrets.length === 0 && next.length > 0)
-      await requireAbilities(deps, caller.org_id, withSecrets(before.spec, next))
+    if (before.network.secrets.length === 0 && next.length > 0)
+      await requireSecrets(deps, caller.org_id, before.abilities)
     isBegun = true
     const { applied, notified } = await deps.db.transaction(caller.org_id, (tx) =>
       apply(deps, tx, { caller, id, input }),
@@ -83,22 +84,24 @@ type Change = { readonly caller: Caller; readonly id: SandboxId; readonly input:
 type Applied = { readonly applied: Modification; readonly notified: WorkerId | null }
 
 async function apply(deps: ModifyDeps, tx: Queryable, { caller, id, input }: Change): Promise<Applied> {
-  const row = await readRow(tx, caller, id, { locks: true })
+  const row = await readRow(tx, { caller, id, patch: input.patch }, { locks: true })
   const state = openState(deps.seal, id, row)
   const { changes, conflicts, next } = applicablePlan(state, input)
   const { name: sandbox, status } = row
   const applied = { sandbox, status, applied: true, policy: input.patch.policy, changes, conflicts }
   const names = new Set(next.map(({ env_var }) => env_var))
   const values = new Map([...state.values, ...input.values].filter(([name]) => names.has(name)))
-  const spec = withSecrets(row.spec, next)
-  if (isDeepStrictEqual([next, values], [row.spec.network.secrets, state.values])) return { applied, notified: null }
+  const network = { ...row.network, secrets: next }
+  if (isDeepStrictEqual([next, values], [row.network.secrets, state.values])) return { applied, notified: null }
   const isLive = changes.some(({ disposition }) => disposition === 'live')
-  const kept = secretsToKeep(state, { changes, after: resolveSecrets(spec.network, values), isLive })
+  const kept = secretsToKeep(state, { changes, after: resolveSecrets(network, values), isLive })
   if (kept !== null && row.open_run_id !== null)
     await sandboxSecrets.writeOfRun(tx, row.open_run_id, sealRunSecrets(deps.seal, row.open_run_id, kept))
   const secrets_sealed = sealSecretValues(deps.seal, id, values)
-  const texts = await renderSpec(spec)
-  await sandboxSecrets.write(tx, id, { ...texts, secrets_sealed, hasSecrets: next.length > 0, isLive })
+  const network_json = JSON.stringify(network)
+  const projection_json = JSON.stringify({ ...projectNetwork(network), ports: row.shown_ports })
+  const hasSecrets = next.length > 0
+  await sandboxSecrets.write(tx, id, { network_json, projection_json, secrets_sealed, hasSecrets, isLive })
   const payload = { sandbox_id: id, name: sandbox, changes: changes.map(describeChange) }
   const { org_id, actor } = caller
   await recordEvent(deps, tx, { org_id, actor, event_type: 'sandbox_secrets_changed', payload })
@@ -122,17 +125,15 @@ function describeChange(change: SecretsPlan['changes'][number]): string {
   return change.kind === 'secret' ? `${change.name} ${change.change}` : `${change.field} ${change.change}`
 }
 
-function withSecrets(spec: SandboxSpec, secrets: readonly Secret[]): SandboxSpec {
-  return { ...spec, network: { ...spec.network, secrets } }
-}
+type Sought = Pick<Change, 'caller' | 'id'> & Pick<NormalizedPatch, 'patch'>
 
 async function readRow(
   q: Queryable,
-  { org_id }: Caller,
-  id: SandboxId,
-  how: { readonly locks: boolean },
+  { caller: { org_id }, id, patch }: Sought,
+  { locks }: { readonly locks: boolean },
 ): Promise<sandboxSecrets.SecretsRow> {
-  const row = await sandboxSecrets.read(q, { org_id, id }, how)
+  const names = patch.secrets.map(({ env_var }) => env_var)
+  const row = await sandboxSecrets.read(q, { org_id, id }, { names, locks })
   if (row === null) throw new Problem('sandbox_not_found')
   return row
 }

@@ -2,7 +2,12 @@ import type { Ability } from '../../domain/abilities.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isolationAbility, type IsolationLevel } from '../../domain/isolation.ts'
-import { requiredAbilities, requiredDisk, type RequiredAbility } from '../../domain/spec/required-abilities.ts'
+import {
+  requiredAbilities,
+  requiredDisk,
+  SECRETS_NEED,
+  type RequiredAbility,
+} from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { mayServeOrg } from '../../domain/workers/worker-bounds.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
@@ -68,6 +73,27 @@ export async function requireAbilities(
     ...operatorsNeeds(deps.settings.requireIsolation ?? null),
     ...(known.some((list) => list.includes(KEEPS_NO_DISK)) ? requiredDisk(spec) : []),
   ]
+  return requireWorker(deps, { org, needs, known })
+}
+
+/** The same for the first secrets of a sandbox that exists and needs `abilities` already. */
+export async function requireSecrets(
+  deps: RequireAbilitiesDeps,
+  org: OrgId,
+  abilities: readonly Ability[],
+): Promise<void> {
+  const others = abilities.map((ability) => ({
+    ability,
+    field: 'sandbox',
+    why: `needs a worker that is capable of ${ability}`,
+  }))
+  const known = await deps.workerAbilities(org, { isFresh: false })
+  await requireWorker(deps, { org, needs: [SECRETS_NEED, ...others], known })
+}
+
+type Needs = { readonly org: OrgId; readonly needs: readonly RequiredAbility[]; readonly known: AbilityLists }
+
+async function requireWorker(deps: WorkerAbilities, { org, needs, known }: Needs): Promise<readonly Ability[]> {
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
   if (abilities.length === 0 || someHasAll(known, abilities)) return abilities
   const lists = await deps.workerAbilities(org, { isFresh: true })

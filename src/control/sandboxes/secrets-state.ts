@@ -18,16 +18,16 @@ export type OpenedState = SecretsState & {
 
 /** Unseals what a modification of a sandbox's secrets depends on. */
 export function openState(seal: Seal, id: SandboxId, row: SecretsRow): OpenedState {
-  const { spec, status, open_run_id: run, run_secrets_sealed } = row
+  const { network, env_keys: envKeys, status, open_run_id: run, run_secrets_sealed } = row
   const values = unsealedOr(new Map(), () => openSecretValues(seal, id, row.secrets_sealed))
-  const ofSandbox = resolveSecrets(spec.network, values)
+  const ofSandbox = resolveSecrets(network, values)
   const isKept = run !== null && run_secrets_sealed !== null
   const ofRun =
     run === null ? null : isKept ? unsealedOr(null, () => openRunSecrets(seal, run, run_secrets_sealed)) : ofSandbox
   return {
-    secrets: spec.network.secrets,
+    secrets: network.secrets,
     valued: new Set(values.keys()),
-    envKeys: spec.env.map(({ key }) => key),
+    envKeys,
     status,
     pending: isKept ? differences(ofRun ?? [], ofSandbox ?? []) : new Set(),
     values,

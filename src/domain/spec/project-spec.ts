@@ -2,7 +2,7 @@ import { formatNameserver, type DnsSettings } from './dns-settings.ts'
 import type { NetworkInterface } from './network-interface.ts'
 import { pascalCase, type PascalCase } from '../casing.ts'
 import type {
-  BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
+  BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, NetworkSpec, Resources,
   RlimitResource, RuntimeOptions, SandboxSpec, TmpfsMount,
 } from './spec.ts' // prettier-ignore
 import type { PublishedPort } from './published-ports.ts'
@@ -79,6 +79,21 @@ export type TlsProjection = Pick<
 
 /** Makes the part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
+  return {
+    image: spec.image,
+    resources: spec.resources,
+    runtime: spec.runtime,
+    env: spec.env,
+    labels: spec.labels,
+    rlimits: spec.rlimits.map(({ resource, soft, hard }) => ({ resource: pascalCase(resource), soft, hard })),
+    lifecycle: spec.lifecycle,
+    mounts: spec.mounts.map(projectMount),
+    network: projectNetwork(spec.network),
+  }
+}
+
+/** Makes the part of a network's specification that replies show. */
+export function projectNetwork(network: NetworkSpec): NetworkProjection {
   const {
     enabled,
     max_connections,
@@ -91,29 +106,19 @@ export function projectSpec(spec: SandboxSpec): SpecProjection {
     interface: device,
     dns,
     ports = [],
-  } = spec.network
+  } = network
   return {
-    image: spec.image,
-    resources: spec.resources,
-    runtime: spec.runtime,
-    env: spec.env,
-    labels: spec.labels,
-    rlimits: spec.rlimits.map(({ resource, soft, hard }) => ({ resource: pascalCase(resource), soft, hard })),
-    lifecycle: spec.lifecycle,
-    mounts: spec.mounts.map(projectMount),
-    network: {
-      enabled,
-      ports,
-      trust_host_cas,
-      max_connections,
-      ...(max_udp_connections === undefined ? {} : { max_udp_connections }),
-      policy,
-      ...(device === undefined ? {} : { interface: device }),
-      ...(dns === undefined ? {} : { dns: { ...dns, nameservers: dns.nameservers.map(formatNameserver) } }),
-      ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
-      ...(secret_defaults === undefined ? {} : { secret_defaults }),
-      ...(tls === undefined ? {} : { tls: projectTls(tls) }),
-    },
+    enabled,
+    ports,
+    trust_host_cas,
+    max_connections,
+    ...(max_udp_connections === undefined ? {} : { max_udp_connections }),
+    policy,
+    ...(device === undefined ? {} : { interface: device }),
+    ...(dns === undefined ? {} : { dns: { ...dns, nameservers: dns.nameservers.map(formatNameserver) } }),
+    ...(secrets.length === 0 ? {} : { secrets: secrets.map(projectSecret) }),
+    ...(secret_defaults === undefined ? {} : { secret_defaults }),
+    ...(tls === undefined ? {} : { tls: projectTls(tls) }),
   }
 }
 

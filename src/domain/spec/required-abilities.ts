@@ -204,6 +204,13 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
   return required
 }
 
+/** What the first secrets need of a sandbox that exists. */
+export const SECRETS_NEED: RequiredAbility = {
+  ability: 'secrets',
+  field: 'network.secrets.entries',
+  why: ABILITY_RULES.secrets.why,
+}
+
 /**
  * What a specification needs whose files must outlive its runs, which most need and most workers have. It counts only where some worker
  * keeps no disks.

@@ -52,7 +52,7 @@ export type SecretsState = {
   readonly secrets: readonly Secret[]
   /** The secrets whose value is known. */
   readonly valued: ReadonlySet<string>
-  /** The variables that the sandbox's `env` sets. */
+  /** Those of the patch's names that the sandbox's `env` sets. */
   readonly envKeys: readonly string[]
   readonly status: SandboxStatus
   /** The secrets that have changed since the open run got them, because the change waits for the next start. */

@@ -7,7 +7,7 @@ import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
-import { normalizeSecretsPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
+import { normalizeSecretsPatch, type NormalizedPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
@@ -17,7 +17,8 @@ import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
-import type { Database } from '../../../src/store/postgres/database.ts'
+import type { Database, Queryable, Statement } from '../../../src/store/postgres/database.ts'
+import { showPorts } from '../../../src/store/sandboxes/sandboxes.ts'
 import { pending } from '../../../src/store/workers/capacity.ts'
 import { makeTestControl } from '../../support/control.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
@@ -133,9 +134,7 @@ test('whoever checks, changes or copies a large specification is asked for its b
     throw new Error('refused')
   }
   const conditions = { ifMatch: ['"x"'], beforeSpec } as const
-  const result = normalizeSecretsPatch({ secrets_remove: ['NONE'] })
-  if ('refusal' in result) throw new Error(result.refusal.accepted)
-  const patch = { ...result, beforeSpec }
+  const patch = { ...patchOf({ secrets_remove: ['NONE'] }), beforeSpec }
   const fork = { sandbox_id: id, name: null, signal: new AbortController().signal, beforeSpec }
   for (const work of [
     () => startSandbox(deps, caller, { id }, { waitMs: null, signal: null, ...conditions }),
@@ -150,6 +149,84 @@ test('whoever checks, changes or copies a large specification is asked for its b
   assert.deepEqual(asked, [bytes, bytes, bytes, bytes, bytes, 3 * bytes, 3 * bytes])
   assert.deepEqual((await getSummary(deps, caller, { id })).status, 'created')
   await assert.rejects(forkSandbox(deps, caller, { ...fork, count: 500 }), /accepted: at most 253 copies/)
+})
+
+/** A database, and how many characters of rows and values its statements have had. */
+function countingDatabase(db: Database): { readonly db: Database; readonly counted: () => number } {
+  let sum = 0
+  const count = <Q extends Queryable>(q: Q): Q => ({
+    ...q,
+    async query(statement: Statement) {
+      const result = await q.query(statement)
+      sum += JSON.stringify([statement.values, result.rows]).length
+      return result
+    },
+  })
+  return {
+    counted: () => sum,
+    db: {
+      ...db,
+      asOrg: (org, work) => db.asOrg(org, (q) => work(count(q))),
+      transaction: (org, work) => db.transaction(org, (tx) => work(count(tx))),
+    },
+  }
+}
+
+function patchOf(input: Parameters<typeof normalizeSecretsPatch>[0]): NormalizedPatch {
+  const result = normalizeSecretsPatch(input)
+  if ('refusal' in result) throw new Error(result.refusal.accepted)
+  return result
+}
+
+test('a change of secrets reads and sends nothing of a large specification but its network, and the rest stays as it was written', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { caller } = control
+  const deps: ControlDeps = { ...control.deps, workerAbilities: () => Promise.resolve([['scripts', 'secrets']]) }
+  const labels = { 'z"z': 'ä\n', a: '1', ['b'.repeat(9)]: '2' } // PostgreSQL's `jsonb` would sort them
+  const runtime = { ...PLAIN_SPEC.runtime, scripts: { second: '\u2028', first: 'exit 1' } }
+  const spec = { ...largeSpec('"A𝄞'), labels, runtime }
+  const { id } = await create(deps, caller, spec)
+  const { db, counted } = countingDatabase(deps.db)
+  const secret = { name: 'KEY', value: 'one', allowed_hosts: [{ type: 'any' }] } as const
+  const ofEnv = patchOf({ secrets: [{ ...secret, name: spec.env[0]?.key ?? '' }] })
+  const planned = await planModification({ ...deps, db }, caller, { id }, ofEnv)
+  assert.match(planned.conflicts[0]?.message ?? '', /^env sets/)
+  const added = await modifySandbox({ ...deps, db }, caller, { id }, patchOf({ secrets: [secret] }))
+  assert.ok(added.changes.length === 1 && counted() < LARGE_TEXT, String(counted()))
+
+  const read = `SELECT spec::text AS spec, spec -> 'network' AS network, spec_projection::text AS projection,
+    spec_bytes - octet_length(spec::text) AS more, projection_bytes - octet_length(spec_projection::text) AS more_shown
+    FROM sandboxes WHERE id = $1`
+  type Row = { readonly spec: string; readonly network: SandboxSpec['network']; readonly projection: string }
+  const { rows } = await deps.db.asSystem((q) => q.query<Row>({ text: read, values: [id] }))
+  const [{ network, ...texts } = { network: spec.network }] = rows
+  assert.deepEqual(network.secrets.map(({ env_var }) => env_var), ['KEY']) // prettier-ignore
+  const changed = { ...spec, network }
+  const [stored, shown] = [JSON.stringify(changed), JSON.stringify(projectSpec(changed))]
+  assert.deepEqual(texts, { spec: stored, projection: shown, more: 0, more_shown: 0 })
+})
+
+test('a change of secrets keeps the ports that a worker has picked, and a specification that becomes large gets its parts', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { id } = await create(deps, caller, PLAIN_SPEC)
+  const network = { ...PLAIN_SPEC.network, ports: [PORT] }
+  const given = `UPDATE sandboxes SET spec = $2, spec_projection = $3, abilities = '{published_ports}' WHERE id = $1`
+  const values = [id, { ...PLAIN_SPEC, network }, projectSpec({ ...PLAIN_SPEC, network })]
+  await deps.db.asSystem((q) => q.query({ text: given, values }))
+  await deps.db.asSystem((q) => showPorts(q, id, [40_001]))
+  const patch = patchOf({ secrets: [{ name: 'KEY', value: 'one', allowed_hosts: [{ type: 'any' }] }] })
+  const withAbilities = (...abilities: string[]): ControlDeps => ({ ...deps, workerAbilities: () => Promise.resolve([abilities]) }) // prettier-ignore
+  const refused = modifySandbox(withAbilities('secrets'), caller, { id }, patch)
+  await assert.rejects(refused, /sandbox needs a worker that is capable of published_ports/)
+  await modifySandbox(withAbilities('secrets', 'published_ports'), caller, { id }, patch)
+  const shown = JSON.parse((await getSandbox(deps, caller, { id })).spec_json)
+  assert.deepEqual(shown.network.ports, [{ ...PORT, host_port: 40_001 }])
+  const text = 'SELECT spec_parts FROM sandboxes WHERE id = $1'
+  const { rows } = await deps.db.asSystem((q) => q.query({ text, values: [id] }))
+  assert.deepEqual(rows, [{ spec_parts: { image: PLAIN_SPEC.image, mounts: [], network: { ports: [PORT] } } }])
 })
 
 test('a placement reads the parts of a large specification that it needs, not all of it', async (t) => {
