@@ -5,6 +5,7 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox, SandboxKey, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { LARGE_TEXT } from '../../lib/next-turn.ts'
+import type { FoundSandbox } from '../../store/sandboxes/sandboxes.ts'
 import { page } from '../../store/sandboxes/sandbox-pages.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -18,8 +19,15 @@ type Sought = SandboxRef & { readonly org_id: OrgId }
 
 /** Reads one sandbox of an organization. Concurrent reads by ids share one statement. */
 export type SandboxReader = {
-  /** `beforeLarge` is called before a large specification is read. If it throws, that is not read. */
+  /** `readFound`, then `addSpec`. */
   readonly readSandbox: (sought: Sought, beforeLarge?: () => void) => Promise<Sandbox | null>
+  /** Reads a sandbox, without its specification if that is large. */
+  readonly readFound: (sought: Sought) => Promise<FoundSandbox | null>
+  /**
+   * Adds the specification to what was found, if it is large. The rest stays as it was found. `beforeLarge` is called before a large
+   * specification is read. If it throws, that is not read. Null: the sandbox is gone.
+   */
+  readonly addSpec: (found: FoundSandbox, beforeLarge?: () => void) => Promise<Sandbox | null>
   readonly readSummary: (sought: Sought) => Promise<sandboxes.FoundSummary | null>
 }
 
@@ -34,18 +42,24 @@ export function makeSandboxReader({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>)
   const readSummary = batchById((org_id, ids) =>
     db.asOrg(org_id, (q) => sandboxes.findSummaries(q, { org_id, ids, now: clock.now() })),
   )
+  const readFound: SandboxReader['readFound'] = (sought) =>
+    'id' in sought
+      ? read(sought)
+      : db.asOrg(sought.org_id, (q) => sandboxes.findByName(q, { ...sought, now: clock.now() }, LARGE_TEXT))
+  const addSpec: SandboxReader['addSpec'] = async (found, beforeLarge) => {
+    if (hasSpec(found)) return found
+    const spec_json = await db.asOrg(found.org_id, (q) => {
+      beforeLarge?.()
+      return sandboxes.findSpec(q, found, clock.now())
+    })
+    return spec_json === null ? null : { ...found, spec_json }
+  }
   return {
+    readFound,
+    addSpec,
     async readSandbox(sought, beforeLarge) {
-      const { org_id } = sought
-      const found =
-        'id' in sought
-          ? await read(sought)
-          : await db.asOrg(org_id, (q) => sandboxes.findByName(q, { ...sought, now: clock.now() }, LARGE_TEXT))
-      if (found === null || hasSpec(found)) return found
-      return db.asOrg(org_id, (q) => {
-        beforeLarge?.()
-        return sandboxes.find(q, found, clock.now())
-      })
+      const found = await readFound(sought)
+      return found === null ? null : addSpec(found, beforeLarge)
     },
     readSummary: (sought) =>
       'id' in sought
@@ -74,13 +88,14 @@ function batchById<Found extends SandboxSummary>(
   })
 }
 
-function hasSpec(found: sandboxes.FoundSandbox): found is Sandbox {
+/** Whether a sandbox was found with its specification. */
+export function hasSpec(found: FoundSandbox): found is Sandbox {
   return found.spec_json !== null
 }
 
 /**
  * Reads a sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox. `beforeLarge`: see
- * `SandboxReader`.
+ * `SandboxReader.addSpec`.
  */
 export async function getSandbox(
   { readSandbox }: SandboxReader,

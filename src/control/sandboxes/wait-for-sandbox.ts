@@ -2,10 +2,11 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../domain/problem.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import type { Semaphore } from '../../lib/semaphore.ts'
 import type { BaseDeps } from '../deps.ts'
-import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import type { FoundSandbox } from '../../store/sandboxes/sandboxes.ts'
+import { getSummary, hasSpec, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { maskHasStatus, statusMask, type WaitCondition, type WaitHub } from './wait-hub.ts'
 
 /** Limits how many requests of this process wait for sandboxes at the same time. */
@@ -45,14 +46,14 @@ export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal
  * `isUnmet`, the caller knows that the sandbox is still starting.
  */
 export async function waitWhileStarting(
-  deps: Pick<WaitDeps, 'waitHub'>,
+  deps: Pick<WaitDeps, 'waitHub'> & Pick<SandboxReader, 'addSpec'>,
   caller: Caller,
   id: SandboxId,
   budget: WaitBudget & { readonly isUnmet?: boolean },
 ): Promise<Sandbox | null> {
   const condition = { org_id: caller.org_id, id, mask: NOT_STARTING, run_id: null }
   const found = await deps.waitHub.wait(condition, budget)
-  return found === 'left' ? null : found
+  return found === null || found === 'left' ? null : deps.addSpec(found)
 }
 
 /** The statuses that end a wait. With `run_id`, only statuses of this run count. */
@@ -62,8 +63,12 @@ export type WaitInput = {
   readonly waitMs: number
 }
 
-/** A wait that has acquired its permit. `start` calls `onEnd` once, and returns a function that ends the wait early. */
-export type PreparedWait = { readonly start: (onEnd: (end: Sandbox | Error) => void) => () => void }
+/**
+ * A wait that has acquired its permit. `start` calls `onEnd` once, and returns a function that ends the wait early. `beforeLarge`: see
+ * `SandboxReader.addSpec`.
+ */
+export type PreparedWait = { readonly start: (onEnd: OnEnd, beforeLarge?: () => void) => () => void }
+type OnEnd = (end: Sandbox | Error) => void
 
 /**
  * Prepares a wait until a sandbox has one of the given statuses or the time is over. The wait ends with the state of
@@ -84,7 +89,9 @@ export async function waitForSandbox(
     const wanted = statusMask(statuses)
     // The end of the run ends the wait as well, because the run can't get another status afterwards.
     const condition = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
-    return { start: (onEnd) => startWait(deps, condition, { waitMs, wanted, onEnd, release }) }
+    return {
+      start: (onEnd, beforeLarge) => startWait(deps, condition, { waitMs, wanted, onEnd, beforeLarge, release }),
+    }
   } catch (error) {
     release()
     throw error
@@ -94,17 +101,22 @@ export async function waitForSandbox(
 type Started = Pick<WaitInput, 'waitMs'> & {
   /** The requested statuses, as a mask. */
   readonly wanted: number
-  readonly onEnd: (end: Sandbox | Error) => void
+  readonly onEnd: OnEnd
+  readonly beforeLarge: (() => void) | undefined
   readonly release: () => void
 }
 
 function startWait(
-  { waitHub, readSandbox }: Pick<WaitDeps, 'waitHub'> & SandboxReader,
+  { waitHub, readFound, addSpec }: Pick<WaitDeps, 'waitHub'> & SandboxReader,
   condition: WaitCondition,
-  { waitMs, wanted, onEnd, release }: Started,
+  { waitMs, wanted, onEnd, beforeLarge, release }: Started,
 ): () => void {
-  const answer = (last: Sandbox | null): void => {
-    onEnd(last === null ? new Problem('sandbox_not_found') : (runOverProblem(last, condition.run_id, wanted) ?? last))
+  const answer = (last: FoundSandbox | null): void => {
+    const over = last === null ? null : runOverProblem(last, condition.run_id, wanted)
+    if (last === null) onEnd(new Problem('sandbox_not_found'))
+    else if (over !== null) onEnd(over)
+    else if (hasSpec(last)) onEnd(last)
+    else addSpec(last, beforeLarge).then(answer, fail)
   }
   const fail = (failure: unknown): void => {
     onEnd(failure instanceof Error ? failure : new Error('a sandbox could not be read', { cause: failure }))
@@ -113,12 +125,12 @@ function startWait(
     release()
     if ('failure' in end) fail(end.failure)
     else if (end.found !== 'left') answer(end.found)
-    else readSandbox(condition).then(answer, fail)
+    else readFound(condition).then(answer, fail)
   })
 }
 
 /** The problem of a wait for a run that can no longer get any of the wanted statuses. Null if the run still can. */
-function runOverProblem(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
+function runOverProblem(sandbox: SandboxSummary, run_id: RunId | null, wanted: number): Problem | null {
   const { status } = sandbox
   const isLatest = sandbox.run_id === run_id
   if (run_id === null || (isLatest && (maskHasStatus(wanted, status) || !isTerminal(status)))) return null

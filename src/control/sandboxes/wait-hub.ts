@@ -1,7 +1,7 @@
 import { SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
-import type { Sandbox, SandboxKey } from '../../domain/sandboxes/sandbox.ts'
+import type { SandboxKey, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
-import { findSatisfied, type StatusWait } from '../../store/sandboxes/sandboxes.ts'
+import { findSatisfied, type FoundSandbox, type StatusWait } from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps } from '../deps.ts'
 import { sandboxTopic } from '../topics.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
@@ -9,7 +9,7 @@ import type { SandboxReader } from './read-sandboxes.ts'
 /**
  * All waits of this process. After a notification about a sandbox, the hub reads the sandbox, in one statement with
  * other notified sandboxes. Without a notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Each
- * wait needs little memory, because there may be tens of thousands.
+ * wait needs little memory, because there may be tens of thousands. No large specification is read: whoever waits reads it at the end.
  */
 export type WaitHub = {
   /**
@@ -17,7 +17,7 @@ export type WaitHub = {
    * longer exists, and with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start of the
    * wait or at its end.
    */
-  wait(condition: WaitCondition, how: WaitOptions): Promise<Sandbox | null | 'left'>
+  wait(condition: WaitCondition, how: WaitOptions): Promise<FoundSandbox | null | 'left'>
   /**
    * Like `wait`, but with less memory. It calls `onEnd` once. The returned function ends the wait early, with `left`.
    * An awaited promise would keep all functions that await it in memory: several KiB per request.
@@ -33,7 +33,7 @@ export type WaitOptions = {
 }
 
 /** How a wait ended: with the sandbox, null for a deleted sandbox, `left` for an early end, or the error of a read. */
-export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
+export type WaitEnd = { readonly found: FoundSandbox | null | 'left' } | { readonly failure: unknown }
 
 /**
  * The condition that ends a wait: the sandbox has a status in `mask` or, with `run_id`, its latest run is another one.
@@ -71,10 +71,10 @@ type Waiting = SandboxKey &
  */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isBeingRead: boolean; isNotified: boolean }
 
-type Deps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & SandboxReader
+type Deps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & Pick<SandboxReader, 'readFound'>
 
 /** Makes the hub. Its timer runs only while waits are open. */
-export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps): WaitHub {
+export function makeWaitHub({ db, clock, notifications, log, readFound }: Deps): WaitHub {
   const groups = new Map<string, Group>()
   let notified = new Set<string>()
   let isFlushing = false
@@ -131,7 +131,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     try {
       for (let first = group.waits[0]; group.isNotified && first !== undefined; first = group.waits[0]) {
         group.isNotified = false
-        const sandbox = await readSandbox(first)
+        const sandbox = await readFound(first)
         for (const waiting of group.waits.slice()) {
           if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
         }
@@ -159,7 +159,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
   async function expire(waiting: Waiting): Promise<void> {
     waiting.deadlineMs = Number.POSITIVE_INFINITY
     try {
-      const sandbox = await readSandbox(waiting)
+      const sandbox = await readFound(waiting)
       end(waiting, { found: sandbox })
     } catch (failure) {
       end(waiting, { failure })
@@ -199,7 +199,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
    */
   async function readFirst(waiting: Waiting, waitMs: number): Promise<void> {
     try {
-      const sandbox = await readSandbox(waiting)
+      const sandbox = await readFound(waiting)
       if (isMet(waiting, sandbox) || waitMs <= 0) end(waiting, { found: sandbox })
     } catch (failure) {
       end(waiting, { failure })
@@ -223,7 +223,7 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
   return {
     watch: (condition, waitMs, onEnd) => open(condition, { waitMs }, onEnd),
     wait(condition, { signal, ...options }) {
-      const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
+      const { promise, resolve, reject } = Promise.withResolvers<FoundSandbox | null | 'left'>()
       const leave = open(condition, options, (how) => {
         signal?.removeEventListener('abort', leave)
         if ('failure' in how) reject(how.failure)
@@ -245,7 +245,7 @@ export function statusMask(statuses: readonly SandboxStatus[]): number {
   return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
 }
 
-function isMet({ mask, run_id }: StatusWait, sandbox: Sandbox | null): boolean {
+function isMet({ mask, run_id }: StatusWait, sandbox: SandboxSummary | null): boolean {
   if (sandbox === null || (run_id !== null && sandbox.run_id !== run_id)) return true
   return maskHasStatus(mask, sandbox.status)
 }

@@ -190,7 +190,7 @@ async function deferWait(
         if (result instanceof Error) onEnd(result)
         else if (result.status_reason !== WAITS_FOR_CAPACITY && !isLarge(result)) onEnd(renderTagged(result))
         else renderWithDetails(call, Promise.resolve(result), requireReader).then(onEnd, onEnd)
-      }),
+      }, requireReader),
   }
 }
 

@@ -11,7 +11,8 @@ import { normalizeSecretsPatch, type NormalizedPatch } from '../../../src/domain
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
-import type { ControlDeps } from '../../../src/control/make-deps.ts'
+import { waitForSandbox } from '../../../src/control/sandboxes/wait-for-sandbox.ts'
+import { makeControlDeps, type ControlDeps } from '../../../src/control/make-deps.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
@@ -120,6 +121,34 @@ test('large specifications are read one by one, and only if the reply would be r
   assert.deepEqual(await getSandbox(deps, caller, { id: small.id }, refuse), small)
   const page = { cursor: null, limit: 10, labels: {}, beforeRead: refuse }
   await assert.rejects(listSandboxes(deps, caller, page), nobodyReads)
+})
+
+test('a wait reads a large specification at its end, if the reply would be read, and not if the client has left', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { caller } = control
+  const large = await create(control.deps, caller, largeSpec('A'))
+  const { db, counted } = countingDatabase(control.deps.db)
+  const deps = makeControlDeps({ ...control.deps, db })
+  const nobodyReads = new Error('nobody reads it')
+  const refuse = (): void => {
+    throw nobodyReads
+  }
+  const wait = async (
+    status: 'created' | 'running',
+    { waitMs = 20_000, beforeLarge = refuse, leaves = false } = {},
+  ) => {
+    const { start } = await waitForSandbox(deps, caller, { id: large.id }, { statuses: [status], run_id: null, waitMs })
+    const { promise, resolve } = Promise.withResolvers<Sandbox | Error>()
+    const leave = start(resolve, beforeLarge)
+    if (leaves) leave()
+    return promise
+  }
+  assert.equal(await wait('created'), nobodyReads)
+  assert.equal(await wait('running', { waitMs: 0 }), nobodyReads)
+  assert.equal(await wait('running', { leaves: true }), nobodyReads)
+  assert.ok(counted() < LARGE_TEXT, String(counted()))
+  assert.deepEqual(await wait('created', { beforeLarge: () => undefined }), large)
 })
 
 test('whoever checks, changes or copies a large specification is asked for its bytes before, and a refusal changes nothing', async (t) => {

@@ -191,9 +191,9 @@ test('a wait for a sandbox of another organization finds no sandbox, and the wai
     let looks = 0
     const hub = makeWaitHub({
       ...deps,
-      async readSandbox(wanted) {
+      async readFound(wanted) {
         if (wanted.org_id === stranger.org_id && ++looks === 1) await firstLook.promise
-        return deps.readSandbox(wanted)
+        return deps.readFound(wanted)
       },
     })
     const waitOf = (org_id: Sandbox['org_id']) =>
