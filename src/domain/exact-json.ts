@@ -5,6 +5,7 @@
  */
 
 const QUOTE = '"'
+const QUOTE_CODE = 0x22
 const BACKSLASH = 0x5c
 const COLON = 0x3a
 const SPACE = 0x20
@@ -57,17 +58,43 @@ export function decodeString(quoted: string): string {
   }
 }
 
-/** The position after the closing quote of the string that opens at `start`. */
+/** How many characters after an escaped quote are looked at one by one. */
+const NEAR_CHARS = 32
+
+/**
+ * The position after the closing quote of the string that opens at `start`. Beyond the text: none closes it. An escaped quote is often followed by
+ * others: to search each of two million took 45 ms (2026-11).
+ */
 export function endOfString(text: string, start: number): number {
-  let end = text.indexOf(QUOTE, start + 1)
-  while (end !== -1 && isEscaped(text, end)) end = text.indexOf(QUOTE, end + 1)
-  return end === -1 ? text.length : end + 1
+  for (let at = start + 1; ;) {
+    const quote = text.indexOf(QUOTE, at)
+    if (quote === -1) return text.length + 1
+    if (!isEscaped(text, at, quote)) return quote + 1
+    at = quote + 1
+    for (const near = at + NEAR_CHARS; at < near; at += 1) {
+      const mark = text.charCodeAt(at)
+      if (mark === QUOTE_CODE) return at + 1
+      if (mark === BACKSLASH) at += 1
+    }
+  }
 }
 
-function isEscaped(text: string, quote: number): boolean {
-  let backslashes = 0
-  while (text.charCodeAt(quote - 1 - backslashes) === BACKSLASH) backslashes += 1
-  return backslashes % 2 === 1
+/** The first position from `at` on that is within no escape sequence of a string. `from` is an earlier one. */
+export function endOfEscape(text: string, from: number, at: number): number {
+  const latest = Math.max(from, at - ESCAPE_MAX_CHARS + 1)
+  const backslash = latest + text.slice(latest, at).lastIndexOf('\\')
+  if (backslash < latest || isEscaped(text, from, backslash)) return at
+  return Math.max(at, backslash + (text[backslash + 1] === 'u' ? ESCAPE_MAX_CHARS : 2))
+}
+
+/** The characters of the longest escape sequence, such as `\u00e4`. */
+const ESCAPE_MAX_CHARS = 6
+
+/** Whether an odd number of backslashes comes before a position, none of them before `from`. */
+function isEscaped(text: string, from: number, at: number): boolean {
+  let first = at
+  while (first > from && text.charCodeAt(first - 1) === BACKSLASH) first -= 1
+  return (at - first) % 2 === 1
 }
 
 /** Whether the string that ends at `end` is a key. */

@@ -6,7 +6,8 @@ import { formatPath, mayBeUnstorable, parseText, refuse, requireStorable, type J
 /**
  * A large JSON text is parsed in pieces, while its structure is checked. A piece is a run of items of one list, or of members of one
  * object. `JSON.parse` parses it between brackets, so the pieces are JSON exactly if the text is. A list or an object that is
- * shorter than a piece is parsed with its parent's items. The others are begun: each piece adds to them.
+ * shorter than a piece is parsed with its parent's items. The others are begun: each piece adds to them. A string longer than a piece is parsed
+ * in parts.
  */
 export type JsonPieces = StructureListener & {
   /** Parses what is left once the check has ended. Returns the value of the whole text. */
@@ -48,6 +49,8 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
   const open: Opening[] = []
   /** The outermost ones of `open`. */
   const begun: Begun[] = []
+  /** The long string that the check is within. */
+  let string: { readonly path: JsonPath; value: string; mayBeUnstorable: boolean } | null = null
   let root: { readonly value: unknown; readonly end: number } | null = null
   /** Where the items of the innermost one start that are not parsed yet. There may be a comma for each of two million bytes. */
   let unparsedFrom = 0
@@ -58,18 +61,39 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
 
   function beginAll(): void {
     for (const { isList, at, keyAt } of open.slice(begun.length)) {
-      const parent = begun.at(-1)
-      let path: JsonPath = []
-      if (parent === undefined)
-        parseText(`${text.slice(0, at)}null`) // white space comes before it
-      else {
-        parseItems(parent, at, 'begun')
-        const key = decodeString(text.slice(keyAt, endOfString(text, keyAt)))
-        path = [...parent.path, parent.content.isList ? parent.content.length : key]
-      }
+      const path = beginItem(at, keyAt)
       const content: Begun['content'] = isList ? { isList, items: [], bytes: [], length: 0 } : { isList, members: {} }
       begun.push({ path, content, from: at + 1, hasItems: false })
     }
+  }
+
+  /** Parses what comes before a value that is not parsed with its parent's items. Returns the path of the value. */
+  function beginItem(at: number, keyAt: number): JsonPath {
+    const parent = begun.at(-1)
+    if (parent === undefined) {
+      parseText(`${text.slice(0, at)}null`) // white space comes before it
+      return []
+    }
+    parseItems(parent, at, 'begun')
+    const step = parent.content.isList
+      ? parent.content.length
+      : decodeString(text.slice(keyAt, endOfString(text, keyAt)))
+    return [...parent.path, step]
+  }
+
+  function endItem(value: unknown, path: JsonPath, end: number): void {
+    const parent = begun.at(-1)
+    if (parent === undefined) root = { value, end }
+    else {
+      parent.from = end
+      if (parent.content.isList) addItems(parent.content, [value], parent.path)
+      else parent.content.members[String(path.at(-1))] = value
+    }
+    findUnparsed()
+  }
+
+  function refuseSecond(at: number): void {
+    if (root !== null) parseText(`null${text.slice(root.end, at + 1)}`, root.end - 4)
   }
 
   function parseItems(of: Begun, end: number, next: Next): void {
@@ -114,7 +138,7 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
       return unparsedFrom + pieceChars
     },
     onOpen(at, isList, keyAt) {
-      if (root !== null) parseText(`null${text.slice(root.end, at + 1)}`, root.end - 4) // refuses a second value
+      refuseSecond(at)
       open.push({ at, isList, keyAt })
       unparsedFrom = at
     },
@@ -132,15 +156,26 @@ export function makeJsonPieces(text: string, pieceChars: number): JsonPieces {
         return
       }
       parseItems(ended, at + 1, 'bracket')
-      const value = valueOf(ended.content)
-      const parent = begun.at(-1)
-      if (parent === undefined) root = { value, end: at + 1 }
-      else {
-        parent.from = at + 1
-        if (parent.content.isList) addItems(parent.content, [value], parent.path)
-        else parent.content.members[String(ended.path.at(-1))] = value
-      }
-      findUnparsed()
+      endItem(valueOf(ended.content), ended.path, at + 1)
+    },
+    longStringChars: pieceChars,
+    onLongString(at, keyAt) {
+      refuseSecond(at)
+      beginAll()
+      string = { path: beginItem(at, keyAt), value: '', mayBeUnstorable: false }
+    },
+    onStringPart(from, to) {
+      if (string === null) return
+      const part = text.slice(from, to)
+      string.value += String(parseText(`"${part}"`, from - 1))
+      string.mayBeUnstorable ||= mayBeUnstorable(part)
+    },
+    onStringEnd(end) {
+      if (string === null) return
+      const { path, value } = string
+      if (string.mayBeUnstorable) requireStorable(value, path)
+      string = null
+      endItem(value, path, end)
     },
     finish() {
       const innermost = begun.at(-1)

@@ -1,6 +1,6 @@
 /** The structure of a JSON text that `JSON.parse` would accept but this API refuses. */
 
-import { decodeString, endOfString, isKey } from '../../domain/exact-json.ts'
+import { decodeString, endOfEscape, endOfString, isKey } from '../../domain/exact-json.ts'
 
 /** The deepest nesting of lists and objects in a body. The API's own schemas are less than 10 deep. */
 export const DEPTH_MAX = 32
@@ -11,9 +11,12 @@ export const DEPTH_MAX = 32
  */
 export const KEYS_MAX = 4096
 
+/** The longest key, in characters. The API's own have at most 255 bytes. A key is decoded in one turn of the event loop. */
+const KEY_MAX_CHARS = 65_536
+
 export type BadStructure = { readonly field: string; readonly seen: string; readonly accepted: string }
 
-/** What a check meets outside of strings, from the start of the text to its end. Positions are those of the characters. */
+/** What a check meets, from the start of the text to its end. Positions are those of the characters. */
 export type StructureListener = {
   /** A list or an object opens. `keyAt` is the start of the latest key: its own key, if it is a member of an object. */
   readonly onOpen: (at: number, isList: boolean, keyAt: number) => void
@@ -21,14 +24,22 @@ export type StructureListener = {
   readonly onComma: (at: number) => void
   readonly commasFrom: number
   readonly onClose: (at: number) => void
+  /** A string of more than `longStringChars` opens that is no key. Its parts follow, which span no escape sequence, and its end. */
+  readonly onLongString: (at: number, keyAt: number) => void
+  readonly onStringPart: (from: number, to: number) => void
+  readonly onStringEnd: (end: number) => void
+  readonly longStringChars: number
 }
 
-/** How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list. */
-export type StructureCheck = { at: number; keyAt: number; readonly open: (Keys | null)[] }
+/**
+ * How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list. `quoteAt` is where the long
+ * string ends that the check is within, or null.
+ */
+export type StructureCheck = { at: number; keyAt: number; quoteAt: number | null; readonly open: (Keys | null)[] }
 
 /** A check that is at the start of a text. */
 export function beginCheck(): StructureCheck {
-  return { at: 0, keyAt: 0, open: [] }
+  return { at: 0, keyAt: 0, quoteAt: null, open: [] }
 }
 
 /**
@@ -52,6 +63,17 @@ export function checkStructure(
   const end = Math.min(until, text.length)
   let { at } = check
   while (at < end) {
+    if (check.quoteAt !== null && listener !== null) {
+      const to = Math.min(check.quoteAt, endOfEscape(text, at, end))
+      listener.onStringPart(at, to)
+      at = to
+      if (to === check.quoteAt) {
+        at += 1
+        check.quoteAt = null
+        listener.onStringEnd(at)
+      }
+      continue
+    }
     const mark = text.charCodeAt(at)
     if (mark === QUOTE) {
       const close = endOfString(text, at)
@@ -60,6 +82,12 @@ export function checkStructure(
         const bad = addKey(keys, text.slice(at, close))
         if (bad !== null) return bad
         check.keyAt = at
+      } else if (listener !== null && close - at > listener.longStringChars) {
+        if (close > text.length) return notJson(text.length)
+        listener.onLongString(at, check.keyAt)
+        check.quoteAt = close - 1
+        at += 1
+        continue
       }
       at = close
       continue
@@ -84,6 +112,11 @@ export function checkStructure(
   return null
 }
 
+/** As `parseText` refuses it. */
+function notJson(at: number): BadStructure {
+  return { field: 'body', seen: `text that is not JSON at position ${String(at)}`, accepted: 'a JSON document' }
+}
+
 const QUOTE = 0x22
 const COMMA = 0x2c
 const OPEN_OBJECT = 0x7b
@@ -99,6 +132,8 @@ type Keys = { readonly few: string[]; many: Set<string> | null }
 const FEW = 12
 
 function addKey(keys: Keys, quoted: string): BadStructure | null {
+  if (quoted.length > KEY_MAX_CHARS)
+    return { field: 'body', seen: 'a very long key', accepted: `keys of at most ${String(KEY_MAX_CHARS)} characters` }
   const key = quoted.includes('\\') ? decodeString(quoted) : quoted.slice(1, -1)
   if (key === '__proto__') return { field: key, seen: 'a reserved key', accepted: 'other keys' }
   const { few, many } = keys

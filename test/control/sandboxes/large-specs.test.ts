@@ -22,6 +22,7 @@ import type { Database, Queryable, Statement } from '../../../src/store/postgres
 import { showPorts } from '../../../src/store/sandboxes/sandboxes.ts'
 import { pending } from '../../../src/store/workers/capacity.ts'
 import { makeTestControl } from '../../support/control.ts'
+import { countTurns } from '../../support/count-turns.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
 
 function largeSpec(name: string): SandboxSpec {
@@ -34,20 +35,6 @@ function create(deps: ControlDeps, caller: Caller, spec: SandboxSpec, start = fa
 }
 
 const PORT = { host_bind: '127.0.0.1', host_port: 8080, guest_port: 80, protocol: 'tcp' } as const
-
-/** The turns of the event loop during `work`. */
-async function countTurns(work: () => Promise<unknown>): Promise<number> {
-  let turns = 0
-  let immediate: NodeJS.Immediate
-  const count = (): void => {
-    turns += 1
-    immediate = setImmediate(count)
-  }
-  immediate = setImmediate(count)
-  await work()
-  clearImmediate(immediate)
-  return turns
-}
 
 /** Many variables, of which V8 would render all in one turn. */
 const longSpec: SandboxSpec = {

@@ -5,6 +5,7 @@ import { ByteList } from '../../../src/domain/byte-lists.ts'
 import { ITEMS_MAX } from '../../../src/http/requests/json-pieces.ts'
 import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/json-structure.ts'
 import { parseJson, parseLargeJson } from '../../../src/http/requests/parse-json.ts'
+import { countTurns } from '../../support/count-turns.ts'
 
 test('no JSON text without a double key, __proto__ or deep nesting is refused, however it is spaced and escaped', () => {
   fc.assert(
@@ -91,6 +92,42 @@ test('a text is parsed in pieces of any size as it is at once', async () => {
     ),
     { numRuns: 500 },
   )
+})
+
+test('a string in several parts is parsed and refused as it is at once, wherever its escape sequences are', async () => {
+  const escapes = ['\\"', '\\\\', '\\n', '\\u00e4', '\\ud83d\\ude00', '\\u0000', '\\ud800', '\\u12', '\\x']
+  const token = fc.constantFrom(...escapes, 'a', '𝄞', '"', '","', '":"', '["', '"]', '{"', '"}', ' ', '\n')
+  const parseWhole = (text: string) => Promise.try(() => parseJson(Buffer.from(text)))
+  const settle = (parsed: Promise<unknown>) => parsed.then(withLists, () => 'refused')
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(token, { maxLength: 12 }),
+      fc.constantFrom('"', '{"a":"', '[1,"', '["a'),
+      fc.constantFrom('"', '"}', '",2]', '"]'),
+      fc.integer({ min: 1, max: 9 }),
+      async (tokens, before, after, pieceChars) => {
+        const text = before + tokens.join('') + after
+        if (text.includes('__proto__')) return
+        assert.deepEqual(await settle(inPieces(text, pieceChars)), await settle(parseWhole(text)), text)
+      },
+    ),
+    { numRuns: 3_000 },
+  )
+  for (const [text, message] of [
+    ['{"a":[1,"bcd\\u0000"]}', /: a\[1\] is a NUL character/],
+    ['["abcdef', /: body is text that is not JSON at position 8;/],
+    [`{"${'k'.repeat(65_536)}":1}`, /: body is a very long key; accepted: keys of at most 65536 characters/],
+  ] as const)
+    await assert.rejects(inPieces(text, 4), message)
+})
+
+test('each part of a long string is checked and parsed in a turn of the event loop of its own', async () => {
+  const chars = 10_000
+  for (const escape of ['\\"', '\\\\', '\\n', '\\u00e4']) {
+    const text = `{"a":"${escape.repeat(chars / escape.length)}"}`
+    const turns = await countTurns(async () => assert.deepEqual(await inPieces(text, 1_000), JSON.parse(text)))
+    assert.ok(turns >= chars / 1_000, `${escape}: ${String(turns)}`)
+  }
 })
 
 test('what is not JSON is refused in pieces of any size', async () => {
