@@ -10,6 +10,8 @@ export interface Seal {
   sealInTurns(pieces: readonly Buffer[], context: string): Promise<readonly Buffer[]>
   /** Decrypts what `seal` returned. Throws `UnsealError` if the key or the context differs, or a byte was changed. */
   open(sealed: Buffer, context: string): string
+  /** The same for a large text in pieces, of which the first has the head, in several turns. The result is in UTF-8. */
+  openInTurns(sealed: readonly Buffer[], context: string): Promise<readonly Buffer[]>
 }
 
 /** A sealed value that can't be opened: its key or context differs, or the value was changed. */
@@ -21,6 +23,7 @@ export class UnsealError extends Error {
 
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
+const HEAD_BYTES = 1 + NONCE_BYTES + TAG_BYTES
 
 /** Seals with AES-256-GCM and a 32-byte key. The parts of a sealed value are: version 1, nonce, tag, ciphertext. */
 export function makeSeal(key: Buffer, random: Random): Seal {
@@ -29,6 +32,15 @@ export function makeSeal(key: Buffer, random: Random): Seal {
     const nonce = random.bytes(NONCE_BYTES)
     const cipher = createCipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES }).setAAD(Buffer.from(context))
     return { cipher, endHead: () => Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag()]) }
+  }
+  const beginOpening = (sealed: Buffer, context: string) => {
+    if (sealed[0] !== 1) throw new Error('a sealed value of an unknown version')
+    const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
+    const tag = sealed.subarray(1 + NONCE_BYTES, HEAD_BYTES)
+    // The length is explicit because Node otherwise accepts shorter tags, which are easy to forge.
+    return createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
+      .setAAD(Buffer.from(context))
+      .setAuthTag(tag)
   }
   return {
     seal(text, context) {
@@ -45,19 +57,24 @@ export function makeSeal(key: Buffer, random: Random): Seal {
       return [endHead(), ...ciphertext]
     },
     open(sealed, context) {
-      if (sealed[0] !== 1) throw new UnsealError('a sealed value of an unknown version')
-      const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
-      const tag = sealed.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES)
-      const ciphertext = sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)
       try {
-        // The length is explicit because Node otherwise accepts shorter tags, which are easy to forge.
-        const decipher = createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
-          .setAAD(Buffer.from(context))
-          .setAuthTag(tag)
-        return Buffer.concat([decipher.update(ciphertext), decipher.final()]).toString('utf8')
+        const decipher = beginOpening(sealed, context)
+        return Buffer.concat([decipher.update(sealed.subarray(HEAD_BYTES)), decipher.final()]).toString('utf8')
       } catch (error) {
         throw new UnsealError(error)
       }
+    },
+    async openInTurns([first = Buffer.alloc(0), ...others], context) {
+      const text: Buffer[] = []
+      try {
+        const decipher = beginOpening(first, context)
+        const pieces = [first.subarray(HEAD_BYTES), ...others]
+        await eachInTurns(pieces, (piece) => void text.push(decipher.update(piece)))
+        text.push(decipher.final())
+      } catch (error) {
+        throw new UnsealError(error)
+      }
+      return text
     },
   }
 }

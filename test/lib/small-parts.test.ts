@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { interruptibleSleep, systemClock, waitAtMost } from '../../src/lib/clock.ts'
 import { systemRandom, randomBelow } from '../../src/lib/random.ts'
-import { makeSeal } from '../../src/lib/seal.ts'
+import { makeSeal, UnsealError } from '../../src/lib/seal.ts'
 import { once } from '../../src/lib/once.ts'
 import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
 import { makeTestClock } from '../support/test-clock.ts'
@@ -26,6 +26,21 @@ test('a sealed value opens only with its own key and context', () => {
     { numRuns: 50 },
   )
   assert.throws(() => makeSeal(Buffer.alloc(31), systemRandom), /31 bytes/)
+})
+
+test('a large sealed text opens in pieces of any size, and not if a byte was changed', async () => {
+  const seal = makeSeal(Buffer.alloc(32, 1), systemRandom)
+  const text = Buffer.from('ä"𝄞'.repeat(500))
+  const sealed = Buffer.concat(await seal.sealInTurns([text.subarray(0, 9), text.subarray(9)], 'owner'))
+  assert.equal(seal.open(sealed, 'owner'), text.toString())
+  const split = (bytes: Buffer, size: number): readonly Buffer[] =>
+    Array.from({ length: Math.ceil(bytes.length / size) }, (_, n) => bytes.subarray(n * size, (n + 1) * size))
+  for (const size of [29, 30, 1_000, sealed.length]) {
+    assert.deepEqual(Buffer.concat(await seal.openInTurns(split(sealed, size), 'owner')), text)
+    await assert.rejects(seal.openInTurns(split(sealed, size), 'other'), UnsealError)
+    await assert.rejects(seal.openInTurns(split(sealed.subarray(0, -1), size), 'owner'), UnsealError)
+  }
+  await assert.rejects(seal.openInTurns([], 'owner'), UnsealError)
 })
 
 test('identifiers of one process never repeat or go back, whatever its clock does', () => {

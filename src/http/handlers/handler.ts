@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
-import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
+import type { IdempotentAttempt, LargeStoredReply, StoredReply } from '../../control/requests/idempotency.ts'
 import type { PageInput } from '../../control/requests/page.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, makeEtagHash, type IfMatch } from '../../domain/requests/etag.ts'
@@ -63,7 +63,7 @@ export type EventReply = { readonly events: AsyncIterable<string> }
 export type TaggedReply = { readonly json: string; readonly tag: string; readonly encoded?: readonly Buffer[] }
 
 /** The stored reply of an earlier request with the same Idempotency-Key. */
-export type ReplayedReply = { readonly kept: StoredReply }
+export type ReplayedReply = { readonly kept: StoredReply | LargeStoredReply }
 
 /**
  * A reply that is not available yet. `start` begins to wait for it and returns a function that ends the wait early.

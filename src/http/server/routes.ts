@@ -119,8 +119,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
 function lengthOf(answer: HandlerReply): number {
   if (typeof answer === 'string') return answer.length
   if ('json' in answer) return answer.json.length
-  if ('kept' in answer) return answer.kept.body.length
-  return 'pieces' in answer ? totalBytes(answer.pieces) : 0
+  const kept = 'kept' in answer ? answer.kept : answer
+  if ('body' in kept) return kept.body.length
+  return 'pieces' in kept ? totalBytes(kept.pieces) : 0
 }
 
 /** The path of an operation in the router's syntax: `:name` for a parameter. */

@@ -37,8 +37,9 @@ export function sendReply(
   }
   if ('start' in answer) throw new Error('a deferred reply must go through DeferReply')
   if ('kept' in answer) {
-    const { status, headers, body } = answer.kept
-    return sendJson(reply.code(status).headers({ ...headers, 'idempotency-replayed': 'true' }), body)
+    const { kept } = answer
+    reply.code(kept.status).headers({ ...kept.headers, 'idempotency-replayed': 'true' })
+    return 'pieces' in kept ? sendPieces(reply, kept.pieces) : sendJson(reply, kept.body)
   }
   if ('pieces' in answer) return sendPieces(reply, answer.pieces)
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))

@@ -3,6 +3,7 @@
  * the key. Every write names the claim, so that an attempt whose claim was lost writes nothing.
  */
 import type { OrgId } from '../../domain/ids.ts'
+import { PIECE_SIZE } from '../../lib/next-turn.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 import type { LargeValue } from '../postgres/large-values.ts'
@@ -56,17 +57,37 @@ export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed |
   return rows[0] ?? null
 }
 
-/** The stored request of a key. `reply_sealed` is null while the request is being served. */
-export type StoredRequest = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
+/** The stored request of a key. Both members of the reply are null while the request is being served. */
+export type StoredRequest = {
+  readonly request_sha256: Buffer
+  /** The first part of the sealed reply, of at most `PIECE_SIZE`. */
+  readonly reply_sealed: Buffer | null
+  readonly reply_bytes: number | null
+}
 
 /** The stored request of a key, or null. */
 export async function find(q: Queryable, org: OrgId, key: string): Promise<StoredRequest | null> {
   const { rows } = await q.query<StoredRequest>({
     name: 'idempotency.find',
-    text: 'SELECT request_sha256, reply_sealed FROM idempotency WHERE org_id = $1 AND key = $2',
-    values: [org, key],
+    text: `SELECT request_sha256, substring(reply_sealed FOR $3) AS reply_sealed, octet_length(reply_sealed) AS reply_bytes
+           FROM idempotency WHERE org_id = $1 AND key = $2`,
+    values: [org, key, PIECE_SIZE],
   })
   return rows[0] ?? null
+}
+
+/** The part of a sealed reply from a byte on, of at most `PIECE_SIZE`. Null: there is none any more. */
+export async function findReplyPart(
+  q: Queryable,
+  { org_id, key }: Pick<ClaimKey, 'org_id' | 'key'>,
+  from: number,
+): Promise<Buffer | null> {
+  const { rows } = await q.query<Pick<StoredRequest, 'reply_sealed'>>({
+    name: 'idempotency.findReplyPart',
+    text: `SELECT substring(reply_sealed FROM $3 FOR $4) AS reply_sealed FROM idempotency WHERE org_id = $1 AND key = $2`,
+    values: [org_id, key, from + 1, PIECE_SIZE],
+  })
+  return rows[0]?.reply_sealed ?? null
 }
 
 /** A claim on a key. Every write of the attempt names it. */

@@ -18,12 +18,13 @@ import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/next-turn.ts'
-import type { Database, Queryable, Statement } from '../../../src/store/postgres/database.ts'
+import type { Database } from '../../../src/store/postgres/database.ts'
 import { showPorts } from '../../../src/store/sandboxes/sandboxes.ts'
 import { pending } from '../../../src/store/workers/capacity.ts'
 import { makeTestControl } from '../../support/control.ts'
 import { countTurns } from '../../support/count-turns.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
+import { watchStatements } from '../../support/watch-statements.ts'
 
 function largeSpec(name: string): SandboxSpec {
   return { ...PLAIN_SPEC, env: [{ key: name, value: name.repeat(LARGE_TEXT) }] }
@@ -170,22 +171,10 @@ test('whoever checks, changes or copies a large specification is asked for its b
 /** A database, and how many characters of rows and values its statements have had. */
 function countingDatabase(db: Database): { readonly db: Database; readonly counted: () => number } {
   let sum = 0
-  const count = <Q extends Queryable>(q: Q): Q => ({
-    ...q,
-    async query(statement: Statement) {
-      const result = await q.query(statement)
-      sum += JSON.stringify([statement.values, result.rows]).length
-      return result
-    },
+  const counting = watchStatements(db, ({ values }, rows) => {
+    sum += JSON.stringify([values, rows]).length
   })
-  return {
-    counted: () => sum,
-    db: {
-      ...db,
-      asOrg: (org, work) => db.asOrg(org, (q) => work(count(q))),
-      transaction: (org, work) => db.transaction(org, (tx) => work(count(tx))),
-    },
-  }
+  return { db: counting, counted: () => sum }
 }
 
 function patchOf(input: Parameters<typeof normalizeSecretsPatch>[0]): NormalizedPatch {

@@ -10,6 +10,7 @@ import { makeIdempotencyClaims } from '../../../src/control/requests/idempotency
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { callWith, type CallUseCase } from '../../../src/http/requests/call-use-case.ts'
 import { makeLog } from '../../../src/lib/log.ts'
+import { PIECE_SIZE } from '../../../src/lib/next-turn.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
 import { makePruneIdempotencyKeysLoop } from '../../../src/loops/prune.ts'
@@ -30,6 +31,7 @@ import { operationIds } from '../../support/contract.ts'
 import { send, type RequestParts, type ProblemReply } from '../../support/send.ts'
 import { callFakes, type UseCases } from '../../support/use-cases.ts'
 import { waitUntil } from '../../support/wait.ts'
+import { watchStatements } from '../../support/watch-statements.ts'
 
 const { world, caller, key } = await openBusyWorld()
 const operatorKey = await addKey(world.control.deps, caller.org_id, { isOperator: true })
@@ -361,6 +363,28 @@ test('a large reply is stored and repeated as it was sent', async () => {
   assert.equal(again.headers.get('etag'), first.headers.get('etag'))
   const other = { ...body, env: [{ key: 'A', value: `${value}!` }] } // differs in its last piece only
   assert.equal((await ask('create_sandbox', { body: other }, idempotencyKey)).code, 'idempotency_key_reused')
+})
+
+test('a large stored reply is read in parts of at most half a MiB, and is refused if it was sealed with a lost key', async (t) => {
+  const { deps } = world.control
+  const body = { name: 'in-parts', image: 'registry.example/box:1', env: [{ key: 'A', value: 'äb'.repeat(500_000) }] }
+  const idempotencyKey = newKey()
+  const first = await ask('create_sandbox', { body }, idempotencyKey)
+  const sizes: number[] = []
+  const db = watchStatements(deps.db, (_, rows) => {
+    for (const value of rows.flatMap((row) => Object.values(row))) if (Buffer.isBuffer(value)) sizes.push(value.length)
+  })
+  const replay = async (seal = deps.seal): Promise<ProblemReply> => {
+    const app = serverOf(callWith(makeControlDeps({ ...deps, seal, db })))
+    t.after(() => app.close())
+    const url = await app.listen({ host: '127.0.0.1', port: 0 })
+    return ask('create_sandbox', { body }, idempotencyKey, { url })
+  }
+  const again = await replay()
+  assert.ok(again.status === 200 && again.text === first.text)
+  assert.equal(Math.max(...sizes), PIECE_SIZE)
+  const lost = await replay(makeSeal(systemRandom.bytes(32), systemRandom))
+  assert.deepEqual([lost.status, lost.code], [409, 'idempotency_reply_lost'])
 })
 
 test('two organizations can use the same idempotency key without affecting each other', async () => {
