@@ -7,7 +7,7 @@ import { joinSignals } from '../../lib/join-signals.ts'
 import type { Random } from '../../lib/random.ts'
 import { makeDnsClients } from './dns-clients.ts'
 import { isRebinding, RCODE, readQuery, rebuildQuery, emptyReply } from './dns-message.ts'
-import type { ResolverSettings } from './sandbox-resolvers.ts'
+import { RESOLVERS_MAX, type ResolverSettings } from './sandbox-resolvers.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
 /**
@@ -22,8 +22,6 @@ const TCP_IDLE_MS = 10_000
  * after 5 s.
  */
 const RESOLVER_TIMEOUT_MS = 2_000
-/** The maximum number of resolvers to ask for one query, the same as in glibc. */
-const RESOLVERS_MAX = 3
 /** The maximum number of attempts to find a port that is free for both UDP and TCP. */
 const PORT_ATTEMPTS = 10
 const DNS_PORT = 53

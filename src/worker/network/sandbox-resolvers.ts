@@ -22,6 +22,9 @@ export type SandboxResolvers = {
   of(sandbox: string): ResolverSettings | null
 }
 
+/** The maximum number of the worker's resolvers to ask for one query, the same as in glibc, and of addresses of one nameserver. */
+export const RESOLVERS_MAX = 3
+
 /** How long the addresses of a nameserver that is given by name are used. */
 const ADDRESSES_KEPT_MS = 60_000
 
@@ -65,13 +68,15 @@ export function makeSandboxResolvers({
         return decidePacket(egress, { peer, protocol, port }) === 'allow'
       }
       const find = async (transport: Transport): Promise<readonly ResolverAddress[]> => {
-        if (nameservers.length === 0) return hostResolvers.map((address) => ({ address, port: 53 }))
+        if (nameservers.length === 0)
+          return hostResolvers.slice(0, RESOLVERS_MAX).map((address) => ({ address, port: 53 }))
         const found = await Promise.all(
-          nameservers.map(async ({ host, port }) =>
-            (await addressesOf(host)).map((address): ResolverAddress => ({ address, port })),
-          ),
+          nameservers.map(async ({ host, port }) => {
+            const resolvers = (await addressesOf(host)).map((address): ResolverAddress => ({ address, port }))
+            return resolvers.filter((resolver) => mayReach(resolver, transport)).slice(0, RESOLVERS_MAX)
+          }),
         )
-        return found.flat().filter((resolver) => mayReach(resolver, transport))
+        return found.flat()
       }
       sandboxes.set(sandbox, { find, timeoutMs: query_timeout_ms, hasRebindProtection: rebind_protection })
     },

@@ -29,6 +29,7 @@ if (isInOwnNetwork(import.meta.filename)) {
         'usual.example': { addresses: [OUTSIDE.public] },
         'ns.example': { addresses: [OUTSIDE.otherPublic] },
         'loop.example': { addresses: ['127.0.0.1'] },
+        'many.example': { addresses: ['127.0.0.1', ...Array.from({ length: 9 }, (_, at) => `44.0.1.${String(at)}`)] },
       }
       const { outside } = cleanups.use(await makeNamedWorld(names))
       await outside.ask({ kind: 'serveDatagrams', address: SILENT.host, port: 9_000 })
@@ -131,6 +132,19 @@ if (isInOwnNetwork(import.meta.filename)) {
       ]
       for (const host of closed) assert.deepEqual(await asked(open, host, 'tcp'), [], host)
       assert.deepEqual(await asked(open, '44.0.0.8', 'tcp'), [{ address: '44.0.0.8', port: 53 }])
+    })
+
+    test('a nameserver with many addresses takes three of a query, and the next nameserver follows', async () => {
+      const hostResolvers = [OUTSIDE.resolver, '9.9.9.1', '9.9.9.2', '9.9.9.3']
+      const resolvers = makeSandboxResolvers({ hostResolvers, ownAddresses: () => [], clock: systemClock })
+      const { egress } = compilePolicy(null, { gateway: cidr('10.0.0.1'), hardDeny: [] })
+      resolvers.set('box', settings({ nameservers: [{ host: 'many.example', port: 53 }, OWN] }), egress)
+      const found = (await resolvers.of('box')?.find('udp')) ?? []
+      assert.equal(found.length, 4)
+      assert.ok(found.slice(0, 3).every(({ address }) => address.startsWith('44.0.1.')))
+      assert.deepEqual(found[3], { address: OWN.host, port: OWN.port })
+      resolvers.set('usual', settings({}), egress)
+      assert.equal((await resolvers.of('usual')?.find('udp'))?.length, 3)
     })
 
     function asked(policy: NetworkPolicy | null, host: string, transport: Transport) {
