@@ -14,6 +14,7 @@ import type { EgressNeeds } from './network-records.ts'
 import { netnsPath, type NetworkNames } from './network-names.ts'
 import { namedRules, routeRedirected, tieRules } from './redirect-rules.ts'
 import type { RouterRules } from './router-rules.ts'
+import { makeTiedElements, type TiedElements } from './tied-elements.ts'
 
 /** A sandbox whose connections go to the egress process. */
 export type RedirectedSandbox = {
@@ -66,6 +67,14 @@ export type RedirectedSandboxes = QueriedNames & {
  */
 const TIED_MAX = 4_096
 
+const DNS_PORT = 53
+/** Why an answer was withheld, as a sandbox's log tells it. */
+const TOO_MANY_ADDRESSES = {
+  reason: 'the names that the sandbox looked up have too many addresses',
+  violation: null,
+  request: null,
+} as const
+
 export function makeRedirectedSandboxes(options: {
   readonly names: NetworkNames
   readonly router: RouterRules
@@ -74,6 +83,7 @@ export function makeRedirectedSandboxes(options: {
 }): RedirectedSandboxes {
   const { names, router } = options
   const sandboxes = new Map<string, RedirectedSandbox>()
+  const elements = new Map<string, TiedElements>()
   const listeners: RefusalListener[] = []
   const namespace = netnsPath(names.routerNamespace)
   const egress = openEgress({ ...options, namespace, onRefused: tellListeners })
@@ -81,6 +91,12 @@ export function makeRedirectedSandboxes(options: {
   function tellListeners(address: string, refusal: EgressRefusal): void {
     const run = sandboxes.get(address)?.run
     if (run !== undefined) for (const listener of listeners) listener(run, refusal)
+  }
+
+  function countElements(address: string, sets: readonly number[], tied: ReadonlyMap<string, number>): boolean {
+    const own = elements.get(address) ?? makeTiedElements(options.clock)
+    elements.set(address, own)
+    return own.add(sets, tied)
   }
 
   async function add(sandbox: RedirectedSandbox): Promise<void> {
@@ -106,6 +122,7 @@ export function makeRedirectedSandboxes(options: {
     },
     remove(address) {
       sandboxes.delete(address)
+      elements.delete(address)
       egress.remove(address)
     },
     onRefused(listener) {
@@ -126,7 +143,15 @@ export function makeRedirectedSandboxes(options: {
       const matching = namedRules(sandbox.egress).flatMap((rule, index) =>
         hasName(rule.name, name) && isForDatagrams(rule) ? [index] : [],
       )
-      if (matching.length * tied.size > TIED_MAX || !egress.tie(address, name, found)) return false
+      const isFew = matching.length * tied.size <= TIED_MAX && countElements(address, matching, tied)
+      if (!isFew || !egress.tie(address, name, found)) {
+        tellListeners(address, {
+          ...TOO_MANY_ADDRESSES,
+          destination: { address: sandbox.gateway, port: DNS_PORT },
+          sni: name,
+        })
+        return false
+      }
       const lines = matching.flatMap((index) => tieRules(sandbox.slot, index, tied))
       if (lines.length > 0) await router.apply(lines)
       return true

@@ -4,6 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
 import { asId, type RunId } from '../../../src/domain/ids.ts'
 import type { NetworkSpec } from '../../../src/domain/spec/spec.ts'
+import { describeRefusal } from '../../../src/worker/drivers/shared/report-refusals.ts'
 import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import { tieRules } from '../../../src/worker/network/redirect-rules.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
@@ -14,7 +15,14 @@ import { isInOwnNetwork } from '../../support/own-network.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const MANY = [OUTSIDE.public, ...Array.from({ length: 100 }, (_, at) => `44.1.2.${String(at)}`)]
+const WIDE = [1, 2, 3, 4, 5]
 const NAMES = {
+  ...Object.fromEntries(
+    WIDE.map((n) => [
+      `n${String(n)}.wide.example`,
+      { addresses: Array.from({ length: 101 }, (_, at) => `44.2.${String(n)}.${String(at)}`), ttlSecs: 86_400 },
+    ]),
+  ),
   'www.many.example': { addresses: MANY },
   'good.example': { addresses: [OUTSIDE.public] },
   'alias.example': { addresses: [OUTSIDE.public], alias: 'cdn.example' },
@@ -78,6 +86,25 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await many.lookUp('www.many.example'), 'ESERVFAIL')
       const tied = new Map(MANY.map((address) => [address, 10]))
       assert.equal(tieRules(1, 0, tied).length, 3, 'the commands of a rule are as many for any number of addresses')
+    })
+
+    test('a sandbox has a bounded number of addresses in the packet filter, and its log tells what was refused', async () => {
+      const refused: string[] = []
+      networks.onRefused((run, refusal) => refused.push(`${run}: ${describeRefusal(refusal)}`))
+      const rules = Array.from({ length: 40 }, (_, at) => ({
+        destination: { domain_suffix: 'wide.example' },
+        protocols: ['udp' as const],
+        ports: [{ start: 9_000 + at, end: 9_000 + at }],
+      }))
+      await using wide = await attach('wide', networkWith(rules))
+      await using other = await attach('narrow', networkWith(rules))
+      for (const n of WIDE.slice(0, 4)) assert.match(await wide.lookUp(`n${String(n)}.wide.example`), /^44\.2\./)
+      assert.equal(await wide.lookUp('n5.wide.example'), 'ESERVFAIL')
+      assert.match(await wide.lookUp('n4.wide.example'), /^44\.2\.4\./, 'what is known is not counted again')
+      assert.match(await other.lookUp('n5.wide.example'), /^44\.2\.5\./, 'another sandbox has a bound of its own')
+      assert.ok(refused.length > 0)
+      for (const line of refused)
+        assert.match(line, /^wide: connection to .*:53 \(n5\.wide\.example\) refused: .*too many addresses$/)
     })
 
     test('names that the policy denies do not exist', async () => {
