@@ -3,6 +3,7 @@ import { connect, createServer, type AddressInfo, type Server, type Socket } fro
 import { Duplex } from 'node:stream'
 import { createServer as createTlsServer } from 'node:tls'
 import type { TestContext } from 'node:test'
+import type { CertificateAuthority, RunInterception } from '../../src/domain/network/interception.ts'
 import type { RunSecret } from '../../src/domain/spec/secrets.ts'
 import { makeBodyBudgets, type BodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
 import { makeAuthority } from '../../src/lib/make-authority.ts'
@@ -25,6 +26,21 @@ export function testSecret(changes: Partial<RunSecret> = {}): RunSecret {
     violation_action: { type: 'block_and_log' },
     require_tls_identity: true,
     ...changes,
+  }
+}
+
+/** Interception of TLS on some ports, of all hosts, whose servers are not verified. */
+export function interceptAll(authority: CertificateAuthority, ports: readonly number[] = [443]): RunInterception {
+  return {
+    intercepted_ports: ports,
+    bypass: [],
+    block_quic: false,
+    verify_upstream: false,
+    scoped_verify_upstream: [],
+    upstream_ca_certs: [],
+    scoped_upstream_ca_certs: [],
+    cache: { capacity: 1_000, validity_hours: 24 },
+    authority,
   }
 }
 

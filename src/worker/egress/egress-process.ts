@@ -31,7 +31,7 @@ function becomeUser(id: number): void {
 
 function serve(listener: number): void {
   const budgetOf = makeBodyBudgets(BODIES)
-  const prepare = makeSandboxPreparer(() => systemClock.now().getTime())
+  const prepare = makeSandboxPreparer(systemClock)
   const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
   const questions = makeNameQuestions((question) => {
@@ -58,7 +58,7 @@ function serve(listener: number): void {
       sandboxes.delete(order.address)
       sockets.destroy(order.address)
     } else {
-      const prepared = prepare(order.settings).catch((error: unknown) => {
+      const prepared = prepare(order.address, order.settings).catch((error: unknown) => {
         process.stderr.write(`a sandbox's interception is unusable: ${String(error)}\n`)
         return null
       })

@@ -1,7 +1,15 @@
 import { matchesHost } from '../../domain/network/host-pattern.ts'
 import type { RunInterception } from '../../domain/network/interception.ts'
+import type { Clock } from '../../lib/clock.ts'
+import { makeTokenBuckets } from '../../lib/token-buckets.ts'
 import { openAuthority } from './intercept/certificate-authority.ts'
-import { cacheLeafCertificates, type LeafCertificates } from './intercept/leaf-certificates.ts'
+import {
+  cacheLeafCertificates,
+  makeSharedLeaves,
+  type LeafCertificates,
+  type SharedLeaves,
+} from './intercept/leaf-certificates.ts'
+import { RequestRefused } from './intercept/request-refused.ts'
 import { makeUpstreamConnector, type UpstreamConnector } from './intercept/upstream-tls.ts'
 import type { EgressSettings } from './messages.ts'
 
@@ -15,28 +23,56 @@ export type EgressSandbox = EgressSettings & {
   } | null
 }
 
-/** Prepares the sandboxes of the process. Those with one authority share its certificates. */
-export function makeSandboxPreparer(now: () => number): (settings: EgressSettings) => Promise<EgressSandbox> {
-  const shared = new Map<string, WeakRef<LeafCertificates>>()
+/**
+ * How many new names a sandbox may use in a second and at once. Each costs a certificate: 2.8 ms of the thread that serves all sandboxes
+ * (2026-11-30, two busy cores).
+ */
+const NEW_NAMES = { perSec: 20, burst: 256 } as const
+/** The most certificates that one sandbox keeps, whatever its settings say: 22 MB (43 KB each, 2026-11-30). */
+const CERTIFICATES_MAX = 512
+const SANDBOXES_MAX = 65_536
 
-  async function certificatesOf({ authority, cache }: RunInterception): Promise<LeafCertificates> {
-    const key = JSON.stringify([authority.certificate, cache])
-    const known = shared.get(key)?.deref()
+/** Prepares the sandboxes of the process, which are known by their addresses. Those with one authority share its certificates. */
+export function makeSandboxPreparer(
+  clock: Pick<Clock, 'now' | 'monotonicMs'>,
+): (address: string, settings: EgressSettings) => Promise<EgressSandbox> {
+  const authorities = new Map<string, WeakRef<SharedLeaves>>()
+  const newNames = makeTokenBuckets(NEW_NAMES, SANDBOXES_MAX)
+
+  async function sharedLeavesOf({ authority, cache }: RunInterception): Promise<SharedLeaves> {
+    const key = JSON.stringify([authority.certificate, cache.validity_hours])
+    const known = authorities.get(key)?.deref()
     if (known !== undefined) return known
-    const { capacity, validity_hours: validityHours } = cache
-    const certificates = cacheLeafCertificates({ sign: await openAuthority(authority), capacity, validityHours, now })
-    for (const [one, reference] of shared) if (reference.deref() === undefined) shared.delete(one)
-    shared.set(key, new WeakRef(certificates))
-    return certificates
+    const opened = makeSharedLeaves(await openAuthority(authority))
+    for (const [one, reference] of authorities) if (reference.deref() === undefined) authorities.delete(one)
+    authorities.set(key, new WeakRef(opened))
+    return opened
   }
 
-  return async (settings) => {
+  function countNewName(address: string): void {
+    const nowMs = clock.monotonicMs()
+    if (newNames.peek(address, 1, nowMs).remaining < 1)
+      throw new RequestRefused('the sandbox uses too many new server names', { isByPolicy: true })
+    newNames.take(address, 1, nowMs)
+  }
+
+  return async (address, settings) => {
     const { interception } = settings
     if (interception === null) return { ...settings, tls: null }
-    const { intercepted_ports, bypass } = interception
+    const { intercepted_ports, bypass, cache } = interception
     const intercepts = (port: number, host: string): boolean =>
       intercepted_ports.includes(port) && !bypass.some((pattern) => isMatch(pattern, host))
-    const certificates = await certificatesOf(interception)
+    const shared = await sharedLeavesOf(interception)
+    const certificates = cacheLeafCertificates({
+      sign: shared.sign,
+      shared,
+      capacity: Math.min(cache.capacity, CERTIFICATES_MAX),
+      validityHours: cache.validity_hours,
+      now: () => clock.now().getTime(),
+      countNew: () => {
+        countNewName(address)
+      },
+    })
     return { ...settings, tls: { certificates, upstream: makeUpstreamConnector(interception), intercepts } }
   }
 }

@@ -2,7 +2,7 @@ import { createSecureContext, type SecureContext } from 'node:tls'
 import type { LeafSigner } from './certificate-authority.ts'
 
 export type LeafCertificates = {
-  /** A context with a valid certificate for a host: a cached one, or a new one. */
+  /** A context with a valid certificate for a host: a cached one, or a new one. Rejects if no new one may be made. */
   contextFor(host: string): Promise<SecureContext>
 }
 
@@ -11,17 +11,44 @@ type Options = {
   readonly capacity: number
   readonly validityHours: number
   readonly now: () => number
+  /** Certificates that caches with one authority and validity share. Absent: none. */
+  readonly shared?: SharedLeaves
+  /** Is called before each signature. Throws if there must be none. */
+  readonly countNew?: () => void
 }
 
 type Entry = { readonly context: Promise<SecureContext>; readonly renewAtMs: number }
 
+/** The certificates of an authority by host. They are here as long as a cache has them. */
+export type SharedLeaves = {
+  readonly sign: LeafSigner
+  find(host: string): Entry | undefined
+  add(host: string, entry: Entry): void
+}
+
+export function makeSharedLeaves(sign: LeafSigner): SharedLeaves {
+  const entries = new Map<string, WeakRef<Entry>>()
+  const dropped = new FinalizationRegistry((host: string) => {
+    if (entries.get(host)?.deref() === undefined) entries.delete(host)
+  })
+  return {
+    sign,
+    find: (host) => entries.get(host)?.deref(),
+    add(host, entry) {
+      entries.set(host, new WeakRef(entry))
+      dropped.register(entry, host)
+    },
+  }
+}
+
 /** Caches leaf certificates, at most `capacity` of them. The least recently used one is dropped first. */
-export function cacheLeafCertificates({ sign, capacity, validityHours, now }: Options): LeafCertificates {
+export function cacheLeafCertificates(options: Options): LeafCertificates {
+  const { sign, capacity, validityHours, now, shared, countNew } = options
   const entries = new Map<string, Entry>()
   return {
     async contextFor(host) {
       const nowMs = now()
-      const cached = entries.get(host)
+      const cached = entries.get(host) ?? shared?.find(host)
       entries.delete(host)
       const entry = cached !== undefined && nowMs < cached.renewAtMs ? cached : makeEntry(host, nowMs)
       if (capacity > 0) entries.set(host, entry)
@@ -39,10 +66,16 @@ export function cacheLeafCertificates({ sign, capacity, validityHours, now }: Op
   }
 
   function makeEntry(host: string, nowMs: number): Entry {
+    countNew?.()
     const context = sign(host, { validityHours, nowMs }).then(({ certificate, key }) =>
       createSecureContext({ cert: certificate, key }),
     )
     // A connection that begins with the cached certificate still needs some of its validity.
-    return { context, renewAtMs: nowMs + validityHours * 3_600_000 * 0.9 }
+    const entry = { context, renewAtMs: nowMs + validityHours * 3_600_000 * 0.9 }
+    void context.then(
+      () => shared?.add(host, entry),
+      () => undefined, // whoever waits for it is told
+    )
+    return entry
   }
 }

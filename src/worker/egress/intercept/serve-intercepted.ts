@@ -32,8 +32,9 @@ export async function serveIntercepted(connection: InterceptedConnection): Promi
     else if (protocol === 'connect' && tunnels !== null)
       await serveConnect({ ...served, connection, tunnels, serveInner: serveIntercepted })
     else if (protocol !== null) await serveHttp1({ ...served, budget, isOpaque: protocol === 'opaque' })
-  } catch {
+  } catch (error) {
     // one side failed, and the connection ends
+    if (error instanceof RequestRefused) onRefused(error)
   } finally {
     guest.destroy()
     client.destroy()
