@@ -89,7 +89,13 @@ type InterceptorOptions = {
   readonly allowsHost?: (host: string) => boolean
 }
 
-export type Interceptor = { readonly port: number; readonly ca: string; readonly refused: readonly RequestRefused[] }
+export type Interceptor = {
+  readonly port: number
+  readonly ca: string
+  readonly refused: readonly RequestRefused[]
+  /** How many connections of clients are open. */
+  readonly open: () => number
+}
 
 /** Listens on loopback and serves each connection as an intercepted one to `sni`. */
 export async function openInterceptor(t: TestContext, options: InterceptorOptions): Promise<Interceptor> {
@@ -110,7 +116,10 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
     scoped_upstream_ca_certs: [],
   })
   const refused: RequestRefused[] = []
+  let open = 0
   const server = createServer({ allowHalfOpen: true }, (client) => {
+    open += 1
+    client.on('close', () => (open -= 1))
     void serveIntercepted({
       client,
       sni,
@@ -127,7 +136,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       onRefused: (error) => refused.push(error),
     })
   })
-  return { port: await listen(t, server), ca: authority.certificate, refused }
+  return { port: await listen(t, server), ca: authority.certificate, refused, open: () => open }
 }
 
 async function listen(t: TestContext, server: Server): Promise<number> {

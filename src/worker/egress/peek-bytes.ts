@@ -36,6 +36,7 @@ export async function peekBytes<Result>(
   const timer = limitMs === null ? null : setTimeout(giveUp, limitMs)
   socket.on('readable', look).on('end', giveUp).on('close', giveUp)
   look()
+  if (socket.destroyed || socket.readableEnded) giveUp() // no event follows
   try {
     return await promise
   } finally {

@@ -64,7 +64,7 @@ async function acceptTls(client: Socket, host: string, certificates: LeafCertifi
   const guest = new TLSSocket(client, { isServer: true, secureContext })
   guest.on('error', () => guest.destroy())
   const timer = setTimeout(() => guest.destroy(), HANDSHAKE_LIMIT_MS)
-  await firstOf(guest, ['secure', 'close'])
+  await firstOf(guest, ['secure', 'end', 'close'])
   // Only Node's own server resets it, and Node's HTTP/2 would wait for the handshake.
   Object.assign(guest, { secureConnecting: false })
   clearTimeout(timer)

@@ -282,6 +282,17 @@ test('curl trusts the authority, sends HTTP/1.1 and uploads a file unchanged', a
   assert.ok(world.upstream.received().includes('upload '.repeat(285_714)))
 })
 
+test('a client that leaves during or after the handshake takes its connection with it', async (t) => {
+  const { interceptor } = await openWorld(t, [])
+  for (const isPatient of [false, true]) {
+    const client = connectTls({ port: interceptor.port, host: '127.0.0.1', servername: 'api.test', ca: interceptor.ca })
+    await once(client, 'secureConnect')
+    if (isPatient) await once(client, 'session') // the handshake is over at the other side too
+    client.destroy()
+    await waitUntil(() => interceptor.open() === 0)
+  }
+})
+
 test('a response streams while it is written, byte for byte', async (t) => {
   const answers: Duplex[] = []
   const upstream = await openUpstream(t, certificate, (socket) => {
