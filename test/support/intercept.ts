@@ -5,6 +5,11 @@ import { createServer as createTlsServer } from 'node:tls'
 import type { TestContext } from 'node:test'
 import type { CertificateAuthority, RunInterception } from '../../src/domain/network/interception.ts'
 import type { RunSecret } from '../../src/domain/spec/secrets.ts'
+import {
+  CONNECTION_MEMORY_BYTES,
+  makeConnectionMemory,
+  type ConnectionMemory,
+} from '../../src/worker/egress/connection-memory.ts'
 import { makeBodyBudgets, type BodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
 import { makeAuthority } from '../../src/lib/make-authority.ts'
 import { openAuthority } from '../../src/worker/egress/intercept/certificate-authority.ts'
@@ -13,6 +18,7 @@ import type { RequestRefused } from '../../src/worker/egress/intercept/request-r
 import { serveIntercepted } from '../../src/worker/egress/intercept/serve-intercepted.ts'
 import { makeUpstreamConnector } from '../../src/worker/egress/intercept/upstream-tls.ts'
 import type { TestCertificate } from './certificates.ts'
+import { waitUntil } from './wait.ts'
 
 /** A secret for `api.test` with the placeholder `$MSB_KEY`. */
 export function testSecret(changes: Partial<RunSecret> = {}): RunSecret {
@@ -85,6 +91,8 @@ type InterceptorOptions = {
   readonly isPlain?: boolean
   /** For bodies that are changed as a whole. Absent: 32 MiB. */
   readonly budget?: BodyBudget
+  /** How much the connections may keep. Absent: as much as those of a sandbox. */
+  readonly memoryBytes?: number
   /** Whether the policy allows a host. Absent: all. */
   readonly allowsHost?: (host: string) => boolean
 }
@@ -102,6 +110,8 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
   const { upstreamPort, caFile, secrets, sni = 'api.test', tiedNames = [sni], verify = true, isPlain = false } = options
   const { allowsHost = () => true, budget = makeBodyBudgets({ capacity: 64 * 1024 * 1024, idleLimitMs: 60_000 })('') } =
     options
+  const { memoryBytes = CONNECTION_MEMORY_BYTES } = options
+  const memory = makeConnectionMemory(memoryBytes)('')
   const authority = await makeAuthority('test', { nowMs: Date.now() })
   const certificates = cacheLeafCertificates({
     sign: await openAuthority(authority),
@@ -127,6 +137,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       tiedNames,
       secrets,
       budget,
+      memory,
       tls: isPlain ? null : { certificates, upstream },
       tunnels: isPlain
         ? { tls: { certificates, upstream, intercepts: (port) => port === 443 }, allows: (host) => allowsHost(host) }
@@ -136,7 +147,19 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       onRefused: (error) => refused.push(error),
     })
   })
-  return { port: await listen(t, server), ca: authority.certificate, refused, open: () => open }
+  const port = await listen(t, server)
+  t.after(() => waitUntil(() => isFree(memory, memoryBytes)))
+  return { port, ca: authority.certificate, refused, open: () => open }
+}
+
+/** Whether connections that have ended keep nothing of so many bytes. */
+export function isFree(memory: ConnectionMemory, bytes: number): boolean {
+  try {
+    memory.reserve(bytes)()
+    return true
+  } catch {
+    return false
+  }
 }
 
 async function listen(t: TestContext, server: Server): Promise<number> {

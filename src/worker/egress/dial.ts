@@ -18,6 +18,7 @@ export async function dial({ address, port, from, client }: Dial): Promise<Socke
   const timer = setTimeout(() => server.destroy(new Error('no answer')), DIAL_LIMIT_MS)
   const abort = (): void => void server.destroy(new Error('the client left'))
   client.once('close', abort)
+  client.read(0) // otherwise nobody notices that it is reset
   server.once('connect', () => {
     resolve(server)
   })

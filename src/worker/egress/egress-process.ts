@@ -6,6 +6,7 @@
  */
 import { createServer } from 'node:net'
 import { systemClock } from '../../lib/clock.ts'
+import { CONNECTION_MEMORY_BYTES, makeConnectionMemory } from './connection-memory.ts'
 import { makeBodyBudgets } from './intercept/body-budget.ts'
 import type { EgressEvent, EgressOrder } from './messages.ts'
 import { makeNameQuestions } from './name-questions.ts'
@@ -31,6 +32,7 @@ function becomeUser(id: number): void {
 
 function serve(listener: number): void {
   const budgetOf = makeBodyBudgets(BODIES)
+  const memoryOf = makeConnectionMemory(CONNECTION_MEMORY_BYTES)
   const prepare = makeSandboxPreparer(systemClock)
   const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
@@ -38,7 +40,7 @@ function serve(listener: number): void {
     tell({ kind: 'ask', ...question })
   })
 
-  const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+  const server = createServer({ allowHalfOpen: true, noDelay: true, pauseOnConnect: true }, (client) => {
     const { remoteAddress: sandbox = '' } = client
     sockets.add(sandbox, client)
     client.on('error', () => client.destroy())
@@ -75,6 +77,7 @@ function serve(listener: number): void {
   function depsOf(sandbox: string): Parameters<typeof serveConnection>[2] {
     return {
       budget: budgetOf(sandbox),
+      memory: memoryOf(sandbox),
       namesOf: (address) => questions.ask(sandbox, address),
       onRefused: (refusal) => {
         tell({ kind: 'refused', sandbox, refusal })

@@ -1,6 +1,8 @@
 import type { Socket } from 'node:net'
 import { Transform } from 'node:stream'
 import { makeSearch } from './intercept/find-placeholders.ts'
+import { boundedPipe } from './bounded-pipe.ts'
+import type { ConnectionMemory } from './connection-memory.ts'
 import type { HostSecrets } from './intercept/host-secrets.ts'
 import { refuseViolation } from './intercept/request-body.ts'
 import { RequestRefused } from './intercept/request-refused.ts'
@@ -12,14 +14,21 @@ const KEEP_ALIVE_MS = 60_000
 type Options = {
   /** The placeholders that must not leave. */
   readonly secrets: HostSecrets
+  readonly memory: ConnectionMemory
   readonly onRefused: (refused: RequestRefused) => void
 }
 
 /**
  * Copies bytes both ways, unchanged. The end of one direction ends it on the other side; a failure of one side resets the
- * other. A placeholder that must not leave ends both.
+ * other. A placeholder that must not leave ends both, and so does a side that doesn't read while the sandbox has too many of them.
  */
-export function relay(client: Socket, server: Socket, { secrets, onRefused }: Options): void {
+export function relay(client: Socket, server: Socket, { secrets, memory, onRefused }: Options): void {
+  const end = (refused: RequestRefused): void => {
+    onRefused(refused)
+    resetSocket(client)
+    resetSocket(server)
+  }
+  const bounds = { memory, onFull: end }
   for (const [one, other] of [
     [client, server],
     [server, client],
@@ -29,9 +38,9 @@ export function relay(client: Socket, server: Socket, { secrets, onRefused }: Op
       if (!one.readableEnded || !one.writableEnded) resetSocket(other)
     })
   }
-  server.pipe(client)
+  boundedPipe(server, client, bounds)
   if (secrets.forbidden.length === 0) {
-    client.pipe(server)
+    boundedPipe(client, server, bounds)
     return
   }
   const search = makeSearch(secrets, 'opaque')
@@ -41,13 +50,12 @@ export function relay(client: Socket, server: Socket, { secrets, onRefused }: Op
         refuseViolation(search(bytes))
         done(null, bytes)
       } catch (error) {
-        if (error instanceof RequestRefused) onRefused(error)
-        resetSocket(client)
-        resetSocket(server)
+        if (error instanceof RequestRefused) end(error)
         done(error instanceof Error ? error : new Error(String(error)))
       }
     },
   })
   searching.on('error', () => resetSocket(client))
-  client.pipe(searching).pipe(server)
+  boundedPipe(client, searching, bounds)
+  searching.pipe(server)
 }

@@ -8,11 +8,13 @@ import {
   type ConnectionRefusal,
   type FirstBytes,
 } from '../../domain/network/judge-connection.ts'
+import { KEPT, keepUntilClosed, keepWhile, type ConnectionMemory } from './connection-memory.ts'
 import { dial } from './dial.ts'
+import { FIRST_BYTES_MAX } from './first-bytes.ts'
 import type { BodyBudget } from './intercept/body-budget.ts'
 import { judgeSecrets } from './intercept/host-secrets.ts'
 import type { TunnelRules } from './intercept/intercepted-connection.ts'
-import type { RequestRefused } from './intercept/request-refused.ts'
+import { RequestRefused } from './intercept/request-refused.ts'
 import { serveIntercepted } from './intercept/serve-intercepted.ts'
 import type { EgressRefusal } from './messages.ts'
 import type { EgressSandbox } from './prepare-sandbox.ts'
@@ -28,6 +30,7 @@ type Deps = {
   readonly namesOf: (address: string) => Promise<readonly string[]>
   /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
+  readonly memory: ConnectionMemory
   readonly onRefused: (refusal: EgressRefusal) => void
 }
 
@@ -43,6 +46,7 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
   const { localAddress: address = '', localPort: port = 0 } = client // the destination, because the kernel redirected it
   const destination = { address, port }
   const { secrets, gateway } = sandbox
+  const { budget, memory } = deps
   let sni: string | null = null
   client.on('error', () => client.destroy())
   const refuse = (reason: string, refused: RequestRefused | null): void => {
@@ -58,8 +62,9 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     refuse(refused.message, refused)
   }
   try {
+    keepUntilClosed(memory, KEPT.connection, client)
     const connection: Connection = { peer: cidr(address), port, tied: await deps.namesOf(address) }
-    const first = await lookAt(client, sandbox, connection)
+    const first = await keepWhile(memory, FIRST_BYTES_MAX, () => lookAt(client, sandbox, connection))
     if (first.form === 'tls') sni = first.name
     const tls = first.form === 'tls' && sandbox.tls?.intercepts(port, sni ?? address) === true ? sandbox.tls : null
     const judge = (name: string | null): ConnectionRefusal =>
@@ -69,7 +74,7 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     if (tls !== null || first.form === 'http') {
       // a request gets an answer that says why it is refused
       const allowsHost = (host: string): boolean => (tls === null ? judge(host) : refusal) === null
-      const common = { client, destination, sni, secrets, budget: deps.budget, tiedNames: connection.tied }
+      const common = { client, destination, sni, secrets, budget, memory, tiedNames: connection.tied }
       const allows: TunnelRules['allows'] = (host, inner) =>
         judgeConnection(sandbox, connection, { ...inner, name: inner.name ?? host }) === null
       const tunnels = tls === null ? { tls: sandbox.tls, allows } : null
@@ -83,8 +88,10 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     }
     const searched = first.form === 'tls' ? [] : secrets
     const facts = { host: address, tiedNames: connection.tied, isVerified: false }
-    relay(client, await connect(), { secrets: judgeSecrets(searched, facts), onRefused })
-  } catch {
+    const server = await keepWhile(memory, KEPT.stalledRelay, connect)
+    relay(client, server, { secrets: judgeSecrets(searched, facts), memory, onRefused })
+  } catch (error) {
+    if (error instanceof RequestRefused) onRefused(error)
     resetSocket(client)
   }
 }

@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import type { FirstBytes } from '../../../domain/network/judge-connection.ts'
 import type { RunSecret } from '../../../domain/spec/secrets.ts'
+import type { ConnectionMemory } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
 import type { HostSecrets } from './host-secrets.ts'
 import type { LeafCertificates } from './leaf-certificates.ts'
@@ -26,6 +27,8 @@ export type InterceptedConnection = {
   readonly secrets: readonly RunSecret[]
   /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
+  /** Shared by all connections of the sandbox. */
+  readonly memory: ConnectionMemory
   /** Null for plain HTTP. */
   readonly tls: Tls | null
   /** What holds for tunnels by CONNECT to a proxy that is asked by plain HTTP. Null: there are none. */
@@ -46,7 +49,7 @@ export type RequestRules = {
   readonly secretsFor: (host: string) => HostSecrets
 }
 
-export type ServedRequests = Pick<InterceptedConnection, 'onRefused'> & {
+export type ServedRequests = Pick<InterceptedConnection, 'memory' | 'onRefused'> & {
   /** The connection of the client, after TLS. */
   readonly guest: Socket
   readonly rules: RequestRules

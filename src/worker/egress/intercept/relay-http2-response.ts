@@ -1,9 +1,19 @@
 import { constants, type ClientHttp2Stream, type ServerHttp2Stream } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
-import { writeAll } from './sockets.ts'
+import { RequestRefused } from './request-refused.ts'
+import { writeAll, type WriteBounds } from './sockets.ts'
+
+type Options = {
+  readonly bounds: WriteBounds
+  readonly onRefused: (refused: RequestRefused) => void
+}
 
 /** Copies a response unchanged, with the informational responses before it and the trailers after it. */
-export function relayHttp2Response(from: ClientHttp2Stream, to: ServerHttp2Stream): void {
+export function relayHttp2Response(
+  from: ClientHttp2Stream,
+  to: ServerHttp2Stream,
+  { bounds, onRefused }: Options,
+): void {
   let trailers: object = {}
   from.on('headers', (headers) => {
     if (!to.destroyed) to.additionalHeaders(headers)
@@ -19,8 +29,9 @@ export function relayHttp2Response(from: ClientHttp2Stream, to: ServerHttp2Strea
     const endStream = endsStream(flags)
     to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
     if (!endStream)
-      relayBody(from, to).catch(() => {
-        if (!to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)
+      relayBody(from, to, bounds).catch((error: unknown) => {
+        if (error instanceof RequestRefused) onRefused(error)
+        else if (!to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)
       })
   })
   from.on('close', () => {
@@ -31,8 +42,8 @@ export function relayHttp2Response(from: ClientHttp2Stream, to: ServerHttp2Strea
 /** Keeps Node from adding a field that the server didn't send. Its types lack the option. */
 const NO_DATE = { sendDate: false }
 
-async function relayBody(from: ClientHttp2Stream, to: ServerHttp2Stream): Promise<void> {
+async function relayBody(from: ClientHttp2Stream, to: ServerHttp2Stream, bounds: WriteBounds): Promise<void> {
   for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>)
-    await writeAll(to, [bytes])
+    await writeAll(to, [bytes], bounds)
   to.end()
 }

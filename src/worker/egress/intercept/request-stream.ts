@@ -22,6 +22,8 @@ export type RequestStream = {
   readonly takeContinue: () => boolean
   /** Whether bytes of a body are kept until it is complete. */
   readonly keepsBody: () => boolean
+  /** How many bytes of an unfinished head, or behind a request to upgrade, are kept. */
+  readonly heldBytes: () => number
   /** Releases what an unfinished request holds. */
   readonly close: () => void
 }
@@ -59,6 +61,7 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
       return rest.length === 0 ? [] : push(rest)
     }),
     requests: () => requests,
+    heldBytes: () => held.length,
     keepsBody: () => body !== null && body.head === null,
     close: closeBody,
     takeContinue() {

@@ -1,4 +1,6 @@
 import type { Socket } from 'node:net'
+import { boundedPipe } from '../bounded-pipe.ts'
+import { KEPT, keepWhile } from '../connection-memory.ts'
 import { readFirstBytes } from '../read-first-bytes.ts'
 import { relay } from '../relay.ts'
 import { checkHead } from './check-head.ts'
@@ -22,26 +24,36 @@ type Options = ServedRequests & {
  * judged like a connection to the host that CONNECT names. The proxy resolves the name, so the server's certificate takes the
  * place of a tie by DNS.
  */
-export async function serveConnect({ guest, rules, connectServer, onRefused, ...rest }: Options): Promise<void> {
+export async function serveConnect({
+  guest,
+  rules,
+  connectServer,
+  memory,
+  onRefused,
+  ...rest
+}: Options): Promise<void> {
   const { connection, tunnels, serveInner } = rest
   let context: RequestContext = { method: 'CONNECT', host: null, path: null }
   let server: Socket | null = null
+  const bounds = { memory, readAheadBytes: KEPT.readAhead }
+  const read = (socket: Socket): Promise<Buffer> => keepWhile(memory, KEPT.readAhead, () => readHead(socket))
   try {
-    const request = await readHead(guest)
+    const request = await read(guest)
     const { host, port, ...head } = parseConnect(request)
     context = { ...context, host }
     const secrets = rules.secretsFor(host)
     checkHead(head, secrets)
     server = await connectServer([])
-    await writeAll(server, [request])
-    const response = await readHead(server)
-    await writeAll(guest, [response])
+    await writeAll(server, [request], bounds)
+    const response = await read(server)
+    await writeAll(guest, [response], bounds)
     if (!/^HTTP\/1\.[01] 2\d\d/.test(response.toString('latin1', 0, 12))) {
-      server.pipe(guest)
-      await firstOf(guest, ['close'])
+      const full = Promise.withResolvers<never>()
+      boundedPipe(server, guest, { memory, onFull: full.reject })
+      await Promise.race([firstOf(guest, ['close']), full.promise])
       return
     }
-    const first = await readFirstBytes(guest, SILENCE_LIMIT_MS)
+    const first = await keepWhile(memory, KEPT.readAhead, () => readFirstBytes(guest, SILENCE_LIMIT_MS))
     const tls = first.form === 'tls' && tunnels.tls?.intercepts(port, first.name ?? host) === true ? tunnels.tls : null
     if (!tunnels.allows(host, { ...first, isIntercepted: tls !== null }))
       throw new RequestRefused('a tunnel that the policy denies', { isByPolicy: true })
@@ -56,7 +68,7 @@ export async function serveConnect({ guest, rules, connectServer, onRefused, ...
     const allowsHost = (name: string): boolean => name === host
     if (tls !== null || first.form === 'http') await serveInner({ ...inner, sni: first.name, tls, dial, allowsHost })
     else {
-      relay(guest, proxy, { secrets: first.form === 'tls' ? NO_SECRETS : secrets, onRefused })
+      relay(guest, proxy, { secrets: first.form === 'tls' ? NO_SECRETS : secrets, memory, onRefused })
       await firstOf(guest, ['close'])
     }
   } catch (error) {

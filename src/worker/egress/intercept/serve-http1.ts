@@ -1,9 +1,10 @@
 import type { Socket } from 'node:net'
+import { KEPT, keepWhile } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { renderDenial, RequestRefused } from './request-refused.ts'
 import { makeRequestStream, type RequestStream } from './request-stream.ts'
-import { firstOf, writeAll } from './sockets.ts'
+import { firstOf, writeAll, type WriteBounds } from './sockets.ts'
 import { makeUpgradeReader } from './upgrade-response.ts'
 
 const DENIAL_LIMIT_MS = 2_000
@@ -17,26 +18,45 @@ type Options = ServedRequests & {
 }
 
 /** Serves the HTTP/1 requests of a connection, or its other bytes, until one side ends. */
-export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque, onRefused }: Options): Promise<void> {
+export async function serveHttp1({
+  guest,
+  rules,
+  connectServer,
+  budget,
+  memory,
+  isOpaque,
+  onRefused,
+}: Options): Promise<void> {
   const stream = makeRequestStream({ ...rules, budget, isOpaque })
+  const bounds = { memory, readAheadBytes: KEPT.readAhead }
   const upgrade = Promise.withResolvers<boolean>()
   let upstream: Socket | null = null
   let hasResponse = false
   let idleTimer: NodeJS.Timeout | undefined
+  let releaseHeld = memory.reserve(0)
   guest.on('close', () => upstream?.destroy())
   try {
     let response: Promise<void> | null = null
     for await (const bytes of guest.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
       clearTimeout(idleTimer)
       const output = stream.push(bytes)
+      releaseHeld()
+      releaseHeld = memory.reserve(stream.heldBytes())
       if (stream.keepsBody()) idleTimer = setTimeout(() => guest.destroy(), budget.idleLimitMs)
       if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
       if (output.length === 0) continue
       upstream ??= await connectServer([])
       if (guest.destroyed) break
-      response ??= relayResponses(upstream, guest, { onBegin: noteResponse, onUpgrade: upgrade.resolve })
-      await writeAll(upstream, output)
-      if (stream.awaitsUpgrade()) await writeAll(upstream, stream.finishUpgrade(await upgrade.promise))
+      response ??= relayResponses(upstream, guest, {
+        bounds,
+        onBegin: noteResponse,
+        onUpgrade: upgrade.resolve,
+        onRefused,
+      })
+      await writeAll(upstream, output, bounds)
+      if (!stream.awaitsUpgrade()) continue
+      const isAccepted = await keepWhile(memory, KEPT.readAhead, () => upgrade.promise)
+      await writeAll(upstream, stream.finishUpgrade(isAccepted), bounds)
     }
     upstream?.setTimeout(HALF_CLOSED_LIMIT_MS, () => upstream?.destroy())
     upstream?.end()
@@ -48,6 +68,7 @@ export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque
     if (!hasResponse) await deny(guest, stream, error)
   } finally {
     clearTimeout(idleTimer)
+    releaseHeld()
     stream.close()
     upstream?.destroy()
   }
@@ -57,10 +78,18 @@ export async function serveHttp1({ guest, rules, connectServer, budget, isOpaque
   }
 }
 
-type ResponseEvents = { readonly onBegin: () => void; readonly onUpgrade: (isAccepted: boolean) => void }
+type ResponseOptions = Pick<ServedRequests, 'onRefused'> & {
+  readonly bounds: WriteBounds
+  readonly onBegin: () => void
+  readonly onUpgrade: (isAccepted: boolean) => void
+}
 
 /** Copies responses unchanged. */
-async function relayResponses(upstream: Socket, guest: Socket, { onBegin, onUpgrade }: ResponseEvents): Promise<void> {
+async function relayResponses(
+  upstream: Socket,
+  guest: Socket,
+  { bounds, onBegin, onUpgrade, onRefused }: ResponseOptions,
+): Promise<void> {
   const readUpgrade = makeUpgradeReader()
   let answer: boolean | null = null
   try {
@@ -70,11 +99,12 @@ async function relayResponses(upstream: Socket, guest: Socket, { onBegin, onUpgr
         answer = readUpgrade(bytes)
         if (answer !== null) onUpgrade(answer)
       }
-      await writeAll(guest, [bytes])
+      await writeAll(guest, [bytes], bounds)
     }
     guest.setTimeout(HALF_CLOSED_LIMIT_MS, () => guest.destroy())
     guest.end()
-  } catch {
+  } catch (error) {
+    if (error instanceof RequestRefused) onRefused(error)
     guest.destroy()
   } finally {
     onUpgrade(false)

@@ -14,7 +14,7 @@ import { readHttp2Request, type Http2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
 import { RequestRefused } from './request-refused.ts'
-import { firstOf, writeAll } from './sockets.ts'
+import { firstOf, writeAll, type WriteBounds } from './sockets.ts'
 
 const MAX_HEAD = 64 * 1024
 const MAX_FIELDS = 1024
@@ -34,10 +34,11 @@ const OPTIONS = {
 }
 
 /** Serves a connection whose client speaks HTTP/2 without having negotiated it. Its server must speak it too. */
-export async function serveHttp2({ guest, rules, connectServer, onRefused }: ServedRequests): Promise<void> {
+export async function serveHttp2({ guest, rules, connectServer, memory, onRefused }: ServedRequests): Promise<void> {
   let server: Promise<ClientHttp2Session> | null = null
   let isRefused = false
   let session: ServerHttp2Session | null = null
+  const bounds = { memory, readAheadBytes: 0 } // it is in the window
   await openSession(guest, () => {
     guest.once('end', end)
     session = performServerHandshake(guest, OPTIONS)
@@ -76,8 +77,8 @@ export async function serveHttp2({ guest, rules, connectServer, onRefused }: Ser
     stream.on('close', () => {
       if (!upstream.closed) upstream.close(stream.rstCode)
     })
-    relayHttp2Response(upstream, stream)
-    if (hasBody) await relayBody(stream, upstream, request.checkBody)
+    relayHttp2Response(upstream, stream, { bounds, onRefused: refuse })
+    if (hasBody) await relayBody(stream, upstream, { check: request.checkBody, bounds })
   }
 
   async function openServer(): Promise<ClientHttp2Session> {
@@ -144,12 +145,12 @@ function takeTrailers(from: ServerHttp2Stream, { request, refuse }: Checked): ()
 async function relayBody(
   from: ServerHttp2Stream,
   to: ClientHttp2Stream,
-  check: (bytes: Buffer) => void,
+  { check, bounds }: { readonly check: (bytes: Buffer) => void; readonly bounds: WriteBounds },
 ): Promise<void> {
   for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     check(bytes)
     if (!to.writable) return // the server answered without reading all of it
-    await writeAll(to, [bytes])
+    await writeAll(to, [bytes], bounds)
   }
   to.end()
 }

@@ -1,10 +1,10 @@
 import type { Socket } from 'node:net'
-import { TLSSocket } from 'node:tls'
+import { TLSSocket, type SecureContext } from 'node:tls'
+import { KEPT, keepUntilClosed, keepWhile } from '../connection-memory.ts'
 import { peekBytes } from '../peek-bytes.ts'
 import { detectProtocol, PREFACE_BYTES } from './detect-protocol.ts'
 import { judgeSecrets } from './host-secrets.ts'
 import type { InterceptedConnection, RequestRules, ServedRequests } from './intercepted-connection.ts'
-import type { LeafCertificates } from './leaf-certificates.ts'
 import { RequestRefused } from './request-refused.ts'
 import { serveConnect } from './serve-connect.ts'
 import { serveHttp1 } from './serve-http1.ts'
@@ -15,17 +15,21 @@ const HANDSHAKE_LIMIT_MS = 30_000
 
 /** Serves an intercepted connection until its end. It never rejects: whatever fails ends the connection. */
 export async function serveIntercepted(connection: InterceptedConnection): Promise<void> {
-  const { client, destination, tls, tunnels, budget, onRefused } = connection
+  const { client, destination, tls, tunnels, budget, memory, onRefused } = connection
   const host = connection.sni ?? destination.address
   let guest: Socket = client
   client.on('error', () => client.destroy())
   try {
-    if (tls !== null) guest = await acceptTls(client, host, tls.certificates)
+    if (tls !== null) {
+      keepUntilClosed(memory, KEPT.tls, client)
+      guest = await acceptTls(client, await tls.certificates.contextFor(host))
+    }
     const protocol = await peekBytes(guest, { parse: detectProtocol, maxBytes: PREFACE_BYTES, limitMs: null })
     const served: ServedRequests = {
       guest,
       rules: rulesOf(connection, host),
-      connectServer: (protocols) => connectServer(connection, host, protocols),
+      connectServer: (protocols) => keepWhile(memory, KEPT.readAhead, () => connectServer(connection, host, protocols)),
+      memory,
       onRefused,
     }
     if (protocol === 'http2') await serveHttp2(served)
@@ -59,8 +63,7 @@ function rememberLast<Result>(judge: (host: string) => Result): (host: string) =
   }
 }
 
-async function acceptTls(client: Socket, host: string, certificates: LeafCertificates): Promise<TLSSocket> {
-  const secureContext = await certificates.contextFor(host)
+async function acceptTls(client: Socket, secureContext: SecureContext): Promise<TLSSocket> {
   const guest = new TLSSocket(client, { isServer: true, secureContext })
   guest.on('error', () => guest.destroy())
   const timer = setTimeout(() => guest.destroy(), HANDSHAKE_LIMIT_MS)

@@ -1,13 +1,28 @@
 import type { EventEmitter } from 'node:events'
 import type { Duplex } from 'node:stream'
+import { keepWhile, type ConnectionMemory } from '../connection-memory.ts'
 
-/** Writes all parts, and waits until the other side has read most of them. Rejects if the connection is closed. */
-export async function writeAll(socket: Duplex, parts: readonly Buffer[]): Promise<void> {
+export type WriteBounds = {
+  readonly memory: ConnectionMemory
+  /** How much more the source of the parts keeps while they wait. */
+  readonly readAheadBytes: number
+}
+
+/**
+ * Writes all parts, and waits until the other side has read most of them. Memory is reserved meanwhile. Rejects if the connection is
+ * closed, and with `RequestRefused` if the connections of the sandbox keep too much.
+ */
+export async function writeAll(
+  socket: Duplex,
+  parts: readonly Buffer[],
+  { memory, readAheadBytes }: WriteBounds,
+): Promise<void> {
   if (parts.length === 0) return
   socket.cork()
   const isFree = parts.map((part) => socket.write(part)).at(-1)
   socket.uncork()
-  if (isFree === false && !socket.destroyed) await firstOf(socket, ['drain', 'close'])
+  if (isFree === false && !socket.destroyed)
+    await keepWhile(memory, socket.writableLength + readAheadBytes, () => firstOf(socket, ['drain', 'close']))
   if (socket.destroyed) throw new Error('the connection was closed')
 }
 

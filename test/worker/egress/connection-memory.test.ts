@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { connect as connectTls } from 'node:tls'
+import { after, test, type TestContext } from 'node:test'
+import { makeConnectionMemory, type ConnectionMemory } from '../../../src/worker/egress/connection-memory.ts'
+import { relay } from '../../../src/worker/egress/relay.ts'
+import { makeCertificate } from '../../support/certificates.ts'
+import { isFree, openInterceptor, openUpstream } from '../../support/intercept.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const MIB = 1024 * 1024
+const TOO_MUCH = /the connections of the sandbox keep too much memory/
+const PIECE = Buffer.alloc(65_536, 'x')
+
+const folder = mkdtempSync(join(tmpdir(), 'memory-'))
+after(() => {
+  rmSync(folder, { recursive: true })
+})
+const certificate = await makeCertificate(folder, ['api.test'])
+
+test('each sandbox has its own bound, and what is released is free again', () => {
+  const memoryOf = makeConnectionMemory(3 * MIB)
+  const release = memoryOf('a').reserve(2 * MIB)
+  assert.throws(() => memoryOf('a').reserve(2 * MIB), TOO_MUCH)
+  memoryOf('b').reserve(3 * MIB)
+  release()
+  release()
+  memoryOf('a').reserve(3 * MIB)
+  assert.throws(() => memoryOf('a').reserve(1), TOO_MUCH)
+})
+
+test('connections whose sides do not read are ended beyond the bound of their sandbox, and those of others go on', async (t) => {
+  const memoryOf = makeConnectionMemory(4 * MIB)
+  const reasons: string[] = []
+  const flooded = await openRelay(t, { memory: memoryOf('noisy'), onRefused: (reason) => reasons.push(reason) })
+  for (let n = 0; n < 40; n++) flood(await flooded.open())
+  // each direction that stalls keeps 128 KiB, so the bound is 32 of 80
+  await waitUntil(() => reasons.length >= 24)
+  for (const reason of reasons) assert.match(reason, TOO_MUCH)
+  const quiet = await openRelay(t, { memory: memoryOf('quiet'), onRefused: assert.fail })
+  const client = await quiet.open()
+  await once(client, 'data')
+  client.destroy()
+  flooded.close()
+  await waitUntil(() => isFree(memoryOf('noisy'), 4 * MIB) && isFree(memoryOf('quiet'), 4 * MIB))
+})
+
+test('unfinished heads are bounded in intercepted connections, and so are responses that nobody reads', async (t) => {
+  const upstream = await openUpstream(t, certificate, (socket) => {
+    socket.once('data', () => {
+      socket.write('HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n')
+      flood(socket)
+    })
+  })
+  const options = { upstreamPort: upstream.port, caFile: certificate.caFile, secrets: [], memoryBytes: 4 * MIB }
+  const head = 'GET / HTTP/1.1\r\nHost: api.test\r\n'
+  for (const { text, event } of [
+    { text: `${head}x: ${'a'.repeat(60_000)}`, event: 'secureConnect' },
+    { text: `${head}\r\n`, event: 'data' },
+  ]) {
+    const interceptor = await openInterceptor(t, options)
+    for (let n = 0; n < 40; n++) {
+      const client = connectTls({
+        port: interceptor.port,
+        host: '127.0.0.1',
+        servername: 'api.test',
+        ca: interceptor.ca,
+      })
+      endWith(t, client)
+      const ended = once(client, 'close').catch(() => undefined)
+      client.write(text)
+      await Promise.race([once(client, event).catch(() => undefined), ended])
+      client.pause()
+    }
+    await waitUntil(() => interceptor.refused.length > 0)
+    for (const { message } of interceptor.refused) assert.match(message, TOO_MUCH)
+  }
+})
+
+type RelayOptions = { readonly memory: ConnectionMemory; readonly onRefused: (reason: string) => void }
+
+/** Relays connections to a server that sends as much as it can and reads nothing. */
+async function openRelay(t: TestContext, { memory, onRefused }: RelayOptions) {
+  const sockets = new Set<Socket>()
+  const secrets = { allowed: [], forbidden: [], tolerated: [] }
+  const keep = (socket: Socket): Socket => {
+    sockets.add(socket)
+    return socket.on('error', () => socket.destroy())
+  }
+  const close = (): void => {
+    for (const socket of sockets) socket.destroy()
+  }
+  t.after(close)
+  const server = createServer((socket) => {
+    flood(keep(socket))
+  }).listen(0, '127.0.0.1')
+  const port = async (of: typeof server): Promise<number> => {
+    if (!of.listening) await once(of, 'listening')
+    t.after(() => of.close())
+    return (of.address() as AddressInfo).port
+  }
+  const serverPort = await port(server)
+  const relaying = createServer({ allowHalfOpen: true }, (client) => {
+    const upstream = keep(connect({ port: serverPort, host: '127.0.0.1', allowHalfOpen: true }))
+    relay(keep(client), upstream, { secrets, memory, onRefused: ({ message }) => onRefused(message) })
+  }).listen(0, '127.0.0.1')
+  const relayPort = await port(relaying)
+  const open = async (): Promise<Socket> => {
+    const client = keep(connect(relayPort, '127.0.0.1'))
+    await once(client, 'connect')
+    return client
+  }
+  return { open, close }
+}
+
+/** Writes as much as fits, again and again, and reads nothing. */
+function flood(socket: Duplex): void {
+  socket.pause()
+  const write = (): void => {
+    while (!socket.destroyed && socket.write(PIECE));
+  }
+  socket.on('drain', write)
+  write()
+}
+
+function endWith(t: TestContext, socket: Duplex): void {
+  socket.on('error', () => socket.destroy())
+  t.after(() => {
+    socket.destroy()
+  })
+}
