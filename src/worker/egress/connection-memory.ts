@@ -18,6 +18,8 @@ export const KEPT = {
   stalledRelay: 128 * KIB,
   /** What is read ahead of what is being written, with the buffers of TLS. Also what waits for a connection to the server. */
   readAhead: 192 * KIB,
+  /** A stream of HTTP/2 beside its head. */
+  stream: 8 * KIB,
 } as const
 
 /** The memory that the connections of one sandbox may keep. */

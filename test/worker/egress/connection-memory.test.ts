@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
+import { connect as connectHttp2, performServerHandshake, type ClientHttp2Session } from 'node:http2'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -82,6 +83,34 @@ test('unfinished heads are bounded in intercepted connections, and so are respon
   }
 })
 
+test('heads of HTTP/2 streams are bounded, of requests without an answer and of endless informational responses', async (t) => {
+  const upstream = await openUpstream(t, certificate, (socket) => {
+    const session = performServerHandshake(socket)
+    session.on('error', () => session.destroy())
+    session.on('stream', (stream, headers) => {
+      stream.on('error', () => stream.destroy())
+      const inform = (): void => {
+        if (stream.destroyed) return
+        stream.additionalHeaders({ ':status': 103, link: 'a'.repeat(8_000) })
+        setImmediate(inform)
+      }
+      if (headers[':path'] === '/inform') inform()
+    })
+  })
+  const options = { upstreamPort: upstream.port, caFile: certificate.caFile, secrets: [], memoryBytes: 4 * MIB }
+  for (const [count, path] of [
+    [200, '/'],
+    [1, '/inform'],
+  ] as const) {
+    const interceptor = await openInterceptor(t, options)
+    const client = openHttp2(t, interceptor)
+    for (let n = 0; n < count; n++)
+      client.request({ ':path': path, 'x-long': 'a'.repeat(20_000) }).on('error', () => undefined)
+    await waitUntil(() => interceptor.refused.length > 0)
+    for (const { message } of interceptor.refused) assert.match(message, TOO_MUCH)
+  }
+})
+
 type RelayOptions = { readonly memory: ConnectionMemory; readonly onRefused: (reason: string) => void }
 
 /** Relays connections to a server that sends as much as it can and reads nothing. */
@@ -126,6 +155,17 @@ function flood(socket: Duplex): void {
   }
   socket.on('drain', write)
   write()
+}
+
+function openHttp2(t: TestContext, { port, ca }: { readonly port: number; readonly ca: string }): ClientHttp2Session {
+  const client = connectHttp2('https://api.test', {
+    createConnection: () => connectTls({ port, host: '127.0.0.1', servername: 'api.test', ca }),
+  })
+  client.on('error', () => client.destroy())
+  t.after(() => {
+    client.destroy()
+  })
+  return client
 }
 
 function endWith(t: TestContext, socket: Duplex): void {

@@ -4,6 +4,8 @@ import { RequestRefused } from './request-refused.ts'
 import { writeAll, type WriteBounds } from './sockets.ts'
 
 type Options = {
+  /** Reserves memory for fields until the stream ends. False if there is too little. */
+  readonly keep: (fields: readonly string[]) => boolean
   readonly bounds: WriteBounds
   readonly onRefused: (refused: RequestRefused) => void
 }
@@ -12,20 +14,20 @@ type Options = {
 export function relayHttp2Response(
   from: ClientHttp2Stream,
   to: ServerHttp2Stream,
-  { bounds, onRefused }: Options,
+  { keep, bounds, onRefused }: Options,
 ): void {
   let trailers: object = {}
-  from.on('headers', (headers) => {
-    if (!to.destroyed) to.additionalHeaders(headers)
+  from.on('headers', (headers, _flags, rawHeaders) => {
+    if (!to.destroyed && keep(rawHeaders)) to.additionalHeaders(headers)
   })
-  from.on('trailers', (headers) => {
-    trailers = headers
+  from.on('trailers', (headers, _flags, rawHeaders) => {
+    if (keep(rawHeaders)) trailers = headers
   })
   to.on('wantTrailers', () => {
     if (!to.destroyed) to.sendTrailers({ ...trailers })
   })
   from.on('response', (_headers, flags, rawHeaders) => {
-    if (to.destroyed) return
+    if (to.destroyed || !keep(rawHeaders)) return
     const endStream = endsStream(flags)
     to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
     if (!endStream)

@@ -1,3 +1,4 @@
+import { KEPT, keepUntilClosed, type ConnectionMemory } from '../connection-memory.ts'
 import {
   connect,
   constants,
@@ -39,6 +40,7 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
   let isRefused = false
   let session: ServerHttp2Session | null = null
   const bounds = { memory, readAheadBytes: 0 } // it is in the window
+  keepUntilClosed(memory, 2 * WINDOW, guest)
   await openSession(guest, () => {
     guest.once('end', end)
     session = performServerHandshake(guest, OPTIONS)
@@ -64,8 +66,10 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     rawHeaders: readonly string[],
     { hasBody }: { readonly hasBody: boolean },
   ): Promise<void> {
+    const keep = keepForStream(stream, { memory, refuse })
+    if (!keep(rawHeaders)) return
     const request = readHttp2Request(rawHeaders, rules)
-    const trailers = hasBody ? takeTrailers(stream, { request, refuse }) : () => ({})
+    const trailers = hasBody ? takeTrailers(stream, { request, keep, refuse }) : () => ({})
     server ??= openServer()
     const client = await server
     if (stream.closed) return
@@ -77,7 +81,7 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     stream.on('close', () => {
       if (!upstream.closed) upstream.close(stream.rstCode)
     })
-    relayHttp2Response(upstream, stream, { bounds, onRefused: refuse })
+    relayHttp2Response(upstream, stream, { keep, bounds, onRefused: refuse })
     if (hasBody) await relayBody(stream, upstream, { check: request.checkBody, bounds })
   }
 
@@ -126,15 +130,44 @@ async function openSession<Session>(socket: Socket, open: () => Session): Promis
   return promise
 }
 
-type Checked = { readonly request: Http2Request; readonly refuse: (error: RequestRefused) => void }
+type Keep = (fields: readonly string[]) => boolean
+
+/** Returns what reserves memory for fields until a stream ends. Node keeps fields, in whatever number, until they are sent. */
+function keepForStream(
+  stream: ServerHttp2Stream,
+  { memory, refuse }: { readonly memory: ConnectionMemory; readonly refuse: (error: RequestRefused) => void },
+): Keep {
+  const kept = new DisposableStack()
+  stream.once('close', () => {
+    kept.dispose()
+  })
+  return (fields) => {
+    if (kept.disposed) return false
+    try {
+      kept.defer(memory.reserve(KEPT.stream + 2 * fields.join('').length))
+      return true
+    } catch (error) {
+      if (!(error instanceof RequestRefused)) throw error
+      refuse(error)
+      return false
+    }
+  }
+}
+
+type Checked = {
+  readonly request: Http2Request
+  readonly keep: Keep
+  readonly refuse: (error: RequestRefused) => void
+}
 
 /** Checks the trailers of a request when they arrive, which may be before its body is read. Returns those that arrived. */
-function takeTrailers(from: ServerHttp2Stream, { request, refuse }: Checked): () => OutgoingHttpHeaders {
+function takeTrailers(from: ServerHttp2Stream, { request, keep, refuse }: Checked): () => OutgoingHttpHeaders {
   let trailers: OutgoingHttpHeaders = {}
   from.on('trailers', (headers) => {
     try {
-      request.checkTrailers(Object.entries(headers).flatMap(([name, value]) => [name, String(value)]))
-      trailers = { ...headers }
+      const fields = Object.entries(headers).flatMap(([name, value]) => [name, String(value)])
+      request.checkTrailers(fields)
+      if (keep(fields)) trailers = { ...headers }
     } catch (error) {
       if (error instanceof RequestRefused) refuse(error)
     }
