@@ -52,7 +52,7 @@ export type ByteReply = { readonly content: Readable; readonly sizeBytes: number
  * A large reply of JSON text in pieces, as UTF-8. Joining and converting 25 MB of text held the thread for 220 ms and more, at a load
  * of 10. Sent in pieces, it held it for 25 ms (Node 24, 2026-11).
  */
-export type JsonPieces = { readonly pieces: readonly Buffer[] }
+export type PiecedReply = { readonly pieces: readonly Buffer[] }
 
 /**
  * A reply of Server-Sent Events. Each text contains whole events. The stream ends when the request's signal is aborted.
@@ -63,7 +63,7 @@ export type EventReply = { readonly events: AsyncIterable<string> }
 export type TaggedReply = { readonly json: string; readonly tag: string; readonly encoded?: readonly Buffer[] }
 
 /** The stored reply of an earlier request with the same Idempotency-Key. */
-export type ReplayedReply = { readonly kept: StoredReply | LargeStoredReply }
+export type ReplayedReply = { readonly replayed: StoredReply | LargeStoredReply }
 
 /**
  * A reply that is not available yet. `start` begins to wait for it and returns a function that ends the wait early.
@@ -72,7 +72,7 @@ export type ReplayedReply = { readonly kept: StoredReply | LargeStoredReply }
 export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
 
 /** The reply of a handler. A string is JSON text. */
-export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | JsonPieces | EventReply | ReplayedReply
+export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | PiecedReply | EventReply | ReplayedReply
 
 /** Creates a reply of one object. Its ETag is the hash of its text. */
 export function taggedReply(json: string): TaggedReply {

@@ -9,7 +9,7 @@ import {
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
-import { parseInstant, type Handler, type HandlerFactory, type JsonPieces } from './handler.ts'
+import { parseInstant, type Handler, type HandlerFactory, type PiecedReply } from './handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 
 /** Creates the handlers of usage reports. */
@@ -18,7 +18,7 @@ export function makeUsageHandlers(
   handler: HandlerFactory,
 ): Record<keyof typeof USAGE_OPERATIONS, Handler> {
   const semaphore = makeFairSemaphore(REPORT_LIMITS)
-  const report = <Reply extends string | JsonPieces>(org: OrgId, work: () => Promise<Reply>): Promise<Reply> =>
+  const report = <Reply extends string | PiecedReply>(org: OrgId, work: () => Promise<Reply>): Promise<Reply> =>
     runFairly(semaphore, org, { work, onFull: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>

@@ -8,7 +8,7 @@ import { totalBytes } from '../../lib/buffer-pieces.ts'
 import type { FairTurns } from '../../lib/fair-turns.ts'
 import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
-import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
+import { acceptStreamedBodies, type StreamedBodies } from '../requests/streamed-bodies.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
 import {
@@ -21,7 +21,8 @@ import {
 } from '../requests/request-limits.ts'
 import type { RequestTracer } from '../requests/trace-request.ts'
 import type { RouteTable } from '../requests/route-table.ts'
-import { sendReply, type DeferReply } from './send-reply.ts'
+import type { DeferReply } from './defer-reply.ts'
+import { sendReply } from './send-reply.ts'
 import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from './serve-idempotently.ts'
 
 export type RouteDeps = AuthenticateDeps & {
@@ -119,9 +120,9 @@ function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler 
 function lengthOf(answer: HandlerReply): number {
   if (typeof answer === 'string') return answer.length
   if ('json' in answer) return answer.json.length
-  const kept = 'kept' in answer ? answer.kept : answer
-  if ('body' in kept) return kept.body.length
-  return 'pieces' in kept ? totalBytes(kept.pieces) : 0
+  const sent = 'replayed' in answer ? answer.replayed : answer
+  if ('body' in sent) return sent.body.length
+  return 'pieces' in sent ? totalBytes(sent.pieces) : 0
 }
 
 /** The path of an operation in the router's syntax: `:name` for a parameter. */

@@ -42,7 +42,7 @@ export async function serveIdempotently(
   const signal = raw.signal()
   const request_sha256 = await hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
   const claim = await deps.call(claimIdempotencyKey, raw.caller, { key, request_sha256, signal })
-  if (claim.kind === 'replay') return { kept: claim.reply }
+  if (claim.kind === 'replay') return { replayed: claim.reply }
   try {
     if (claim.attempt.isRetry && operation.isResumable !== true)
       throw idempotencyReplyLost('the first attempt may have been done')

@@ -131,9 +131,9 @@ export function noteGeneration(memory: ReportMemory, seq: number, generation: nu
 
 /** A report, and the runs of the version that it says the worker knows. */
 type Report = { readonly request: SyncRequest; readonly knownRuns: readonly DesiredRun[] }
-type Exchange = Report & { readonly serve: Serve }
+type SentReport = Report & { readonly serve: Serve }
 
-async function exchange(agent: Agent, sent: Exchange, overtaken: AbortSignal): Promise<void> {
+async function exchange(agent: Agent, sent: SentReport, overtaken: AbortSignal): Promise<void> {
   const { deps, fence, renewDeadline, state } = agent
   const { request } = sent
   using either = joinSignals(agent.signal, overtaken)
@@ -166,7 +166,7 @@ async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void
   await interruptibleSleep(deps.clock, SYNC_RETRY_MS, signal)
 }
 
-async function applyAnswer(agent: Agent, sent: Exchange, answer: SyncAnswer): Promise<void> {
+async function applyAnswer(agent: Agent, sent: SentReport, answer: SyncAnswer): Promise<void> {
   const { state, volumes } = agent
   const { request, serve } = sent
   state.appliedSeq = request.seq
