@@ -11,6 +11,8 @@ import { verifySshSignature } from './verify-signature.ts'
 export type Login = {
   readonly connection: ssh2.Connection
   readonly socket: Socket
+  /** The first line of the client, which names its program. */
+  readonly ident: string
   /** The address under which refused keys are counted. */
   readonly address: string
   readonly rates: AuthenticationRateLimiter

@@ -9,7 +9,7 @@ import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
-import { makeByteLimit, type SshConnection } from './shared-connection.ts'
+import type { SshConnection } from './shared-connection.ts'
 
 /** How many sessions and forwarded connections one SSH connection may have open. */
 const CHANNELS_MAX = 200
@@ -22,7 +22,7 @@ export async function serveConnection(
   deps: ControlDeps,
   { stopping, ...login }: Login & { readonly stopping: AbortSignal },
 ): Promise<void> {
-  const { connection, socket } = login
+  const { connection, socket, ident } = login
   const closed = new AbortController()
   const over = new Promise<void>((resolve) => {
     socket.once('close', () => {
@@ -41,7 +41,8 @@ export async function serveConnection(
   stopping.addEventListener('abort', onStopping, { once: true })
   try {
     const entry = await authenticateSsh(deps, login)
-    if (entry !== null && !socket.destroyed) serveEntry(deps, { connection, socket, entry, closed: closed.signal })
+    if (entry !== null && !socket.destroyed)
+      serveEntry(deps, { connection, socket, ident, entry, closed: closed.signal })
     await over
   } finally {
     stopping.removeEventListener('abort', onStopping)
@@ -51,11 +52,12 @@ export async function serveConnection(
 type Admitted = {
   readonly connection: ssh2.Connection
   readonly socket: Socket
+  readonly ident: string
   readonly entry: SshEntry
   readonly closed: AbortSignal
 }
 
-function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Admitted): void {
+function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, closed }: Admitted): void {
   socket.emit('authenticated')
   let opening: Promise<Entered> | null = null
   let agent: Promise<string | null> | null = null
@@ -92,6 +94,7 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Ad
   const { permits } = entry
   const shared: SshConnection = {
     socket,
+    ident,
     permits,
     closed,
     log: deps.log,
@@ -101,7 +104,6 @@ function serveEntry(deps: ControlDeps, { connection, socket, entry, closed }: Ad
       agent ??= enter().then(({ allowsAgent }) => (allowsAgent && permits.agent ? openAgentSocket(forwards) : null))
       return agent
     },
-    holdBytes: makeByteLimit(),
   }
   const acquire = (): (() => void) | null => {
     if (channels >= CHANNELS_MAX) return null

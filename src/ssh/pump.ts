@@ -7,16 +7,15 @@ import type { Readable, Writable } from 'node:stream'
  */
 const UNSENT_MAX_BYTES = 1024 * 1024
 
+/** The client's socket, and the signal that aborts when the channel is closed. */
+type PumpClient = { readonly socket: Socket; readonly closed: AbortSignal }
+
 /**
  * Copies a stream of the sandbox to an SSH channel, at the pace of the client. Resolves at the end of the stream, and when
  * the channel is closed. Never rejects. It does not end the channel.
  */
-export async function pump(
-  from: Readable,
-  to: Writable,
-  client: { readonly socket: Socket; readonly closed: AbortSignal },
-): Promise<void> {
-  const { socket, closed } = client
+export async function pump(from: Readable, to: Writable, client: PumpClient): Promise<void> {
+  const { closed } = client
   const onClosed = (): void => {
     from.destroy()
   }
@@ -25,8 +24,8 @@ export async function pump(
   try {
     for await (const piece of from) {
       if (closed.aborted || !(piece instanceof Buffer)) break
-      if (!to.write(piece)) await waitFor(to, 'drain', closed)
-      while (socket.writableLength > UNSENT_MAX_BYTES && !closed.aborted) await waitFor(socket, 'drain', closed)
+      to.write(piece)
+      await waitUntilWritable(to, client)
     }
     if (to.writableLength > 0)
       await new Promise<void>((resolve) => {
@@ -46,6 +45,12 @@ export async function pump(
   } finally {
     closed.removeEventListener('abort', onClosed)
   }
+}
+
+/** Waits until a channel and its socket take more. Resolves early when the channel is closed. Never rejects. */
+export async function waitUntilWritable(to: Writable, { socket, closed }: PumpClient): Promise<void> {
+  if (to.writableNeedDrain) await waitFor(to, 'drain', closed)
+  while (socket.writableLength > UNSENT_MAX_BYTES && !closed.aborted) await waitFor(socket, 'drain', closed)
 }
 
 function waitFor(stream: Writable, event: 'drain', closed: AbortSignal): Promise<void> {

@@ -4,6 +4,7 @@ import { ConnectFailure } from '../channel-client/tcp.ts'
 import { ChannelLost } from '../channel-client/connection.ts'
 import type { Random } from '../lib/random.ts'
 import { carryStream } from './carry.ts'
+import { enforceWindow } from './enforce-window.ts'
 import { SshRefusal } from './enter-sandbox.ts'
 import { ListenFailure, listenInSandbox, type Incoming, type ListenTarget, type SandboxListener } from './sandbox-listener.ts' // prettier-ignore
 import type { SshConnection } from './shared-connection.ts'
@@ -90,7 +91,7 @@ export async function serveIncoming(
   }
   let channel: ssh2.ServerChannel | null = null
   try {
-    channel = await open()
+    channel = enforceWindow(await open(), shared.socket)
     const stream: Duplex = await incoming.fetch()
     await carryStream(shared, stream, channel)
   } catch (error) {

@@ -87,6 +87,7 @@ export async function startSshServer(deps: ControlDeps, options: SshServerOption
     const served = serveConnection(deps, {
       connection,
       socket,
+      ident: info.header.identRaw,
       address,
       rates: options.rates,
       stopping: stopping.signal,

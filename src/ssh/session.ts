@@ -1,7 +1,9 @@
 import { constants } from 'node:os'
 import type ssh2 from 'ssh2'
 import type { ExecSession } from '../channel-client/exec.ts'
+import { joinSignals } from '../lib/join-signals.ts'
 import { describeEnd, type SshConnection } from './shared-connection.ts'
+import { enforceWindow } from './enforce-window.ts'
 import { SshRefusal } from './enter-sandbox.ts'
 import { pump } from './pump.ts'
 import { serveSftp } from './sftp.ts'
@@ -24,6 +26,7 @@ type Tty = { readonly rows: number; readonly cols: number; readonly term: string
 
 /** Serves one session of an SSH connection: a shell, a command or SFTP. `release` is called when it is over. */
 export function serveSession(shared: SshConnection, session: ssh2.Session, release: () => void): void {
+  const closed = new AbortController()
   const env: string[] = []
   let tty: Tty | null = null
   let hasAgent = false
@@ -63,6 +66,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
     accept?.()
   })
   session.once('close', () => {
+    closed.abort(new Error('the session was closed'))
     running?.signal(constants.signals.SIGHUP)
     release()
   })
@@ -93,13 +97,20 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
     })
   }
   session.on('shell', (accept) => {
-    run(accept(), null)
+    run(enforceWindow(accept(), shared.socket), null)
   })
   session.on('exec', (accept, _reject, { command }) => {
-    run(accept(), command)
+    run(enforceWindow(accept(), shared.socket), command)
   })
-  session.on('sftp', (accept) => {
-    serveSftp(shared, accept())
+  session.on('subsystem', (accept, reject, { name }) => {
+    if (name !== 'sftp') {
+      reject()
+      return
+    }
+    const over = joinSignals(shared.closed, closed.signal)
+    void serveSftp(shared, enforceWindow(accept(), shared.socket), over.signal).finally(() => {
+      over[Symbol.dispose]()
+    })
   })
 }
 

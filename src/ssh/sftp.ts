@@ -1,17 +1,19 @@
 import { posix } from 'node:path'
+import { Writable } from 'node:stream'
 import ssh2 from 'ssh2'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { FileFailure, type FileChanges, type FileEntry } from '../channel-client/files.ts'
+import { once } from '../lib/once.ts'
 import { makeSemaphore } from '../lib/semaphore.ts'
 import { findSandboxUser, type SandboxUser } from './sandbox-user.ts'
+import { waitUntilWritable } from './pump.ts'
+import { makeSftpMessages } from './sftp-messages.ts'
 import type { SshConnection } from './shared-connection.ts'
 
 const { OPEN_MODE, STATUS_CODE } = ssh2.utils.sftp
 
 /** How many operations of one SFTP session run at a time. OpenSSH's client sends 64 at once, which wait. */
 const RUNNING_MAX = 16
-/** What a waiting request takes in memory in addition to its paths and data. */
-const REQUEST_COST_BYTES = 1024
 /** The longest read of one request. */
 const READ_MAX_BYTES = 256 * 1024
 
@@ -20,36 +22,48 @@ const USER_LIMIT_MS = 30_000
 
 type Sftp = { readonly client: ChannelClient; readonly person: SandboxUser }
 
-/** Serves the SFTP subsystem (draft-ietf-secsh-filexfer-02) by the file operations of the agent protocol. */
-export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void {
+/**
+ * Serves the SFTP subsystem (draft-ietf-secsh-filexfer-02) by the file operations of the agent protocol. A client that doesn't
+ * read its replies, or sends requests faster than they are answered, waits. `closed` aborts when the client has closed the session.
+ * Resolves when the session is over. Never rejects.
+ */
+export async function serveSftp(
+  shared: SshConnection,
+  channel: ssh2.ServerChannel,
+  closed: AbortSignal,
+): Promise<void> {
+  const stream = makeSftpMessages(channel, shared.ident)
   const permits = makeSemaphore(RUNNING_MAX)
+  const running = new Set<Promise<void>>()
   const handles = new Set<number>()
-  let opening: Promise<Sftp> | null = null
-  const open = (): Promise<Sftp> => {
-    opening ??= shared.client().then(async (client) => ({
-      client,
-      person: await findSandboxUser(client, AbortSignal.timeout(USER_LIMIT_MS)),
-    }))
-    return opening
+  const open = once(async (): Promise<Sftp> => {
+    const client = await shared.client()
+    return { client, person: await findSandboxUser(client, AbortSignal.timeout(USER_LIMIT_MS)) }
+  })
+  let draining: Promise<void> | null = null
+  /** Waits until the client has taken most of its replies. */
+  const drained = (): Promise<void> => {
+    draining ??= waitUntilWritable(channel, { socket: shared.socket, closed }).finally(() => {
+      draining = null
+    })
+    return draining
   }
-  /** Answers a request. `kept` are its paths and data, which stay in memory until then. */
-  const answer = (id: number, kept: readonly (string | Buffer)[], work: (sftp: Sftp) => Promise<void>): void => {
-    const release = shared.holdBytes(kept.reduce((sum, { length }) => sum + length, REQUEST_COST_BYTES))
-    if (release === null) {
-      stream.status(id, STATUS_CODE.FAILURE, 'too much data at a time')
-      return
-    }
-    permits
-      .run(async () => work(await open()))
+  const answer = (id: number, work: (sftp: Sftp) => Promise<void>): void => {
+    const answered = permits
+      .run(async () => {
+        await drained()
+        if (!closed.aborted) await work(await open())
+      })
       .catch((error: unknown) => {
         if (error instanceof EndOfFile) stream.status(id, STATUS_CODE.EOF)
         else if (error instanceof FileFailure) stream.status(id, statusOf(error), error.message)
         else stream.status(id, STATUS_CODE.FAILURE, error instanceof Error ? error.message : 'failed')
       })
-      .finally(release)
+      .finally(() => running.delete(answered))
+    running.add(answered)
   }
-  const done = (id: number, kept: readonly (string | Buffer)[], work: (sftp: Sftp) => Promise<unknown>): void => {
-    answer(id, kept, async (sftp) => {
+  const done = (id: number, work: (sftp: Sftp) => Promise<unknown>): void => {
+    answer(id, async (sftp) => {
       await work(sftp)
       stream.status(id, STATUS_CODE.OK)
     })
@@ -60,53 +74,42 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
     bytes.writeBigUInt64BE(BigInt(handle))
     stream.handle(id, bytes)
   }
+  const closeHandle = async (handle: number): Promise<void> => {
+    try {
+      const { client } = await open()
+      await client.files.close(handle)
+    } catch (error) {
+      shared.log.debug({ error }, 'a file of an SFTP session could not be closed')
+    }
+  }
   const requireOpen = (handle: number): number => {
     if (!handles.has(handle)) throw new Error('the handle is not open')
     return handle
   }
 
-  stream.on('error', (error: Error) => {
-    shared.log.debug({ error }, 'an SFTP session broke')
-  })
-  stream.on('close', () => {
-    const left = [...handles]
-    handles.clear()
-    if (opening === null) return
-    opening
-      .then(async ({ client }) => {
-        for (const handle of left) await client.files.close(handle)
-      })
-      .catch((error: unknown) => {
-        shared.log.debug({ error }, 'files of an SFTP session could not be closed')
-      })
-  })
-  stream.on('end', () => {
-    sendSuccess(stream)
-    stream.end()
-  })
   stream.on('REALPATH', (id, path) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       stream.name(id, [name(await client.files.realPath(at(person, path)))])
     })
   })
   stream.on('STAT', (id, path) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: true })))
     })
   })
   stream.on('LSTAT', (id, path) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       stream.attrs(id, attributes(await client.files.stat(at(person, path), { follow: false })))
     })
   })
   stream.on('FSTAT', (id, bytes) => {
     const handle = handleOf(bytes)
-    answer(id, [], async ({ client }) => {
+    answer(id, async ({ client }) => {
       stream.attrs(id, attributes(await client.files.statHandle(requireOpen(handle))))
     })
   })
   stream.on('OPEN', (id, path, flags, attrs) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       const has = (flag: number): boolean => (flags & flag) !== 0
       const handle = await client.files.open(at(person, path), {
         read: has(OPEN_MODE.READ),
@@ -123,7 +126,7 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
   })
   stream.on('READ', (id, bytes, offset, length) => {
     const handle = handleOf(bytes)
-    answer(id, [], async ({ client }) => {
+    answer(id, async ({ client }) => {
       const data = await client.files.read(requireOpen(handle), offset, Math.min(length, READ_MAX_BYTES))
       if (data.length === 0) throw new EndOfFile()
       stream.data(id, data)
@@ -132,65 +135,90 @@ export function serveSftp(shared: SshConnection, stream: ssh2.SFTPWrapper): void
   stream.on('WRITE', (id, bytes, offset, data) => {
     const handle = handleOf(bytes)
     const copy = Buffer.from(data) // the library reads the next packet into the same memory
-    done(id, [copy], ({ client }) => client.files.write(requireOpen(handle), offset, copy))
+    done(id, ({ client }) => client.files.write(requireOpen(handle), offset, copy))
   })
   stream.on('CLOSE', (id, bytes) => {
     const handle = handleOf(bytes)
-    done(id, [], async ({ client }) => {
+    done(id, async ({ client }) => {
       requireOpen(handle)
       handles.delete(handle)
       await client.files.close(handle)
     })
   })
   stream.on('OPENDIR', (id, path) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       give(id, await client.files.openFolder(at(person, path)))
     })
   })
   stream.on('READDIR', (id, bytes) => {
     const handle = handleOf(bytes)
-    answer(id, [], async ({ client }) => {
+    answer(id, async ({ client }) => {
       const entries = await client.files.readFolder(requireOpen(handle))
       if (entries.length === 0) throw new EndOfFile()
       stream.name(id, entries.map((entry) => ({ ...name(posix.basename(entry.path), entry), attrs: attributes(entry) }))) // prettier-ignore
     })
   })
   stream.on('SETSTAT', (id, path, attrs) => {
-    done(id, [path], ({ client, person }) => client.files.setStat(at(person, path), changesOf(attrs), { follow: true }))
+    done(id, ({ client, person }) => client.files.setStat(at(person, path), changesOf(attrs), { follow: true }))
   })
   stream.on('FSETSTAT', (id, bytes, attrs) => {
     const handle = handleOf(bytes)
-    done(id, [], ({ client }) => client.files.setStatHandle(requireOpen(handle), changesOf(attrs)))
+    done(id, ({ client }) => client.files.setStatHandle(requireOpen(handle), changesOf(attrs)))
   })
   stream.on('MKDIR', (id, path, attrs) => {
-    done(id, [path], async ({ client, person }) => {
+    done(id, async ({ client, person }) => {
       const folder = at(person, path)
       if (await exists(client, folder)) throw new FileFailure('mkdir: File exists (os error 17)')
       await client.files.mkdir(folder, permissionsOf(attrs), person.user)
     })
   })
   stream.on('RMDIR', (id, path) => {
-    done(id, [path], ({ client, person }) => client.files.rmdir(at(person, path)))
+    done(id, ({ client, person }) => client.files.rmdir(at(person, path)))
   })
   stream.on('REMOVE', (id, path) => {
-    done(id, [path], ({ client, person }) => client.files.remove(at(person, path)))
+    done(id, ({ client, person }) => client.files.remove(at(person, path)))
   })
   stream.on('RENAME', (id, from, to) => {
-    done(id, [from, to], async ({ client, person }) => {
+    done(id, async ({ client, person }) => {
       const target = at(person, to)
       if (await exists(client, target)) throw new FileFailure('rename: File exists (os error 17)') // as version 3 says
       await client.files.rename(at(person, from), target)
     })
   })
   stream.on('READLINK', (id, path) => {
-    answer(id, [path], async ({ client, person }) => {
+    answer(id, async ({ client, person }) => {
       stream.name(id, [name(await client.files.readLink(at(person, path)))])
     })
   })
   // OpenSSH's client sends the target first, against the draft. The library undoes that for it.
   stream.on('SYMLINK', (id, path, target) => {
-    done(id, [path, target], ({ client, person }) => client.files.symlink(target, at(person, path), person.user))
+    done(id, ({ client, person }) => client.files.symlink(target, at(person, path), person.user))
   })
+
+  /** Calls `next` once every request so far has begun, so that one piece of them waits at most. */
+  const readOn = async (next: () => void): Promise<void> => {
+    await permits.run(drained)
+    next()
+  }
+  const requests = new Writable({
+    write(piece: Buffer, _encoding, next) {
+      stream.push(piece)
+      void readOn(next)
+    },
+  })
+  const over = new Promise((resolve) => requests.once('close', resolve))
+  closed.addEventListener('abort', () => requests.destroy(), { once: true })
+  stream.on('error', (error: Error) => {
+    shared.log.debug({ error }, 'an SFTP session broke')
+    requests.destroy()
+  })
+  channel.on('error', () => undefined)
+  channel.pipe(requests)
+  await over
+  await Promise.all(running)
+  channel.exit(0) // OpenSSH's client fails without a status
+  channel.end()
+  for (const handle of handles) await closeHandle(handle)
 }
 
 class EndOfFile extends Error {}
@@ -198,19 +226,6 @@ class EndOfFile extends Error {}
 /** The number of a handle, or -1. Its bytes are not kept: they are in memory that the library uses again. */
 function handleOf(bytes: Buffer): number {
   return bytes.length === 8 ? Number(bytes.readBigUInt64BE()) : -1
-}
-
-/**
- * Sends the exit status 0. OpenSSH's client fails without one, and the library has no method for it in SFTP sessions, so
- * this calls the method of its protocol that its other sessions use.
- */
-function sendSuccess(stream: ssh2.SFTPWrapper): void {
-  const protocol: unknown = Reflect.get(stream, '_protocol')
-  const outgoing: unknown = Reflect.get(stream, 'outgoing')
-  if (typeof protocol !== 'object' || protocol === null || typeof outgoing !== 'object' || outgoing === null) return
-  const send: unknown = Reflect.get(protocol, 'exitStatus')
-  const state: unknown = Reflect.get(outgoing, 'state')
-  if (typeof send === 'function' && state === 'open') Reflect.apply(send, protocol, [Reflect.get(outgoing, 'id'), 0])
 }
 
 function at({ folder }: SandboxUser, path: string): string {

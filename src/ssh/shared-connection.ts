@@ -7,6 +7,8 @@ import type { Log } from '../lib/log.ts'
 /** What the sessions of one SSH connection share. */
 export type SshConnection = {
   readonly socket: Socket
+  /** The first line of the client, which names its program. */
+  readonly ident: string
   readonly permits: SshPermits
   /** The channel to the sandbox, which the first session opens. Rejects with the reason, for the person at the client. */
   client(): Promise<ChannelClient>
@@ -19,24 +21,7 @@ export type SshConnection = {
   forwardsSettled(): Promise<unknown>
   /** Aborted when the connection is closed. */
   readonly closed: AbortSignal
-  /** Counts bytes of requests of SFTP that wait for the sandbox. Returns the function that subtracts them, or null at the limit. */
-  holdBytes(bytes: number): (() => void) | null
   readonly log: Log
-}
-
-/** How much requests of SFTP on one connection may keep in memory. OpenSSH's client sends 2 MiB of a file at once. */
-const HELD_MAX_BYTES = 16 * 1024 * 1024
-
-/** Makes the `holdBytes` of one connection. */
-export function makeByteLimit(): SshConnection['holdBytes'] {
-  let held = 0
-  return (bytes) => {
-    if (held + bytes > HELD_MAX_BYTES) return null
-    held += bytes
-    return () => {
-      held -= bytes
-    }
-  }
 }
 
 /** Describes why a channel ended, for the person at the SSH client. */

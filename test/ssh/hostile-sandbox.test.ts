@@ -1,14 +1,9 @@
 import assert from 'node:assert/strict'
-import { EventEmitter } from 'node:events'
 import { test, type TestContext } from 'node:test'
-import type ssh2 from 'ssh2'
 import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
-import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { listenInSandbox, ListenFailure, type Incoming } from '../../src/ssh/sandbox-listener.ts'
 import { findSandboxUser } from '../../src/ssh/sandbox-user.ts'
-import { serveSftp } from '../../src/ssh/sftp.ts'
-import { makeByteLimit, type SshConnection } from '../../src/ssh/shared-connection.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { isAlive, makeLocalGuest } from '../support/local-guest.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -16,7 +11,6 @@ import { waitUntil } from '../support/wait.ts'
 // What a sandbox does to the SSH server: its programs print anything, and may never end.
 
 const NEVER = new AbortController().signal
-const MIB = 1024 * 1024
 
 /** A client of a sandbox in which every program is a shell with this script. */
 async function enter(
@@ -87,26 +81,4 @@ test('a shell that prints without end is killed at the time limit', async (t) =>
   limit.abort()
   await assert.rejects(found, /the shell of the sandbox did not answer/)
   await waitUntil(() => !isAlive(-pid()))
-})
-
-test('requests of SFTP that wait for the sandbox keep 16 MiB at most, in all sessions of a connection', () => {
-  const statuses: number[] = []
-  const shared = {
-    client: () => new Promise(() => undefined), // the sandbox never answers
-    holdBytes: makeByteLimit(),
-    log: makeLog('silent'),
-  } as unknown as SshConnection // only these are used
-  const sessions = [0, 1].map(() => {
-    const stream = Object.assign(new EventEmitter(), { status: (id: number) => statuses.push(id) })
-    serveSftp(shared, stream as unknown as ssh2.SFTPWrapper)
-    return stream
-  })
-  const [handle, data] = [Buffer.alloc(8), Buffer.alloc(MIB / 4)]
-  for (let id = 0; id < 100; id++) sessions[id % 2]?.emit('WRITE', id, handle, 0, data)
-  assert.deepEqual(
-    statuses,
-    Array.from({ length: 37 }, (_, n) => n + 63),
-  )
-  for (let id = 0; id < 1000; id++) sessions[0]?.emit('OPEN', id, '/'.repeat(MIB / 4), 0, {})
-  assert.equal(statuses.length, 37 + 1000)
 })
