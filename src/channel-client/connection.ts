@@ -13,6 +13,8 @@ export type AgentMessage = { readonly type: string; readonly payload: Uint8Array
 /** The client's side of one command, file operation or TCP connection. */
 export type Session = {
   send(type: ClientMessageType, payload: Payload): void
+  /** Sends a message. Resolves when more may follow, or when the channel is gone. */
+  sendInTurn(type: ClientMessageType, payload: Payload): Promise<void>
   /** Sends `{data}` messages. Calls `sent` when more may follow, or with an error when the channel is gone. */
   sendData(type: ClientMessageType, data: Buffer, sent: (error?: Error | null) => void): void
   /** Forgets the session: further messages of the agent for it are dropped. */
@@ -160,7 +162,12 @@ export function connectAgent(stream: Duplex, whyClosed: () => ChannelEnd): Conne
         queueMicrotask(() => {
           handlers.onLost(error)
         })
-        return { send: () => undefined, sendData: (_type, _data, sent) => sent(error), forget: () => undefined }
+        return {
+          send: () => undefined,
+          sendInTurn: () => Promise.resolve(),
+          sendData: (_type, _data, sent) => sent(error),
+          forget: () => undefined,
+        }
       }
       const id = newId()
       live.set(id, handlers)
@@ -169,6 +176,13 @@ export function connectAgent(stream: Duplex, whyClosed: () => ChannelEnd): Conne
       return {
         send(type, payload) {
           if (isLive()) stream.write(encodeMessage(id, type, payload))
+        },
+        sendInTurn(type, payload) {
+          return new Promise((resolve) => {
+            if (isLive()) stream.write(encodeMessage(id, type, payload))
+            if (isLive() && stream.writableNeedDrain) waiting.push(() => resolve())
+            else resolve()
+          })
         },
         sendData(type, data, sent) {
           if (!isLive()) {

@@ -1,6 +1,8 @@
 import { Readable, Writable } from 'node:stream'
 import { decodeData } from '../channel/envelope.ts'
 import { type AgentMessage, type Connection, fieldsOf, refusalOf } from './connection.ts'
+import { applyLatest } from '../lib/apply-latest.ts'
+import { makeSignalQueue } from '../lib/signal-queue.ts'
 import type { ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
 import { makeIntake } from './intake.ts'
 
@@ -34,8 +36,9 @@ export type ExecSession = {
   /** With a tty, `stdout` is the only output. Read both: unread output delays the whole channel. */
   readonly stdout: Readable
   readonly stderr: Readable
+  /** Sets the size of the terminal. While the channel takes nothing, only the latest size waits. */
   resize(rows: number, cols: number): void
-  /** Sends a Linux signal to the process group. */
+  /** Sends a Linux signal to the process group. While the channel takes nothing, one of each number waits. */
   signal(signal: number): void
   /** Never rejects. The output may still be unread. */
   readonly exit: Promise<ExecExit>
@@ -94,6 +97,8 @@ export function startExec(connection: Connection, request: ExecRequest): ExecSes
       done()
     },
   })
+  const resize = applyLatest((size: { readonly rows: number; readonly cols: number }) => session.sendInTurn('core.exec.resize', size)) // prettier-ignore
+  const signal = makeSignalQueue((number) => session.sendInTurn('core.exec.signal', { signal: number }))
   stdin.on('error', () => {
     // a write after the exit; `exit` reports the end
   })
@@ -103,11 +108,11 @@ export function startExec(connection: Connection, request: ExecRequest): ExecSes
     stderr: stderr.stream,
     exit,
     resize(rows, cols) {
-      session.send('core.exec.resize', { rows, cols })
+      resize({ rows, cols })
     },
-    signal(signal) {
-      lastSignal = signal
-      session.send('core.exec.signal', { signal })
+    signal(number) {
+      lastSignal = number
+      signal(number)
     },
   }
 }

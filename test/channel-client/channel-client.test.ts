@@ -7,7 +7,9 @@ import { duplexPair, Readable, type Duplex } from 'node:stream'
 import { buffer, text } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
 import { after, before, test } from 'node:test'
-import { encodeData, encodeMessage } from '../../src/channel/envelope.ts'
+import { setImmediate } from 'node:timers/promises'
+import { asMap, decodeCbor } from '../../src/channel/cbor.ts'
+import { decodeEnvelope, encodeData, encodeMessage } from '../../src/channel/envelope.ts'
 import { makeFrameReader } from '../../src/channel/frame.ts'
 import { startChannelClient } from '../../src/channel-client/channel-client.ts'
 import type { ExecRequest } from '../../src/channel-client/exec.ts'
@@ -231,5 +233,35 @@ test('an agent that sends more data than a file operation asked for fails it, an
   await assert.rejects(client.files.read(1, 0, 99), tooMuch)
   await assert.rejects(client.files.close(1), tooMuch)
   assert.equal((await client.files.read(1, 0, 100)).length, 100)
+  client.close()
+})
+
+test('sizes and signals wait while the channel takes nothing, the latest size and one of each signal', async () => {
+  const [ours, theirs] = duplexPair()
+  const prologue = Buffer.alloc(8)
+  prologue.writeUInt32BE(1000, 4)
+  theirs.write(Buffer.concat([prologue, encodeMessage(0, 'core.ready', {})]))
+  const client = startChannelClient(ours, () => 'worker_lost')
+  await client.ready
+  const session = client.exec({ ...shell('cat'), tty: { rows: 24, cols: 80, term: 'xterm' } })
+  session.stdin.write(Buffer.alloc(MIB)) // nobody reads the other side
+  const before = ours.writableLength
+  for (let n = 1; n <= 10_000; n++) {
+    session.resize(n, 80)
+    session.signal(1 + (n % 2))
+    if (n % 100 === 0) await setImmediate()
+  }
+  assert.ok(ours.writableLength - before < 1024, String(ours.writableLength - before))
+  const seen: unknown[] = []
+  const reader = makeFrameReader()
+  theirs.on('data', (piece: Buffer) => {
+    for (const { body } of reader.push(piece)) {
+      const { type, payload } = decodeEnvelope(body)
+      if (type === 'core.exec.resize') seen.push(asMap(decodeCbor(payload))['rows'])
+      if (type === 'core.exec.signal') seen.push(asMap(decodeCbor(payload))['signal'])
+    }
+  })
+  await waitUntil(() => seen.length === 5)
+  assert.deepEqual(seen, [1, 2, 10_000, 2, 1])
   client.close()
 })

@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { buffer, text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { asId, type OrgId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { ExecFailure, type Guest, type GuestExec } from '../../../../src/worker/channel/guest.ts'
@@ -283,4 +284,46 @@ test('an agent that breaks its protocol is disconnected', async () => {
   stream.push(Buffer.from([255, 255, 255, 255, 72, 0, 0, 0, 0]))
   await broken.closed
   assert.equal(broken.isClosed, true)
+})
+
+test('sizes and signals wait while the connection takes nothing, the latest size and one of each signal', async () => {
+  const sent: Buffer[] = []
+  let takes: (() => void) | null = null
+  const stream = new Duplex({
+    read: () => undefined,
+    write: (data: Buffer, _encoding, done) => {
+      sent.push(data)
+      takes = done
+    },
+  })
+  const opening = openAgentLink(stream)
+  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const own = await opening
+  const starting = guestOf(own).exec({ ...PLAIN, cmd: 'cat', tty: { rows: 24, cols: 80 } })
+  await waitUntil(() => sent.length === 1)
+  stream.push(Buffer.from([0, 0, 0, 9, 83, 0, 0, 0, 1, 0, 0, 0, 7]))
+  const process = await starting
+  process.stdin.write(Buffer.alloc(100_000))
+  const before = stream.writableLength
+  for (let n = 1; n <= 10_000; n++) {
+    process.resize(n, 80)
+    process.signal(1 + (n % 2))
+    if (n % 100 === 0) await setImmediate()
+  }
+  assert.ok(stream.writableLength - before < 1024, String(stream.writableLength - before))
+  await waitUntil(() => {
+    const done = takes
+    takes = null
+    done?.()
+    return sent.length === 7
+  })
+  const last = sent.slice(-5).map((frame) => [frame.toString('latin1', 4, 5), frame.subarray(9).toString('hex')])
+  assert.deepEqual(last, [
+    ['R', '00010050'],
+    ['K', '00000002'],
+    ['R', '27100050'],
+    ['K', '00000002'],
+    ['K', '00000001'],
+  ])
+  own.close()
 })

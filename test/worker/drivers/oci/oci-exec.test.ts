@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { TestContext } from 'node:test'
@@ -328,10 +329,42 @@ test('20 processes at once each get their own streams and codes', { skip }, asyn
   )
 })
 
+test(
+  'a terminal without native code is resized by one process at a time, at last to the latest size',
+  { skip },
+  async (t) => {
+    const stty = makeSlowStty(t)
+    const path = process.env['PATH'] ?? ''
+    process.env['PATH'] = `${stty.folder}:${path}`
+    t.after(() => {
+      process.env['PATH'] = path
+    })
+    const client = connectAgent(makeGuest(box.container, { log, sessions: UNLIMITED_SESSIONS, launcher, pty: null }))
+    t.after(() => client.hangUp())
+    const id = client.exec(sh('echo up; until [ "$(stty size)" = "300 80" ]; do sleep 0.02; done', { tty: true }))
+    await waitUntil(() => client.text(id).includes('up'))
+    for (let rows = 1; rows <= 300; rows++) client.send(id, 'core.exec.resize', { rows, cols: 80 })
+    assert.equal((await client.finish(id)).code, 0)
+    assert.deepEqual([...new Set(stty.starts())], ['one'])
+  },
+)
+
 const terminals = [
   { name: 'native', pty: loadPtyBinding() },
   { name: 'script', pty: null },
 ] as const
+
+/** A folder with an `stty` that notes each start, and whether another one ran. Then it does the same as the real one. */
+function makeSlowStty(t: TestContext): { readonly folder: string; starts(): readonly string[] } {
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-stty-'))
+  t.after(() => {
+    rmSync(folder, { recursive: true, force: true })
+  })
+  const [script, log] = [join(folder, 'stty'), join(folder, 'log')]
+  const lines = ['#!/bin/sh', `mkdir ${folder}/lock && echo one >>${log} || echo more >>${log}`, `PATH=/usr/bin:/bin stty "$@"; rmdir ${folder}/lock`] // prettier-ignore
+  writeFileSync(script, `${lines.join('\n')}\n`, { mode: 0o755 })
+  return { folder, starts: () => readFileSync(log, 'utf8').split('\n').slice(0, -1) }
+}
 
 for (const { name, pty } of terminals) {
   const skipTerminal =

@@ -59,6 +59,7 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   let isClosed = false
   let version = 0
   let last = 0
+  let draining: PromiseWithResolvers<void> | null = null
   let received: Buffer = Buffer.alloc(0)
 
   const send = (type: string, number: number, fields: Buffer = Buffer.alloc(0)): void => {
@@ -68,6 +69,15 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
     header.write(type, 4, 'latin1')
     header.writeUInt32BE(number, 5)
     stream.write(Buffer.concat([header, fields]))
+  }
+  const drained = async (): Promise<void> => {
+    if (isClosed || !stream.writableNeedDrain) return
+    draining ??= Promise.withResolvers()
+    await draining.promise
+  }
+  const onDrained = (): void => {
+    draining?.resolve()
+    draining = null
   }
   const close = (why: string, refusal: AgentRefusal | null = null): void => {
     if (isClosed) return
@@ -80,6 +90,7 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
     starting.clear()
     processes.clear()
     closed.resolve()
+    onDrained()
   }
   const hasLimits = (): boolean => version >= LIMITS_VERSION
   const started = (number: number, fields: Buffer): boolean => {
@@ -92,6 +103,7 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
       send: (type, content) => {
         send(type, number, content)
       },
+      drained,
       onOver: () => {
         processes.delete(number)
       },
@@ -144,7 +156,7 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   const onEnd = (): void => {
     close('the connection to the sandbox was lost')
   }
-  stream.on('data', onData).on('end', onEnd).on('close', onEnd).on('error', onEnd)
+  stream.on('data', onData).on('drain', onDrained).on('end', onEnd).on('close', onEnd).on('error', onEnd)
 
   const limit = setTimeout(() => {
     close('the helper process in the sandbox did not answer')

@@ -1,4 +1,6 @@
 import { Readable, Writable } from 'node:stream'
+import { applyLatest } from '../../../../lib/apply-latest.ts'
+import { makeSignalQueue } from '../../../../lib/signal-queue.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 
 /** A process that the agent in a sandbox started, as the messages about it change it. */
@@ -15,6 +17,8 @@ type LinkedProcessInput = {
   readonly hasTty: boolean
   /** Sends a message about the process to the agent. */
   readonly send: (type: string, fields?: Buffer) => void
+  /** Resolves when the connection takes more, or is lost. */
+  readonly drained: () => Promise<void>
   /** Called once nothing more is to come. */
   readonly onOver: () => void
 }
@@ -26,7 +30,7 @@ const READ_AHEAD_BYTES = 64 * 1024
 const [STDOUT, STDERR] = [1, 2]
 
 /** Makes the streams of a process. A reader that stops reading stops the process, and a process that doesn't read stops the writer. */
-export function makeLinkedProcess({ pid, hasTty, send, onOver }: LinkedProcessInput): LinkedProcess {
+export function makeLinkedProcess({ pid, hasTty, send, drained, onOver }: LinkedProcessInput): LinkedProcess {
   const exited = Promise.withResolvers<number>()
   let hasExited = false
   let open = hasTty ? 1 : 2
@@ -54,6 +58,14 @@ export function makeLinkedProcess({ pid, hasTty, send, onOver }: LinkedProcessIn
     exited.resolve(code)
     overIfEnded()
   }
+  const resize = applyLatest(async ({ rows, cols }: { readonly rows: number; readonly cols: number }) => {
+    send('R', encode([2, rows], [2, cols]))
+    await drained()
+  })
+  const signal = makeSignalQueue(async (number) => {
+    if (!hasExited) send('K', encode([4, number]))
+    await drained()
+  })
   return {
     guestProcess: {
       pid,
@@ -61,11 +73,9 @@ export function makeLinkedProcess({ pid, hasTty, send, onOver }: LinkedProcessIn
       stdout: stdout.stream,
       stderr: stderr?.stream ?? null,
       resize(rows, cols) {
-        send('R', encode([2, rows], [2, cols]))
+        resize({ rows, cols })
       },
-      signal(signal) {
-        if (!hasExited) send('K', encode([4, signal]))
-      },
+      signal,
       exited: exited.promise,
     },
     receive(type, fields) {

@@ -1,6 +1,7 @@
 import { closeSync, constants, openSync, readFileSync } from 'node:fs'
 import { Readable, Writable } from 'node:stream'
 import { ReadStream } from 'node:tty'
+import { applyLatest } from '../../../../lib/apply-latest.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
@@ -154,7 +155,7 @@ async function startNatively(
 
 /**
  * Starts a command on a terminal without native code. script(1) of util-linux creates the outer terminal, and stty(1) of
- * coreutils sets sizes. The pipes come from the FIFO pool, because Node drops unread output of its own pipes when their process
+ * coreutils sets sizes, one process at a time, however often the client changes the size. The pipes come from the FIFO pool, because Node drops unread output of its own pipes when their process
  * ends.
  */
 async function startByScript(deps: ExecTerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
@@ -162,14 +163,19 @@ async function startByScript(deps: ExecTerminalDeps, { command, size, more }: St
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
   const { stderr, ...execCli } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], { more })
   stderr?.resume() // messages of script(1) itself
+  const setSize = applyLatest(async ({ pid, rows, cols }: TerminalSize & { readonly pid: number }) => {
+    const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]
+    try {
+      await tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS })
+    } catch (error) {
+      deps.log.debug({ error, pid }, 'resizing a terminal failed')
+    }
+  })
   return {
     ...execCli,
     stderr: null,
-    resize(pid, { rows, cols }) {
-      const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]
-      tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS }).catch((error: unknown) => {
-        deps.log.debug({ error, pid }, 'resizing a terminal failed')
-      })
+    resize(pid, size) {
+      setSize({ pid, ...size })
     },
   }
 }

@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { nextTurn } from '../../../../lib/next-turn.ts'
+import { makeSignalQueue } from '../../../../lib/signal-queue.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { Container } from '../container.ts'
-import { makeSignalQueue } from './signal-queue.ts'
 
 /** Sends signals to the processes of one exec. */
 export type ProcessGroup = {
@@ -51,7 +51,17 @@ export function makeProcessGroup(
       if (reached.size === before) return
     }
   }
-  return { signal: makeSignalQueue(sendToAll, log) }
+  return { signal: makeSignalQueue(loggingFailures(sendToAll, log)) }
+}
+
+function loggingFailures(send: (signal: number) => Promise<void>, log: Log): typeof send {
+  return async (signal) => {
+    try {
+      await send(signal)
+    } catch (error) {
+      log.warn({ error, signal }, 'a signal could not be passed into a sandbox')
+    }
+  }
 }
 
 function isBeneath(folder: string, inner: string | null): boolean {
@@ -143,7 +153,7 @@ const MAX_SINGLE = 64
  * signalled one by one.
  */
 export function makeGvisorProcessGroup(container: Container, leader: number, log: Log): ProcessGroup {
-  return { signal: makeSignalQueue((signal) => signalGroup(container, leader, signal), log) }
+  return { signal: makeSignalQueue(loggingFailures((signal) => signalGroup(container, leader, signal), log)) }
 }
 
 async function signalGroup(container: Container, leader: number, signal: number): Promise<void> {

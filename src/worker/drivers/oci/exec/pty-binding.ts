@@ -21,7 +21,7 @@ export function loadPtyBinding(): PtyBinding | null {
     const binding = loader.requireBinary('pty.node')
     return isBinding(binding) ? binding : null
   } catch {
-    return null // no prebuilt binary for this machine; script(1) is used instead, with a process for each resize
+    return null // no prebuilt binary for this machine; script(1) is used instead, with a process to resize
   }
 }
 
