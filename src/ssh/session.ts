@@ -30,6 +30,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   const env: string[] = []
   let tty: Tty | null = null
   let hasAgent = false
+  let hasBegun = false
   let running: ExecSession | null = null
   const { remoteAddress = '', remotePort = 0, localAddress = '', localPort = 0 } = shared.socket
   const peer = `${remoteAddress} ${String(remotePort)}`
@@ -96,20 +97,32 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
       fail(channel, error instanceof SshRefusal ? error.message : 'the session failed', FAILED_CODE)
     })
   }
+  /** A session has one shell, command or subsystem (RFC 4254, section 6.5). The library would give no channel for a second one. */
+  const begin = (accept: () => ssh2.ServerChannel, use: (channel: ssh2.ServerChannel) => void): void => {
+    if (hasBegun) return
+    hasBegun = true
+    use(enforceWindow(accept(), shared.socket))
+  }
   session.on('shell', (accept) => {
-    run(enforceWindow(accept(), shared.socket), null)
+    begin(accept, (channel) => {
+      run(channel, null)
+    })
   })
   session.on('exec', (accept, _reject, { command }) => {
-    run(enforceWindow(accept(), shared.socket), command)
+    begin(accept, (channel) => {
+      run(channel, command)
+    })
   })
   session.on('subsystem', (accept, reject, { name }) => {
     if (name !== 'sftp') {
       reject()
       return
     }
-    const over = joinSignals(shared.closed, closed.signal)
-    void serveSftp(shared, enforceWindow(accept(), shared.socket), over.signal).finally(() => {
-      over[Symbol.dispose]()
+    begin(accept, (channel) => {
+      const over = joinSignals(shared.closed, closed.signal)
+      void serveSftp(shared, channel, over.signal).finally(() => {
+        over[Symbol.dispose]()
+      })
     })
   })
 }

@@ -1,19 +1,16 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import ssh2 from 'ssh2'
+import type ssh2 from 'ssh2'
 import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
 import type { Files } from '../../src/channel-client/files.ts'
-import { makeLog } from '../../src/lib/log.ts'
-import { makeHostKey } from '../../src/ssh/server.ts'
-import { serveSession } from '../../src/ssh/session.ts'
-import type { SshConnection } from '../../src/ssh/shared-connection.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
+import { startSshLoopback } from '../support/ssh-loopback.ts'
 import { waitUntilUnchanged } from '../support/wait.ts'
 
 // The pace of SFTP sessions, with real SSH connections over loopback and files of this machine.
@@ -41,54 +38,21 @@ type World = {
 /** Opens an SFTP session as bytes. `change` replaces operations of the sandbox. */
 async function startSession(t: TestContext, change: (files: Files) => Partial<Files>): Promise<World> {
   const served = await serveClient(makeLocalGuest())
-  const channelClient: ChannelClient = {
-    ...served.client,
-    files: { ...served.client.files, ...change(served.client.files) },
-  }
-  const ssh = new ssh2.Server({ hostKeys: [makeHostKey().private] })
-  let server: Socket | null = null
-  ssh.on('connection', (connection, { header }) => {
-    connection.on('authentication', (context) => {
-      context.accept()
-    })
-    connection.on('error', () => undefined)
-    connection.on('session', (accept) => {
-      const shared = {
-        socket: server,
-        ident: header.identRaw,
-        closed: new AbortController().signal,
-        log: makeLog('silent'),
-        client: () => Promise.resolve(channelClient),
-      } as unknown as SshConnection // SFTP uses only these
-      serveSession(shared, accept(), () => undefined)
-    })
-  })
-  const listener = createServer((socket) => {
-    server = socket
-    ssh.injectSocket(socket)
-  })
-  listener.listen(0, '127.0.0.1')
-  await once(listener, 'listening')
-  const client = connect({ host: '127.0.0.1', port: (listener.address() as AddressInfo).port })
-  const connection = new ssh2.Client()
-  connection.connect({ sock: client, username: 'nobody', authHandler: ['none'] })
+  const { files } = served.client
+  const sandbox: ChannelClient = { ...served.client, files: { ...files, ...change(files) } }
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-sftp-'))
   t.after(async () => {
-    client.destroy()
-    listener.close()
     served.client.close()
     await served.over
     rmSync(dir, { recursive: true, force: true })
   })
-  await once(connection, 'ready')
-  connection.on('error', () => undefined)
+  const { connection, client, server } = await startSshLoopback(t, sandbox)
   const channel = await new Promise<ssh2.ClientChannel>((resolve, reject) => {
     connection.subsys('sftp', (error, opened) => {
       if (error === undefined) resolve(opened)
       else reject(error)
     })
   })
-  assert.ok(server !== null)
   return { dir, channel, client, server, read: makeReader(channel) }
 }
 
