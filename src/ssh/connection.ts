@@ -7,6 +7,7 @@ import { authenticateSsh, type Login } from './authenticate.ts'
 import { openAgentSocket } from './agent-forward.ts'
 import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
+import { readAtPace } from './read-at-pace.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
 import type { SshConnection } from './shared-connection.ts'
@@ -38,6 +39,7 @@ export async function serveConnection(
     connection.end()
     socket.destroySoon()
   }
+  readAtPace(socket)
   stopping.addEventListener('abort', onStopping, { once: true })
   try {
     const entry = await authenticateSsh(deps, login)

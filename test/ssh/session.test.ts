@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
 import { text } from 'node:stream/consumers'
+import { test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import type ssh2 from 'ssh2'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
 import { startSshLoopback } from '../support/ssh-loopback.ts'
+import { waitUntilUnchanged } from '../support/wait.ts'
 
 // Sessions of clients that break the rules of SSH, over a real connection.
 
@@ -41,4 +43,22 @@ test('a session runs the first command that it gets, and no second one', async (
   channel.end('first')
   assert.equal(await text(channel), 'first')
   assert.deepEqual(commands, ['cat', 'echo other'])
+})
+
+test('the server stops reading from a client that takes no replies', async (t) => {
+  const served = await serveClient(makeLocalGuest())
+  const { connection, client, server } = await startSshLoopback(t, served.client)
+  t.after(async () => {
+    served.client.close()
+    await served.over
+  })
+  const { _protocol: protocol } = connection as unknown as { readonly _protocol: { ping(): void } }
+  client.pause()
+  const before = server.bytesRead
+  for (let n = 1; n <= 250_000; n++) {
+    protocol.ping() // the server answers each
+    if (n % 1000 === 0) await setImmediate()
+  }
+  await waitUntilUnchanged(() => server.bytesRead - before)
+  assert.ok(server.writableLength <= 3 * 1024 * 1024, String(server.writableLength))
 })

@@ -5,6 +5,7 @@ import ssh2 from 'ssh2'
 import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { makeHostKey } from '../../src/ssh/server.ts'
+import { readAtPace } from '../../src/ssh/read-at-pace.ts'
 import { serveSession } from '../../src/ssh/session.ts'
 import type { SshConnection } from '../../src/ssh/shared-connection.ts'
 
@@ -19,8 +20,9 @@ export type SshLoopback = {
 /** Serves the sessions of one connection by `sandbox`, and connects to it. It ends with the test. */
 export async function startSshLoopback(t: TestContext, sandbox: ChannelClient): Promise<SshLoopback> {
   const ssh = new ssh2.Server({ hostKeys: [makeHostKey().private] })
-  let server: Socket | null = null
+  let server = null as Socket | null // TypeScript doesn't see that the listener sets it
   ssh.on('connection', (serving, { header }) => {
+    if (server !== null) readAtPace(server) // as `serveConnection` does
     serving.on('authentication', (context) => {
       context.accept()
     })
