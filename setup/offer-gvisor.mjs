@@ -8,7 +8,7 @@ import { aptGet } from './apt-get.mjs'
 import { findProgram } from './find-program.mjs'
 import { say } from './say.mjs'
 
-/** The first release that the `oci` driver accepts: see `src/worker/drivers/oci/run/runtime.ts`. */
+/** The first release that the `oci` driver accepts: see `src/worker/drivers/oci/run/runtime/runtime.ts`. */
 const firstUsableRelease = 20240729
 /** How long to wait for an answer. Without one, nothing is installed, so an unattended start isn't held up for long. */
 const answerMs = 30_000

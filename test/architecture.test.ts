@@ -115,7 +115,7 @@ test('the status of a sandbox is written through control/sandboxes/transition.ts
     .map(({ path }) => path)
   assert.deepEqual(
     importers,
-    ['src/control/sandboxes/transition.ts'],
+    ['src/control/sandboxes/transitions/transition.ts'],
     'the only file that may import the writer of the status',
   )
 })

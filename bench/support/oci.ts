@@ -1,5 +1,5 @@
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { findMissingOciRequirements } from '../../src/worker/drivers/oci/run/probe.ts'
+import { findMissingOciRequirements } from '../../src/worker/drivers/oci/run/runtime/probe.ts'
 
 /** Returns the reason why real sandboxes can’t run here, or null. */
 export function ociUnavailableReason(): string | null {

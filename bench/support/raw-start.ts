@@ -15,9 +15,9 @@ import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { runCommand, tryCommand } from '../../src/lib/run-command.ts'
-import { makeBundle } from '../../src/worker/drivers/oci/run/bundle.ts'
+import { makeBundle } from '../../src/worker/drivers/oci/run/runtime/bundle.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import type { Runtime } from '../../src/worker/drivers/oci/run/runtime.ts'
+import type { Runtime } from '../../src/worker/drivers/oci/run/runtime/runtime.ts'
 
 const COMMAND_TIMEOUT_MS = 20_000
 

@@ -1,8 +1,8 @@
 import { Readable, Writable } from 'node:stream'
 import { decodeData } from '../channel/envelope.ts'
 import { type AgentMessage, type Connection, fieldsOf, refusalOf } from './connection.ts'
-import { applyLatest } from '../lib/apply-latest.ts'
-import { makeSignalQueue } from '../lib/signal-queue.ts'
+import { applyLatest } from '../lib/turns/apply-latest.ts'
+import { makeSignalQueue } from '../lib/turns/signal-queue.ts'
 import type { ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
 import { makeIntake } from './intake.ts'
 

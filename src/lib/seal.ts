@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, createHmac } from 'node:crypto'
-import { eachInTurns, nextTurn } from './next-turn.ts'
+import { eachInTurns, nextTurn } from './turns/next-turn.ts'
 import type { Random } from './random.ts'
 
 /** Encrypts values that must not be stored in plain text. */

@@ -1,4 +1,4 @@
-import { moveAll, type MoveAllDeps, type Recheck } from '../control/sandboxes/transition-batches.ts'
+import { moveAll, type MoveAllDeps, type Recheck } from '../control/sandboxes/transitions/transition-batches.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'

@@ -1,4 +1,4 @@
-import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import { untilDueMs, type Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'

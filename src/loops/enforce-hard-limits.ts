@@ -1,5 +1,5 @@
 import { recordEvent } from '../control/events/record-event.ts'
-import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
 import { QUOTAS_TOPIC } from '../control/topics.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import {

@@ -1,4 +1,4 @@
-import type { MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
+import type { MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
 import { PLACEMENT_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'

@@ -1,6 +1,6 @@
 import type { BaseDeps } from '../control/deps.ts'
 import { explainWaiting, type FleetReader } from '../control/workers/explain-waiting.ts'
-import type { PlacementSettings } from '../control/sandboxes/read-fleet.ts'
+import type { PlacementSettings } from '../control/sandboxes/placement/read-fleet.ts'
 import { summarizeMissing } from '../domain/workers/summarize-missing.ts'
 import * as waitingRuns from '../store/workers/waiting-runs.ts'
 import type { Loop } from './loop.ts'

@@ -1,11 +1,15 @@
 import { PLACEMENT_TOPIC } from '../control/topics.ts'
-import { PLACEMENT_CAUSE } from '../control/sandboxes/place-admissions.ts'
-import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
+import { PLACEMENT_CAUSE } from '../control/sandboxes/placement/place-admissions.ts'
+import { moveAll, type MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
+import type { TransitionRequest } from '../control/sandboxes/transitions/transition-step.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
-import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from '../control/sandboxes/fleet-snapshot.ts'
-import { awayFromHome } from '../control/sandboxes/read-fleet.ts'
+import {
+  makeFleetSnapshot,
+  type FleetSnapshot,
+  type SnapshotDeps,
+} from '../control/sandboxes/placement/fleet-snapshot.ts'
+import { awayFromHome } from '../control/sandboxes/placement/read-fleet.ts'
 import * as capacity from '../store/workers/capacity.ts'
 import type { Loop } from './loop.ts'
 

@@ -1,5 +1,5 @@
-import { moveEach, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionResult } from '../control/sandboxes/transition.ts'
+import { moveEach, type MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
+import type { TransitionResult } from '../control/sandboxes/transitions/transition.ts'
 import { quotaProblem } from '../domain/orgs/quota-problem.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { RESTARTS_MAX } from '../domain/sandboxes/restart.ts'

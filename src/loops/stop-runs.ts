@@ -1,5 +1,5 @@
-import { moveAll, type MoveAllDeps } from '../control/sandboxes/transition-batches.ts'
-import type { TransitionCause } from '../control/sandboxes/transition-step.ts'
+import { moveAll, type MoveAllDeps } from '../control/sandboxes/transitions/transition-batches.ts'
+import type { TransitionCause } from '../control/sandboxes/transitions/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { RunId } from '../domain/ids.ts'
 import type { Queryable } from '../store/postgres/database.ts'

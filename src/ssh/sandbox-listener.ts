@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { toolCommand } from '../contract/workers/guest-tools.ts'
-import { eachLine } from '../lib/each-line.ts'
+import { eachLine } from '../lib/streams/each-line.ts'
 import type { Random } from '../lib/random.ts'
 
 /** Where to listen in a sandbox. Port 0 means any free port. `agent` makes a Unix socket that only the user can enter. */

@@ -1,5 +1,5 @@
 import type { ChannelClient } from '../channel-client/channel-client.ts'
-import { eachLine } from '../lib/each-line.ts'
+import { eachLine } from '../lib/streams/each-line.ts'
 import { WHOAMI_SCRIPT } from './shell-script.ts'
 
 /** Who the sandbox's user is: files that SFTP creates belong to them, and relative paths begin in their folder. */

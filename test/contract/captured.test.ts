@@ -5,7 +5,7 @@ import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import { projectSpec } from '../../src/domain/spec/project-spec.ts'
 import { requiredAbilities } from '../../src/domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
-import { makeSchemaCompiler } from '../../src/http/requests/schema-compiler.ts'
+import { makeSchemaCompiler } from '../../src/http/requests/schemas/schema-compiler.ts'
 import { understoodBodies } from '../support/captured-outcomes.ts'
 import { capturedBodies, publishedSchema } from '../support/contract.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { parseServerEvents } from '../../src/lib/server-events.ts'
+import { parseServerEvents } from '../../src/lib/streams/server-events.ts'
 import { call, mustCall } from '../support/api.ts'
 import { noteFault } from '../support/reliability.ts'
 import { startReplicaWorld, type ReplicaProcess, type ReplicaWorld } from '../support/replica-world.ts'

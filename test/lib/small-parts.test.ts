@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import { interruptibleSleep, systemClock, waitAtMost } from '../../src/lib/clock.ts'
 import { systemRandom, randomBelow } from '../../src/lib/random.ts'
 import { makeSeal, UnsealError } from '../../src/lib/seal.ts'
-import { once } from '../../src/lib/once.ts'
+import { once } from '../../src/lib/turns/once.ts'
 import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
-import { makeLifecycleLog } from '../../src/control/sandboxes/lifecycle-log.ts'
+import { makeLifecycleLog } from '../../src/control/sandboxes/transitions/lifecycle-log.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../src/control/workers/record-report.ts'
 import type { Log } from '../../src/lib/log.ts'

@@ -4,7 +4,7 @@ import type { ObservedRun, RunOutcome } from '../../src/contract/workers/worker-
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { startSandbox } from '../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
-import { moveSandbox } from '../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../src/control/sandboxes/transitions/transition.ts'
 import { recordReport } from '../../src/control/workers/record-report.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { RunId, SandboxId, WorkerId } from '../../src/domain/ids.ts'

@@ -6,7 +6,7 @@ import { DESTINATION_GROUPS, type NetworkSpec } from '../../src/domain/spec/spec
 import { systemClock } from '../../src/lib/clock.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { openSandboxNetworks } from '../../src/worker/network/open-sandbox-networks.ts'
-import { makeOwnRanges } from '../../src/worker/network/own-ranges.ts'
+import { makeOwnRanges } from '../../src/worker/network/rules/own-ranges.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import {
   askUntil,

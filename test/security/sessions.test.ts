@@ -7,7 +7,7 @@ import { makeSessionPermits, sessionLimitsFor, type SessionPermits } from '../..
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { makeGuest } from '../support/container-guest.ts'
 import { loadPtyBinding } from '../../src/worker/drivers/oci/exec/pty-binding.ts'
-import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
+import { makeLauncher } from '../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { connectAgent, type AgentClient } from '../support/agent-client.ts'
 import { openAttackedDriver, type AttackedDriver } from '../support/attacked-driver.ts'
 import { testRuntime, whyNoOci } from '../support/oci-driver.ts'

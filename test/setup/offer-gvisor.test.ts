@@ -98,5 +98,5 @@ test('the offer and the driver agree on the first release that works', () => {
     new RegExp(`const ${name} = (\\d{8})`).exec(readFileSync(join(ROOT, path), 'utf8'))?.[1]
   const offered = releaseIn('setup/offer-gvisor.mjs', 'firstUsableRelease')
   assert.ok(offered !== undefined)
-  assert.equal(releaseIn('src/worker/drivers/oci/run/runtime.ts', 'FIRST_USABLE_RUNSC'), offered)
+  assert.equal(releaseIn('src/worker/drivers/oci/run/runtime/runtime.ts', 'FIRST_USABLE_RUNSC'), offered)
 })

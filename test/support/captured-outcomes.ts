@@ -4,8 +4,8 @@ import { CreateSandboxInput } from '../../src/contract/sandboxes/spec-input.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import { requiredAbilities } from '../../src/domain/spec/required-abilities.ts'
-import { makeSchemaCompiler } from '../../src/http/requests/schema-compiler.ts'
-import { OCI_ABILITIES } from '../../src/worker/drivers/oci/run/probe.ts'
+import { makeSchemaCompiler } from '../../src/http/requests/schemas/schema-compiler.ts'
+import { OCI_ABILITIES } from '../../src/worker/drivers/oci/run/runtime/probe.ts'
 import { capturedBodies, capturedRequests, type CapturedBody, type CapturedRequest } from './contract.ts'
 
 /** What becomes of the recorded create bodies of the public clients with the driver `oci`. */

@@ -1,5 +1,5 @@
 import { judgeOutbound, parseNamedDestination } from '../../src/domain/network/outbound-rule.ts'
-import { makeGuardedHttp, type GuardedHttp } from '../../src/lib/guarded-http.ts'
+import { makeGuardedHttp, type GuardedHttp } from '../../src/lib/outbound/guarded-http.ts'
 
 /** The value of SANDYARD_REGISTRIES_ALLOWED by which the registries of tests, which listen on loopback, may be used. */
 export const TEST_REGISTRIES = '127.0.0.0/8,localhost'

@@ -9,7 +9,7 @@ import type * as readSandboxes from '../../src/control/sandboxes/read-sandboxes.
 import type * as renameSandbox from '../../src/control/sandboxes/rename-sandbox.ts'
 import type * as startSandbox from '../../src/control/sandboxes/start-sandbox.ts'
 import type * as stopSandbox from '../../src/control/sandboxes/stop-sandbox.ts'
-import type * as waitForSandbox from '../../src/control/sandboxes/wait-for-sandbox.ts'
+import type * as waitForSandbox from '../../src/control/sandboxes/waits/wait-for-sandbox.ts'
 import type * as openChannel from '../../src/control/streams/open-channel.ts'
 import type * as readLogs from '../../src/control/streams/read-logs.ts'
 import type * as readUsage from '../../src/control/usage/read-usage.ts'

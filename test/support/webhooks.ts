@@ -1,6 +1,6 @@
 import type { WebhookSender } from '../../src/control/webhooks/send-message.ts'
 import { judgeWebhook, parseNamedDestination, type OutboundRule } from '../../src/domain/network/outbound-rule.ts'
-import { makeGuardedPost } from '../../src/lib/guarded-post.ts'
+import { makeGuardedPost } from '../../src/lib/outbound/guarded-post.ts'
 
 /** Sends to public addresses, and to what is named. */
 export function makeTestWebhooks(named: readonly string[] = ['127.0.0.0/8']): WebhookSender {

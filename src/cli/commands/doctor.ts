@@ -3,12 +3,12 @@ import type { Config } from '../../config.ts'
 import type { WorkerDisk } from '../../domain/workers/disk-pressure.ts'
 import { describePublishing } from '../../domain/workers/publishing.ts'
 import { localCommands } from '../../lib/run-command.ts'
-import { once } from '../../lib/once.ts'
+import { once } from '../../lib/turns/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { measureCapacity } from '../../worker/drivers/shared/machine.ts'
 import { NO_DISK_RESERVE } from '../../worker/disk-reserve.ts'
-import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
+import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/runtime/probe.ts'
 import {
   findMissingForDiskImages,
   findMissingForHostStat,
@@ -16,7 +16,7 @@ import {
   tryFuse,
 } from '../../worker/drivers/oci/run/disk-image-abilities.ts'
 import { openCgroups } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
-import { parentLimitsOf } from '../../worker/drivers/oci/run/limit-runs.ts'
+import { parentLimitsOf } from '../../worker/drivers/oci/run/limits/limit-runs.ts'
 import { describeConnectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { probeNetwork } from '../../worker/network/probe-network.ts'
 import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'

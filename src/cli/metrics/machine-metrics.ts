@@ -1,6 +1,6 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 import type { Clock } from '../../lib/clock.ts'
-import { makeLimitedRead } from '../../lib/limited-read.ts'
+import { makeLimitedRead } from '../../lib/streams/limited-read.ts'
 import type { Log } from '../../lib/log.ts'
 import { RUN_PHASES } from '../../contract/workers/worker-protocol.ts'
 import type { ControlPlane } from '../../worker/agent/control-plane.ts'

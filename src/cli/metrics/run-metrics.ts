@@ -1,5 +1,5 @@
 import { Counter, Histogram, type Registry } from 'prom-client'
-import type { TransitionObserver } from '../../control/sandboxes/transition.ts'
+import type { TransitionObserver } from '../../control/sandboxes/transitions/transition.ts'
 import { ISOLATION_LEVEL_FACT, ISOLATION_LEVELS, isIsolationLevel } from '../../domain/isolation.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { isTerminal, type CauseCode } from '../../domain/sandboxes/lifecycle.ts'

@@ -1,6 +1,6 @@
 import { Counter, type Registry } from 'prom-client'
 import type { Clock } from '../../lib/clock.ts'
-import { makeLimitedRead } from '../../lib/limited-read.ts'
+import { makeLimitedRead } from '../../lib/streams/limited-read.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import { FLEET_METRICS, readFleetNumbers, type FleetNumbers } from './fleet-metrics.ts'

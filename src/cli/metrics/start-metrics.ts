@@ -1,5 +1,5 @@
 import { Counter, Histogram, type Registry } from 'prom-client'
-import type { TransitionObserver } from '../../control/sandboxes/transition.ts'
+import type { TransitionObserver } from '../../control/sandboxes/transitions/transition.ts'
 import { DRIVERS } from '../../settings/worker.ts'
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180, 600]

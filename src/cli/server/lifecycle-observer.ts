@@ -1,6 +1,6 @@
 import type { Config } from '../../config.ts'
-import { makeLifecycleLog } from '../../control/sandboxes/lifecycle-log.ts'
-import type { EventObserver } from '../../control/sandboxes/transition.ts'
+import { makeLifecycleLog } from '../../control/sandboxes/transitions/lifecycle-log.ts'
+import type { EventObserver } from '../../control/sandboxes/transitions/transition.ts'
 import { explainWaiting, makeReadFleet } from '../../control/workers/explain-waiting.ts'
 import { summarizeMissing } from '../../domain/workers/summarize-missing.ts'
 import { systemClock } from '../../lib/clock.ts'

@@ -22,7 +22,7 @@ import { openProvider } from './open-provider.ts'
 import type { Tracing } from './open-tracing.ts'
 import type { PreviewSites } from './preview-site.ts'
 import { serverLimits } from './server-limits.ts'
-import type { Transport } from './transport.ts'
+import type { Transport } from './tls/transport.ts'
 
 type ApiParts = Pick<ServerDeps, 'metrics' | 'readMoreMetrics' | 'unreadyReasons'> & {
   readonly deps: ControlDeps

@@ -3,8 +3,8 @@ import { overlaps, parseCidr } from '../../domain/cidr.ts'
 import { LOOPBACK_CIDRS } from '../../domain/network/network-groups.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { hostOfUrl, makeResolvedHosts } from '../../lib/resolved-hosts.ts'
-import { makeHostAddresses } from '../../worker/network/own-ranges.ts'
+import { hostOfUrl, makeResolvedHosts } from '../../lib/outbound/resolved-hosts.ts'
+import { makeHostAddresses } from '../../worker/network/rules/own-ranges.ts'
 
 /** What this process needs to know to find the addresses that no sandbox may reach. */
 type Places = {

@@ -1,7 +1,7 @@
 import type { Config } from '../../config.ts'
 import { proxyFor } from '../../domain/network/proxy-rule.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeGuardedHttp } from '../../lib/guarded-http.ts'
+import { makeGuardedHttp } from '../../lib/outbound/guarded-http.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
 import { renderOtlp } from '../../lib/tracing/otlp-json.ts'

@@ -4,7 +4,7 @@ import type { WebhookSender } from '../../control/webhooks/send-message.ts'
 import { judgeWebhook, type OutboundRule } from '../../domain/network/outbound-rule.ts'
 import { proxyFor } from '../../domain/network/proxy-rule.ts'
 import { REPLY_BODY_BYTES } from '../../domain/webhooks/webhook.ts'
-import { makeGuardedPost } from '../../lib/guarded-post.ts'
+import { makeGuardedPost } from '../../lib/outbound/guarded-post.ts'
 
 const LIMITS = { connectMs: 5_000, totalMs: 15_000, bodyBytes: REPLY_BODY_BYTES }
 

@@ -1,6 +1,6 @@
 import type { AddressInfo } from 'node:net'
 import type { Config } from '../../config.ts'
-import type { Transport } from './transport.ts'
+import type { Transport } from './tls/transport.ts'
 
 const WILDCARDS = ['0.0.0.0', '::']
 

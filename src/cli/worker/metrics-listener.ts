@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { Registry } from 'prom-client'
 import type { Config } from '../../config.ts'
 import { refusalOfMetrics } from '../../http/requests/metrics-access.ts'
-import { makeSingleFlight } from '../../lib/single-flight.ts'
+import { makeSingleFlight } from '../../lib/turns/single-flight.ts'
 import { addDataFolderMetrics } from '../metrics/file-system-metrics.ts'
 import { addBuildInfo, addNodeMetrics } from '../metrics/gauges.ts'
 import { printStatus } from '../print-status.ts'

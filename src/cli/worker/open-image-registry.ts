@@ -14,7 +14,7 @@ import { openRegistryServer } from '../../worker/registry/registry-server.ts'
 import { makeToolboxImages, type ToolboxImages } from '../../worker/registry/toolbox-images.ts'
 import { openToolboxLayer } from '../../worker/registry/toolbox-layer.ts'
 import { printStatus } from '../print-status.ts'
-import { openTransport } from '../server/transport.ts'
+import { openTransport } from '../server/tls/transport.ts'
 import { readRegistryCertificate } from './registry-certificate.ts'
 import { diskReserve, imageLimits, storeBytesOf } from './worker-storage.ts'
 

@@ -1,9 +1,9 @@
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { hostOfUrl, makeResolvedHosts } from '../../lib/resolved-hosts.ts'
-import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
-import { makeOwnRanges, type OwnRanges } from '../../worker/network/own-ranges.ts'
+import { hostOfUrl, makeResolvedHosts } from '../../lib/outbound/resolved-hosts.ts'
+import { readHostResolvers } from '../../worker/network/dns/dns-upstream.ts'
+import { makeOwnRanges, type OwnRanges } from '../../worker/network/rules/own-ranges.ts'
 import { readIdentity } from './worker-identity.ts'
 
 /** Finds the addresses that this worker denies to its sandboxes: its own, its resolvers' and its control plane's. */

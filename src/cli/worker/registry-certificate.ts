@@ -2,8 +2,8 @@ import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:cryp
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { readFileOrNull } from '../../lib/files.ts'
-import { readStoredCertificate, type StoredCertificateDeps } from '../server/stored-certificate.ts'
-import type { TlsPair } from '../server/tls-identity.ts'
+import { readStoredCertificate, type StoredCertificateDeps } from '../server/tls/stored-certificate.ts'
+import type { TlsPair } from '../server/tls/tls-identity.ts'
 
 const VALID_MS = 3_650 * 24 * 3_600_000
 

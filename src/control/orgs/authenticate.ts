@@ -1,7 +1,7 @@
 import { hashSecretBase64 } from '../../domain/orgs/api-key.ts'
 import { ROLE_OF_SCOPE, widestScope, type Caller } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId } from '../../domain/ids.ts'
-import { makeBatch } from '../../lib/batch.ts'
+import { makeBatch } from '../../lib/turns/batch.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
 import type { BaseDeps } from '../deps.ts'
 import type { CachedKey, KeyCache } from './key-cache.ts'

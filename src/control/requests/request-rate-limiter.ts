@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { makeTokenBuckets, type Rate, type BucketState, type TokenBuckets } from '../../lib/token-buckets.ts'
+import { makeTokenBuckets, type Rate, type BucketState, type TokenBuckets } from '../../lib/turns/token-buckets.ts'
 
 /** Rates in requests per second. 0 means no limit. */
 export type RateLimits = {

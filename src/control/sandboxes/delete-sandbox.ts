@@ -1,18 +1,18 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
-import { makeBatch } from '../../lib/batch.ts'
+import { makeBatch } from '../../lib/turns/batch.ts'
 import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { sandboxTopic, workerTopic } from '../topics.ts'
 import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
 import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { makeBatchFailureCheck } from './transition-batches.ts'
+import { makeBatchFailureCheck } from './transitions/transition-batches.ts'
 import {
   inTransitionScope,
   moveInTransaction,
   type TransactionScope,
   type TransitionDeps as DeleteDeps,
-} from './transition.ts'
+} from './transitions/transition.ts'
 
 /** A caller's request to delete a sandbox. */
 export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }

@@ -13,7 +13,7 @@ import { recordEvent } from '../events/record-event.ts'
 import { workerTopic } from '../topics.ts'
 import type { Conditions } from './if-match.ts'
 import { getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
-import { requireSecrets, type RequireAbilitiesDeps } from './require-abilities.ts'
+import { requireSecrets, type RequireAbilitiesDeps } from './requirements/require-abilities.ts'
 import { sealRunSecrets, sealSecretValues } from './seal-secrets.ts'
 import { openState, secretsToKeep, type OpenedState } from './secrets-state.ts'
 

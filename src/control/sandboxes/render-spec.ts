@@ -1,7 +1,7 @@
 import { renderList } from '../../domain/json-text.ts'
 import { projectSpec } from '../../domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn, textPieces } from '../../lib/next-turn.ts'
+import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn, textPieces } from '../../lib/turns/next-turn.ts'
 
 /** A specification as JSON texts: as it is stored, and as replies show it. */
 export type SpecTexts = {

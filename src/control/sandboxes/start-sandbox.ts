@@ -9,8 +9,8 @@ import { traceWork, type TraceDeps } from '../requests/trace-work.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition, type Conditions } from './if-match.ts'
-import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
-import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
+import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transitions/transition.ts'
+import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './waits/wait-for-sandbox.ts'
 
 type StartDeps = TraceDeps & TransitionDeps & TransitionQueue & SandboxReader & WaitDeps
 

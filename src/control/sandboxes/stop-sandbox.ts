@@ -9,7 +9,7 @@ import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
-import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transition.ts'
+import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transitions/transition.ts'
 
 export type StopOptions = Conditions & {
   /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */

@@ -4,7 +4,7 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { deleteTogether } from './delete-sandbox.ts'
-import type { TransitionDeps } from './transition.ts'
+import type { TransitionDeps } from './transitions/transition.ts'
 
 /** Ends the transaction of a withdrawal whose sandbox does not start any more. */
 class NotStarting extends Error {}

@@ -2,7 +2,7 @@ import type { OutboundRule } from '../../domain/network/outbound-rule.ts'
 import { retryAfterMs } from '../../domain/webhooks/retry-schedule.ts'
 import { signMessage } from '../../domain/webhooks/message.ts'
 import { webhookSealContext, type Attempt } from '../../domain/webhooks/webhook.ts'
-import { PostFailed, type GuardedPost } from '../../lib/guarded-post.ts'
+import { PostFailed, type GuardedPost } from '../../lib/outbound/guarded-post.ts'
 import type { WebhookTarget } from '../../store/webhooks/webhooks.ts'
 import type { BaseDeps } from '../deps.ts'
 

@@ -8,7 +8,12 @@ import * as waitingRuns from '../../store/workers/waiting-runs.ts'
 import type { BaseDeps } from '../deps.ts'
 import { listEvents, type EventRow } from '../events/read-events.ts'
 import { listWorkers, type FleetWorker } from './fleet.ts'
-import { awayFromHome, makeFleetReader, placementRequestOf, type PlacementSettings } from '../sandboxes/read-fleet.ts'
+import {
+  awayFromHome,
+  makeFleetReader,
+  placementRequestOf,
+  type PlacementSettings,
+} from '../sandboxes/placement/read-fleet.ts'
 import { readLiveReplicas } from './replicas.ts'
 import { inspectSandbox, type RunDetails, type SandboxDetails } from '../sandboxes/inspect-sandbox.ts'
 

@@ -16,7 +16,7 @@ import {
   placementRequestOf,
   type NamedPlacementWorker,
   type PlacementSettings,
-} from '../sandboxes/read-fleet.ts'
+} from '../sandboxes/placement/read-fleet.ts'
 
 /** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {

@@ -2,7 +2,7 @@ import type { ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { BaseDeps } from '../deps.ts'
-import type { EventObserver } from '../sandboxes/transition.ts'
+import type { EventObserver } from '../sandboxes/transitions/transition.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**

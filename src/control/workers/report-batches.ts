@@ -1,7 +1,7 @@
 import type { SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import { isLaterReport, WORKER_LEASE_MS, type ReportPosition } from '../../domain/workers/lease.ts'
-import { makeBatch } from '../../lib/batch.ts'
+import { makeBatch } from '../../lib/turns/batch.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import type { Statement } from '../../store/postgres/session.ts'

@@ -10,7 +10,7 @@ import type {
 import { asId, type RunId, type WorkerId } from '../../domain/ids.ts'
 import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import { LARGE_TEXT, nextTurn } from '../../lib/turns/next-turn.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'

@@ -4,7 +4,7 @@ import { UNBOUNDED, type AuthenticatedWorker } from '../../domain/workers/worker
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
-import { makeBatch } from '../../lib/batch.ts'
+import { makeBatch } from '../../lib/turns/batch.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'
 import * as workers from '../../store/workers/workers.ts'

@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
-import type { StreamedBodies } from '../requests/streamed-bodies.ts'
+import type { StreamedBodies } from '../requests/bodies/streamed-bodies.ts'
 
 /** Serves the requests and upgrades that it matches, before they reach the routes of the API. */
 export type Diversion = {

@@ -5,7 +5,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { errorCodeOf, hasErrorCode } from '../../lib/error-code.ts'
 import type { Uuids } from '../../lib/uuid.ts'
-import type { StreamedBodies } from '../requests/streamed-bodies.ts'
+import type { StreamedBodies } from '../requests/bodies/streamed-bodies.ts'
 import { renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 
 /**

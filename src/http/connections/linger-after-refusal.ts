@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { Socket } from 'node:net'
 import type { FastifyReply } from 'fastify'
-import { once } from '../../lib/once.ts'
+import { once } from '../../lib/turns/once.ts'
 
 /** How many bytes of the body of a refused request are read. A smaller body is read to its end, and its connection stays open. */
 const READ_MAX_BYTES = 64 * 1024

@@ -10,8 +10,8 @@ import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
-import type { SchemaCompiler } from '../requests/schema-compiler.ts'
-import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn } from '../../lib/next-turn.ts'
+import type { SchemaCompiler } from '../requests/schemas/schema-compiler.ts'
+import { eachInTurns, encodeInTurns, LARGE_TEXT, nextTurn } from '../../lib/turns/next-turn.ts'
 
 /**
  * A request whose caller is authenticated. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing

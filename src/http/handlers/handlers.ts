@@ -1,7 +1,7 @@
 import type { OperationId } from '../../contract/operations.ts'
 import type { SERVICE_OPERATIONS } from '../../contract/service/operations.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
-import type { SchemaCompiler } from '../requests/schema-compiler.ts'
+import type { SchemaCompiler } from '../requests/schemas/schema-compiler.ts'
 import { makeEventHandlers } from './events.ts'
 import { makeHandlerFactory, type Handler } from './handler.ts'
 import { makeInstallationHandlers } from './installation.ts'

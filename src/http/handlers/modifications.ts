@@ -5,7 +5,7 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { normalizeSecretsPatch, type NormalizedPatch } from '../../domain/spec/normalize-secret-patch.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
-import { asksForSomething } from '../requests/empty-members.ts'
+import { asksForSomething } from '../requests/schemas/empty-members.ts'
 import type { Handler, HandlerFactory } from './handler.ts'
 
 /** Creates the handlers of changes of sandboxes that exist. */

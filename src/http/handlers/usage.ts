@@ -8,7 +8,7 @@ import {
 } from '../../control/usage/read-usage.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/turns/fair-semaphore.ts'
 import { parseInstant, type Handler, type HandlerFactory, type PiecedReply } from './handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 

@@ -1,6 +1,6 @@
 import type { TSchema } from 'typebox'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
-import type { Parser } from './schema-compiler.ts'
+import type { Parser } from './schemas/schema-compiler.ts'
 
 /**
  * Parses a query string with the schema of its parameters. Booleans are `true` and `false`, and whole numbers are

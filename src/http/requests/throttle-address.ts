@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
+import { makeFairSemaphore } from '../../lib/turns/fair-semaphore.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { ClientAddresses } from './client-address.ts'
 

@@ -1,7 +1,7 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { totalBytes } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/streams/buffer-pieces.ts'
 import type { DeferredReply, TaggedReply } from '../handlers/handler.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import { JSON_TYPE, type ProblemReply } from '../requests/problem-reply.ts'

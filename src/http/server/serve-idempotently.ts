@@ -5,7 +5,7 @@ import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd } from '../.
 import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
-import { eachInTurns, splitBuffer } from '../../lib/next-turn.ts'
+import { eachInTurns, splitBuffer } from '../../lib/turns/next-turn.ts'
 import type { AuthenticatedRequest, Handler, HandlerReply } from '../handlers/handler.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
-import { encodeInTurns, nextTurn } from '../../lib/next-turn.ts'
+import { encodeInTurns, nextTurn } from '../../lib/turns/next-turn.ts'
 
 /** How many bytes are written at once. The kernel copies them in some 0.05 ms (2026-11). */
 const PIECE_BYTES = 64 * 1024

@@ -27,7 +27,7 @@ import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { requireSession, senderOf, type AuthenticateDeps } from '../requests/authenticate-request.ts'
 import { isSecureRequest, type ClientAddresses } from '../requests/client-address.ts'
 import { requireSameOrigin } from '../requests/request-origin.ts'
-import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
+import { makeSchemaCompiler } from '../requests/schemas/schema-compiler.ts'
 import { addOidcRoutes } from './oidc-routes.ts'
 import { endedSessionCookie, sessionCookie, sessionTokenIn } from '../requests/session-cookie.ts'
 

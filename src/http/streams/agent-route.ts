@@ -13,9 +13,9 @@ import type { CallUseCase } from '../requests/call-use-case.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from './upgrades.ts'
-import type { SchemaCompiler } from '../requests/schema-compiler.ts'
+import type { SchemaCompiler } from '../requests/schemas/schema-compiler.ts'
 import type { WebSocket } from 'ws'
-import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
+import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/streams/web-socket-flow.ts'
 
 /**
  * The route of a sandbox's command channel. All checks run before the upgrade: the public client shows the HTTP status

@@ -7,7 +7,7 @@ import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
-import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
+import { makeSchemaCompiler } from '../requests/schemas/schema-compiler.ts'
 
 /** The largest body of a join request, in bytes. */
 const JOIN_LIMIT_BYTES = 16 * 1024

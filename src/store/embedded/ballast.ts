@@ -4,7 +4,7 @@ import type { Clock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { repeat, type Repetition } from '../../lib/repeat.ts'
+import { repeat, type Repetition } from '../../lib/turns/repeat.ts'
 import { FULL_BELOW_MIB, freeMibOf } from './full-disk.ts'
 
 /**

@@ -2,7 +2,7 @@
  * Arrays in PostgreSQL's binary format (`array_recv` in its source). They pass many rows to a statement. When the rows
  * were passed as JSON, the server spent 45 of its 140 us for each created sandbox on parsing them (2026-11).
  */
-import { totalBytes } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/streams/buffer-pieces.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { int32, LargeValue } from './large-values.ts'
 

@@ -1,6 +1,6 @@
 import { Socket } from 'node:net'
 import { setImmediate } from 'node:timers/promises'
-import { LARGE_TEXT } from '../../lib/next-turn.ts'
+import { LARGE_TEXT } from '../../lib/turns/next-turn.ts'
 
 type Piece = { readonly chunk: Buffer | string; readonly encoding: BufferEncoding }
 /** What Node calls the encoding of bytes. Its types leave it out. */

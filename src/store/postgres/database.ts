@@ -1,7 +1,7 @@
 import type { QueryResultRow } from 'pg'
 import type { OrgId } from '../../domain/ids.ts'
 import { ORG_QUEUE_MAX, OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
-import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/turns/fair-semaphore.ts'
 import type { Log } from '../../lib/log.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { columnTypes } from './column-types.ts'

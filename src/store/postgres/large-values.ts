@@ -1,5 +1,5 @@
 import type { BindConfig, Connection } from 'pg'
-import { totalBytes } from '../../lib/buffer-pieces.ts'
+import { totalBytes } from '../../lib/streams/buffer-pieces.ts'
 
 /** A value of a statement that is sent piece by piece. It is in PostgreSQL's binary format. */
 export class LargeValue {

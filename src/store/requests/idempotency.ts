@@ -3,7 +3,7 @@
  * the key. Every write names the claim, so that an attempt whose claim was lost writes nothing.
  */
 import type { OrgId } from '../../domain/ids.ts'
-import { PIECE_SIZE } from '../../lib/next-turn.ts'
+import { PIECE_SIZE } from '../../lib/turns/next-turn.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 import type { LargeValue } from '../postgres/large-values.ts'

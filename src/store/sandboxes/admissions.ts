@@ -1,7 +1,7 @@
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { OrgId, RunId, SandboxId, SnapshotId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Actor } from '../../domain/orgs/caller.ts'
-import { LARGE_TEXT } from '../../lib/next-turn.ts'
+import { LARGE_TEXT } from '../../lib/turns/next-turn.ts'
 import { largeJsons, type JsonText } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Statement } from '../postgres/database.ts'

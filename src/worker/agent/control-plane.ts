@@ -17,7 +17,7 @@ import type { SnapshotId } from '../../domain/ids.ts'
 import { makeNamedTls, makePinnedTls, type CheckedTls } from './pinned-tls.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 import { isSuccess, sendRequest, type Answer, type OutgoingRequest } from './send-request.ts'
-import { makeReadBuffers } from '../../lib/read-buffers.ts'
+import { makeReadBuffers } from '../../lib/streams/read-buffers.ts'
 import { makeSplittingAgent } from './splitting-agent.ts'
 
 /**

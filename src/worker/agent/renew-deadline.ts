@@ -8,7 +8,7 @@ import { RENEW_DEADLINE_MS } from '../../domain/workers/lease.ts'
 import { sinceBootMs, type Clock } from '../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 import { readBootId } from '../processes/process-identity.ts'
-import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
+import { makeKeyedMutex } from '../../lib/turns/keyed-mutex.ts'
 
 export type RenewDeadline = {
   /** The time on the deadline's clock, in milliseconds. */

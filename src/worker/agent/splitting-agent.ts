@@ -1,7 +1,7 @@
 import { Agent } from 'node:http'
 import { connect } from 'node:net'
-import type { ReadBuffers } from '../../lib/read-buffers.ts'
-import { splitMessages } from '../../lib/split-messages.ts'
+import type { ReadBuffers } from '../../lib/streams/read-buffers.ts'
+import { splitMessages } from '../../lib/streams/split-messages.ts'
 
 /** The largest message, which is that of the `ws` library. The control plane sends far smaller ones. */
 const LIMIT_BYTES = 100 * 1024 * 1024

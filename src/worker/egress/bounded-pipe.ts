@@ -1,5 +1,5 @@
 import type { Readable, Writable } from 'node:stream'
-import type { Release } from '../../lib/semaphore.ts'
+import type { Release } from '../../lib/turns/semaphore.ts'
 import { KEPT, type ConnectionMemory } from './connection-memory.ts'
 import { RequestRefused } from './intercept/request-refused.ts'
 

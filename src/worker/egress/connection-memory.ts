@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
-import { once } from '../../lib/once.ts'
-import type { Release } from '../../lib/semaphore.ts'
+import { once } from '../../lib/turns/once.ts'
+import type { Release } from '../../lib/turns/semaphore.ts'
 import { RequestRefused } from './intercept/request-refused.ts'
 
 const KIB = 1024

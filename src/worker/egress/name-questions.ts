@@ -1,4 +1,4 @@
-import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/turns/fair-semaphore.ts'
 
 /**
  * How many questions of all sandboxes, and of one, wait for the worker's answer at a time. So the answers under way take little memory, and no

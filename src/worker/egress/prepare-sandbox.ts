@@ -1,7 +1,7 @@
 import { matchesHost } from '../../domain/network/host-pattern.ts'
 import type { RunInterception } from '../../domain/network/interception.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { makeTokenBuckets } from '../../lib/token-buckets.ts'
+import { makeTokenBuckets } from '../../lib/turns/token-buckets.ts'
 import { openAuthority } from './intercept/certificate-authority.ts'
 import {
   cacheLeafCertificates,

@@ -11,7 +11,7 @@ import { decompress, digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { ImageLimits } from './image.ts'
 import { choosePlatform, parseImageConfigDocument, parseManifest } from './manifest.ts'
 import { type BlobStore, type ImageSource, type SourceOptions, findSource, pairLayers } from './source.ts'
-import { READ_OPTIONS, readTarEntry, writeWithBackpressure } from './tar-streams.ts'
+import { READ_OPTIONS, readTarEntry, writeWithBackpressure } from './layers/tar-streams.ts'
 
 const DockerArchive = Type.Array(Type.Object({ Config: Type.String(), Layers: Type.Array(Type.String()) }))
 

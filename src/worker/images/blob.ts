@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { pipeline } from 'node:stream/promises'
 import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { StartError } from '../start-error.ts'
-import { TransientRegistryError } from './registry-transport.ts'
+import { TransientRegistryError } from './registry/registry-transport.ts'
 
 /** The digest and the size that a blob must have. Each is null if it is unknown. */
 type ExpectedBlob = {

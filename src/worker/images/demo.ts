@@ -18,7 +18,7 @@ import {
 } from './demo-contents.ts'
 import type { ImageStore } from './image-store.ts'
 import { hostArchitecture } from './manifest.ts'
-import { type TarHeader, asBuffer } from './tar-streams.ts'
+import { type TarHeader, asBuffer } from './layers/tar-streams.ts'
 
 /** The image that every worker has, even without a network. */
 export const DEMO_REFERENCE = 'localhost/demo'

@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { openImageRecords, type ImageRecord } from './image-records.ts'
-import { layerName } from './layer-name.ts'
-import { openLayerSizes } from './layer-sizes.ts'
+import { layerName } from './layers/layer-name.ts'
+import { openLayerSizes } from './layers/layer-sizes.ts'
 import { openTempFolders } from './temp-folders.ts'
 
 /** An image in the store, and what its layers take. Images may share layers. */

@@ -1,6 +1,6 @@
 import type { Log } from '../../lib/log.ts'
 import type { ImageRecord, ImageRecords } from './image-records.ts'
-import type { LayerStore } from './layer-store.ts'
+import type { LayerStore } from './layers/layer-store.ts'
 
 type EvictionDeps = {
   readonly records: ImageRecords

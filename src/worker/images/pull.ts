@@ -5,7 +5,7 @@ import type { OrgId } from '../../domain/ids.ts'
 import { StartError } from '../start-error.ts'
 import type { RegistryAuth } from './image.ts'
 import type { ImageRecord } from './image-records.ts'
-import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'
+import { makeRegistryClient, type RegistryClientDeps } from './registry/registry-client.ts'
 import { findSource, type ImageSource } from './source.ts'
 
 /** The result of a pull. */

@@ -7,7 +7,7 @@ import {
   type Descriptor,
   type ImageConfigDocument,
 } from './manifest.ts'
-import type { OpenBlob } from './unpack.ts'
+import type { OpenBlob } from './layers/unpack.ts'
 
 /** An image to store, from a registry or an archive. */
 export type ImageSource = {

@@ -1,6 +1,6 @@
 import { StartError } from '../start-error.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
-import type { LayerSizes } from './layer-sizes.ts'
+import type { LayerSizes } from './layers/layer-sizes.ts'
 
 /** The space of an image store: what its layers take, and what pulls or loads in progress have written so far. */
 export type StoreSpace = {

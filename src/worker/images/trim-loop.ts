@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { repeat, type Repetition } from '../../lib/repeat.ts'
+import { repeat, type Repetition } from '../../lib/turns/repeat.ts'
 import type { ImageStore } from './image-store.ts'
 
 /** How often to trim. Reading the layers of 300 sandboxes takes milliseconds. */

@@ -1,6 +1,6 @@
 import { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
-import { pingEvery } from '../../lib/web-socket-flow.ts'
+import { pingEvery } from '../../lib/streams/web-socket-flow.ts'
 import type { ApiClient } from './api-client.ts'
 import { makeApiError } from './api-error.ts'
 

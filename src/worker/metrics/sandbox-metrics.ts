@@ -6,7 +6,7 @@ import { levelFor, mergeIntoSteps, type UsePoint, type UseRange } from '../../do
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { removePath } from '../../lib/files.ts'
-import { repeat } from '../../lib/repeat.ts'
+import { repeat } from '../../lib/turns/repeat.ts'
 import type { Meter } from './meter.ts'
 import { makeEndedHistories } from './ended-histories.ts'
 import { makeUseHistory, readUsePoints, type UseHistory } from './use-history.ts'

@@ -1,7 +1,7 @@
 import type { Cidr } from '../../domain/cidr.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { debounce } from '../../lib/debounce.ts'
+import { debounce } from '../../lib/turns/debounce.ts'
 import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 

@@ -9,9 +9,9 @@ import type { Random } from '../../lib/random.ts'
 import type { HostCommands } from '../processes/system-calls.ts'
 import { openHostForwarding } from './host-forwarding.ts'
 import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
-import { startDnsForwarder } from './dns-forwarder.ts'
+import { startDnsForwarder } from './dns/dns-forwarder.ts'
 import { addRouteToSandboxes, createIsolatedNamespace, removeSandboxNamespaces } from './namespaces.ts'
-import { attachmentRules, routerBaseRules } from './packet-filter.ts'
+import { attachmentRules, routerBaseRules } from './rules/packet-filter.ts'
 import { canCountConnections, canRedirectConnections, ensureRouter, removeInstallation } from './open-router.ts'
 import { makePublishedPorts } from './published/published-ports.ts'
 import type { ConnectionBound } from './connection-bound.ts'
@@ -22,10 +22,10 @@ import {
   type NetworkRecords,
   type RunNetworkRecord,
 } from './network-records.ts'
-import { makeSandboxResolvers } from './sandbox-resolvers.ts'
+import { makeSandboxResolvers } from './dns/sandbox-resolvers.ts'
 import { makeRedirectedSandboxes } from './redirected-sandboxes.ts'
-import { makeRouterRules } from './router-rules.ts'
-import { makeRunRules } from './run-rules.ts'
+import { makeRouterRules } from './rules/router-rules.ts'
+import { makeRunRules } from './rules/run-rules.ts'
 import {
   cutOff,
   needsAdoption,
@@ -39,11 +39,11 @@ import {
 } from './run-attachment.ts'
 import { configureDevice, translationRules } from './shown-address.ts'
 import { makeNetworkSlots } from './network-slots.ts'
-import { makeHardDenials } from './hard-denials.ts'
-import type { OwnRanges } from './own-ranges.ts'
+import { makeHardDenials } from './rules/hard-denials.ts'
+import type { OwnRanges } from './rules/own-ranges.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { namespaceNames, nft } from './network-commands.ts'
-import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
+import { makeKeyedMutex } from '../../lib/turns/keyed-mutex.ts'
 
 export type SandboxNetworksOptions = {
   /** The folder for this installation's records. Created when missing. */

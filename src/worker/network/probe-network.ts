@@ -3,7 +3,7 @@ import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-poli
 import { cidr } from '../../domain/cidr.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, tryCommand } from '../../lib/run-command.ts'
-import { attachmentRules, routerBaseRules } from './packet-filter.ts'
+import { attachmentRules, routerBaseRules } from './rules/packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
 type NetworkProbe = {

@@ -8,13 +8,13 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { EgressRefusal } from '../egress/messages.ts'
 import { openEgress } from '../egress/open-egress.ts'
-import { readNamedAddresses } from './dns-answers.ts'
-import type { QueriedNames } from './dns-forwarder.ts'
+import { readNamedAddresses } from './dns/dns-answers.ts'
+import type { QueriedNames } from './dns/dns-forwarder.ts'
 import type { EgressNeeds } from './network-records.ts'
 import { netnsPath, type NetworkNames } from './network-names.ts'
-import { namedRules, routeRedirected, tieRules } from './redirect-rules.ts'
-import type { RouterRules } from './router-rules.ts'
-import { makeTiedElements, type TiedElements } from './tied-elements.ts'
+import { namedRules, routeRedirected, tieRules } from './rules/redirect-rules.ts'
+import type { RouterRules } from './rules/router-rules.ts'
+import { makeTiedElements, type TiedElements } from './rules/tied-elements.ts'
 
 /** A sandbox whose connections go to the egress process. */
 export type RedirectedSandbox = {

@@ -6,14 +6,14 @@ import type { OperatorRanges } from '../../domain/network/operator-denials.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Random } from '../../lib/random.ts'
 import { removeSandboxNamespaces } from './namespaces.ts'
-import type { SandboxResolvers } from './sandbox-resolvers.ts'
+import type { SandboxResolvers } from './dns/sandbox-resolvers.ts'
 import { endTranslation } from './shown-address.ts'
 import { slotAddresses, type NetworkNames } from './network-names.ts'
 import type { RunNetworkRecord } from './network-records.ts'
-import { cutOffRules, detachmentRules } from './packet-filter.ts'
+import { cutOffRules, detachmentRules } from './rules/packet-filter.ts'
 import { egressNeedsOf, type RedirectedSandboxes } from './redirected-sandboxes.ts'
 import type { PublishedPorts } from './published/published-ports.ts'
-import type { RouterRules } from './router-rules.ts'
+import type { RouterRules } from './rules/router-rules.ts'
 
 export type DesiredNetwork = { readonly spec: NetworkSpec; readonly operator: OperatorRanges }
 /** The part of it that the packet filter depends on. */

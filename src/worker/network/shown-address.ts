@@ -7,7 +7,7 @@ import type { NetworkInterface } from '../../domain/spec/network-interface.ts'
 import { OwnerVisibleError } from '../start-error.ts'
 import { ipBatch } from './network-commands.ts'
 import { SLOT_PREFIX, slotDevice, type NetworkNames } from './network-names.ts'
-import { TABLE } from './render-rule.ts'
+import { TABLE } from './rules/render-rule.ts'
 
 /** The rules that are common to all sandboxes. They translate before connections are tracked, and after. */
 export function translationBaseRules(): readonly string[] {

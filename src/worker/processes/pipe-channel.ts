@@ -7,7 +7,7 @@ import {
   HIGH_WATER_BYTES,
   LOW_WATER_BYTES,
   pingEvery,
-} from '../../lib/web-socket-flow.ts'
+} from '../../lib/streams/web-socket-flow.ts'
 
 /**
  * How often the other side of the WebSocket is pinged, in milliseconds. While a process does not read its input, the WebSocket is

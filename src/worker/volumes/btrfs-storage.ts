@@ -7,7 +7,7 @@ import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
-import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
+import { makeKeyedMutex } from '../../lib/turns/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs } from './btrfs-commands.ts'
 import {
   destroyOrphanGroups,

@@ -3,7 +3,7 @@
  * counts for its volume and organization.
  */
 import { realpath, type FileHandle } from 'node:fs/promises'
-import type { KeyedMutex } from '../../lib/keyed-mutex.ts'
+import type { KeyedMutex } from '../../lib/turns/keyed-mutex.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
 import { CommandError } from '../../lib/run-command.ts'
 import type { ChangeGate } from './change-gate.ts'

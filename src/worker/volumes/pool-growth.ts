@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import { takenBytes } from '../../lib/files.ts'
 import type { Log } from '../../lib/log.ts'
-import { repeat } from '../../lib/repeat.ts'
+import { repeat } from '../../lib/turns/repeat.ts'
 import type { DiskReserve } from '../disk-reserve.ts'
 import type { Btrfs } from './btrfs-commands.ts'
 

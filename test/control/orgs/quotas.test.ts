@@ -6,7 +6,7 @@ import { clearQuota, getQuotas, setQuota } from '../../../src/control/orgs/quota
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transitions/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'

@@ -11,7 +11,7 @@ import {
 import { createJoinToken } from '../../../src/control/workers/join-tokens.ts'
 import { openVolumeFiles } from '../../../src/control/volumes/open-volume-files.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
-import { moveSandbox } from '../../../src/control/sandboxes/transition.ts'
+import { moveSandbox } from '../../../src/control/sandboxes/transitions/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { hashSecret } from '../../../src/domain/orgs/api-key.ts'
 import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../../src/domain/ids.ts'

@@ -10,7 +10,7 @@ import { makeIdempotencyClaims } from '../../../src/control/requests/idempotency
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { callWith, type CallUseCase } from '../../../src/http/requests/call-use-case.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { PIECE_SIZE } from '../../../src/lib/next-turn.ts'
+import { PIECE_SIZE } from '../../../src/lib/turns/next-turn.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
 import { makePruneIdempotencyKeysLoop } from '../../../src/loops/prune.ts'

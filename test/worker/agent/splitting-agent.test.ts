@@ -4,8 +4,8 @@ import { createServer as createHttpServer } from 'node:http'
 import { createServer, type Server } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import { WebSocket, WebSocketServer } from 'ws'
-import { makeReadBuffers } from '../../../src/lib/read-buffers.ts'
-import { messageBytes } from '../../../src/lib/web-socket-flow.ts'
+import { makeReadBuffers } from '../../../src/lib/streams/read-buffers.ts'
+import { messageBytes } from '../../../src/lib/streams/web-socket-flow.ts'
 import { makeSplittingAgent } from '../../../src/worker/agent/splitting-agent.ts'
 
 const MIB = 1024 * 1024

@@ -15,7 +15,7 @@ import {
 } from '../../../src/contract/volumes/volume-protocol.ts'
 import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { nextTurn } from '../../../src/lib/next-turn.ts'
+import { nextTurn } from '../../../src/lib/turns/next-turn.ts'
 import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
 import { openTargets } from '../../support/open-files.ts'
 import { waitUntil } from '../../support/wait.ts'

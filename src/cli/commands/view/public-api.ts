@@ -3,7 +3,7 @@ import type { Config } from '../../../config.ts'
 import { readLiveReplicas } from '../../../control/workers/replicas.ts'
 import { readFileOrNull } from '../../../lib/files.ts'
 import { makePinnedTls, PinMismatch } from '../../../worker/agent/pinned-tls.ts'
-import { ownFingerprint } from '../../server/tls-identity.ts'
+import { ownFingerprint } from '../../server/tls/tls-identity.ts'
 import { UsageError, type Call } from '../../command.ts'
 import type { OperatorDeps } from '../operator.ts'
 

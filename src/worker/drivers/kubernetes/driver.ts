@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
-import { repeat } from '../../../lib/repeat.ts'
+import { repeat } from '../../../lib/turns/repeat.ts'
 import { makeUuids } from '../../../lib/uuid.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import type { Driver } from '../driver.ts'

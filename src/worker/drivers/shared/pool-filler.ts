@@ -1,5 +1,5 @@
 import type { Clock } from '../../../lib/clock.ts'
-import { debounce } from '../../../lib/debounce.ts'
+import { debounce } from '../../../lib/turns/debounce.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /** Keeps pools of prepared resources full. Only one fill runs at a time. */

@@ -1,7 +1,7 @@
 import type { DesiredRun, ObservedRun, RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
-import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
+import { makeKeyedMutex } from '../../../lib/turns/keyed-mutex.ts'
 import type { Log } from '../../../lib/log.ts'
 import { LIFECYCLE_LINES, writeSystemLine } from '../../logs/lifecycle-lines.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'

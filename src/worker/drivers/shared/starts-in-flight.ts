@@ -1,5 +1,5 @@
 import type { RunId } from '../../../domain/ids.ts'
-import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
+import type { KeyedMutex } from '../../../lib/turns/keyed-mutex.ts'
 import { joinSignals } from '../../../lib/join-signals.ts'
 
 /** The starts that are in flight: at most one for each run. */

@@ -1,5 +1,5 @@
 import { Duplex } from 'node:stream'
-import { eachLine } from '../../../lib/each-line.ts'
+import { eachLine } from '../../../lib/streams/each-line.ts'
 import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../channel/guest.ts'
 
 /**

@@ -9,9 +9,9 @@ import { openCgroups } from '../../../../src/worker/drivers/oci/cgroups/open-cgr
 import type { Secret } from '../../../../src/domain/spec/secrets.ts'
 import { sandboxEnvironment } from '../../../../src/worker/drivers/oci/environment.ts'
 import { workloadCommand } from '../../../../src/worker/drivers/shared/desired-run.ts'
-import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/probe.ts'
+import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/runtime/probe.ts'
 import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/users/rlimits.ts'
-import { findRuntime, hideHostFolders } from '../../../../src/worker/drivers/oci/run/runtime.ts'
+import { findRuntime, hideHostFolders } from '../../../../src/worker/drivers/oci/run/runtime/runtime.ts'
 import { resolveUser } from '../../../../src/worker/drivers/oci/rootfs/users.ts'
 import { DEFAULT_SPEC_FOR_TESTS as spec } from '../../../support/spec.ts'
 

@@ -6,7 +6,7 @@ import { makeLog } from '../../../../src/lib/log.ts'
 import type { Guest } from '../../../../src/worker/channel/guest.ts'
 import { makeGuest } from '../../../support/container-guest.ts'
 import { makeForkServers } from '../../../../src/worker/drivers/oci/exec/fork-servers.ts'
-import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { makeSeededChoices } from '../../../fault/seeded-choices.ts'
 import { connectAgent, type ExecOptions, type Finished } from '../../../support/agent-client.ts'
 import {

@@ -5,7 +5,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { makeLog } from '../../../../src/lib/log.ts'
-import { makeLauncher, type ForkServerProcess, type Launcher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import {
+  makeLauncher,
+  type ForkServerProcess,
+  type Launcher,
+} from '../../../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
 /**

@@ -11,7 +11,7 @@ import { makeSessionPermits } from '../../../../src/worker/channel/session-permi
 import type { Container } from '../../../../src/worker/drivers/oci/container.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import type { FifoPool } from '../../../../src/worker/drivers/oci/exec/fifo-pool.ts'
-import type { Launcher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import type { Launcher } from '../../../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { readUserFiles, resolveUser } from '../../../../src/worker/drivers/oci/rootfs/users.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 

@@ -11,7 +11,7 @@ import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-re
 import { makeLog } from '../../../../src/lib/log.ts'
 import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
 import { makeGuest } from '../../../support/container-guest.ts'
-import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import { StartError } from '../../../../src/worker/start-error.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
-import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/run/runtime/launcher.ts'
 import { startWatchdog } from '../../../../src/worker/drivers/shared/watchdog.ts'
 import { waitUntil } from '../../../support/wait.ts'
 

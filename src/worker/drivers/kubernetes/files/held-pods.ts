@@ -1,4 +1,4 @@
-import type { Semaphore } from '../../../../lib/semaphore.ts'
+import type { Semaphore } from '../../../../lib/turns/semaphore.ts'
 import type { VolumeKey } from '../../../volumes/volume-storage.ts'
 import { FILES_PODS_PER_ORG } from '../claim.ts'
 import type { PodName } from '../pod.ts'

@@ -1,7 +1,7 @@
 import { finished } from 'node:stream/promises'
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
 import { awaitUntilAborted } from '../../../../lib/await-answer.ts'
-import { makeSemaphore, type Semaphore } from '../../../../lib/semaphore.ts'
+import { makeSemaphore, type Semaphore } from '../../../../lib/turns/semaphore.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
 import type { PodName } from '../pod.ts'

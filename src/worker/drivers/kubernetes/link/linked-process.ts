@@ -1,6 +1,6 @@
 import { Readable, Writable } from 'node:stream'
-import { applyLatest } from '../../../../lib/apply-latest.ts'
-import { makeSignalQueue } from '../../../../lib/signal-queue.ts'
+import { applyLatest } from '../../../../lib/turns/apply-latest.ts'
+import { makeSignalQueue } from '../../../../lib/turns/signal-queue.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 
 /** A process that the agent in a sandbox started, as the messages about it change it. */

@@ -1,6 +1,6 @@
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
-import { repeat } from '../../../../lib/repeat.ts'
+import { repeat } from '../../../../lib/turns/repeat.ts'
 import type { CanaryVerdict } from './canary.ts'
 import { readStoredProof, storeProof, type ProvedMode } from './stored-proof.ts'
 

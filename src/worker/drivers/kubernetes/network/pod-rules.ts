@@ -6,8 +6,8 @@
 import { cidr, contains } from '../../../../domain/cidr.ts'
 import type { PacketRule } from '../../../../domain/network/network-policy.ts'
 import type { ConnectionBound } from '../../../network/connection-bound.ts'
-import { boundRules, type ConnectionLimits } from '../../../network/packet-filter.ts'
-import { renderRule, TABLE } from '../../../network/render-rule.ts'
+import { boundRules, type ConnectionLimits } from '../../../network/rules/packet-filter.ts'
+import { renderRule, TABLE } from '../../../network/rules/render-rule.ts'
 import { RESOLVER } from './compile-egress.ts'
 
 const ALL_4 = cidr('0.0.0.0/0')

@@ -1,6 +1,6 @@
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
-import { repeat } from '../../../../lib/repeat.ts'
+import { repeat } from '../../../../lib/turns/repeat.ts'
 import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import type { Meter } from '../../../metrics/meter.ts'
 import type { Pod } from '../pod.ts'

@@ -1,6 +1,6 @@
 import type { Readable, Writable } from 'node:stream'
 import type { FifoPool } from './fifo-pool.ts'
-import type { Launched, Launcher } from '../run/launcher.ts'
+import type { Launched, Launcher } from '../run/runtime/launcher.ts'
 
 /** A running `exec` command of a runtime. It runs one process in the container and connects that process's streams. */
 export type ExecCli = Launched & {

@@ -1,7 +1,7 @@
 import { closeSync, constants, openSync, readFileSync } from 'node:fs'
 import { Readable, Writable } from 'node:stream'
 import { ReadStream } from 'node:tty'
-import { applyLatest } from '../../../../lib/apply-latest.ts'
+import { applyLatest } from '../../../../lib/turns/apply-latest.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { ExecFailure } from '../../../channel/guest.ts'

@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import type { RuntimeExit } from '../run/launcher.ts'
+import type { RuntimeExit } from '../run/runtime/launcher.ts'
 
 /** Runtimes and shells add this to a signal's number to report it as an exit code. */
 const SIGNAL_BASE = 128

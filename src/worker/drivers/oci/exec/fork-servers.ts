@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { Container } from '../container.ts'
-import type { ForkServerProcess, Launched, Launcher } from '../run/launcher.ts'
+import type { ForkServerProcess, Launched, Launcher } from '../run/runtime/launcher.ts'
 import { encodeForkRequest } from './fork-request.ts'
 import { makeForkServerSpec, readProcessDefaults, type ProcessDefaults, type ProcessSpec } from './process-spec.ts'
 

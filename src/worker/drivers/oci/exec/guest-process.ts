@@ -1,7 +1,7 @@
 import type { Log } from '../../../../lib/log.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { Container } from '../container.ts'
-import type { RuntimeExit } from '../run/launcher.ts'
+import type { RuntimeExit } from '../run/runtime/launcher.ts'
 import { withDefaultSize, type ExecCli } from './exec-cli.ts'
 import { makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import { describeStartFailure } from './start-failure.ts'

@@ -1,7 +1,7 @@
 import { hasErrorCode } from '../../../../lib/error-code.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { Container } from '../container.ts'
-import { hideHostFolders } from '../run/runtime.ts'
+import { hideHostFolders } from '../run/runtime/runtime.ts'
 import type { ExecCli } from './exec-cli.ts'
 
 /**

@@ -3,7 +3,7 @@ import type { CommandRunner } from '../../../../lib/run-command.ts'
 import { DISK_IMAGE_SCRIPT } from '../../shared/disk-image-script.ts'
 import { findMissingPrograms } from '../../shared/machine.ts'
 import type { MappingFlaws } from '../users/mapping-flaws.ts'
-import type { RuntimeName } from './runtime.ts'
+import type { RuntimeName } from './runtime/runtime.ts'
 
 const TRIAL_TIMEOUT_MS = 20_000
 

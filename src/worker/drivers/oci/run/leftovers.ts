@@ -10,7 +10,7 @@ import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
 import { PIPE_FOLDER } from './pipe-folder.ts'
 import { removeContainer } from './release.ts'
 import { containerIdOf, type OciRunRecord } from './run-records.ts'
-import { SHIM_NAME } from './shim.ts'
+import { SHIM_NAME } from './runtime/shim.ts'
 
 /**
  * Ends the system calls of an earlier worker, and kills the shims of its starts that did not finish. Such a shim is in no record and may still be

@@ -7,7 +7,7 @@ import { DISK_IMAGE_SCRIPT, printableEnd, SERVER_USER, WITH_REASON } from '../..
 import type { MountDiskImage, MountHostStat } from '../../shared/pin-mounts.ts'
 import { BlockedPathError } from '../../shared/root-tree.ts'
 import type { OciContext } from '../context.ts'
-import { limitCommandsOf } from './limit-runs.ts'
+import { limitCommandsOf } from './limits/limit-runs.ts'
 
 /** After this time no further image of a run is mounted. The script itself gives each image as long. */
 const IMAGES_TIMEOUT_MS = 60_000

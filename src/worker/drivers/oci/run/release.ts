@@ -11,7 +11,7 @@ import type { OciContext } from '../context.ts'
 import { endImageServers } from './end-image-servers.ts'
 import { rootfsPaths } from '../rootfs/root-mounts.ts'
 import { containerIdOf, type OciRunRecord } from './run-records.ts'
-import type { Runtime } from './runtime.ts'
+import type { Runtime } from './runtime/runtime.ts'
 
 const KILL_TIMEOUT_MS = 10_000
 const SERVER_PATIENCE_MS = 5_000

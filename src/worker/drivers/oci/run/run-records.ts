@@ -5,7 +5,7 @@ import { type RunRecord, openRunRecords, type RunRecords } from '../../shared/ru
 import type { ProcessIdentity } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull } from '../../../../lib/files.ts'
 import type { RunIds } from '../users/sandbox-users.ts'
-import type { Runtime } from './runtime.ts'
+import type { Runtime } from './runtime/runtime.ts'
 
 /** The record of a run of this driver. */
 export type OciRunRecord = RunRecord<StartedContainer> & {

@@ -6,10 +6,10 @@ import { assertScriptNames, requireSecrets } from '../../shared/desired-run.ts'
 import type { StartAttempt } from '../../shared/run-supervisor.ts'
 import type { OciContext } from '../context.ts'
 import { acquireResources } from './acquire-resources.ts'
-import { limitCommandsOf } from './limit-runs.ts'
+import { limitCommandsOf } from './limits/limit-runs.ts'
 import { prepareRootfs } from './prepare-rootfs.ts'
 import type { OciRunRecord, StartedContainer } from './run-records.ts'
-import { startShim } from './shim.ts'
+import { startShim } from './runtime/shim.ts'
 
 /**
  * Starts the container of a run. Writes and returns the run's record once the container accepts commands. `resolved` is the image
