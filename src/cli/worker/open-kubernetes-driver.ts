@@ -1,11 +1,9 @@
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { openChannel } from '../../worker/channel/open-channel.ts'
-import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import type { ClaimSettings } from '../../worker/drivers/kubernetes/claim.ts'
 import { makeKubernetesDriver } from '../../worker/drivers/kubernetes/driver.ts'
@@ -13,6 +11,7 @@ import { makeApiClient } from '../../worker/kubernetes/api-client.ts'
 import { readClusterAccess } from '../../worker/kubernetes/cluster-access.ts'
 import { connectionBound } from '../../worker/network/connection-bound.ts'
 import { openOwnRanges } from './open-own-ranges.ts'
+import { openSessionPermits } from './open-session-permits.ts'
 import { openImageRegistry } from './open-image-registry.ts'
 import { VERSION } from '../version.ts'
 import type { DriverDeps } from './worker-storage.ts'
@@ -56,7 +55,6 @@ export async function openKubernetesDriver(
   })
   const registry = await openImageRegistry(config, log)
   if (registry !== null) opened.defer(() => registry.close())
-  const wanted = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
   const driver = await makeKubernetesDriver({
     dir: kubernetesFolder(config),
     client,
@@ -71,7 +69,7 @@ export async function openKubernetesDriver(
     runtimeClass: config.kubernetesRuntimeClass,
     claimSettings: claimSettingsOf(config),
     warm: config.warm ?? DEFAULT_WARM_PODS,
-    sessions: makeSessionPermits(sessionLimitsFor(descriptorLimit(), wanted)),
+    sessions: openSessionPermits(config, log),
     logs,
     metrics,
     openGuestChannel: (guest, use, capture) =>

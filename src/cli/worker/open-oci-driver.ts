@@ -2,11 +2,9 @@ import { ociKey } from '../../worker/mounts.ts'
 import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
-import { makeSessionPermits, sessionLimitsFor } from '../../worker/channel/session-permits.ts'
 import { openChannel } from '../../worker/channel/open-channel.ts'
 import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
@@ -25,6 +23,7 @@ import { makeLoopbackConnections } from '../../worker/network/loopback-connectio
 import { makeLauncher } from '../../worker/drivers/oci/run/runtime/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openNetworks } from './open-networks.ts'
+import { openSessionPermits } from './open-session-permits.ts'
 import { diskReserve, imagesFolder, openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
@@ -98,14 +97,7 @@ export async function openOciDriver(
   opened.defer(() => {
     launcher.close()
   })
-  const wantedSessions = { perSandbox: config.sessionsPerSandbox, perOrg: config.sessionsPerOrg }
-  const sessionLimits = sessionLimitsFor(descriptorLimit(), wantedSessions)
-  if (sessionLimits.perOrg < wantedSessions.perOrg || sessionLimits.perSandbox < wantedSessions.perSandbox)
-    log.warn(
-      { ...sessionLimits, open_files: descriptorLimit() },
-      'the limit of open files lowers the limits of sessions',
-    )
-  const sessions = makeSessionPermits(sessionLimits)
+  const sessions = openSessionPermits(config, log)
   const incoming = join(config.dataDir, 'images', 'incoming')
   const fetchSnapshot = await makeSnapshotFetcher({ images, dir: incoming, openFiles: openSnapshotFiles, log })
   const loopback = makeLoopbackConnections(log)

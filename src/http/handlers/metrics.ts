@@ -5,10 +5,9 @@ import { readFleetUse, readOrgUse, type RunningSandbox } from '../../control/str
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { stepFor, USE_POINTS_MAX, type UsePoint, type UseRange } from '../../domain/sandboxes/use-points.ts'
 import { renderUsePoint, sortByUse, sumUse, type UseOrder } from '../../domain/sandboxes/use-sums.ts'
+import { HOUR_MS } from '../../domain/usage/metering.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
 import { parseInstant, refuseField, type Handler, type HandlerFactory } from './handler.ts'
-
-const HOUR_MS = 3_600_000
 
 /** Creates the handlers of metrics. */
 export function makeMetricsHandlers(

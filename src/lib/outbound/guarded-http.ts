@@ -4,12 +4,12 @@
  * ones reaches another origin; and time, size and redirects are limited. Through a proxy, the proxy resolves the name again and
  * connects: a name whose addresses are all closed here is still refused, and the proxy must guard the rest.
  */
-import { lookup as lookUp } from 'node:dns/promises'
 import { request as requestHttp, type IncomingMessage } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import { isIP, type LookupFunction } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { openTunnel } from './proxy-tunnel.ts'
+import { resolveBySystem } from './resolve-by-system.ts'
 
 /** What a request would connect to: one of the addresses of a URL's host. */
 export type Destination = { readonly url: URL; readonly address: string }
@@ -143,10 +143,6 @@ export function makeGuardedHttp({
       }
     },
   }
-}
-
-async function resolveBySystem(name: string): Promise<readonly string[]> {
-  return (await lookUp(name, { all: true })).map(({ address }) => address)
 }
 
 type Dial = Pick<GuardedRequest, 'url' | 'method' | 'headers' | 'body' | 'signal'> & {

@@ -5,13 +5,13 @@
  */
 import { Agent as HttpAgent, request as requestHttp, type ClientRequest, type IncomingMessage } from 'node:http'
 import { Agent as HttpsAgent, request as requestHttps } from 'node:https'
-import { lookup as lookUp } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
 import { callbackify } from 'node:util'
 import { errorCodeOf, hasErrorCode } from '../error-code.ts'
 import type { GuardedHttpDeps } from './guarded-http.ts'
 import { joinSignals } from '../join-signals.ts'
 import { openTunnel } from './proxy-tunnel.ts'
+import { resolveBySystem } from './resolve-by-system.ts'
 
 /** The limits of a post, in milliseconds and bytes. */
 export type PostLimits = {
@@ -189,8 +189,4 @@ const REASONS: Readonly<Record<string, string>> = {
 function describe(error: unknown, url: URL): string {
   const code = errorCodeOf(error)
   return `${url.host}: ${REASONS[code ?? ''] ?? `the connection failed${code === null ? '' : ` (${code})`}`}`
-}
-
-async function resolveBySystem(name: string): Promise<readonly string[]> {
-  return (await lookUp(name, { all: true })).map(({ address }) => address)
 }

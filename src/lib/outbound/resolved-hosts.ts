@@ -1,7 +1,7 @@
-import { lookup } from 'node:dns/promises'
 import { isIP } from 'node:net'
 import type { Clock } from '../clock.ts'
 import type { Log } from '../log.ts'
+import { resolveBySystem } from './resolve-by-system.ts'
 
 /** The addresses of hosts whose addresses may change while the process runs. */
 export type ResolvedHosts = {
@@ -28,7 +28,7 @@ export function makeResolvedHosts(
     await Promise.all(
       names.map(async (name) => {
         try {
-          found.set(name, isIP(name) === 0 ? (await lookup(name, { all: true })).map(({ address }) => address) : [name])
+          found.set(name, isIP(name) === 0 ? await resolveBySystem(name) : [name])
         } catch (error) {
           log.warn({ error, host: name }, 'the addresses of a host could not be looked up; the earlier ones stay')
         }
