@@ -1,4 +1,7 @@
-/** A server that answers each post with 204. Prints its port; then, for each line that it reads, how many posts and different messages it got since the last. */
+/**
+ * A server that answers each post with 204. Prints its port; then, for each line that it reads, how many posts and
+ * different messages it got since the last.
+ */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { createInterface } from 'node:readline'

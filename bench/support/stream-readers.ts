@@ -1,6 +1,6 @@
 /**
- * Reads many streams of events as a process. It prints a line when all streams are open, and once its input ends how long each event took from
- * its own time to its arrival at each stream, by the machine's clock.
+ * Reads many streams of events as a process. It prints a line when all streams are open, and once its input ends how
+ * long each event took from its own time to its arrival at each stream, by the machine's clock.
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'

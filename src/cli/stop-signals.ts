@@ -54,8 +54,8 @@ export function makeStopSignals(deps: {
 }
 
 /**
- * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once. The process also ends if its
- * clean shutdown takes too long.
+ * Listens for SIGINT and SIGTERM. The first one aborts the returned signal, and a second one ends the process at once.
+ * The process also ends if its clean shutdown takes too long.
  */
 export function listenForStopSignals(config: Pick<Config, 'shutdown' | 'drainSecs'>): AbortSignal {
   const stop = makeStopSignals({

@@ -62,8 +62,8 @@ export function decodeString(quoted: string): string {
 const NEAR_CHARS = 32
 
 /**
- * The position after the closing quote of the string that opens at `start`. Beyond the text: none closes it. An escaped quote is often followed by
- * others: to search each of two million took 45 ms (2026-11).
+ * The position after the closing quote of the string that opens at `start`. Beyond the text: none closes it. An escaped
+ * quote is often followed by others: to search each of two million took 45 ms (2026-11).
  */
 export function endOfString(text: string, start: number): number {
   for (let at = start + 1; ;) {

@@ -5,9 +5,9 @@ import { readFileOrNull, syncPath } from './files.ts'
 import type { Random } from './random.ts'
 
 /**
- * Reads a small file that only its owner can read, or creates it with what `make` returns if it is missing or, after a power failure, empty. The
- * name appears together with the whole content, and both are durable. If two processes create it at once, both return the text of the
- * first.
+ * Reads a small file that only its owner can read, or creates it with what `make` returns if it is missing or, after a
+ * power failure, empty. The name appears together with the whole content, and both are durable. If two processes create
+ * it at once, both return the text of the first.
  */
 export async function readOrCreateFile(
   path: string,

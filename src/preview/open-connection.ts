@@ -14,8 +14,8 @@ const BUFFER_BYTES = 256 * 1024
 const CONNECT_LIMIT_MS = 10_000
 
 /**
- * Opens a connection to a port of a running sandbox: directly if its worker is on this machine and hands over sockets, else over a channel. Rejects with
- * `ConnectFailure`, and with a problem as `openPreviewChannel` does.
+ * Opens a connection to a port of a running sandbox: directly if its worker is on this machine and hands over sockets,
+ * else over a channel. Rejects with `ConnectFailure`, and with a problem as `openPreviewChannel` does.
  */
 export async function openConnection(deps: OpenDeps, sandbox: Running, port: number): Promise<Duplex> {
   const limit = AbortSignal.timeout(CONNECT_LIMIT_MS)

@@ -87,8 +87,8 @@ test(
 )
 
 /**
- * Connects four times and keeps the connections: one beyond the limit gets no answer. Then sends packets to the resolver, to port 53 and another
- * one, and elsewhere.
+ * Connects four times and keeps the connections: one beyond the limit gets no answer. Then sends packets to the
+ * resolver, to port 53 and another one, and elsewhere.
  */
 const CONNECT = `
 use Socket;
@@ -128,8 +128,9 @@ test(
 )
 
 /**
- * Asks the kernel to delete the table of the rules, as nft does. Prints the number of the error. In a user namespace of its own, a process has all
- * capabilities, but none over the network of the Pod; the seccomp profile refuses such a namespace first.
+ * Asks the kernel to delete the table of the rules, as nft does. Prints the number of the error. In a user namespace of
+ * its own, a process has all capabilities, but none over the network of the Pod; the seccomp profile refuses such a
+ * namespace first.
  */
 const DELETE_RULES = `
 use Socket;

@@ -39,7 +39,10 @@ export function refusedFields(body: unknown): readonly string[] {
   }
 }
 
-/** The rows of the table in docs/clients.md: each refused field, and the recorded bodies that are refused for it. The last row has the others. */
+/**
+ * The rows of the table in docs/clients.md: each refused field, and the recorded bodies that are refused for it. The
+ * last row has the others.
+ */
 export function refusedBodyRows(): readonly (readonly string[])[] {
   const bodies = new Map<string, string[]>()
   for (const { name, body } of capturedBodies()) {

@@ -27,9 +27,10 @@ const UNSCHEDULABLE_MIB = 1_000_000
 const START_MS = 30
 
 /**
- * Makes a kubelet that runs the commands of Pods as processes of this machine, without isolation. `toolbox` is the folder that takes
- * the place of the one that the container `fill` fills, and `volumes` has a folder for each claim. Images whose host is `127.0.0.1:1` can't be pulled, and
- * those of `127.0.0.1:2` not at the first attempt, which has no credential yet. Pulls from `127.0.0.1:3` never end.
+ * Makes a kubelet that runs the commands of Pods as processes of this machine, without isolation. `toolbox` is the
+ * folder that takes the place of the one that the container `fill` fills, and `volumes` has a folder for each claim.
+ * Images whose host is `127.0.0.1:1` can't be pulled, and those of `127.0.0.1:2` not at the first attempt, which has no
+ * credential yet. Pulls from `127.0.0.1:3` never end.
  */
 export function makeFakeKubelet(toolbox: string, volumes: string): FakeKubelet {
   const running = new Map<string, Running>()

@@ -39,8 +39,8 @@ export async function trustRegistry(address: string, certificate: string): Promi
 }
 
 /**
- * Makes a folder of the node a PersistentVolume of a name, which is also its class. The kubelet sets the folder's group; the class `folders` of
- * the cluster makes ones that belong to root alone.
+ * Makes a folder of the node a PersistentVolume of a name, which is also its class. The kubelet sets the folder's
+ * group; the class `folders` of the cluster makes ones that belong to root alone.
  */
 export async function makeNodeVolume(
   name: string,

@@ -4,7 +4,10 @@ import { join } from 'node:path'
 import { findMissingPrograms } from '../../worker/drivers/shared/machine.ts'
 import { environmentWithoutSettings } from './child-settings.ts'
 
-/** Node keeps compiled code there, as cli.ts says. By a variable, it also finds the child's own file there. The built program has no cache. */
+/**
+ * Node keeps compiled code there, as cli.ts says. By a variable, it also finds the child's own file there. The built
+ * program has no cache.
+ */
 const COMPILE_CACHE = join(import.meta.dirname, '..', '..', '..', '.setup', 'compile-cache')
 
 /** Starts a program of ours as a child with a pipe for messages, and with nothing secret on its command line or in its environment. */

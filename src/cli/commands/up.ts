@@ -88,7 +88,10 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
 
 const NO_DRIVER = 'no driver can run sandboxes here; see `sandyard doctor`'
 
-/** The settings of the worker: those of `up`, with the mounted data folder. Published ports are on loopback unless a setting says otherwise. */
+/**
+ * The settings of the worker: those of `up`, with the mounted data folder. Published ports are on loopback unless a
+ * setting says otherwise.
+ */
 function settingsOf(
   given: Call['given'],
   { path, publish }: { readonly path: string; readonly publish: Config['publish'] },

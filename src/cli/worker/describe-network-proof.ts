@@ -5,8 +5,9 @@ import { kubernetesFolder } from './open-kubernetes-driver.ts'
 const PROVED: Readonly<Record<ProvedMode, string>> = { prove: 'NetworkPolicies', rules: 'the rules of Pods' }
 
 /**
- * Says what the worker's last canary found out about its cluster's NetworkPolicies, or the packet rules of its Pods, and when, as the data folder has it. Asks no cluster. Throws if
- * the cluster did not enforce them: the worker then starts no sandboxes.
+ * Says what the worker's last canary found out about its cluster's NetworkPolicies, or the packet rules of its Pods,
+ * and when, as the data folder has it. Asks no cluster. Throws if the cluster did not enforce them: the worker then
+ * starts no sandboxes.
  */
 export async function describeNetworkProof(config: Pick<Config, 'dataDir' | 'kubernetesNetwork'>): Promise<string> {
   const { kubernetesNetwork: network } = config

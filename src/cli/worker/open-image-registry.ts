@@ -72,7 +72,10 @@ export async function openImageRegistry(config: Config, log: Log): Promise<Image
   }
 }
 
-/** The images with this machine's toolbox. Null, and a line in the log, if it has no programs for one: Pods then get that of the helper image. */
+/**
+ * The images with this machine's toolbox. Null, and a line in the log, if it has no programs for one: Pods then get
+ * that of the helper image.
+ */
 async function openToolbox(dir: string, images: LoadedImages, log: Log): Promise<ToolboxImages | null> {
   try {
     const files = await collectFiles(DEFAULT_OCI_SETTINGS.initBinary)

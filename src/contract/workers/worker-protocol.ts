@@ -257,8 +257,9 @@ export type DesiredRun = {
   /** The credential for the image's registry. Null: none. It is never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
   /**
-   * The secrets with their values: for a run that must run, if its sandbox has or had any. They may differ from those in
-   * `spec` while a change waits for the next start. Null or absent: there are none, or the values can't be opened. Never logged, and never written to the worker's disk.
+   * The secrets with their values: for a run that must run, if its sandbox has or had any. They may differ from those
+   * in `spec` while a change waits for the next start. Null or absent: there are none, or the values can't be opened.
+   * Never logged, and never written to the worker's disk.
    */
   readonly secrets?: readonly RunSecret[] | null
   /**

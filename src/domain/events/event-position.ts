@@ -1,6 +1,7 @@
 /**
- * A place in the stream of events. The events of the transactions from `from` to before `to` are read together, in the order of their ids, and
- * `after` is the last of them that was delivered. `epoch` names what counts the transactions: see `event-windows.ts`.
+ * A place in the stream of events. The events of the transactions from `from` to before `to` are read together, in the
+ * order of their ids, and `after` is the last of them that was delivered. `epoch` names what counts the transactions:
+ * see `event-windows.ts`.
  */
 export type EventPosition = {
   readonly epoch: string

@@ -186,8 +186,8 @@ const ABILITY_RULES: Record<FieldAbility, AbilityRule> = {
 }
 
 /**
- * All features of a specification that some drivers can't enforce, in the order of `ABILITIES`, but for `requiredDisk`. The isolation that its label
- * demands comes last.
+ * All features of a specification that some drivers can't enforce, in the order of `ABILITIES`, but for `requiredDisk`.
+ * The isolation that its label demands comes last.
  */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []

@@ -1,6 +1,9 @@
 import type { SandboxSpec } from './spec.ts'
 
-/** How the TLS connections of a sandbox are intercepted. Patterns are a host in lower case, or `*.` and a name, which also match the name itself. */
+/**
+ * How the TLS connections of a sandbox are intercepted. Patterns are a host in lower case, or `*.` and a name, which
+ * also match the name itself.
+ */
 export type TlsInterception = {
   /** The TCP ports whose connections are intercepted. */
   readonly intercepted_ports: readonly number[]

@@ -34,7 +34,10 @@ export type AgentDeps = {
   readonly diskReserve?: Pick<DiskReserve, 'measure'>
   readonly clock: Clock
   readonly log: Log
-  /** Whether the worker destroys its runs if it can't sync for too long. False if its runs outlive it: for the worker of `up`, and for Pods. */
+  /**
+   * Whether the worker destroys its runs if it can't sync for too long. False if its runs outlive it: for the worker of
+   * `up`, and for Pods.
+   */
   readonly fencesItself: boolean
   /**
    * The deadline after which the worker destroys its runs. If absent, the agent creates one that exists only in this process.

@@ -6,7 +6,10 @@ export type TarFile = { readonly name: string; readonly content: Buffer | null; 
 
 const EPOCH = new Date(0)
 
-/** Makes a tar archive of files in their order, with the folders above them. The user 0 owns all. The same files always make the same bytes. */
+/**
+ * Makes a tar archive of files in their order, with the folders above them. The user 0 owns all. The same files always
+ * make the same bytes.
+ */
 export async function makeTar(files: readonly TarFile[]): Promise<Buffer> {
   const tar = pack()
   const folders = new Set<string>()

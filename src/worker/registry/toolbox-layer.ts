@@ -14,8 +14,9 @@ export type ToolboxLayer = { readonly digest: string; readonly blob: BlobContent
 const OPAQUE = '.wh..wh..opq'
 
 /**
- * Writes the layer into a file, which replaces the one of an earlier process. The layer is not compressed, so that the same files make the same
- * digest with every version of Node. It hides everything that an image has in the worker's folder, also a symbolic link in its place.
+ * Writes the layer into a file, which replaces the one of an earlier process. The layer is not compressed, so that the
+ * same files make the same digest with every version of Node. It hides everything that an image has in the worker's
+ * folder, also a symbolic link in its place.
  */
 export async function openToolboxLayer(
   file: string,

@@ -44,10 +44,10 @@ export class FileContent extends Readable {
   }
 
   /**
-   * Sends the content, ends `target`, and closes the file, also if it fails. `target` must be done with a piece when it has written it, as sockets are:
-   * two buffers are filled in turn. With a new buffer for each piece, garbage collection and page faults were half of the worker's
-   * time: 256 MiB out of a volume took it 0.46 to 0.89 s of processor time, and now 0.18 to 0.31 (2026-11, in turn, 2 cores).
-   * `onPiece` is called after each piece.
+   * Sends the content, ends `target`, and closes the file, also if it fails. `target` must be done with a piece when it
+   * has written it, as sockets are: two buffers are filled in turn. With a new buffer for each piece, garbage
+   * collection and page faults were half of the worker's time: 256 MiB out of a volume took it 0.46 to 0.89 s of
+   * processor time, and now 0.18 to 0.31 (2026-11, in turn, 2 cores). `onPiece` is called after each piece.
    */
   async sendTo(target: Writable, onPiece: () => void): Promise<void> {
     const ended = finished(target)

@@ -25,8 +25,9 @@ type Wanted = {
 }
 
 /**
- * Reads the stored certificate of a key, or makes it. Clients have copies of the file, so it stays the same while its names fit and it is valid
- * for long enough. `isNew`: clients must get the file. If processes make it at once, the last one stays, and each reads it at its next call.
+ * Reads the stored certificate of a key, or makes it. Clients have copies of the file, so it stays the same while its
+ * names fit and it is valid for long enough. `isNew`: clients must get the file. If processes make it at once, the last
+ * one stays, and each reads it at its next call.
  */
 export async function readStoredCertificate(
   { clock, random }: StoredCertificateDeps,

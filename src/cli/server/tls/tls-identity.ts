@@ -51,8 +51,9 @@ export function ownCertificateFile(dataDir: string): string {
 }
 
 /**
- * Returns a function that reads the certificate of the installation's own key for this machine's names and addresses, and for `names`. It makes
- * it if it is missing or about to expire. It is in the data folder, where clients on the machine can read it.
+ * Returns a function that reads the certificate of the installation's own key for this machine's names and addresses,
+ * and for `names`. It makes it if it is missing or about to expire. It is in the data folder, where clients on the
+ * machine can read it.
  */
 export function openOwnCertificate(deps: OwnCertificateDeps, names: readonly string[]): () => Promise<TlsPair> {
   const { folder, index } = deps

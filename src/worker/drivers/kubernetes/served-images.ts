@@ -7,9 +7,9 @@ import type { ToolboxImages } from '../../registry/toolbox-images.ts'
 /** Images that were loaded into this worker, as its Pods pull them. */
 export type ServedImages = {
   /**
-   * Replaces the image of a run by the one of the worker's registry, with its credential, if it was loaded. Returns the run as it is if the
-   * cluster is to pull its image. The rule is that of the image store: `always` asks the registry that the image names, if it names one. Rejects with
-   * `StartError` for an invalid name.
+   * Replaces the image of a run by the one of the worker's registry, with its credential, if it was loaded. Returns the
+   * run as it is if the cluster is to pull its image. The rule is that of the image store: `always` asks the registry
+   * that the image names, if it names one. Rejects with `StartError` for an invalid name.
    */
   resolve(desired: DesiredRun): Promise<DesiredRun>
   /** Whether `resolve` gave a run its credential. That one is not the organization's own, and the same for all runs of the image. */

@@ -227,8 +227,8 @@ function throwIfFailed(pod: Pod, image: string): void {
 }
 
 /**
- * Whether the node pulled the image before it had read the Pod's Secret, of which it gives up waiting after a second (containerd's words). It tries
- * again after some ten seconds. A credential that the registry refuses reads otherwise.
+ * Whether the node pulled the image before it had read the Pod's Secret, of which it gives up waiting after a second
+ * (containerd's words). It tries again after some ten seconds. A credential that the registry refuses reads otherwise.
  */
 function isPulledBeforeSecret(pod: Pod): boolean {
   const { reason, message = '' } = sandboxStatus(pod)?.state?.waiting ?? {}

@@ -17,8 +17,8 @@ export type StoredClaims = {
   /** Null if there is no such claim. */
   find(path: string): Promise<PersistentVolumeClaim | null>
   /**
-   * Returns the claim of a volume, which is made if it is missing. Its namespace must exist. Rejects with `StartError` if it can't be mounted, and
-   * with `ApiError` of status 404 if the namespace is gone. `what` names the volume.
+   * Returns the claim of a volume, which is made if it is missing. Its namespace must exist. Rejects with `StartError`
+   * if it can't be mounted, and with `ApiError` of status 404 if the namespace is gone. `what` names the volume.
    */
   require(volume: DesiredVolume, what: string, signal: AbortSignal): Promise<PersistentVolumeClaim>
 }

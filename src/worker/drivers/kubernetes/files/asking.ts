@@ -5,8 +5,8 @@ export type Asking = {
   /** Makes the claim. Called before a Pod is made. */
   readonly mount: MountClaim
   /**
-   * The signal of the sandbox's start that asks. It waits for as long as this allows, also until fewer other volumes are in use. Without one, a
-   * client asks, who gets an answer in `startLimitMs`.
+   * The signal of the sandbox's start that asks. It waits for as long as this allows, also until fewer other volumes
+   * are in use. Without one, a client asks, who gets an answer in `startLimitMs`.
    */
   readonly startSignal?: AbortSignal
 }

@@ -30,7 +30,10 @@ const SIGKILL = 9
 const PIECE_BYTES = 1024 * 1024
 const END = Buffer.alloc(4)
 
-/** Creates the file operations of a volume that only a Pod has mounted: each is a process in it. They have the meaning of `makeVolumeFiles`. */
+/**
+ * Creates the file operations of a volume that only a Pod has mounted: each is a process in it. They have the meaning
+ * of `makeVolumeFiles`.
+ */
 export function makeClaimFiles({ start, random, uidShift = 0 }: ClaimFilesInput): ClaimFiles {
   const ask = async (operation: readonly string[], paths: AskedPaths): Promise<Buffer> => {
     const process = await start(operation)

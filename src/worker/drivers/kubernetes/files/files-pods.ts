@@ -22,8 +22,9 @@ import { awaitInTime, describeFailure, describeUnready, judgeOf, notStarted, una
 
 export type FilesPods = {
   /**
-   * Starts an operation of `guest/volume.pl` on a volume. Rejects with `VolumeFileError` of code `unavailable` if the cluster has no Pod for it
-   * in time, and with the reason of the signal of a sandbox's start, which also ends the operation.
+   * Starts an operation of `guest/volume.pl` on a volume. Rejects with `VolumeFileError` of code `unavailable` if the
+   * cluster has no Pod for it in time, and with the reason of the signal of a sandbox's start, which also ends the
+   * operation.
    */
   start(volume: VolumeKey, operation: readonly string[], asking: Asking): Promise<GuestProcess>
   /** Ends the Pod of a volume, if there is one: running operations get some seconds. Resolves once its node has ended it. */

@@ -39,8 +39,8 @@ export async function readReply(
 }
 
 /**
- * Reads the reply of an operation until `take` wants no more, and then ends the process. Resolves with whether the result was read whole. Rejects as
- * `readReply` does.
+ * Reads the reply of an operation until `take` wants no more, and then ends the process. Resolves with whether the
+ * result was read whole. Rejects as `readReply` does.
  */
 export async function readReplyWhile(
   process: GuestProcess,

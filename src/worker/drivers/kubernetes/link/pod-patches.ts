@@ -23,8 +23,9 @@ type StartingSandbox = {
 }
 
 /**
- * Applies the patches of a spec in its sandbox, in order, as the sandbox's user. Then lets the workload begin, which waits for that. Does
- * nothing without patches. Rejects with the signal's reason, and with `StartError` of reason `patch`, whose message names the patch, its path and what that user may not do.
+ * Applies the patches of a spec in its sandbox, in order, as the sandbox's user. Then lets the workload begin, which
+ * waits for that. Does nothing without patches. Rejects with the signal's reason, and with `StartError` of reason
+ * `patch`, whose message names the patch, its path and what that user may not do.
  */
 export async function applyPodPatches(sandbox: StartingSandbox, signal: AbortSignal): Promise<void> {
   if (sandbox.spec.patches.length === 0) return

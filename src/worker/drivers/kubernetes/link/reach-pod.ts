@@ -24,9 +24,9 @@ type Reaching = {
 const RUNNING_PAUSE_MS = 100
 
 /**
- * Waits until the agent in a Pod answers, or the Pod is over. Resolves with the connection to the agent, or null. The Pod may end at any time, and
- * the connection with it. Rejects with what `judge` throws, with
- * `AgentRefusal`, or with the signal's reason.
+ * Waits until the agent in a Pod answers, or the Pod is over. Resolves with the connection to the agent, or null. The
+ * Pod may end at any time, and the connection with it. Rejects with what `judge` throws, with `AgentRefusal`, or with
+ * the signal's reason.
  */
 export async function reachPod(
   { pods, links, pace, container = SANDBOX_CONTAINER, clock }: ReachDeps,

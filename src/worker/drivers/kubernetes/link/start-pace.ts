@@ -19,8 +19,9 @@ const RECENT = 8
 /** The first attempt comes at this part of the time after which the earliest successful attempt of them began. */
 const EARLY = 0.9
 /**
- * The same if the last start's first attempt was successful, which says nothing about how much earlier one would have been. By 0.9 alone, the pace
- * comes down slowly after a start that took long, such as the first one, which pulls the image.
+ * The same if the last start's first attempt was successful, which says nothing about how much earlier one would have
+ * been. By 0.9 alone, the pace comes down slowly after a start that took long, such as the first one, which pulls the
+ * image.
  */
 const EARLIER = 0.6
 const FIRST_PAUSE_MS = 25

@@ -42,8 +42,8 @@ export type SandboxNamespaces = {
    */
   prepare(run: Pick<DesiredRun, 'org_id' | 'org_limits'>, signal: AbortSignal): Promise<void>
   /**
-   * Makes the organization's namespace for Pods that serve files, if it is missing. Its quota then allows no sandbox until `prepare` knows the plan.
-   * Leaves the bounds of an existing one alone. Rejects as `prepare` does.
+   * Makes the organization's namespace for Pods that serve files, if it is missing. Its quota then allows no sandbox
+   * until `prepare` knows the plan. Leaves the bounds of an existing one alone. Rejects as `prepare` does.
    */
   prepareForFiles(org: OrgId, signal: AbortSignal): Promise<void>
   /** Ends the search for namespaces that nobody uses. */

@@ -82,9 +82,9 @@ export async function touchNamespace(
 }
 
 /**
- * Deletes the namespaces of organizations that had nothing for `idleMs`. Resolves with the organizations. Only a namespace is deleted that has the
- * label and the name of an organization, no Pod, and nothing but what workers make there. A start that uses it meanwhile changes its
- * version, and the deletion names the version that was read.
+ * Deletes the namespaces of organizations that had nothing for `idleMs`. Resolves with the organizations. Only a
+ * namespace is deleted that has the label and the name of an organization, no Pod, and nothing but what workers make
+ * there. A start that uses it meanwhile changes its version, and the deletion names the version that was read.
  */
 export async function sweepNamespaces(deps: SweepDeps, signal: AbortSignal): Promise<readonly OrgId[]> {
   const query = new URLSearchParams({ labelSelector: LABELS.org })

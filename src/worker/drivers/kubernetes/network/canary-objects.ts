@@ -26,7 +26,10 @@ function labelsOf(owner: string, part: CanaryPart): Readonly<Record<string, stri
   return { [LABELS.canary]: owner, [LABELS.canaryPart]: part }
 }
 
-/** Makes a Pod of the canary. It takes nothing of a quota but its number, and satisfies the Pod Security Standard `restricted`, unless it has rules. */
+/**
+ * Makes a Pod of the canary. It takes nothing of a quota but its number, and satisfies the Pod Security Standard
+ * `restricted`, unless it has rules.
+ */
 export function makeCanaryPod(
   { owner }: CanaryPlace,
   part: CanaryPart,

@@ -1,7 +1,8 @@
 /**
- * Compiles the ordered rules of a network policy, of which the first that matches decides, into the unordered ones of a NetworkPolicy, which only
- * allow. For each address, the rules are decided for all ports; what comes out alike is one rule. Exact for IPv4: a NetworkPolicy allows
- * IPv6 nothing, as elsewhere. What it can't express is a part of the ports of an address where ICMP is allowed, because ICMP has no ports.
+ * Compiles the ordered rules of a network policy, of which the first that matches decides, into the unordered ones of a
+ * NetworkPolicy, which only allow. For each address, the rules are decided for all ports; what comes out alike is one
+ * rule. Exact for IPv4: a NetworkPolicy allows IPv6 nothing, as elsewhere. What it can't express is a part of the ports
+ * of an address where ICMP is allowed, because ICMP has no ports.
  */
 import { cidr, contains, formatIpv4Cidr, subtractAll, type Cidr } from '../../../../domain/cidr.ts'
 import type { PacketRule } from '../../../../domain/network/network-policy.ts'
@@ -23,8 +24,8 @@ const ALL_4 = cidr('0.0.0.0/0')
 const ADDRESS_BITS = 32
 
 /**
- * Returns the rules that allow what `rules` allow. `isExact` is false if no NetworkPolicy can: somewhere ICMP is allowed, and TCP and UDP are not,
- * or only in part. The rules returned then allow everything there.
+ * Returns the rules that allow what `rules` allow. `isExact` is false if no NetworkPolicy can: somewhere ICMP is
+ * allowed, and TCP and UDP are not, or only in part. The rules returned then allow everything there.
  */
 export function compileEgress(rules: readonly PacketRule[]): {
   readonly egress: readonly EgressRule[]

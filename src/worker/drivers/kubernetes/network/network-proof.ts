@@ -53,9 +53,9 @@ const TEXTS: Readonly<Record<ProvedMode, Texts>> = {
 }
 
 /**
- * Proves by a canary that the cluster enforces NetworkPolicies, or the rules of Pods, and again each hour. A canary that can't be completed, for example because
- * the quota is full, leaves an earlier proof of the same data folder as it is. Rejects in words if the cluster doesn't, or if nothing
- * was ever proved.
+ * Proves by a canary that the cluster enforces NetworkPolicies, or the rules of Pods, and again each hour. A canary
+ * that can't be completed, for example because the quota is full, leaves an earlier proof of the same data folder as it
+ * is. Rejects in words if the cluster doesn't, or if nothing was ever proved.
  */
 export async function openNetworkProof(input: NetworkProofInput): Promise<NetworkProof> {
   const { network, namespace, runCanary, clock, log } = input

@@ -1,7 +1,7 @@
 /**
- * The packet filter in the network namespace of a Pod, as commands of nft. It is loaded before anything of the sandbox runs and never changes, and no
- * process of the sandbox may change it. A packet that a sandbox sends is judged by the address that the sandbox gives it: Services of the
- * cluster are translated later, on the node.
+ * The packet filter in the network namespace of a Pod, as commands of nft. It is loaded before anything of the sandbox
+ * runs and never changes, and no process of the sandbox may change it. A packet that a sandbox sends is judged by the
+ * address that the sandbox gives it: Services of the cluster are translated later, on the node.
  */
 import { cidr, contains } from '../../../../domain/cidr.ts'
 import type { PacketRule } from '../../../../domain/network/network-policy.ts'

@@ -13,9 +13,10 @@ import { openNetworkProof, type NetworkProof } from './network-proof.ts'
 const REQUESTS_MS = 60_000
 
 /**
- * Proves that the cluster enforces what the network of sandboxes is closed with, and closes the network of the sandboxes of a shared namespace,
- * but for what their own policies open. Namespaces of organizations are made with that. Resolves with null if the cluster decides. Rejects
- * in words if the network of a sandbox could be more open than it asks for.
+ * Proves that the cluster enforces what the network of sandboxes is closed with, and closes the network of the
+ * sandboxes of a shared namespace, but for what their own policies open. Namespaces of organizations are made with
+ * that. Resolves with null if the cluster decides. Rejects in words if the network of a sandbox could be more open than
+ * it asks for.
  */
 export async function proveNetwork(
   input: KubernetesDriverInput,

@@ -6,8 +6,9 @@ import type { CanaryDeps } from './canary-pods.ts'
 import { CANARY_RULES } from './rules-canary.ts'
 
 /**
- * Rejects in words if the namespace of the worker admits no Pod that loads rules. Asks by a dry run, which makes nothing. A namespace that refuses the
- * same Pod without rules too, because its quota is full for example, says nothing about rules, and is left to the canary.
+ * Rejects in words if the namespace of the worker admits no Pod that loads rules. Asks by a dry run, which makes
+ * nothing. A namespace that refuses the same Pod without rules too, because its quota is full for example, says nothing
+ * about rules, and is left to the canary.
  */
 export async function requireRulesAdmitted(deps: CanaryDeps, signal: AbortSignal): Promise<void> {
   const { namespace } = deps

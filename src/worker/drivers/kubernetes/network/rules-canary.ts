@@ -1,6 +1,7 @@
 /**
- * The proof that the rules of a Pod hold on a node of the cluster, whose kernel may have no packet filter. The client loads rules that open one port
- * to it and nothing from outside. Both Pods are shown to work and to listen where the rules deny, so a broken network counts for nothing.
+ * The proof that the rules of a Pod hold on a node of the cluster, whose kernel may have no packet filter. The client
+ * loads rules that open one port to it and nothing from outside. Both Pods are shown to work and to listen where the
+ * rules deny, so a broken network counts for nothing.
  */
 import { cidr } from '../../../../domain/cidr.ts'
 import type { PacketRule } from '../../../../domain/network/network-policy.ts'

@@ -12,9 +12,9 @@ const PIECE_CHARACTERS = 40_000
 const MAX_BYTES = 512 * 1024
 
 /**
- * Makes the container. It must be the first init container: the kubelet starts the next container only after this one has succeeded, and a Pod
- * whose rules can't be loaded fails. It is root with CAP_NET_ADMIN, because a capability of a container reaches no other user. It has
- * no volume, and runs nothing but the helper image.
+ * Makes the container. It must be the first init container: the kubelet starts the next container only after this one
+ * has succeeded, and a Pod whose rules can't be loaded fails. It is root with CAP_NET_ADMIN, because a capability of a
+ * container reaches no other user. It has no volume, and runs nothing but the helper image.
  */
 export function makeRulesContainer(helperImage: string, rules: readonly string[]): object {
   const text = rules.join('\n')

@@ -5,8 +5,8 @@ import { StartError } from '../../../start-error.ts'
 const VARIABLE = 'SANDYARD_RLIMITS'
 
 /**
- * The variable that a container has for the limits of its spec, if there are any. Throws `StartError` of reason `config` for a workload that the node
- * starts itself, and for a spec with a variable of the same name.
+ * The variable that a container has for the limits of its spec, if there are any. Throws `StartError` of reason
+ * `config` for a workload that the node starts itself, and for a spec with a variable of the same name.
  */
 export function limitVariables({ env, rlimits, runtime }: SandboxSpec): readonly object[] {
   if (env.some(({ key }) => key === VARIABLE))

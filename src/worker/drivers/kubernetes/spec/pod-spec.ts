@@ -61,8 +61,8 @@ export function commonPodSpec({ hasOwnUsers, runtimeClass }: PodSettings): objec
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64', riscv64: 'riscv64' }
 
 /**
- * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`, but for the container of rules. Throws `StartError` of reason `config` for a value that a
- * Pod can't have.
+ * Makes the Pod of a run. It satisfies the Pod Security Standard `restricted`, but for the container of rules. Throws
+ * `StartError` of reason `config` for a value that a Pod can't have.
  */
 export function makePod(desired: DesiredRun, settings: PodSettings, claims: readonly RunClaim[] = []): object {
   const { run_id, sandbox_id, spec, registry_auth, network_ranges } = desired

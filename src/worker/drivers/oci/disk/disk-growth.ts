@@ -56,7 +56,10 @@ export function growthShares(freeBytes: number, disks: readonly DiskUse[]): Grow
 /** When the disks were measured last, how many, and what the file system below had free then. */
 export type DiskMeasurement = { readonly atMs: number; readonly freeBytes: number; readonly disks: number }
 
-/** All disks are measured after this time for each of them, although about as much is free: one may have promised its share without writing. */
+/**
+ * All disks are measured after this time for each of them, although about as much is free: one may have promised its
+ * share without writing.
+ */
 const MEASURED_FOR_MS_FOR_EACH_DISK = 20
 /** What is free may change by this part of the limit of a disk before all disks are measured again. */
 const TOLERATED = 0.25

@@ -154,9 +154,9 @@ async function startNatively(
 }
 
 /**
- * Starts a command on a terminal without native code. script(1) of util-linux creates the outer terminal, and stty(1) of
- * coreutils sets sizes, one process at a time, however often the client changes the size. The pipes come from the FIFO pool, because Node drops unread output of its own pipes when their process
- * ends.
+ * Starts a command on a terminal without native code. script(1) of util-linux creates the outer terminal, and stty(1)
+ * of coreutils sets sizes, one process at a time, however often the client changes the size. The pipes come from the
+ * FIFO pool, because Node drops unread output of its own pipes when their process ends.
  */
 async function startByScript(deps: ExecTerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')

@@ -13,8 +13,8 @@ const COMMAND_TIMEOUT_MS = 20_000
 const SYSTEM_FOLDERS = ['/usr/sbin', '/sbin']
 
 /**
- * Reads the files of the helper image from this machine: the toolbox, and nft with those of its libraries that the toolbox lacks. nft is left out
- * if the machine has none.
+ * Reads the files of the helper image from this machine: the toolbox, and nft with those of its libraries that the
+ * toolbox lacks. nft is left out if the machine has none.
  */
 export async function collectHelperFiles(initBinary: string): Promise<readonly ToolFile[]> {
   const toolbox = await collectFiles(initBinary)

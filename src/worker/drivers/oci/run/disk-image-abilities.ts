@@ -23,8 +23,9 @@ export function findMissingForHostStat(): readonly string[] {
 }
 
 /**
- * Describes why a runtime's sandboxes can't mount disk images, or folders with the machine's metadata. Null if they can. The mount belongs to the sandbox's user
- * namespace, so the runtime has to join one. The image is shown to its server by an idmapped mount.
+ * Describes why a runtime's sandboxes can't mount disk images, or folders with the machine's metadata. Null if they
+ * can. The mount belongs to the sandbox's user namespace, so the runtime has to join one. The image is shown to its
+ * server by an idmapped mount.
  */
 export function describeImageFlaw(runtime: RuntimeName, { volumes }: Pick<MappingFlaws, 'volumes'>): string | null {
   if (runtime !== 'crun' && runtime !== 'runc') return `${runtime} can't mount them; crun and runc can`

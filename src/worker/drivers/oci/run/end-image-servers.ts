@@ -12,8 +12,8 @@ const UNUSED_END_TIMEOUT_MS = 500
 const END_POLL_MS = 5
 
 /**
- * Unmounts a run's disk images and other served mounts, and waits until their servers have ended, so that no write is lost. The processes of the
- * sandbox must have ended. Logs a server that doesn't end; the caller kills it.
+ * Unmounts a run's disk images and other served mounts, and waits until their servers have ended, so that no write is
+ * lost. The processes of the sandbox must have ended. Logs a server that doesn't end; the caller kills it.
  */
 export async function endImageServers(
   context: Pick<OciContext, 'clock' | 'log' | 'mountDir'> & {

@@ -13,9 +13,9 @@ import { containerIdOf, type OciRunRecord } from './run-records.ts'
 import { SHIM_NAME } from './runtime/shim.ts'
 
 /**
- * Ends the system calls of an earlier worker, and kills the shims of its starts that did not finish. Such a shim is in no record and may still be
- * starting its container. A shim is found by its command line, which contains the run's id. Call this function before the
- * runs are adopted.
+ * Ends the system calls of an earlier worker, and kills the shims of its starts that did not finish. Such a shim is in
+ * no record and may still be starting its container. A shim is found by its command line, which contains the run's id.
+ * Call this function before the runs are adopted.
  */
 export async function endOrphans(context: OciContext): Promise<void> {
   await endOrphanedCallers(context.clock)
