@@ -234,6 +234,22 @@ test('a change of secrets keeps the ports that a worker has picked, and a specif
   assert.deepEqual(rows, [{ spec_parts: { image: PLAIN_SPEC.image, mounts: [], network: { ports: [PORT] } } }])
 })
 
+test('the first secret of a sandbox is refused if no worker can have it that also has the isolation that the operator demands', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { id } = await create(deps, caller, PLAIN_SPEC)
+  const patch = patchOf({ secrets: [{ name: 'KEY', value: 'one', allowed_hosts: [{ type: 'any' }] }] })
+  const settings = { ...deps.settings, requireIsolation: 'microvm' } as const // demanded after the sandbox was created
+  const withWorkers = (...lists: string[][]): ControlDeps => ({ ...deps, settings, workerAbilities: () => Promise.resolve(lists) }) // prettier-ignore
+  await assert.rejects(
+    modifySandbox(withWorkers(['secrets'], ['isolation_microvm']), caller, { id }, patch),
+    /no single worker/,
+  )
+  const both = await modifySandbox(withWorkers(['secrets', 'isolation_microvm']), caller, { id }, patch)
+  assert.equal(both.applied, true)
+})
+
 test('a placement reads the parts of a large specification that it needs, not all of it', async (t) => {
   const control = await makeTestControl()
   t.after(() => control.close())

@@ -88,7 +88,8 @@ export async function requireSecrets(
     why: `needs a worker that is capable of ${ability}`,
   }))
   const known = await deps.workerAbilities(org, { isFresh: false })
-  await requireWorker(deps, { org, needs: [SECRETS_NEED, ...others], known })
+  const needs = [SECRETS_NEED, ...others, ...operatorsNeeds(deps.settings.requireIsolation ?? null)]
+  await requireWorker(deps, { org, needs, known })
 }
 
 type Needs = { readonly org: OrgId; readonly needs: readonly RequiredAbility[]; readonly known: AbilityLists }
