@@ -4,10 +4,10 @@ import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { totalBytes } from '../../lib/streams/buffer-pieces.ts'
 import { UnsealError } from '../../lib/seal.ts'
-import { LargeValue } from '../../store/postgres/large-values.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 import type { Semaphore } from '../../lib/turns/semaphore.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX, type IdempotencyClaims } from './idempotency-claims.ts'
+import { parseLargeReply, parseReply, sealReply, type LargeStoredReply, type StoredReply } from './stored-reply.ts'
 import type { BaseDeps, ControlSettings } from '../deps.ts'
 
 /** How long the reply of a key is stored if no setting says otherwise, in milliseconds. */
@@ -54,18 +54,16 @@ export function idempotencyReplyLost(why: string): Problem {
   })
 }
 
-/** A request with a key. The hash covers every part that must be equal for two requests to count as the same. */
-export type KeyedRequest = { readonly key: string; readonly request_sha256: Buffer; readonly signal: AbortSignal }
-
-/** A reply in the form in which it is stored and replayed. */
-export type StoredReply = {
-  readonly status: number
-  readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+/**
+ * A request with a key. The hash covers every part that must be equal for two requests to count as the same.
+ * `beforeLarge` is called before a large stored reply is read. If it throws, that is not read.
+ */
+export type KeyedRequest = {
+  readonly key: string
+  readonly request_sha256: Buffer
+  readonly signal: AbortSignal
+  readonly beforeLarge?: () => void
 }
-
-/** A stored reply whose body is large: JSON text in UTF-8, in pieces. */
-export type LargeStoredReply = Omit<StoredReply, 'body'> & { readonly pieces: readonly Buffer[] }
 
 /**
  * How an attempt ended. `replied`: with a final reply, which is stored. `given_up`: with a reply that is not stored, so
@@ -88,7 +86,7 @@ export type ClaimedKey =
  * can't be unsealed, and `rate_limited` if the organization has too many keys.
  */
 export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<ClaimedKey> {
-  const { key, request_sha256, signal } = request
+  const { key, request_sha256, signal, beforeLarge } = request
   const context = `idempotency ${org_id} ${key}`
   if (!(await deps.idempotencyClaims.isBelowKeyLimit(org_id)) && !(await isKnown(deps, org_id, key)))
     throw tooManyKeys()
@@ -105,7 +103,7 @@ export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, reques
     if (claimed !== null) return await beginAttempt(deps, { ref, claimed, context })
     if (known === null) return null // the key was deleted between the two statements
     if (!known.request_sha256.equals(request_sha256)) throw reused()
-    const reply = await readReply(deps, ref, { known, context })
+    const reply = await readReply(deps, ref, { known, context, beforeLarge })
     return reply === null ? null : { kind: 'replay', reply }
   }
   return (await tryOnce()) ?? (await waitForClaim(deps, tryOnce, signal))
@@ -200,7 +198,11 @@ function refuseUnreadable(deps: Deps, error: unknown): never {
   throw idempotencyReplyLost('it was sealed with a key that this server does not have')
 }
 
-type KnownReply = { readonly known: idempotency.StoredRequest; readonly context: string }
+type KnownReply = {
+  readonly known: idempotency.StoredRequest
+  readonly context: string
+  readonly beforeLarge: KeyedRequest['beforeLarge']
+}
 
 /**
  * Reads and opens a stored reply, a large one in several turns of the event loop. PostgreSQL sends bytes as digits: 4 MiB at once took 15 ms
@@ -209,14 +211,17 @@ type KnownReply = { readonly known: idempotency.StoredRequest; readonly context:
 async function readReply(
   deps: Deps,
   ref: idempotency.ClaimKey,
-  { known, context }: KnownReply,
+  { known, context, beforeLarge }: KnownReply,
 ): Promise<StoredReply | LargeStoredReply | null> {
   const { reply_sealed: first, reply_bytes } = known
   if (first === null) return null
   if (first.length === reply_bytes) return parseReply(openSealed(deps, first, context))
   const parts = [first]
   for (let from = first.length; from < (reply_bytes ?? 0); from = totalBytes(parts)) {
-    const part = await deps.db.asOrg(ref.org_id, (q) => idempotency.findReplyPart(q, ref, from))
+    const part = await deps.db.asOrg(ref.org_id, (q) => {
+      beforeLarge?.()
+      return idempotency.findReplyPart(q, ref, from)
+    })
     if (part === null || part.length === 0) return null
     parts.push(part)
   }
@@ -228,38 +233,12 @@ async function readReply(
 async function statementOf(deps: Deps, { ref, context }: Omit<NewAttempt, 'claimed'>, how: AttemptEnd) {
   switch (how.kind) {
     case 'replied':
-      return idempotency.storeReply(ref, await sealReply(deps, how, context))
+      return idempotency.storeReply(ref, await sealReply(deps.seal, how, context))
     case 'given_up':
       return idempotency.releaseClaim(ref, deps.clock.now())
     case 'nothing_done':
       return idempotency.deleteClaim(ref)
   }
-}
-
-type Replied = Extract<AttemptEnd, { readonly kind: 'replied' }>
-
-/** A large reply has its body after a line with the rest. In JSON, its text would be escaped once more, in one turn of the event loop. */
-async function sealReply({ seal }: Deps, { reply, encodedBody }: Replied, context: string) {
-  if (encodedBody === undefined) return seal.seal(JSON.stringify(reply), context)
-  const { body: _, ...rest } = reply
-  return new LargeValue(await seal.sealInTurns([Buffer.from(`${JSON.stringify(rest)}\n`), ...encodedBody], context))
-}
-
-/** Parses what `sealReply` sealed. JSON has no line end outside of its first line. */
-function parseReply(text: string): StoredReply {
-  const end = text.indexOf('\n')
-  if (end === -1) return JSON.parse(text) as StoredReply // this program sealed it, and nobody else has the key
-  const rest = JSON.parse(text.slice(0, end)) as Omit<StoredReply, 'body'> // so it did
-  return { ...rest, body: text.slice(end + 1) }
-}
-
-/** The same in pieces. The first line is in the first of them. */
-function parseLargeReply(pieces: readonly Buffer[]): StoredReply | LargeStoredReply {
-  const [first = Buffer.alloc(0), ...others] = pieces
-  const end = first.indexOf('\n')
-  if (end === -1) return parseReply(Buffer.concat(pieces).toString())
-  const rest = JSON.parse(first.toString('utf8', 0, end)) as Omit<StoredReply, 'body'> // as above
-  return { ...rest, pieces: [first.subarray(end + 1), ...others] }
 }
 
 function reused(): Problem {

@@ -41,7 +41,8 @@ export async function serveIdempotently(
 ): Promise<HandlerReply> {
   const signal = raw.signal()
   const request_sha256 = await hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
-  const claim = await deps.call(claimIdempotencyKey, raw.caller, { key, request_sha256, signal })
+  const keyed = { key, request_sha256, signal, beforeLarge: raw.requireReader }
+  const claim = await deps.call(claimIdempotencyKey, raw.caller, keyed)
   if (claim.kind === 'replay') return { replayed: claim.reply }
   try {
     if (claim.attempt.isRetry && operation.isResumable !== true)

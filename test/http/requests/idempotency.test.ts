@@ -9,6 +9,8 @@ import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import { makeIdempotencyClaims } from '../../../src/control/requests/idempotency-claims.ts'
 import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { callWith, type CallUseCase } from '../../../src/http/requests/call-use-case.ts'
+import { makeRequestLimits, type RequestLimits } from '../../../src/http/requests/request-limits.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { PIECE_SIZE } from '../../../src/lib/turns/next-turn.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
@@ -287,9 +289,10 @@ async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
   return { url: await app.listen({ host: '127.0.0.1', port: 0 }), close: () => app.close() }
 }
 
-function serverOf(call: CallUseCase) {
+function serverOf(call: CallUseCase, limits?: RequestLimits) {
   return makeServer({
     call,
+    ...(limits === undefined ? {} : { limits }),
     log: makeLog('silent'),
     uuids: world.control.deps.uuids,
     metrics: new Registry(),
@@ -365,17 +368,25 @@ test('a large reply is stored and repeated as it was sent', async () => {
   assert.equal((await ask('create_sandbox', { body: other }, idempotencyKey)).code, 'idempotency_key_reused')
 })
 
-test('a large stored reply is read in parts of at most half a MiB, and is refused if it was sealed with a lost key', async (t) => {
+test('a large stored reply is read in parts of at most half a MiB, if somebody reads it, and is refused if it was sealed with a lost key', async (t) => {
   const { deps } = world.control
   const body = { name: 'in-parts', image: 'registry.example/box:1', env: [{ key: 'A', value: 'äb'.repeat(500_000) }] }
   const idempotencyKey = newKey()
   const first = await ask('create_sandbox', { body }, idempotencyKey)
   const sizes: number[] = []
-  const db = watchStatements(deps.db, (_, rows) => {
+  const read: (string | undefined)[] = []
+  const db = watchStatements(deps.db, ({ name }, rows) => {
+    read.push(name)
     for (const value of rows.flatMap((row) => Object.values(row))) if (Buffer.isBuffer(value)) sizes.push(value.length)
   })
+  const rate = { perSec: 0, burst: 0 }
+  const most = { orgRequestsInFlight: 100, orgBodiesMib: 10, bodiesMib: 10, orgRepliesMib: 64 }
+  const limits = makeRequestLimits(
+    { ...most, rates: { key: rate, org: rate, failedAuthentications: rate } },
+    systemClock,
+  )
   const replay = async (seal = deps.seal): Promise<ProblemReply> => {
-    const app = serverOf(callWith(makeControlDeps({ ...deps, seal, db })))
+    const app = serverOf(callWith(makeControlDeps({ ...deps, seal, db })), limits)
     t.after(() => app.close())
     const url = await app.listen({ host: '127.0.0.1', port: 0 })
     return ask('create_sandbox', { body }, idempotencyKey, { url })
@@ -383,6 +394,12 @@ test('a large stored reply is read in parts of at most half a MiB, and is refuse
   const again = await replay()
   assert.ok(again.status === 200 && again.text === first.text)
   assert.equal(Math.max(...sizes), PIECE_SIZE)
+  read.length = 0
+  const release = limits.replyBytes.acquire(caller.org_id, limits.replyBytesMax) // by replies that nobody reads
+  const refused = await replay()
+  release()
+  assert.deepEqual([refused.status, refused.code], [429, 'rate_limited'])
+  assert.deepEqual([read.includes('idempotency.find'), read.includes('idempotency.findReplyPart')], [true, false])
   const lost = await replay(makeSeal(systemRandom.bytes(32), systemRandom))
   assert.deepEqual([lost.status, lost.code], [409, 'idempotency_reply_lost'])
 })
