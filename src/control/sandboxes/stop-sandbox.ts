@@ -5,11 +5,13 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as restarts from '../../store/sandboxes/restarts.ts'
+import type { FoundSummary } from '../../store/sandboxes/sandboxes.ts'
 import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, getSummary, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { ifMatchPrecondition, type Conditions, type Precondition } from './if-match.ts'
 import { invalidStateTransition } from './start-sandbox.ts'
 import { moveSandbox, type TransitionDeps, type TransitionQueue } from './transitions/transition.ts'
+import type { TransitionAnswer } from './transitions/transition-step.ts'
 
 export type StopOptions = Conditions & {
   /** Present if the request has an Idempotency-Key. A retry stops the run of the first attempt, never a later run. */
@@ -25,9 +27,35 @@ export async function stopSandbox(
   deps: TransitionDeps & TransitionQueue & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
-  { attempt = null, ...conditions }: StopOptions = {},
+  options: StopOptions = {},
 ): Promise<Sandbox> {
-  const sandbox = await getSummary(deps, caller, ref)
+  let sandbox = await getSummary(deps, caller, ref)
+  let answer = await requestStop(deps, caller, sandbox, options)
+  const notedRun = options.attempt?.savedNote ?? null
+  // A later run has begun since the sandbox was read, such as one of its restart policy.
+  if (answer.kind === 'stale' && notedRun === null && isOtherRun(answer.run_id, sandbox.run_id)) {
+    sandbox = await getSummary(deps, caller, { id: sandbox.id })
+    answer = await requestStop(deps, caller, sandbox, options)
+  }
+  if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
+  // If the retry found a note, a stale answer means that the first attempt's run is over or stopping, as requested.
+  if (answer.kind === 'stale' && answer.status !== 'stopping' && notedRun === null) {
+    throw invalidStateTransition(answer.status, ['starting', 'running', 'stopping'])
+  }
+  return getSandbox(deps, caller, { id: sandbox.id })
+}
+
+function isOtherRun(open: RunId | null, latest: RunId | null): boolean {
+  return open !== null && open !== latest
+}
+
+/** Asks the run to stop that a sandbox had when it was read or, without an Idempotency-Key, any run. */
+async function requestStop(
+  deps: TransitionDeps & TransitionQueue,
+  caller: Caller,
+  sandbox: FoundSummary,
+  { attempt = null, ...conditions }: StopOptions,
+): Promise<TransitionAnswer> {
   const notedRun = attempt?.savedNote ?? null
   const isToNote = attempt !== null && notedRun === null
   const noteRun = async (q: Queryable): Promise<void> => {
@@ -47,11 +75,5 @@ export async function stopSandbox(
     event: 'stop_requested',
     cause: { actor: caller.actor, code: 'requested' },
   } as const
-  const answer = await moveSandbox(deps, request, check === null ? null : checkAndNote)
-  if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
-  // If the retry found a note, a stale answer means that the first attempt's run is over or stopping, as requested.
-  if (answer.kind === 'stale' && answer.status !== 'stopping' && notedRun === null) {
-    throw invalidStateTransition(answer.status, ['starting', 'running', 'stopping'])
-  }
-  return getSandbox(deps, caller, { id: sandbox.id })
+  return moveSandbox(deps, request, check === null ? null : checkAndNote)
 }

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { startSandbox } from '../../../../src/control/sandboxes/start-sandbox.ts'
+import { stopSandbox } from '../../../../src/control/sandboxes/stop-sandbox.ts'
 import { moveSandbox, moveInTransaction } from '../../../../src/control/sandboxes/transitions/transition.ts'
 import type { TransitionRequest } from '../../../../src/control/sandboxes/transitions/transition-step.ts'
 import { SYSTEM_ACTOR } from '../../../../src/domain/orgs/caller.ts'
@@ -48,4 +50,33 @@ test('a stop that waited for a concurrent start stops the run of that start', as
   const common = { sandbox_id: id, run_id: null, cause }
   await overlap({ ...common, event: 'start_admitted' }, { ...common, event: 'stop_requested' })
   assert.equal(await openRuns(id), 0)
+})
+
+test('a stop with an Idempotency-Key stops the run that began since it read the sandbox, and notes that run', async () => {
+  const { deps, caller } = control
+  const { id } = await createTestSandbox(deps, caller, { start: true })
+  const restart = async (): Promise<void> => {
+    await stopSandbox(deps, caller, { id })
+    await startSandbox(deps, caller, { id }, { waitMs: null, signal: null })
+  }
+  let reads = 0
+  const readSummary: typeof deps.readSummary = async (sought) => {
+    const found = await deps.readSummary(sought)
+    if (++reads === 1) await restart()
+    return found
+  }
+  const noted: string[] = []
+  const saveNote = (_: unknown, what: string): Promise<void> => Promise.resolve(void noted.push(what))
+  const attempt = { resourceId: id, isRetry: false, savedNote: null, saveNote }
+  const stopped = await stopSandbox({ ...deps, readSummary }, caller, { id }, { attempt })
+  assert.deepEqual([stopped.status, noted.at(-1), await openRuns(id)], ['stopped', stopped.run_id, 0])
+
+  await startSandbox(deps, caller, { id }, { waitMs: null, signal: null })
+  const retried = await stopSandbox(
+    deps,
+    caller,
+    { id },
+    { attempt: { ...attempt, isRetry: true, savedNote: stopped.run_id } },
+  )
+  assert.deepEqual([retried.status, await openRuns(id)], ['starting', 1]) // a later run stays
 })
