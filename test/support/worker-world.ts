@@ -1,5 +1,5 @@
 import { Registry } from 'prom-client'
-import { createWebSocketStream, type WebSocket } from 'ws'
+import type { WebSocket } from 'ws'
 import type { StreamPurpose } from '../../src/contract/workers/worker-protocol.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { ticketTopic } from '../../src/control/topics.ts'
@@ -10,6 +10,7 @@ import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { callWith } from '../../src/http/requests/call-use-case.ts'
 import { PEERS_ARE_CLIENTS } from '../../src/http/requests/client-address.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server/server.ts'
+import { makeOpenStream } from '../../src/http/workers/open-stream.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../src/http/workers/worker-routes.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -72,10 +73,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     },
   })
   const control: TestControl = await makeTestControl({
-    openStream: async ({ worker_id, purpose }, signal) => {
-      const socket = await relay.open(worker_id, purpose, signal)
-      return socket === null ? null : createWebSocketStream(socket)
-    },
+    openStream: makeOpenStream(relay),
     dialChannel: ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal),
   })
   const { deps, caller } = control

@@ -1,6 +1,6 @@
 import { Server as TlsServer } from 'node:tls'
 import { Registry } from 'prom-client'
-import { createWebSocketStream, type WebSocket } from 'ws'
+import type { WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
@@ -17,6 +17,7 @@ import { HOUR_MS } from '../../domain/usage/metering.ts'
 import { RETRY_SCHEDULE } from '../../domain/webhooks/retry-schedule.ts'
 import { makePreviewSites } from './preview-site.ts'
 import { systemClock, wallAheadMs } from '../../lib/clock.ts'
+import { makeOpenStream } from '../../http/workers/open-stream.ts'
 import { descriptorLimit } from '../../lib/descriptor-limit.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
@@ -140,10 +141,7 @@ export async function startControl(
     seal: makeSeal(folder.sealingKey, systemRandom),
     waitPermits: makeSemaphore(config.waitCapacity),
     logStreamLimit: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
-    openStream: async ({ worker_id, purpose }, signal) => {
-      const socket = await relay.open(worker_id, purpose, signal)
-      return socket === null ? null : createWebSocketStream(socket)
-    },
+    openStream: makeOpenStream(relay),
     dialChannel: countChannels(metrics, ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal)),
     channelLimit: makeChannelLimit({
       perSandbox: config.channelsPerSandbox,
