@@ -53,7 +53,7 @@ export async function createSnapshot(
     org_id,
     sandbox_name: source.name,
     worker_id: source.home_worker_id,
-    image: source.spec.image,
+    image: source.image,
     created_at: deps.clock.now(),
   }
   try {

@@ -6,12 +6,14 @@ import { modifySandbox, planModification } from '../../../src/control/sandboxes/
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
+import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.ts'
 import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
 import { normalizeSecretsPatch, type NormalizedPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
 import { waitForSandbox } from '../../../src/control/sandboxes/waits/wait-for-sandbox.ts'
+import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { makeControlDeps, type ControlDeps } from '../../../src/control/make-deps.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
@@ -248,6 +250,20 @@ test('the first secret of a sandbox is refused if no worker can have it that als
   )
   const both = await modifySandbox(withWorkers(['secrets', 'isolation_microvm']), caller, { id }, patch)
   assert.equal(both.applied, true)
+})
+
+test('a snapshot reads the image of a large specification, not all of it', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { id } = await create(deps, caller, largeSpec('A'))
+  const home_worker_id = await registerWorker(deps, { name: 'with-the-disk', credential: 'credential-of-a-worker' })
+  const text = 'UPDATE sandboxes SET home_worker_id = $2 WHERE id = $1'
+  await deps.db.asSystem((q) => q.query({ text, values: [id, home_worker_id] }))
+  const { db, counted } = countingDatabase(deps.db)
+  const how = { name: 'one', labels: {}, replaces: false, records_integrity: false }
+  const { image } = await createSnapshot({ ...deps, db }, caller, { ...how, sandbox_id: id })
+  assert.ok(image === PLAIN_SPEC.image && counted() < LARGE_TEXT, String(counted()))
 })
 
 test('a placement reads the parts of a large specification that it needs, not all of it', async (t) => {
