@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type ssh2 from 'ssh2'
+import { makeChannelWriter } from './channel-writer.ts'
 import { pump } from './pump.ts'
 import type { SshConnection } from './shared-connection.ts'
 
@@ -24,7 +25,7 @@ export async function carryStream(
   })
   closed.signal.addEventListener('abort', () => stream.destroy(), { once: true })
   channel.pipe(stream)
-  await pump(stream, channel, { socket, closed: closed.signal })
+  await pump(stream, makeChannelWriter(channel, { socket, closed: closed.signal }).stdout, closed.signal)
   // `end` would close both directions of the library's channel.
   if (!closed.signal.aborted) channel.eof()
   if (!stream.closed) await new Promise((resolve) => stream.once('close', resolve))

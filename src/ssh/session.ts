@@ -5,6 +5,7 @@ import { joinSignals } from '../lib/join-signals.ts'
 import { describeEnd, type SshConnection } from './shared-connection.ts'
 import { enforceWindow } from './enforce-window.ts'
 import { SshRefusal } from './enter-sandbox.ts'
+import { makeChannelWriter } from './channel-writer.ts'
 import { pump } from './pump.ts'
 import { serveSftp } from './sftp.ts'
 import { ListenFailure } from './sandbox-listener.ts'
@@ -148,11 +149,11 @@ async function carry(shared: SshConnection, channel: ssh2.ServerChannel, process
   })
   channel.on('error', () => undefined)
   channel.pipe(process.stdin)
-  const client = { socket: shared.socket, closed: closed.signal }
+  const writer = makeChannelWriter(channel, { socket: shared.socket, closed: closed.signal })
   const [exit] = await Promise.all([
     process.exit,
-    pump(process.stdout, channel, client),
-    pump(process.stderr, channel.stderr, client),
+    pump(process.stdout, writer.stdout, closed.signal),
+    pump(process.stderr, writer.stderr, closed.signal),
   ])
   if (closed.signal.aborted) return
   switch (exit.kind) {

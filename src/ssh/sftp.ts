@@ -6,7 +6,7 @@ import { FileFailure, type FileChanges, type FileEntry } from '../channel-client
 import { once } from '../lib/turns/once.ts'
 import { makeSemaphore } from '../lib/turns/semaphore.ts'
 import { findSandboxUser, type SandboxUser } from './sandbox-user.ts'
-import { waitUntilWritable } from './pump.ts'
+import { waitUntilWritable } from './channel-writer.ts'
 import { makeSftpMessages } from './sftp-messages.ts'
 import type { SshConnection } from './shared-connection.ts'
 

@@ -1,57 +1,63 @@
 import assert from 'node:assert/strict'
-import { text } from 'node:stream/consumers'
-import { test } from 'node:test'
+import { buffer, text } from 'node:stream/consumers'
+import { test, type TestContext } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import type ssh2 from 'ssh2'
+import type { Guest } from '../../src/worker/channel/guest.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
-import { startSshLoopback } from '../support/ssh-loopback.ts'
+import { startSshLoopback, type SshLoopback } from '../support/ssh-loopback.ts'
 import { waitUntilUnchanged } from '../support/wait.ts'
 
-// Sessions of clients that break the rules of SSH, over a real connection.
+// Sessions over a real connection, also those of clients that break the rules of SSH.
 
-test('a session runs the first command that it gets, and no second one', async (t) => {
-  const guest = makeLocalGuest()
+type World = SshLoopback & { readonly commands: readonly unknown[] }
+
+async function start(t: TestContext): Promise<World> {
+  const local = makeLocalGuest()
   const commands: unknown[] = []
-  const served = await serveClient({
-    ...guest,
+  const guest: Guest = {
+    ...local,
     exec(request) {
       commands.push(request.args.at(-1))
-      return guest.exec({ ...request, env: ['HOME=/', ...request.env] }) // without the start-up files of this machine's user
+      return local.exec({ ...request, env: ['HOME=/', ...request.env] }) // without the start-up files of this machine's user
     },
-  })
-  const { connection } = await startSshLoopback(t, served.client)
+  }
+  const served = await serveClient(guest)
+  const loopback = await startSshLoopback(t, served.client)
   t.after(async () => {
     served.client.close()
     await served.over
   })
-  const exec = (command: string): Promise<ssh2.ClientChannel> =>
-    new Promise((resolve, reject) => {
-      connection.exec(command, (error, opened) => {
-        if (error === undefined) resolve(opened)
-        else reject(error)
-      })
+  return { ...loopback, commands }
+}
+
+function exec(connection: ssh2.Client, command: string): Promise<ssh2.ClientChannel> {
+  return new Promise((resolve, reject) => {
+    connection.exec(command, (error, opened) => {
+      if (error === undefined) resolve(opened)
+      else reject(error)
     })
-  const channel = await exec('cat')
+  })
+}
+
+test('a session runs the first command that it gets, and no second one', async (t) => {
+  const { connection, commands } = await start(t)
+  const channel = await exec(connection, 'cat')
   const { _client: client, outgoing } = channel as unknown as {
     readonly _client: { readonly _protocol: Record<'exec' | 'subsystem', (id: number, name: string) => void> }
     readonly outgoing: { readonly id: number }
   } // the library's client asks for no second command
   client._protocol.exec(outgoing.id, 'echo second')
   client._protocol.subsystem(outgoing.id, 'sftp')
-  assert.equal(await text(await exec('echo other')), 'other\n')
+  assert.equal(await text(await exec(connection, 'echo other')), 'other\n')
   channel.end('first')
   assert.equal(await text(channel), 'first')
   assert.deepEqual(commands, ['cat', 'echo other'])
 })
 
 test('the server stops reading from a client that takes no replies', async (t) => {
-  const served = await serveClient(makeLocalGuest())
-  const { connection, client, server } = await startSshLoopback(t, served.client)
-  t.after(async () => {
-    served.client.close()
-    await served.over
-  })
+  const { connection, client, server } = await start(t)
   const { _protocol: protocol } = connection as unknown as { readonly _protocol: { ping(): void } }
   client.pause()
   const before = server.bytesRead
@@ -62,3 +68,16 @@ test('the server stops reading from a client that takes no replies', async (t) =
   await waitUntilUnchanged(() => server.bytesRead - before)
   assert.ok(server.writableLength <= 3 * 1024 * 1024, String(server.writableLength))
 })
+
+for (const [name, command] of [
+  ['one after the other', 'head -c 8000000 /dev/zero; head -c 8000000 /dev/zero >&2'],
+  ['at once', 'head -c 8000000 /dev/zero & head -c 8000000 /dev/zero >&2; wait'],
+] as const) {
+  test(`a slow client gets both outputs of a command that fills its window with them ${name}`, async (t) => {
+    const { connection, server } = await start(t)
+    const channel = await exec(connection, command)
+    await waitUntilUnchanged(() => server.bytesWritten)
+    const [stdout, stderr] = await Promise.all([buffer(channel), buffer(channel.stderr)])
+    assert.deepEqual([stdout.length, stderr.length], [8_000_000, 8_000_000])
+  })
+}
