@@ -202,16 +202,23 @@ export async function serveSftp(
   }
   const requests = new Writable({
     write(piece: Buffer, _encoding, next) {
-      stream.push(piece)
+      try {
+        stream.push(piece)
+      } catch (error) {
+        breakOff(error) // the library throws for a length of 2 GiB or more
+        return
+      }
       void readOn(next)
     },
   })
-  const over = new Promise((resolve) => requests.once('close', resolve))
-  closed.addEventListener('abort', () => requests.destroy(), { once: true })
-  stream.on('error', (error: Error) => {
+  const breakOff = (error: unknown): void => {
     shared.log.debug({ error }, 'an SFTP session broke')
     requests.destroy()
-  })
+    channel.close()
+  }
+  const over = new Promise((resolve) => requests.once('close', resolve))
+  closed.addEventListener('abort', () => requests.destroy(), { once: true })
+  stream.on('error', breakOff)
   channel.on('error', () => undefined)
   channel.pipe(requests)
   await over

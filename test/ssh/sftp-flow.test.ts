@@ -28,6 +28,7 @@ const [FLAG_READ, FLAG_WRITE, FLAG_CREATE] = [1, 2, 8]
 
 type World = {
   readonly dir: string
+  readonly connection: ssh2.Client
   readonly channel: ssh2.ClientChannel
   readonly read: ReadReplies
   /** The two ends of the TCP connection. */
@@ -47,13 +48,17 @@ async function startSession(t: TestContext, change: (files: Files) => Partial<Fi
     rmSync(dir, { recursive: true, force: true })
   })
   const { connection, client, server } = await startSshLoopback(t, sandbox)
-  const channel = await new Promise<ssh2.ClientChannel>((resolve, reject) => {
+  const channel = await openSftp(connection)
+  return { dir, connection, channel, client, server, read: makeReader(channel) }
+}
+
+function openSftp(connection: ssh2.Client): Promise<ssh2.ClientChannel> {
+  return new Promise((resolve, reject) => {
     connection.subsys('sftp', (error, opened) => {
       if (error === undefined) resolve(opened)
       else reject(error)
     })
   })
-  return { dir, channel, client, server, read: makeReader(channel) }
 }
 
 function uint(...values: readonly number[]): Buffer {
@@ -215,4 +220,15 @@ test('requests that a client sent before it ended its input are answered before 
   assert.deepEqual([reply?.id, reply?.type], [7, DATA])
   channel.resume()
   assert.equal((await exit)[0], 0)
+})
+
+test('a request with a length that is no length ends its session alone', async (t) => {
+  const { channel, connection, read } = await startSession(t, () => ({}))
+  channel.write(message(INIT, uint(3)))
+  await read(1)
+  channel.write(Buffer.concat([uint(0xffff_ffff), Buffer.of(READ, 0, 0)]))
+  await once(channel.resume(), 'close')
+  const other = await openSftp(connection)
+  other.write(message(INIT, uint(3)))
+  assert.equal((await makeReader(other)(1)).length, 1)
 })
