@@ -10,7 +10,7 @@ import { makeSemaphore } from '../lib/turns/semaphore.ts'
 const UNSENT_MAX_BYTES = 1024 * 1024
 
 /** The client's socket, and the signal that aborts when the channel is closed. */
-type Receiver = { readonly socket: Socket; readonly closed: AbortSignal }
+export type Receiver = { readonly socket: Socket; readonly closed: AbortSignal }
 
 /** Writes to a channel. Resolves when the client has taken the piece, or when the channel is closed. Never rejects. */
 export type WritePiece = (piece: Buffer) => Promise<void>

@@ -3,17 +3,20 @@ import type ssh2 from 'ssh2'
 import type { ControlDeps } from '../control/make-deps.ts'
 import type { SshEntry } from '../control/orgs/ssh-entries.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
+import { makeSemaphore } from '../lib/turns/semaphore.ts'
 import { authenticateSsh, type Login } from './authenticate.ts'
 import { openAgentSocket } from './agent-forward.ts'
 import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
-import { readAtPace } from './read-at-pace.ts'
+import { limitInput, type LimitInput } from './input-limits.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
 import type { SshConnection } from './shared-connection.ts'
 
 /** How many sessions and forwarded connections one SSH connection may have open. */
 const CHANNELS_MAX = 200
+/** How many of them may be SFTP sessions, each of which keeps requests and replies in memory. OpenSSH's server allows ten sessions. */
+const SFTP_SESSIONS_MAX = 10
 
 /** How long a connection stays open after its channel to the sandbox has ended, in milliseconds. */
 const LAST_WORDS_MS = 200
@@ -39,12 +42,12 @@ export async function serveConnection(
     connection.end()
     socket.destroySoon()
   }
-  readAtPace(socket)
+  const limit = limitInput(socket)
   stopping.addEventListener('abort', onStopping, { once: true })
   try {
     const entry = await authenticateSsh(deps, login)
     if (entry !== null && !socket.destroyed)
-      serveEntry(deps, { connection, socket, ident, entry, closed: closed.signal })
+      serveEntry(deps, { connection, socket, ident, limitInput: limit, entry, closed: closed.signal })
     await over
   } finally {
     stopping.removeEventListener('abort', onStopping)
@@ -55,11 +58,12 @@ type Admitted = {
   readonly connection: ssh2.Connection
   readonly socket: Socket
   readonly ident: string
+  readonly limitInput: LimitInput
   readonly entry: SshEntry
   readonly closed: AbortSignal
 }
 
-function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, closed }: Admitted): void {
+function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, closed, ...limits }: Admitted): void {
   socket.emit('authenticated')
   let opening: Promise<Entered> | null = null
   let agent: Promise<string | null> | null = null
@@ -97,6 +101,8 @@ function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, close
   const shared: SshConnection = {
     socket,
     ident,
+    ...limits,
+    sftpSessions: makeSemaphore(SFTP_SESSIONS_MAX),
     permits,
     closed,
     log: deps.log,

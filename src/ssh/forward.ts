@@ -1,7 +1,6 @@
 import type ssh2 from 'ssh2'
 import { ConnectFailure } from '../channel-client/tcp.ts'
 import { carryStream } from './carry.ts'
-import { enforceWindow } from './enforce-window.ts'
 import type { SshConnection } from './shared-connection.ts'
 
 type Answer = { readonly accept: () => ssh2.ServerChannel; readonly reject: () => void }
@@ -22,7 +21,8 @@ export async function serveForward(
     const client = await shared.client()
     const host = LOCAL_NAMES.has(target.host) ? undefined : target.host
     const stream = await client.connect(target.port, host, shared.closed)
-    await carryStream(shared, stream, enforceWindow(accept(), shared.socket))
+    const channel = accept()
+    await shared.limitInput(channel, () => carryStream(shared, stream, channel))
   } catch (error) {
     if (!(error instanceof ConnectFailure)) shared.log.debug({ error }, 'an SSH connection could not be forwarded')
     reject()

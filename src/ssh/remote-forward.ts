@@ -4,7 +4,6 @@ import { ConnectFailure } from '../channel-client/tcp.ts'
 import { ChannelLost } from '../channel-client/connection.ts'
 import type { Random } from '../lib/random.ts'
 import { carryStream } from './carry.ts'
-import { enforceWindow } from './enforce-window.ts'
 import { SshRefusal } from './enter-sandbox.ts'
 import { ListenFailure, listenInSandbox, type Incoming, type ListenTarget, type SandboxListener } from './sandbox-listener.ts' // prettier-ignore
 import type { SshConnection } from './shared-connection.ts'
@@ -89,14 +88,17 @@ export async function serveIncoming(
     incoming.refuse()
     return
   }
-  let channel: ssh2.ServerChannel | null = null
+  let opened: ssh2.ServerChannel | null = null
   try {
-    channel = enforceWindow(await open(), shared.socket)
-    const stream: Duplex = await incoming.fetch()
-    await carryStream(shared, stream, channel)
+    const channel = await open()
+    opened = channel
+    await shared.limitInput(channel, async () => {
+      const stream: Duplex = await incoming.fetch()
+      await carryStream(shared, stream, channel)
+    })
   } catch (error) {
     incoming.refuse()
-    channel?.close()
+    opened?.close()
     if (!isExpected(error)) shared.log.debug({ error }, 'a connection of a sandbox could not be forwarded')
   } finally {
     release()

@@ -3,9 +3,8 @@ import type ssh2 from 'ssh2'
 import type { ExecSession } from '../channel-client/exec.ts'
 import { joinSignals } from '../lib/join-signals.ts'
 import { describeEnd, type SshConnection } from './shared-connection.ts'
-import { enforceWindow } from './enforce-window.ts'
 import { SshRefusal } from './enter-sandbox.ts'
-import { makeChannelWriter } from './channel-writer.ts'
+import { makeChannelWriter, type Receiver } from './channel-writer.ts'
 import { pump } from './pump.ts'
 import { serveSftp } from './sftp.ts'
 import { ListenFailure } from './sandbox-listener.ts'
@@ -33,6 +32,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   let hasAgent = false
   let hasBegun = false
   let running: ExecSession | null = null
+  let served: Promise<unknown> = Promise.resolve()
   const { remoteAddress = '', remotePort = 0, localAddress = '', localPort = 0 } = shared.socket
   const peer = `${remoteAddress} ${String(remotePort)}`
 
@@ -69,12 +69,11 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   })
   session.once('close', () => {
     closed.abort(new Error('the session was closed'))
-    running?.signal(constants.signals.SIGHUP)
-    release()
+    void served.finally(release)
   })
 
-  const run = (channel: ssh2.ServerChannel, command: string | null): void => {
-    const start = async (): Promise<void> => {
+  const run = async (channel: ssh2.ServerChannel, over: AbortSignal, command: string | null): Promise<void> => {
+    try {
       const client = await shared.client()
       await shared.forwardsSettled()
       const agent = hasAgent ? await agentSocketOf(shared, channel) : null
@@ -91,40 +90,37 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
         user: null,
         tty,
       })
-      await carry(shared, channel, running)
-    }
-    start().catch((error: unknown) => {
+      await carry(running, channel, { socket: shared.socket, closed: over })
+    } catch (error) {
       if (!(error instanceof SshRefusal)) shared.log.warn({ error }, 'an SSH session failed')
       fail(channel, error instanceof SshRefusal ? error.message : 'the session failed', FAILED_CODE)
-    })
+    }
   }
   /** A session has one shell, command or subsystem (RFC 4254, section 6.5). The library would give no channel for a second one. */
-  const begin = (accept: () => ssh2.ServerChannel, use: (channel: ssh2.ServerChannel) => void): void => {
+  const begin = (
+    accept: () => ssh2.ServerChannel,
+    use: (channel: ssh2.ServerChannel, over: AbortSignal) => Promise<void>,
+  ): void => {
     if (hasBegun) return
     hasBegun = true
-    use(enforceWindow(accept(), shared.socket))
-  }
-  session.on('shell', (accept) => {
-    begin(accept, (channel) => {
-      run(channel, null)
-    })
-  })
-  session.on('exec', (accept, _reject, { command }) => {
-    begin(accept, (channel) => {
-      run(channel, command)
-    })
-  })
-  session.on('subsystem', (accept, reject, { name }) => {
-    if (name !== 'sftp') {
-      reject()
-      return
-    }
-    begin(accept, (channel) => {
-      const over = joinSignals(shared.closed, closed.signal)
-      void serveSftp(shared, channel, over.signal).finally(() => {
+    const channel = accept()
+    const over = joinSignals(shared.closed, closed.signal)
+    served = shared
+      .limitInput(channel, () => use(channel, over.signal))
+      .finally(() => {
         over[Symbol.dispose]()
       })
-    })
+  }
+  session.on('shell', (accept) => {
+    begin(accept, (channel, over) => run(channel, over, null))
+  })
+  session.on('exec', (accept, _reject, { command }) => {
+    begin(accept, (channel, over) => run(channel, over, command))
+  })
+  session.on('subsystem', (accept, reject, { name }) => {
+    const release = name === 'sftp' && !hasBegun ? shared.sftpSessions.tryAcquire() : null
+    if (release === null) reject()
+    else begin(accept, (channel, over) => serveSftp(shared, channel, over).finally(release))
   })
 }
 
@@ -139,23 +135,19 @@ async function agentSocketOf(shared: SshConnection, channel: ssh2.ServerChannel)
   }
 }
 
-/** Carries the streams of a process to a channel, and then its exit. */
-async function carry(shared: SshConnection, channel: ssh2.ServerChannel, process: ExecSession): Promise<void> {
-  const closed = new AbortController()
-  channel.once('close', () => {
-    closed.abort(new Error('closed'))
-    process.signal(constants.signals.SIGHUP)
-    process.stdin.destroy()
-  })
+/** Carries the streams of a process to a channel, and then its exit. A process whose channel is closed hears SIGHUP. */
+async function carry(process: ExecSession, channel: ssh2.ServerChannel, receiver: Receiver): Promise<void> {
+  const { closed } = receiver
   channel.on('error', () => undefined)
   channel.pipe(process.stdin)
-  const writer = makeChannelWriter(channel, { socket: shared.socket, closed: closed.signal })
-  const [exit] = await Promise.all([
-    process.exit,
-    pump(process.stdout, writer.stdout, closed.signal),
-    pump(process.stderr, writer.stderr, closed.signal),
-  ])
-  if (closed.signal.aborted) return
+  const writer = makeChannelWriter(channel, receiver)
+  await Promise.all([pump(process.stdout, writer.stdout, closed), pump(process.stderr, writer.stderr, closed)])
+  if (closed.aborted) {
+    process.signal(constants.signals.SIGHUP)
+    process.stdin.destroy()
+    return
+  }
+  const exit = await process.exit
   switch (exit.kind) {
     case 'exited':
       channel.exit(exit.code)

@@ -3,12 +3,17 @@ import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { CHANNEL_ENDS, type ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
 import type { SshPermits } from '../domain/orgs/ssh-certificate.ts'
 import type { Log } from '../lib/log.ts'
+import type { Semaphore } from '../lib/turns/semaphore.ts'
+import type { LimitInput } from './input-limits.ts'
 
 /** What the sessions of one SSH connection share. */
 export type SshConnection = {
   readonly socket: Socket
   /** The first line of the client, which names its program. */
   readonly ident: string
+  readonly limitInput: LimitInput
+  /** How many SFTP sessions there may be. */
+  readonly sftpSessions: Semaphore
   readonly permits: SshPermits
   /** The channel to the sandbox, which the first session opens. Rejects with the reason, for the person at the client. */
   client(): Promise<ChannelClient>

@@ -1,13 +1,17 @@
 import assert from 'node:assert/strict'
+import { Readable, Writable } from 'node:stream'
 import { buffer, text } from 'node:stream/consumers'
 import { test, type TestContext } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import type ssh2 from 'ssh2'
+import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
 import { startSshLoopback, type SshLoopback } from '../support/ssh-loopback.ts'
-import { waitUntilUnchanged } from '../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../support/wait.ts'
+
+const MIB = 1024 * 1024
 
 // Sessions over a real connection, also those of clients that break the rules of SSH.
 
@@ -80,4 +84,54 @@ for (const [name, command] of [
     const [stdout, stderr] = await Promise.all([buffer(channel), buffer(channel.stderr)])
     assert.deepEqual([stdout.length, stderr.length], [8_000_000, 8_000_000])
   })
+}
+
+test('the channels of a connection keep 32 MiB of unread input, and all of it arrives in the end', async (t) => {
+  const gate = Promise.withResolvers<undefined>()
+  let taken = 0
+  const sandbox = sandboxThat({
+    async take(piece) {
+      await gate.promise
+      taken += piece.length
+    },
+  })
+  const { connection, server } = await startSshLoopback(t, Promise.resolve(sandbox))
+  const channels = await Promise.all(Array.from({ length: 40 }, () => exec(connection, 'cat')))
+  const before = server.bytesRead
+  for (const channel of channels) channel.write(Buffer.alloc(2 * MIB))
+  await waitUntilUnchanged(() => server.bytesRead)
+  assert.ok(server.bytesRead - before <= 36 * MIB, String(server.bytesRead - before))
+  gate.resolve(undefined)
+  await waitUntil(() => taken === 40 * 2 * MIB)
+})
+
+/** A sandbox whose processes run for ever, and take their input by `take`. */
+function sandboxThat({
+  take = () => Promise.resolve(),
+}: {
+  readonly take?: (piece: Buffer) => Promise<void>
+}): ChannelClient {
+  const sandbox: Pick<ChannelClient, 'exec'> = {
+    exec() {
+      const output = (): Readable => new Readable({ read: () => undefined })
+      const stdin = new Writable({
+        write(piece: Buffer, _encoding, done) {
+          const taking = async (): Promise<void> => {
+            await take(piece)
+            done()
+          }
+          void taking()
+        },
+      })
+      return {
+        stdin,
+        stdout: output(),
+        stderr: output(),
+        resize: () => undefined,
+        signal: () => undefined,
+        exit: new Promise(() => undefined),
+      }
+    },
+  }
+  return sandbox as ChannelClient // sessions with commands use nothing else
 }

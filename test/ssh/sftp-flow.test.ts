@@ -11,7 +11,7 @@ import type { Files } from '../../src/channel-client/files.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
 import { startSshLoopback } from '../support/ssh-loopback.ts'
-import { waitUntilUnchanged } from '../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../support/wait.ts'
 
 // The pace of SFTP sessions, with real SSH connections over loopback and files of this machine.
 
@@ -231,4 +231,26 @@ test('a request with a length that is no length ends its session alone', async (
   const other = await openSftp(connection)
   other.write(message(INIT, uint(3)))
   assert.equal((await makeReader(other)(1)).length, 1)
+})
+
+test('a connection has ten SFTP sessions, and a closed one counts until its requests are done', async (t) => {
+  const gate = Promise.withResolvers<undefined>()
+  let begun = 0
+  const world = await startSession(t, () => ({
+    write() {
+      begun += 1
+      return gate.promise
+    },
+  }))
+  const { dir, connection, channel } = world
+  const handle = await openFile(world, join(dir, 'file'), FLAG_WRITE | FLAG_CREATE)
+  for (let n = 1; n < 10; n++) await openSftp(connection)
+  await assert.rejects(openSftp(connection))
+  channel.write(message(WRITE, uint(1), handle, uint(0, 0), text('content')))
+  await waitUntil(() => begun === 1)
+  channel.close()
+  await once(channel.resume(), 'close')
+  await assert.rejects(openSftp(connection))
+  gate.resolve(undefined)
+  await waitUntil(() => openSftp(connection).catch(() => false as const))
 })

@@ -4,8 +4,9 @@ import type { TestContext } from 'node:test'
 import ssh2 from 'ssh2'
 import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
 import { makeLog } from '../../src/lib/log.ts'
+import { makeSemaphore } from '../../src/lib/turns/semaphore.ts'
 import { makeHostKey } from '../../src/ssh/server.ts'
-import { readAtPace } from '../../src/ssh/read-at-pace.ts'
+import { limitInput } from '../../src/ssh/input-limits.ts'
 import { serveSession } from '../../src/ssh/session.ts'
 import type { SshConnection } from '../../src/ssh/shared-connection.ts'
 
@@ -18,11 +19,15 @@ export type SshLoopback = {
 }
 
 /** Serves the sessions of one connection by `sandbox`, and connects to it. It ends with the test. */
-export async function startSshLoopback(t: TestContext, sandbox: ChannelClient): Promise<SshLoopback> {
+export async function startSshLoopback(
+  t: TestContext,
+  sandbox: ChannelClient | Promise<ChannelClient>,
+): Promise<SshLoopback> {
   const ssh = new ssh2.Server({ hostKeys: [makeHostKey().private] })
   let server = null as Socket | null // TypeScript doesn't see that the listener sets it
   ssh.on('connection', (serving, { header }) => {
-    if (server !== null) readAtPace(server) // as `serveConnection` does
+    if (server === null) throw new Error('no socket came')
+    const limits = { limitInput: limitInput(server), sftpSessions: makeSemaphore(10) } // as `serveConnection` does
     serving.on('authentication', (context) => {
       context.accept()
     })
@@ -30,6 +35,7 @@ export async function startSshLoopback(t: TestContext, sandbox: ChannelClient): 
     serving.on('session', (accept) => {
       const shared = {
         socket: server,
+        ...limits,
         ident: header.identRaw,
         permits: { pty: true, forwarding: true, agent: true },
         closed: new AbortController().signal,
