@@ -54,13 +54,14 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
   })
   session.on('window-change', (accept, _reject, info) => {
     const { rows, cols } = sizeOf(info.rows, info.cols)
+    if (tty !== null) tty = { ...tty, rows, cols } // for a process that starts later
     running?.resize(rows, cols)
     accept?.()
   })
   session.on('signal', (accept, reject, { name }) => {
     const signal = signalNumber(name)
     if (signal !== null) running?.signal(signal)
-    if (signal === null) reject?.()
+    if (signal === null || running === null) reject?.()
     else accept?.()
   })
   session.on('auth-agent', (accept) => {
@@ -77,6 +78,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
       const client = await shared.client()
       await shared.forwardsSettled()
       const agent = hasAgent ? await agentSocketOf(shared, channel) : null
+      if (over.aborted) return
       running = client.exec({
         cmd: '/bin/sh',
         args: ['-c', SHELL_SCRIPT, 'sh', ...(command === null ? [] : [command])],

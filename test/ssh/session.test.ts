@@ -5,6 +5,7 @@ import { test, type TestContext } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import type ssh2 from 'ssh2'
 import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
+import type { ExecRequest } from '../../src/channel-client/exec.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import { serveClient } from '../support/channel-clients.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
@@ -86,6 +87,35 @@ for (const [name, command] of [
   })
 }
 
+test('a size that the client sets while its session starts is the first one of the terminal', async (t) => {
+  const opening = Promise.withResolvers<ChannelClient>()
+  const { connection } = await startSshLoopback(t, opening.promise)
+  const channel = await new Promise<ssh2.ClientChannel>((resolve, reject) => {
+    connection.shell({ rows: 24, cols: 80 }, (error, opened) => {
+      if (error === undefined) resolve(opened)
+      else reject(error)
+    })
+  })
+  channel.setWindow(50, 132, 0, 0)
+  await exec(connection, 'echo') // the server serves requests in their order
+  const requests: ExecRequest[] = []
+  opening.resolve(sandboxThat({ onExec: (request) => requests.push(request) }))
+  await waitUntil(() => requests.length === 2)
+  assert.deepEqual(requests[0]?.tty, { rows: 50, cols: 132, term: 'vt100' })
+})
+
+test('a session that was closed before it started runs nothing', async (t) => {
+  const opening = Promise.withResolvers<ChannelClient>()
+  const { connection } = await startSshLoopback(t, opening.promise)
+  const channel = await exec(connection, 'first')
+  channel.close()
+  await exec(connection, 'second')
+  const requests: ExecRequest[] = []
+  opening.resolve(sandboxThat({ onExec: (request) => requests.push(request) }))
+  await waitUntil(() => requests.length > 0)
+  assert.deepEqual(requests.map(({ args }) => args.at(-1)), ['second']) // prettier-ignore
+})
+
 test('the channels of a connection keep 32 MiB of unread input, and all of it arrives in the end', async (t) => {
   const gate = Promise.withResolvers<undefined>()
   let taken = 0
@@ -107,12 +137,15 @@ test('the channels of a connection keep 32 MiB of unread input, and all of it ar
 
 /** A sandbox whose processes run for ever, and take their input by `take`. */
 function sandboxThat({
+  onExec = () => undefined,
   take = () => Promise.resolve(),
 }: {
+  readonly onExec?: (request: ExecRequest) => void
   readonly take?: (piece: Buffer) => Promise<void>
 }): ChannelClient {
   const sandbox: Pick<ChannelClient, 'exec'> = {
-    exec() {
+    exec(request) {
+      onExec(request)
       const output = (): Readable => new Readable({ read: () => undefined })
       const stdin = new Writable({
         write(piece: Buffer, _encoding, done) {
