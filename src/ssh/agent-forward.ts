@@ -9,7 +9,7 @@ import { listenInSandbox } from './sandbox-listener.ts'
 export async function openAgentSocket(deps: RemoteForwardDeps): Promise<string> {
   const client = await deps.shared.client()
   const { name } = await listenInSandbox({ client, random: deps.random }, { kind: 'agent' }, (incoming) => {
-    void serveIncoming(deps, incoming, () => openAgentChannel(deps.connection))
+    void serveIncoming(deps, incoming, () => openAgentChannel(deps.shared.connection))
   })
   return name
 }

@@ -9,7 +9,7 @@ import type { SshConnection } from './shared-connection.ts'
  * Never rejects.
  */
 export async function carryStream(
-  { socket }: Pick<SshConnection, 'socket'>,
+  { connection, socket }: Pick<SshConnection, 'connection' | 'socket'>,
   stream: Duplex,
   channel: ssh2.ServerChannel,
 ): Promise<void> {
@@ -25,7 +25,7 @@ export async function carryStream(
   })
   closed.signal.addEventListener('abort', () => stream.destroy(), { once: true })
   channel.pipe(stream)
-  await pump(stream, makeChannelWriter(channel, { socket, closed: closed.signal }).stdout, closed.signal)
+  await pump(stream, makeChannelWriter(channel, { connection, socket, closed: closed.signal }).stdout, closed.signal)
   // `end` would close both directions of the library's channel.
   if (!closed.signal.aborted) channel.eof()
   if (!stream.closed) await new Promise((resolve) => stream.once('close', resolve))

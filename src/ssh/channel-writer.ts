@@ -1,3 +1,4 @@
+import type { EventEmitter } from 'node:events'
 import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
 import type ssh2 from 'ssh2'
@@ -9,8 +10,12 @@ import { makeSemaphore } from '../lib/turns/semaphore.ts'
  */
 const UNSENT_MAX_BYTES = 1024 * 1024
 
-/** The client's socket, and the signal that aborts when the channel is closed. */
-export type Receiver = { readonly socket: Socket; readonly closed: AbortSignal }
+/** The client's connection and its socket, and the signal that aborts when the channel is closed. */
+export type Receiver = {
+  readonly connection: ssh2.Connection
+  readonly socket: Socket
+  readonly closed: AbortSignal
+}
 
 /** Writes to a channel. Resolves when the client has taken the piece, or when the channel is closed. Never rejects. */
 export type WritePiece = (piece: Buffer) => Promise<void>
@@ -36,19 +41,32 @@ export function makeChannelWriter(
   return { stdout: writeTo(channel), stderr: writeTo(channel.stderr) }
 }
 
-/** Waits until a channel and its socket take more. Resolves early when the channel is closed. Never rejects. */
-export async function waitUntilWritable(to: Writable, { socket, closed }: Receiver): Promise<void> {
-  if (to.writableNeedDrain) await drain(to, closed)
-  while (socket.writableLength > UNSENT_MAX_BYTES && !closed.aborted) await drain(socket, closed)
+/**
+ * Waits until a channel, its connection and its socket take more. Resolves early when the channel is closed. Never rejects. While keys are
+ * exchanged, the library keeps all that is written, and it is the client that ends the exchange.
+ */
+export async function waitUntilWritable(to: Writable, { connection, socket, closed }: Receiver): Promise<void> {
+  if (to.writableNeedDrain) await next(to, 'drain', closed)
+  while (!closed.aborted) {
+    if (isExchangingKeys(connection)) await next(connection, 'rekey', closed)
+    else if (socket.writableLength > UNSENT_MAX_BYTES) await next(socket, 'drain', closed)
+    else return
+  }
 }
 
-async function drain(stream: Writable, closed: AbortSignal): Promise<void> {
-  let onDrain = (): void => undefined
+function isExchangingKeys(connection: ssh2.Connection): boolean {
+  const protocol: unknown = Reflect.get(connection, '_protocol')
+  return typeof protocol === 'object' && protocol !== null && Reflect.get(protocol, '_kexinit') !== undefined
+}
+
+/** Waits for an event. */
+async function next(emitter: EventEmitter, event: 'drain' | 'rekey', closed: AbortSignal): Promise<void> {
+  let onEvent = (): void => undefined
   await settled(closed, (done) => {
-    onDrain = done
-    stream.on('drain', done)
+    onEvent = done
+    emitter.on(event, done)
   })
-  stream.off('drain', onDrain)
+  emitter.off(event, onEvent)
 }
 
 /** Resolves once `begin` has called its argument, or when `closed` aborts. */

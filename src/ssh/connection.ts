@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events'
 import type { Socket } from 'node:net'
 import type ssh2 from 'ssh2'
 import type { ControlDeps } from '../control/make-deps.ts'
@@ -42,6 +43,7 @@ export async function serveConnection(
     connection.end()
     socket.destroySoon()
   }
+  setMaxListeners(0, connection, socket) // each channel that waits adds one
   const limit = limitInput(socket)
   stopping.addEventListener('abort', onStopping, { once: true })
   try {
@@ -99,6 +101,7 @@ function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, close
   closed.addEventListener('abort', () => watch.stop(), { once: true })
   const { permits } = entry
   const shared: SshConnection = {
+    connection,
     socket,
     ident,
     ...limits,
@@ -120,7 +123,7 @@ function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, close
       channels -= 1
     }
   }
-  const forwards: RemoteForwardDeps = { shared, connection, random: deps.random, acquire }
+  const forwards: RemoteForwardDeps = { shared, random: deps.random, acquire }
   const remote = makeRemoteForwards(forwards)
   connection.on('session', (accept, reject) => {
     const release = acquire()

@@ -10,7 +10,6 @@ import type { SshConnection } from './shared-connection.ts'
 
 export type RemoteForwardDeps = {
   readonly shared: SshConnection
-  readonly connection: ssh2.Connection
   readonly random: Random
   /** Counts a channel of the connection. Returns null at the limit. */
   readonly acquire: () => (() => void) | null
@@ -45,7 +44,7 @@ export function makeRemoteForwards(deps: RemoteForwardDeps): RemoteForwards {
     try {
       const client = await deps.shared.client()
       const listener = await listenInSandbox({ client, random: deps.random }, target, (incoming) => {
-        void serveIncoming(deps, incoming, () => openChannel(deps.connection, target, incoming))
+        void serveIncoming(deps, incoming, () => openChannel(deps.shared.connection, target, incoming))
       })
       // A client that let the port be chosen cancels it by the port that it got.
       const name = nameOf(target.kind === 'tcp' ? { ...target, port: Number(listener.name) } : target)

@@ -92,7 +92,7 @@ export function serveSession(shared: SshConnection, session: ssh2.Session, relea
         user: null,
         tty,
       })
-      await carry(running, channel, { socket: shared.socket, closed: over })
+      await carry(running, channel, { ...shared, closed: over })
     } catch (error) {
       if (!(error instanceof SshRefusal)) shared.log.warn({ error }, 'an SSH session failed')
       fail(channel, error instanceof SshRefusal ? error.message : 'the session failed', FAILED_CODE)

@@ -43,7 +43,7 @@ export async function serveSftp(
   let draining: Promise<void> | null = null
   /** Waits until the client has taken most of its replies. */
   const drained = (): Promise<void> => {
-    draining ??= waitUntilWritable(channel, { socket: shared.socket, closed }).finally(() => {
+    draining ??= waitUntilWritable(channel, { ...shared, closed }).finally(() => {
       draining = null
     })
     return draining

@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net'
+import type ssh2 from 'ssh2'
 import type { ChannelClient } from '../channel-client/channel-client.ts'
 import { CHANNEL_ENDS, type ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
 import type { SshPermits } from '../domain/orgs/ssh-certificate.ts'
@@ -8,6 +9,7 @@ import type { LimitInput } from './input-limits.ts'
 
 /** What the sessions of one SSH connection share. */
 export type SshConnection = {
+  readonly connection: ssh2.Connection
   readonly socket: Socket
   /** The first line of the client, which names its program. */
   readonly ident: string

@@ -135,18 +135,52 @@ test('the channels of a connection keep 32 MiB of unread input, and all of it ar
   await waitUntil(() => taken === 40 * 2 * MIB)
 })
 
-/** A sandbox whose processes run for ever, and take their input by `take`. */
+test('the server keeps little output for a client that begins to exchange keys and never ends', async (t) => {
+  let sent = 0
+  const sandbox = sandboxThat({
+    write(stdout) {
+      sent += 64 * 1024
+      stdout.push(Buffer.alloc(64 * 1024))
+    },
+  })
+  const { connection, client } = await startSshLoopback(t, Promise.resolve(sandbox))
+  const channel = await exec(connection, 'yes')
+  await waitUntilUnchanged(() => sent) // the window is full
+  const { _client: ssh, outgoing } = channel as unknown as {
+    readonly _client: {
+      readonly _protocol: { channelWindowAdjust(id: number, bytes: number): void; rekey(): void }
+    }
+    readonly outgoing: { readonly id: number }
+  } // the library's client grants less
+  const before = sent
+  ssh._protocol.channelWindowAdjust(outgoing.id, 64 * MIB)
+  ssh._protocol.rekey()
+  client.pause() // the client doesn't see the server's part of the exchange
+  await waitUntilUnchanged(() => sent)
+  assert.ok(sent - before <= 4 * MIB, String(sent - before))
+  client.resume()
+  channel.resume()
+  await waitUntil(() => sent - before >= 64 * MIB)
+})
+
+/** A sandbox whose processes run for ever, take their input by `take` and write their output by `write`. */
 function sandboxThat({
   onExec = () => undefined,
   take = () => Promise.resolve(),
+  write = () => undefined,
 }: {
   readonly onExec?: (request: ExecRequest) => void
   readonly take?: (piece: Buffer) => Promise<void>
+  readonly write?: (stdout: Readable) => void
 }): ChannelClient {
   const sandbox: Pick<ChannelClient, 'exec'> = {
     exec(request) {
       onExec(request)
-      const output = (): Readable => new Readable({ read: () => undefined })
+      const stdout = new Readable({
+        read() {
+          write(this)
+        },
+      })
       const stdin = new Writable({
         write(piece: Buffer, _encoding, done) {
           const taking = async (): Promise<void> => {
@@ -158,8 +192,8 @@ function sandboxThat({
       })
       return {
         stdin,
-        stdout: output(),
-        stderr: output(),
+        stdout,
+        stderr: new Readable({ read: () => undefined }),
         resize: () => undefined,
         signal: () => undefined,
         exit: new Promise(() => undefined),

@@ -34,6 +34,7 @@ export async function startSshLoopback(
     serving.on('error', () => undefined)
     serving.on('session', (accept) => {
       const shared = {
+        connection: serving,
         socket: server,
         ...limits,
         ident: header.identRaw,
