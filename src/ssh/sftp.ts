@@ -14,8 +14,8 @@ const { OPEN_MODE, STATUS_CODE } = ssh2.utils.sftp
 
 /** How many operations of one SFTP session run at a time. OpenSSH's client sends 64 at once, which wait. */
 const RUNNING_MAX = 16
-/** The longest read of one request. */
-const READ_MAX_BYTES = 256 * 1024
+/** The longest read of one request. OpenSSH's client takes messages of up to 256 KiB. */
+const READ_MAX_BYTES = 255 * 1024
 
 /** How long the sandbox may take to tell who its user is. */
 const USER_LIMIT_MS = 30_000

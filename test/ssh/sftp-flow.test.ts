@@ -16,7 +16,9 @@ import { waitUntil, waitUntilUnchanged } from '../support/wait.ts'
 // The pace of SFTP sessions, with real SSH connections over loopback and files of this machine.
 
 const MIB = 1024 * 1024
-const PIECE_BYTES = 256 * 1024
+const PIECE_BYTES = 255 * 1024
+/** The longest message that OpenSSH's client takes. */
+const MESSAGE_MAX_BYTES = 256 * 1024
 /** The client's window of a channel, which it may leave full. */
 const WINDOW_BYTES = 2 * MIB
 /** More than one session may keep: replies, and requests that wait. */
@@ -220,6 +222,18 @@ test('requests that a client sent before it ended its input are answered before 
   assert.deepEqual([reply?.id, reply?.type], [7, DATA])
   channel.resume()
   assert.equal((await exit)[0], 0)
+})
+
+test('a read of more than a message takes gets what fits into one', async (t) => {
+  const world = await startSession(t, () => ({}))
+  const { dir, channel, read } = world
+  writeFileSync(join(dir, 'file'), Buffer.alloc(MIB, 'x'))
+  const handle = await openFile(world, join(dir, 'file'), FLAG_READ)
+  channel.write(message(READ, uint(1), handle, uint(0, 0, MIB)))
+  const [reply] = await read(1)
+  assert.equal(reply?.type, DATA)
+  assert.ok(uint(0, 0).length + 1 + reply.fields.length <= MESSAGE_MAX_BYTES, String(reply.fields.length))
+  assert.ok(reply.fields.readUInt32BE() >= PIECE_BYTES)
 })
 
 test('a request with a length that is no length ends its session alone', async (t) => {
