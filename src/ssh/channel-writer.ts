@@ -21,9 +21,9 @@ export type Receiver = {
 export type WritePiece = (piece: Buffer) => Promise<void>
 
 /**
- * Makes the functions that write to the two outputs of a channel, one piece at a time. If both outputs waited for the client's window,
- * the library would continue only one of them. It also would send an earlier piece of `stdout` again in place of a waiting piece
- * of `stderr` (`CHANNEL_WINDOW_ADJUST` in `lib/server.js` of ssh2 1.17).
+ * Makes the functions that write to the two outputs of a channel, one piece at a time. If both outputs waited for the
+ * client's window, the library would continue only one of them. It also would send an earlier piece of `stdout` again in
+ * place of a waiting piece of `stderr` (`CHANNEL_WINDOW_ADJUST` in `lib/server.js` of ssh2 1.17).
  */
 export function makeChannelWriter(
   channel: ssh2.ServerChannel,
@@ -42,8 +42,8 @@ export function makeChannelWriter(
 }
 
 /**
- * Waits until a channel, its connection and its socket take more. Resolves early when the channel is closed. Never rejects. While keys are
- * exchanged, the library keeps all that is written, and it is the client that ends the exchange.
+ * Waits until a channel, its connection and its socket take more. Resolves early when the channel is closed. Never
+ * rejects. While keys are exchanged, the library keeps all that is written, and it is the client that ends the exchange.
  */
 export async function waitUntilWritable(to: Writable, { connection, socket, closed }: Receiver): Promise<void> {
   if (to.writableNeedDrain) await next(to, 'drain', closed)

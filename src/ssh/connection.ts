@@ -16,7 +16,7 @@ import type { SshConnection } from './shared-connection.ts'
 
 /** How many sessions and forwarded connections one SSH connection may have open. */
 const CHANNELS_MAX = 200
-/** How many of them may be SFTP sessions, each of which keeps requests and replies in memory. OpenSSH's server allows ten sessions. */
+/** How many of them may be SFTP sessions, which keep requests and replies. OpenSSH's server allows ten sessions. */
 const SFTP_SESSIONS_MAX = 10
 
 /** How long a connection stays open after its channel to the sandbox has ended, in milliseconds. */

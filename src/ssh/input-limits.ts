@@ -15,9 +15,9 @@ const CHANNEL_UNREAD_MAX_BYTES = 4 * 1024 * 1024
 export type LimitInput = (channel: ssh2.ServerChannel, use: () => Promise<void>) => Promise<void>
 
 /**
- * Makes the limit of a connection. Nothing is read from a client while it takes nothing, because many requests of SSH have a reply
- * outside any channel. Nothing is read either while its channels keep too much unread, because a client may fill the windows of all of
- * them. A client that sends more on a channel than its window allows loses its connection.
+ * Makes the limit of a connection. Nothing is read from a client while it takes nothing, because many requests of SSH
+ * have a reply outside any channel. Nothing is read either while its channels keep too much unread, because a client may
+ * fill the windows of all of them. A client that sends more on a channel than its window allows loses its connection.
  */
 export function limitInput(socket: Socket): LimitInput {
   const inUse = new Set<ssh2.ServerChannel>()
