@@ -140,16 +140,20 @@ async function agentSocketOf(shared: SshConnection, channel: ssh2.ServerChannel)
 /** Carries the streams of a process to a channel, and then its exit. A process whose channel is closed hears SIGHUP. */
 async function carry(process: ExecSession, channel: ssh2.ServerChannel, receiver: Receiver): Promise<void> {
   const { closed } = receiver
+  const left = new Promise<null>((resolve) => {
+    const hangUp = (): void => {
+      process.signal(constants.signals.SIGHUP)
+      process.stdin.destroy()
+      resolve(null)
+    }
+    closed.addEventListener('abort', hangUp, { once: true })
+  })
   channel.on('error', () => undefined)
   channel.pipe(process.stdin)
   const writer = makeChannelWriter(channel, receiver)
   await Promise.all([pump(process.stdout, writer.stdout, closed), pump(process.stderr, writer.stderr, closed)])
-  if (closed.aborted) {
-    process.signal(constants.signals.SIGHUP)
-    process.stdin.destroy()
-    return
-  }
-  const exit = await process.exit
+  const exit = await Promise.race([process.exit, left])
+  if (exit === null || closed.aborted) return
   switch (exit.kind) {
     case 'exited':
       channel.exit(exit.code)

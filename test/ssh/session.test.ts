@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { constants } from 'node:os'
 import { Readable, Writable } from 'node:stream'
 import { buffer, text } from 'node:stream/consumers'
 import { test, type TestContext } from 'node:test'
@@ -114,6 +115,25 @@ test('a session that was closed before it started runs nothing', async (t) => {
   opening.resolve(sandboxThat({ onExec: (request) => requests.push(request) }))
   await waitUntil(() => requests.length > 0)
   assert.deepEqual(requests.map(({ args }) => args.at(-1)), ['second']) // prettier-ignore
+})
+
+test('a process that has closed its outputs hears SIGHUP when its session is closed', async (t) => {
+  const signals: number[] = []
+  const outputs = [Readable.from([]), Readable.from([])] as const
+  const process = {
+    ...sandboxThat({}).exec({} as ExecRequest),
+    stdout: outputs[0],
+    stderr: outputs[1],
+    signal: (signal: number) => void signals.push(signal),
+  }
+  const sandbox = { exec: () => process } as unknown as ChannelClient // sessions with commands use nothing else
+  const { connection } = await startSshLoopback(t, sandbox)
+  const channel = await exec(connection, 'exec >&- 2>&-; sleep 1000')
+  channel.resume()
+  await waitUntil(() => outputs.every(({ readableEnded }) => readableEnded))
+  channel.close()
+  await waitUntil(() => signals.length > 0)
+  assert.deepEqual(signals, [constants.signals.SIGHUP])
 })
 
 test('the channels of a connection keep 32 MiB of unread input, and all of it arrives in the end', async (t) => {
