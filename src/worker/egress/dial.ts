@@ -11,8 +11,9 @@ export type Dial = {
   readonly client: Socket
 }
 
-/** Connects to a destination for a sandbox. Rejects if the packet filter or the server refuses, or after 30 s. */
+/** Connects to a destination for a sandbox. Rejects if the packet filter or the server refuses, the client has left, or after 30 s. */
 export async function dial({ address, port, from, client }: Dial): Promise<Socket> {
+  if (client.destroyed) throw new Error('the client left')
   const { promise, resolve, reject } = Promise.withResolvers<Socket>()
   const server = connect({ host: address, port, localAddress: from, allowHalfOpen: true, noDelay: true })
   const timer = setTimeout(() => server.destroy(new Error('no answer')), DIAL_LIMIT_MS)

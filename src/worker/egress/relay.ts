@@ -7,9 +7,7 @@ import type { HostSecrets } from './intercept/host-secrets.ts'
 import { refuseViolation } from './intercept/request-body.ts'
 import { RequestRefused } from './intercept/request-refused.ts'
 import { resetSocket } from '../../lib/reset-socket.ts'
-
-/** How often the kernel asks the other side of an idle connection whether it is still there. */
-const KEEP_ALIVE_MS = 60_000
+import { watchPeer } from './watch-peer.ts'
 
 type Options = {
   /** The placeholders that must not leave. */
@@ -33,7 +31,7 @@ export function relay(client: Socket, server: Socket, { secrets, memory, onRefus
     [client, server],
     [server, client],
   ] as const) {
-    one.setKeepAlive(true, KEEP_ALIVE_MS)
+    watchPeer(one)
     one.on('close', () => {
       if (!one.readableEnded || !one.writableEnded) resetSocket(other)
     })

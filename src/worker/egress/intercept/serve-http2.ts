@@ -11,6 +11,7 @@ import {
 } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
 import type { Socket } from 'node:net'
+import { watchSession } from '../watch-peer.ts'
 import { readHttp2Request, type Http2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
@@ -47,8 +48,9 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     session.on('error', end)
     session.on('stream', takeStream)
     session.setLocalWindowSize(WINDOW)
+    watchSession(session, end)
   })
-  if (!guest.closed) await firstOf(guest, ['close'])
+  await firstOf(guest, ['close'])
   end()
   const opened = await (server as Promise<ClientHttp2Session> | null)?.catch(() => null)
   opened?.destroy()

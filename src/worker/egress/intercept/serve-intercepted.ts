@@ -2,6 +2,7 @@ import type { Socket } from 'node:net'
 import { TLSSocket, type SecureContext } from 'node:tls'
 import { KEPT, keepUntilClosed, keepWhile } from '../connection-memory.ts'
 import { peekBytes } from '../peek-bytes.ts'
+import { watchPeer } from '../watch-peer.ts'
 import { detectProtocol, PREFACE_BYTES } from './detect-protocol.ts'
 import { judgeSecrets } from './host-secrets.ts'
 import type { InterceptedConnection, RequestRules, ServedRequests } from './intercepted-connection.ts'
@@ -32,6 +33,7 @@ export async function serveIntercepted(connection: InterceptedConnection): Promi
       memory,
       onRefused,
     }
+    if (protocol !== 'http2') watchPeer(guest)
     if (protocol === 'http2') await serveHttp2(served)
     else if (protocol === 'connect' && tunnels !== null)
       await serveConnect({ ...served, connection, tunnels, serveInner: serveIntercepted })

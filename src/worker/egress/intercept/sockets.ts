@@ -1,4 +1,3 @@
-import type { EventEmitter } from 'node:events'
 import type { Duplex } from 'node:stream'
 import { keepWhile, type ConnectionMemory } from '../connection-memory.ts'
 
@@ -21,13 +20,14 @@ export async function writeAll(
   socket.cork()
   const isFree = parts.map((part) => socket.write(part)).at(-1)
   socket.uncork()
-  if (isFree === false && !socket.destroyed)
+  if (isFree === false)
     await keepWhile(memory, socket.writableLength + readAheadBytes, () => firstOf(socket, ['drain', 'close']))
   if (socket.destroyed) throw new Error('the connection was closed')
 }
 
-/** Waits for one of several events, and leaves no listener behind. */
-export function firstOf(socket: EventEmitter, events: readonly string[]): Promise<void> {
+/** Waits for one of several events, and leaves no listener behind. If the stream was destroyed, it doesn't wait: none may follow. */
+export function firstOf(socket: Duplex, events: readonly string[]): Promise<void> {
+  if (socket.destroyed) return Promise.resolve()
   const { promise, resolve } = Promise.withResolvers<void>()
   const finish = (): void => {
     for (const event of events) socket.off(event, finish)
