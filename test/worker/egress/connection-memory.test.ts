@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { connect as connectHttp2, performServerHandshake, type ClientHttp2Session } from 'node:http2'
+import { connect as connectHttp2, constants, performServerHandshake, type ClientHttp2Session } from 'node:http2'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -109,6 +109,29 @@ test('heads of HTTP/2 streams are bounded, of requests without an answer and of 
     await waitUntil(() => interceptor.refused.length > 0)
     for (const { message } of interceptor.refused) assert.match(message, TOO_MUCH)
   }
+})
+
+test('heads of HTTP/2 streams that the client resets count until their server has taken them', async (t) => {
+  const upstream = await openUpstream(t, certificate, (socket) => {
+    const session = performServerHandshake(socket, { settings: { maxConcurrentStreams: 1 } })
+    session.on('error', () => session.destroy())
+    session.on('stream', (stream) => {
+      stream.on('error', () => stream.destroy())
+      stream.additionalHeaders({ ':status': 103 })
+    })
+  })
+  const options = { upstreamPort: upstream.port, caFile: certificate.caFile, secrets: [], memoryBytes: 4 * MIB }
+  const interceptor = await openInterceptor(t, options)
+  const client = openHttp2(t, interceptor)
+  const open = () => client.request({ ':path': '/', 'x-long': 'a'.repeat(20_000) }).on('error', () => undefined)
+  await once(open(), 'headers') // the only stream that the server allows
+  for (let n = 0; n < 400 && !client.destroyed; n++) {
+    const stream = open()
+    stream.close(constants.NGHTTP2_CANCEL)
+    await new Promise(setImmediate)
+  }
+  await waitUntil(() => interceptor.refused.length > 0)
+  for (const { message } of interceptor.refused) assert.match(message, TOO_MUCH)
 })
 
 type RelayOptions = { readonly memory: ConnectionMemory; readonly onRefused: (reason: string) => void }

@@ -77,6 +77,8 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     if (stream.closed) return
     const upstream = client.request(request.rawHeaders, { endStream: !hasBody, waitForTrailers: hasBody })
     upstream.on('error', () => upstream.destroy())
+    // A head stays here until the server takes it, also after the client has reset its own stream.
+    keepUntilClosed(memory, bytesOf(request.rawHeaders), upstream)
     upstream.on('wantTrailers', () => {
       if (!upstream.destroyed) upstream.sendTrailers(trailers())
     })
@@ -146,7 +148,7 @@ function keepForStream(
   return (fields) => {
     if (kept.disposed) return false
     try {
-      kept.defer(memory.reserve(KEPT.stream + 2 * fields.join('').length))
+      kept.defer(memory.reserve(bytesOf(fields)))
       return true
     } catch (error) {
       if (!(error instanceof RequestRefused)) throw error
@@ -154,6 +156,10 @@ function keepForStream(
       return false
     }
   }
+}
+
+function bytesOf(fields: readonly string[]): number {
+  return KEPT.stream + 2 * fields.join('').length
 }
 
 type Checked = {
