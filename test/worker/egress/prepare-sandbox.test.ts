@@ -23,6 +23,17 @@ test('a sandbox gets certificates for so many new names, then a few a second; kn
   await assert.rejects(contextOf(one, 'next.test'), /too many new server names/)
 })
 
+test('a certificate that is due for renewal is used on while it is valid, if the sandbox has used up its new names', async () => {
+  const { clock, prepare } = await makeWorld()
+  const one = await prepare(ONE)
+  const context = await contextOf(one, 'known.test')
+  clock.advance(23 * 3_600_000)
+  for (let n = 0; n < BURST; n++) await contextOf(one, `n${String(n)}.test`)
+  assert.equal(await contextOf(one, 'known.test'), context)
+  clock.advance(1_000)
+  assert.notEqual(await contextOf(one, 'known.test'), context)
+})
+
 test('sandboxes with one authority share certificates, and none drops those of another', async () => {
   const { clock, prepare } = await makeWorld()
   const [one, other] = [await prepare(ONE), await prepare(OTHER)]

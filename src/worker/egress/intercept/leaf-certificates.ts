@@ -17,7 +17,7 @@ type Options = {
   readonly countNew?: () => void
 }
 
-type Entry = { readonly context: Promise<SecureContext>; readonly renewAtMs: number }
+type Entry = { readonly context: Promise<SecureContext>; readonly renewAtMs: number; readonly endsAtMs: number }
 
 /** The certificates of an authority by host. They are here as long as a cache has them. */
 export type SharedLeaves = {
@@ -49,8 +49,8 @@ export function cacheLeafCertificates(options: Options): LeafCertificates {
     async contextFor(host) {
       const nowMs = now()
       const cached = entries.get(host) ?? shared?.find(host)
-      entries.delete(host)
-      const entry = cached !== undefined && nowMs < cached.renewAtMs ? cached : makeEntry(host, nowMs)
+      const entry = cached !== undefined && nowMs < cached.renewAtMs ? cached : renew(host, cached, nowMs)
+      entries.delete(host) // so that it comes last
       if (capacity > 0) entries.set(host, entry)
       for (const oldest of entries.keys()) {
         if (entries.size <= capacity) break
@@ -65,13 +65,24 @@ export function cacheLeafCertificates(options: Options): LeafCertificates {
     },
   }
 
+  /** Makes an entry. If no new one may be made, one that is still valid is used on. */
+  function renew(host: string, cached: Entry | undefined, nowMs: number): Entry {
+    try {
+      return makeEntry(host, nowMs)
+    } catch (error) {
+      if (cached === undefined || nowMs >= cached.endsAtMs) throw error
+      return cached
+    }
+  }
+
   function makeEntry(host: string, nowMs: number): Entry {
     countNew?.()
     const context = sign(host, { validityHours, nowMs }).then(({ certificate, key }) =>
       createSecureContext({ cert: certificate, key }),
     )
     // A connection that begins with the cached certificate still needs some of its validity.
-    const entry = { context, renewAtMs: nowMs + validityHours * 3_600_000 * 0.9 }
+    const validityMs = validityHours * 3_600_000
+    const entry = { context, renewAtMs: nowMs + validityMs * 0.9, endsAtMs: nowMs + validityMs }
     void context.then(
       () => shared?.add(host, entry),
       () => undefined, // whoever waits for it is told
