@@ -20,11 +20,14 @@ export function watchPeer(socket: Socket): void {
 
 /**
  * As `watchPeer`, for a session, which writes to its socket by itself. Calls `onGone` if the other side has left ten questions
- * unanswered: more may not wait.
+ * unanswered: more may not wait. Also if the session is over and its socket has not closed within a minute: the other side doesn't
+ * take the end.
  */
 export function watchSession(session: Http2Session, onGone: () => void): void {
+  let isOver = false
   const timer = setInterval(() => {
-    if (!session.destroyed && !session.ping(() => undefined)) onGone()
+    if (isOver || (!session.destroyed && !session.ping(() => undefined))) onGone()
+    isOver = session.destroyed
   }, INTERVAL_MS)
   session.once('close', () => {
     clearInterval(timer)
