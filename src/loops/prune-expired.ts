@@ -29,7 +29,10 @@ const REST_FACTOR = 4
 const LEAST_REST_MS = 20
 const PERIOD_MS = 3_600_000
 
-/** The steps in their order. A key goes with the events of its end, which name it. A run goes after it is rolled up, and a sandbox's names go with its usage. */
+/**
+ * The steps in their order. A key goes with the events of its end, which name it. A run goes after it is rolled up, and
+ * a sandbox's names go with its usage.
+ */
 const STEPS: readonly { readonly kept: keyof Retention; readonly step: PruneStep; readonly batch?: number }[] = [
   { kept: 'events', step: events.prune },
   { kept: 'events', step: apiKeys.prune },

@@ -19,8 +19,8 @@ const BATCH = 200
 const REFUSED_WAIT_MS = 3_600_000
 
 /**
- * Begins the snapshots that the label of sandboxes asks for (`domain/sandboxes/snapshot-schedule.ts`), and deletes the oldest beyond those that are kept.
- * Quotas hold as for the request of a client.
+ * Begins the snapshots that the label of sandboxes asks for (`domain/sandboxes/snapshot-schedule.ts`), and deletes the
+ * oldest beyond those that are kept. Quotas hold as for the request of a client.
  */
 export function makeScheduleSnapshotsLoop(deps: ScheduleDeps): Loop {
   const refusedUntil = new Map<SandboxId, number>()

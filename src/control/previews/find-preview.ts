@@ -40,7 +40,10 @@ export type PreviewCredentials = {
   readonly onUnknownKey: () => void
 }
 
-/** By which right a request opens a preview: a key of the organization, or a preview that exists. `until`: milliseconds since 1970, or null. */
+/**
+ * By which right a request opens a preview: a key of the organization, or a preview that exists. `until`: milliseconds
+ * since 1970, or null.
+ */
 export type PreviewRight =
   | { readonly by: 'key'; readonly caller: Caller }
   | { readonly by: 'preview'; readonly id: PreviewId; readonly until: number | null; readonly isLink: boolean }

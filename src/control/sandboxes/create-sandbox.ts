@@ -87,9 +87,10 @@ const SLUG_TRIES = 8
 
 /**
  * Creates a sandbox. The sandbox is durable before the call resolves. With `start`, its first run is admitted in the
- * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field that
- * no worker can enforce, for a network that the operator denies, for a port that is not free and for an expired authority, `name_already_exists`, `quota_exceeded`,
- * `org_suspended`, `rate_limited`, and `start_timed_out` if the wait ends too early and `onTimeout` is `cancel`.
+ * same commit. Throws `invalid_request` for a disk beyond the operator's limit, `invalid_sandbox_config` for a field
+ * that no worker can enforce, for a network that the operator denies, for a port that is not free and for an expired
+ * authority, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`, and `start_timed_out` if the
+ * wait ends too early and `onTimeout` is `cancel`.
  */
 export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxCommand): Promise<Sandbox> {
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null

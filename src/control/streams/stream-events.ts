@@ -30,9 +30,10 @@ const PAGE = 500
 const WAITING_MAX = 2_000
 
 /**
- * Follows the events of the organization. None is missing or comes twice, and those of one sandbox are in the order in which they happened.
- * With the position of an event, begins after that one, else with what is committed from now on. Throws `rate_limited`, and `invalid_request` for a position that is malformed or of another
- * database. The stream ends at the end of its time range.
+ * Follows the events of the organization. None is missing or comes twice, and those of one sandbox are in the order in
+ * which they happened. With the position of an event, begins after that one, else with what is committed from now on.
+ * Throws `rate_limited`, and `invalid_request` for a position that is malformed or of another database. The stream ends
+ * at the end of its time range.
  */
 export async function streamEvents(
   deps: StreamDeps,

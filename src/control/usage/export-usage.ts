@@ -15,9 +15,9 @@ const PAGE = 10_000
 export type ExportedSandboxDay = SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
- * Exports usage by day and sandbox. It reads a page at a time, so that the size of an export is not limited. Open
- * runs count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything, and for a range whose usage is
- * deleted before the first page.
+ * Exports usage by day and sandbox. It reads a page at a time, so that the size of an export is not limited. Open runs
+ * count up to the moment of the call. Throws `invalid_request` for a bad range at once, before it reads anything, and
+ * for a range whose usage is deleted before the first page.
  */
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,

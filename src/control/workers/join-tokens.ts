@@ -13,8 +13,9 @@ export type CreatedJoinToken = joinTokens.JoinToken & { readonly token: string }
 
 /**
  * Creates a token with which one machine may join as a worker, under `name` if given. The worker may claim at most
- * `bounds`. With `pin`, it only joins a server with that public key (SHA-256, in hex). Only operators call it. Throws `invalid_request` for a name that no worker can have, and for shared volumes
- * together with chosen organizations: a shared storage has the volumes of all organizations.
+ * `bounds`. With `pin`, it only joins a server with that public key (SHA-256, in hex). Only operators call it. Throws
+ * `invalid_request` for a name that no worker can have, and for shared volumes together with chosen organizations: a
+ * shared storage has the volumes of all organizations.
  */
 export async function createJoinToken(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,

@@ -33,8 +33,8 @@ export type RequestLimits = {
 }
 
 /**
- * The bytes of a body that count as one more request. To parse, check, render and store 4 MiB takes as long as some 500 requests: 60 ms of this
- * process, and more of the database (2026-11).
+ * The bytes of a body that count as one more request. To parse, check, render and store 4 MiB takes as long as some 500
+ * requests: 60 ms of this process, and more of the database (2026-11).
  */
 const BYTES_PER_TOKEN = 8 * 1024
 
@@ -118,9 +118,10 @@ export function takeStoredBody(limits: RequestLimits, caller: Caller, bytes: num
 export type CountedReply = { readonly length: number; readonly isReport: boolean; readonly response: ServerResponse }
 
 /**
- * Counts a large JSON reply until it is sent, as an unread reply of its organization. Throws `rate_limited` if a read has too many of
- * these; a single one is never too many. A change was made already, so its connection is closed instead. The reply also counts as more requests, against the caller's
- * next ones, because its bytes are known only now. Reports in pieces don't, because few are made at once.
+ * Counts a large JSON reply until it is sent, as an unread reply of its organization. Throws `rate_limited` if a read
+ * has too many of these; a single one is never too many. A change was made already, so its connection is closed
+ * instead. The reply also counts as more requests, against the caller's next ones, because its bytes are known only
+ * now. Reports in pieces don't, because few are made at once.
  */
 export function countReply(limits: RequestLimits, caller: Caller, { length, isReport, response }: CountedReply): void {
   const tokens = Math.floor(length / REPLY_BYTES_PER_TOKEN)

@@ -17,8 +17,8 @@ export function streamBuffers(buffers: readonly Buffer[]): Readable {
 }
 
 /**
- * Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is dropped. Pass the text in UTF-8 too
- * if it is encoded already.
+ * Ends a response with a text, a large one in pieces. Nobody waits for its end: if the client leaves, the rest is
+ * dropped. Pass the text in UTF-8 too if it is encoded already.
  */
 export function endWithText(response: ServerResponse, text: string, encoded?: readonly Buffer[]): void {
   if (text.length <= IN_PIECES_FROM) response.end(text)

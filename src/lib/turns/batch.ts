@@ -18,8 +18,8 @@ export type BatchOptions<Item, Result> = {
    */
   readonly isBalanced?: boolean
   /**
-   * Whether others need this process and the database as well. While they do, a group has one batch in progress, and its calls go on in portions, a turn of
-   * the event loop each (decision 75). Absent: never.
+   * Whether others need this process and the database as well. While they do, a group has one batch in progress, and
+   * its calls go on in portions, a turn of the event loop each (decision 75). Absent: never.
    */
   readonly isAmongOthers?: (group: string) => boolean
   /**

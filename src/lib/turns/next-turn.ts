@@ -19,7 +19,10 @@ export function nextTurn(): Promise<void> {
   return turns.run(() => setImmediate())
 }
 
-/** How much of a large text or buffer is worked on in one turn, in characters or bytes. To encode, hash, copy or seal 4 MiB took 6 to 13 ms each (2026-11). */
+/**
+ * How much of a large text or buffer is worked on in one turn, in characters or bytes. To encode, hash, copy or seal 4
+ * MiB took 6 to 13 ms each (2026-11).
+ */
 export const PIECE_SIZE = 512 * 1024
 
 /** Calls `step` for each piece, a turn of the event loop for each but the first. */

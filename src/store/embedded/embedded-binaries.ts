@@ -13,9 +13,9 @@ export type Binaries = { readonly initdb: string; readonly postgres: string; rea
 const VERSION_TIMEOUT_MS = 10_000
 
 /**
- * Finds PostgreSQL's programs in an npm package, by default in the one for this architecture, given by its name or its entry point. The server's user may be unable to run them
- * there, for example in a clone beneath /root or after an install without scripts. Then this function copies them to
- * `copyDir`, once per version.
+ * Finds PostgreSQL's programs in an npm package, by default in the one for this architecture, given by its name or its
+ * entry point. The server's user may be unable to run them there, for example in a clone beneath /root or after an
+ * install without scripts. Then this function copies them to `copyDir`, once per version.
  */
 export async function locateBinaries(
   user: ServerUser,

@@ -14,9 +14,9 @@ export type SshEntry = {
 }
 
 /**
- * Finds the sandbox that a user name means, and the key of its organization with this fingerprint. A name is a slug, or the
- * name of a sandbox, a dot and the slug of its organization. `isAuthority` tells which kind of key is looked for. Null if there is no such sandbox or no such key: one statement
- * does the same work for both.
+ * Finds the sandbox that a user name means, and the key of its organization with this fingerprint. A name is a slug, or
+ * the name of a sandbox, a dot and the slug of its organization. `isAuthority` tells which kind of key is looked for.
+ * Null if there is no such sandbox or no such key: one statement does the same work for both.
  */
 export async function findEntry(
   q: Queryable,

@@ -11,8 +11,9 @@ type OnWritten = (error?: Error | null) => void
 /** A socket of a connection to the database. */
 export class DatabaseSocket extends Socket {
   /**
-   * Writes what is large in pieces, one in each turn of the event loop. The kernel takes bytes for as long as the database reads them meanwhile, so 8 MiB
-   * held the thread for up to 24 ms (2026-11). A piece takes 0.1 ms, so it doesn't wait for a turn of its own, as other large steps do.
+   * Writes what is large in pieces, one in each turn of the event loop. The kernel takes bytes for as long as the
+   * database reads them meanwhile, so 8 MiB held the thread for up to 24 ms (2026-11). A piece takes 0.1 ms, so it
+   * doesn't wait for a turn of its own, as other large steps do.
    */
   override _writev(pieces: Piece[], onWritten: OnWritten): void {
     const sizeBytes = pieces.reduce((sum, { chunk }) => sum + chunk.length, 0)

@@ -11,8 +11,8 @@ export class LargeValue {
 }
 
 /**
- * Makes a connection send statements that have large values. `pg` copies the values of a statement into one buffer, which grows meanwhile: for
- * 8 MiB, that took 10 to 13 ms in one turn of the event loop (2026-11).
+ * Makes a connection send statements that have large values. `pg` copies the values of a statement into one buffer,
+ * which grows meanwhile: for 8 MiB, that took 10 to 13 ms in one turn of the event loop (2026-11).
  */
 export function acceptLargeValues(connection: Connection): void {
   const bind = connection.bind.bind(connection)

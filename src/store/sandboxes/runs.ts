@@ -113,10 +113,11 @@ const SENT_STATUS = `CASE WHEN s.status = 'stopping' THEN 'stopped'
 const RUN_BYTES = `coalesce(spec_bytes, octet_length(spec::text)) + coalesce(octet_length(secrets_sealed), 0) + coalesce(octet_length(run_secrets_sealed), 0)`
 
 /**
- * The assignments of a worker's open runs, in the order of their ids. Those with a version in `known` come without the rest:
- * with a hundred runs on the worker, all specifications took 0.5 ms of each start and each stop (2026-11). So do those of `known`
- * that must stop, and those that come after `maxBytes` of others. The versions are an object of `jsonb`, because the planner may compare each run
- * with each element of an array. `LIMIT 1` keeps it from looking up the organization of each run, which took a third longer.
+ * The assignments of a worker's open runs, in the order of their ids. Those with a version in `known` come without the
+ * rest: with a hundred runs on the worker, all specifications took 0.5 ms of each start and each stop (2026-11). So do
+ * those of `known` that must stop, and those that come after `maxBytes` of others. The versions are an object of
+ * `jsonb`, because the planner may compare each run with each element of an array. `LIMIT 1` keeps it from looking up
+ * the organization of each run, which took a third longer.
  */
 export async function assignmentsOf(
   q: Queryable,

@@ -1,6 +1,6 @@
 /**
- * Changes of the secrets of sandboxes that exist. Of a specification, they read and send its member `network` alone. A whole one may have 4 MiB: to
- * parse that twice, and to send it, took turns of the event loop of 14 to 36 ms (2026-11).
+ * Changes of the secrets of sandboxes that exist. Of a specification, they read and send its member `network` alone. A
+ * whole one may have 4 MiB: to parse that twice, and to send it, took turns of the event loop of 14 to 36 ms (2026-11).
  */
 import type { Ability } from '../../domain/abilities.ts'
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
@@ -28,8 +28,8 @@ export type SecretsRow = {
 }
 
 /**
- * Reads the secrets of a sandbox that clients can see, or null. `names` are those of the secrets to change. With `locks`, no other transaction
- * changes the row.
+ * Reads the secrets of a sandbox that clients can see, or null. `names` are those of the secrets to change. With
+ * `locks`, no other transaction changes the row.
  */
 export async function read(
   q: Queryable,

@@ -239,15 +239,16 @@ export async function showPorts(q: Queryable, id: SandboxId, hostPorts: readonly
 }
 
 /**
- * SQL: whether a sandbox `s` has no open run. An open run is always the last one, which is found by its id. A search among the sandbox's runs can get
- * a plan from when nothing ran. That read all open runs for each sandbox, and those that had ended since the last vacuum: a tenth of the
- * statements' time, with 128 clients that create and delete (2026-11).
+ * SQL: whether a sandbox `s` has no open run. An open run is always the last one, which is found by its id. A search
+ * among the sandbox's runs can get a plan from when nothing ran. That read all open runs for each sandbox, and those
+ * that had ended since the last vacuum: a tenth of the statements' time, with 128 clients that create and delete
+ * (2026-11).
  */
 export const HAS_NO_OPEN_RUN = '(SELECT ended_at IS NULL FROM runs WHERE id = s.run_id) IS NOT TRUE'
 
 /**
- * Those of the given sandboxes that are hidden, or whose rows are deleted already, and that have no open run. Unknown ids are not returned: a worker that has
- * joined a different database must not lose its disks.
+ * Those of the given sandboxes that are hidden, or whose rows are deleted already, and that have no open run. Unknown
+ * ids are not returned: a worker that has joined a different database must not lose its disks.
  */
 export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({

@@ -100,8 +100,9 @@ export type SnapshotToDiscard = {
 }
 
 /**
- * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, and those of
- * interrupted forks, which have no name. Workers that don't report are left for later. A sandbox needs the data until its first run has started.
+ * Snapshots whose data nobody needs any more: those that are hidden, those that failed before `failedBefore`, and those
+ * of interrupted forks, which have no name. Workers that don't report are left for later. A sandbox needs the data
+ * until its first run has started.
  */
 export async function toDiscard(
   q: Queryable,

@@ -118,23 +118,25 @@ const ITEM = `'{"sandbox_id":"' || sandbox_id || '","day":"' || day || 'T00:00:0
   || ',"mem_mib_seconds":' || ${secondsOf('memory_mib_ms')} || ',"disk_mib_seconds":' || ${secondsOf('disk_mib_ms')} || '}'`
 
 /**
- * SQL: a thousandth of an integer as the text of the exact decimal. A `float8` shows any decimal of at most 15 digits as it is, and takes half
- * the time of `numeric`.
+ * SQL: a thousandth of an integer as the text of the exact decimal. A `float8` shows any decimal of at most 15 digits
+ * as it is, and takes half the time of `numeric`.
  */
 function secondsOf(ms: string): string {
   return `CASE WHEN ${ms} < 1000000000000000 THEN (${ms}::float8 / 1000)::text ELSE (${ms} * 0.001)::text END`
 }
 
 /**
- * SQL: the CTE `page`, sorted, of a source. Each day and sandbox with rolled up runs is a row of `usage_days`, also on the days that the
- * range only has a part of. `keys` contains the next of these. `rest` contains what their sums don't: runs that are not rolled up, and the
- * runs of partial days (`PARTS`). A row with `is_usage` false was only on the rest of its day.
+ * SQL: the CTE `page`, sorted, of a source. Each day and sandbox with rolled up runs is a row of `usage_days`, also on
+ * the days that the range only has a part of. `keys` contains the next of these. `rest` contains what their sums don't:
+ * runs that are not rolled up, and the runs of partial days (`PARTS`). A row with `is_usage` false was only on the rest
+ * of its day.
  *
- * A part of a day is the sum of three things. The first is runs that ended on the day (index `runs_rolled_up_of_sandbox`). The
- * second is runs that started on the day and continued past midnight (`runs_across_midnight_of_sandbox`). The third is the sums of
- * runs that lasted all day. One statement reads one snapshot, so each run is either rolled up or pending. The planner
- * overestimates how selective row-level security is, and would join all runs at once. OFFSET 0 prevents that. The SELECT around the limit hides
- * its value from the planner, which would otherwise read and sort all days for each page: 25 ms in place of 9 for 31,000 (2026-11).
+ * A part of a day is the sum of three things. The first is runs that ended on the day (index
+ * `runs_rolled_up_of_sandbox`). The second is runs that started on the day and continued past midnight
+ * (`runs_across_midnight_of_sandbox`). The third is the sums of runs that lasted all day. One statement reads one
+ * snapshot, so each run is either rolled up or pending. The planner overestimates how selective row-level security is,
+ * and would join all runs at once. OFFSET 0 prevents that. The SELECT around the limit hides its value from the
+ * planner, which would otherwise read and sort all days for each page: 25 ms in place of 9 for 31,000 (2026-11).
  */
 function pageOf({ before, since, limit }: PageSource): string {
   return `WITH ${PARTS},

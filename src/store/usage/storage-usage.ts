@@ -63,8 +63,8 @@ export async function storageDays(
 }
 
 /**
- * The bytes that the active volumes and the snapshots of an organization hold, the volumes by the workers' latest reports. Null if no size was
- * reported.
+ * The bytes that the active volumes and the snapshots of an organization hold, the volumes by the workers' latest
+ * reports. Null if no size was reported.
  */
 export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null> {
   const { rows } = await q.query<{ readonly bytes: string | null }>({

@@ -1,8 +1,8 @@
 import { makeFairSemaphore, runFairly } from '../../lib/turns/fair-semaphore.ts'
 
 /**
- * How many questions of all sandboxes, and of one, wait for the worker's answer at a time. So the answers under way take little memory, and no
- * sandbox delays those of others. More questions of a sandbox wait in the egress process.
+ * How many questions of all sandboxes, and of one, wait for the worker's answer at a time. So the answers under way
+ * take little memory, and no sandbox delays those of others. More questions of a sandbox wait in the egress process.
  */
 const LIMITS = { permits: 512, permitsPerKey: 32, waitersPerKey: 4_096 } as const
 

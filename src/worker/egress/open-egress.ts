@@ -17,8 +17,9 @@ const WATCH_INTERVAL_MS = 30_000
 /** Judges connections of sandboxes by the names of their peers, in a process of its own. */
 export type Egress = {
   /**
-   * Judges the connections of a sandbox with the newest settings, once it has resolved. Null: they are not known yet, so nothing passes. The process is started if there is none. If
-   * it ends, the connections of these sandboxes end and new ones fail until it runs again. If it doesn't answer within 30 s, it is killed.
+   * Judges the connections of a sandbox with the newest settings, once it has resolved. Null: they are not known yet,
+   * so nothing passes. The process is started if there is none. If it ends, the connections of these sandboxes end and
+   * new ones fail until it runs again. If it doesn't answer within 30 s, it is killed.
    */
   set(address: string, settings: EgressSettings | null): Promise<void>
   /** Ends the connections of a sandbox. An unknown address is fine. */

@@ -13,8 +13,8 @@ import type { EventObserver, TransitionObserver } from '../transitions/transitio
 import type { TransitionStep } from '../transitions/transition-step.ts'
 
 /**
- * The result of a create. `admitted`, with `isPlaced` if its run already has a worker. `conflict`: another sandbox has its name or slug, or it mounts a volume that is not active.
- * `failed`: the transaction that checks its quota failed.
+ * The result of a create. `admitted`, with `isPlaced` if its run already has a worker. `conflict`: another sandbox has
+ * its name or slug, or it mounts a volume that is not active. `failed`: the transaction that checks its quota failed.
  */
 export type AdmissionResult =
   | { readonly kind: 'admitted'; readonly isPlaced: boolean }

@@ -4,10 +4,10 @@ import type { StructureListener } from './json-structure.ts'
 import { formatPath, mayBeUnstorable, parseText, refuse, requireStorable, type JsonPath } from './json-values.ts'
 
 /**
- * A large JSON text is parsed in pieces, while its structure is checked. A piece is a run of items of one list, or of members of one
- * object. `JSON.parse` parses it between brackets, so the pieces are JSON exactly if the text is. A list or an object that is
- * shorter than a piece is parsed with its parent's items. The others are begun: each piece adds to them. A string longer than a piece is parsed
- * in parts.
+ * A large JSON text is parsed in pieces, while its structure is checked. A piece is a run of items of one list, or of
+ * members of one object. `JSON.parse` parses it between brackets, so the pieces are JSON exactly if the text is. A list
+ * or an object that is shorter than a piece is parsed with its parent's items. The others are begun: each piece adds to
+ * them. A string longer than a piece is parsed in parts.
  */
 export type JsonPieces = StructureListener & {
   /** Parses what is left once the check has ended. Returns the value of the whole text. */

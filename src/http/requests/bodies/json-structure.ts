@@ -32,8 +32,8 @@ export type StructureListener = {
 }
 
 /**
- * How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list. `quoteAt` is where the long
- * string ends that the check is within, or null.
+ * How far a text is checked. `open` has an entry for each open bracket: the keys of an object, or null for a list.
+ * `quoteAt` is where the long string ends that the check is within, or null.
  */
 export type StructureCheck = { at: number; keyAt: number; quoteAt: number | null; readonly open: (Keys | null)[] }
 

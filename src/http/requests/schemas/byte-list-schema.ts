@@ -2,8 +2,9 @@ import type { FuncKeywordDefinition } from 'ajv/dist/2020.js'
 import { isListOfBytes } from '../../../domain/byte-lists.ts'
 
 /**
- * Lists of bytes, which can be long. The validator checks each item as its schema says, which took 25 to 230 ms for two million in one turn of
- * the event loop (2026-11). So it only does that for a list that has something else, whose first error it then finds.
+ * Lists of bytes, which can be long. The validator checks each item as its schema says, which took 25 to 230 ms for two
+ * million in one turn of the event loop (2026-11). So it only does that for a list that has something else, whose first
+ * error it then finds.
  */
 
 const KEYWORD = 'isListOfBytes'
