@@ -21,7 +21,15 @@ const CHECKS = [
   'negative_data_rejection',
 ]
 /** Operations that wait or stay open for as long as they are asked to, and the one that revokes the key of the test. */
-const LEFT_OUT = ['open_agent', 'read_sandbox_logs', 'wait_for_sandbox', 'wait_for_sandbox_by_name', 'revoke_api_key']
+const LEFT_OUT = [
+  'open_agent',
+  'read_sandbox_logs',
+  'follow_sandbox_metrics',
+  'stream_events',
+  'wait_for_sandbox',
+  'wait_for_sandbox_by_name',
+  'revoke_api_key',
+]
 
 /** Parameters that let a request wait for capacity that the server doesn't have. */
 const WAITS = ['wait_for', 'wait_timeout', 'on_timeout']
