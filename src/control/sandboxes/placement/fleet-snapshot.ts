@@ -22,7 +22,8 @@ export type FleetSnapshot = {
    */
   restMs(): number
   /**
-   * Discards the snapshot. Call it when it is unknown which of the subtracted assignments were written to the tables.
+   * Lets the next `refresh` read the tables. Call it when it is unknown which of the subtracted assignments were written
+   * to them. Whoever is using the snapshot meanwhile goes on with it.
    */
   forget(): void
   /** The free capacity. Throws before the first `refresh`. */
@@ -72,7 +73,7 @@ export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetS
     },
     restMs: () => Math.max(0, dueAtMs - clock.monotonicMs()),
     forget() {
-      known = null
+      dueAtMs = Number.NEGATIVE_INFINITY
     },
     get capacityIndex() {
       if (known === null) throw new Error('the fleet snapshot was not read yet')

@@ -160,6 +160,20 @@ function counted() {
   return { counts, deps, passRest: () => (ms += 10_000) }
 }
 
+test('a create is served although another one finds its snapshot of the fleet wrong meanwhile', async () => {
+  const worker = await join('raced', 4)
+  const { clock, db } = control.deps
+  const asSystem: typeof db.asSystem = async (work) => {
+    const result = await db.asSystem(work)
+    admissionPlacer.forget()
+    return result
+  }
+  const base = { ...control.deps, db: { ...db, asSystem } }
+  const admissionPlacer = makeAdmissionPlacer({ ...base, clock })
+  const deps = { ...base, admissionPlacer, admitInBatch: makeAdmitInBatch({ ...base, admissionPlacer }) }
+  assert.equal(await workerOf(await create({}, deps)), worker)
+})
+
 test('while a run waits, creates neither read the fleet beyond its pause nor lock workers in vain', async () => {
   const worker = await join('enough', 4)
   const { counts, deps, passRest } = counted()
