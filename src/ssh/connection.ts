@@ -9,7 +9,7 @@ import { authenticateSsh, type Login } from './authenticate.ts'
 import { openAgentSocket } from './agent-forward.ts'
 import { enterSandbox, type Entered } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
-import { limitInput, type LimitInput } from './input-limits.ts'
+import { makeInputLimit, type LimitInput } from './input-limits.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
 import { serveSession } from './session.ts'
 import type { SshConnection } from './shared-connection.ts'
@@ -44,12 +44,12 @@ export async function serveConnection(
     socket.destroySoon()
   }
   setMaxListeners(0, connection, socket) // each channel that waits adds one
-  const limit = limitInput(socket)
+  const limitInput = makeInputLimit(socket)
   stopping.addEventListener('abort', onStopping, { once: true })
   try {
     const entry = await authenticateSsh(deps, login)
     if (entry !== null && !socket.destroyed)
-      serveEntry(deps, { connection, socket, ident, limitInput: limit, entry, closed: closed.signal })
+      serveEntry(deps, { connection, socket, ident, limitInput, entry, closed: closed.signal })
     await over
   } finally {
     stopping.removeEventListener('abort', onStopping)

@@ -19,7 +19,7 @@ export type LimitInput = (channel: ssh2.ServerChannel, use: () => Promise<void>)
  * have a reply outside any channel. Nothing is read either while its channels keep too much unread, because a client may
  * fill the windows of all of them. A client that sends more on a channel than its window allows loses its connection.
  */
-export function limitInput(socket: Socket): LimitInput {
+export function makeInputLimit(socket: Socket): LimitInput {
   const inUse = new Set<ssh2.ServerChannel>()
   const check = (): void => {
     const unread = [...inUse].reduce((sum, { readableLength }) => sum + readableLength, 0)

@@ -6,7 +6,7 @@ import type { ChannelClient } from '../../src/channel-client/channel-client.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { makeSemaphore } from '../../src/lib/turns/semaphore.ts'
 import { makeHostKey } from '../../src/ssh/server.ts'
-import { limitInput } from '../../src/ssh/input-limits.ts'
+import { makeInputLimit } from '../../src/ssh/input-limits.ts'
 import { serveSession } from '../../src/ssh/session.ts'
 import type { SshConnection } from '../../src/ssh/shared-connection.ts'
 
@@ -27,7 +27,7 @@ export async function startSshLoopback(
   let server = null as Socket | null // TypeScript doesn't see that the listener sets it
   ssh.on('connection', (serving, { header }) => {
     if (server === null) throw new Error('no socket came')
-    const limits = { limitInput: limitInput(server), sftpSessions: makeSemaphore(10) } // as `serveConnection` does
+    const limits = { limitInput: makeInputLimit(server), sftpSessions: makeSemaphore(10) } // as `serveConnection` does
     serving.on('authentication', (context) => {
       context.accept()
     })

@@ -1,6 +1,6 @@
 import { formatApiKey, hashSecret } from '../../domain/orgs/api-key.ts'
 import { SCOPES, type OrgActor, type Scope } from '../../domain/orgs/caller.ts'
-import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'

@@ -4,7 +4,7 @@
  */
 import type { Caller, OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
-import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import { asId, type MemberId, type SessionId, type UserId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'

@@ -1,7 +1,7 @@
 import { asId, type SshKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/names.ts'
 import type { OrgActor } from '../../domain/orgs/caller.ts'
-import { tooManyOf } from '../../domain/orgs/org-maxima.ts'
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import { parseSshKeyLine, SSH_KEY_RULE } from '../../domain/orgs/ssh-key.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'

@@ -58,7 +58,7 @@ export async function modifySandbox(
   let isBegun = false
   try {
     const { id, spec_bytes } = await getSummary(deps, caller, ref)
-    input.beforeSpec?.(3 * (spec_bytes ?? 0)) // it is read twice, and written
+    input.beforeSpec?.(3 * (spec_bytes ?? 0)) // PostgreSQL reads it twice, and writes it
     const before = await deps.db.asOrg(caller.org_id, (q) =>
       readRow(q, { caller, id, patch: input.patch }, { locks: false }),
     )

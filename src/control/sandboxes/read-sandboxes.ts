@@ -5,7 +5,6 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox, SandboxKey, SandboxSummary } from '../../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../lib/turns/batch.ts'
 import { LARGE_TEXT } from '../../lib/turns/next-turn.ts'
-import type { FoundSandbox } from '../../store/sandboxes/sandboxes.ts'
 import { page } from '../../store/sandboxes/sandbox-pages.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps } from '../deps.ts'
@@ -22,12 +21,12 @@ export type SandboxReader = {
   /** `readFound`, then `addSpec`. */
   readonly readSandbox: (sought: Sought, beforeLarge?: () => void) => Promise<Sandbox | null>
   /** Reads a sandbox, without its specification if that is large. */
-  readonly readFound: (sought: Sought) => Promise<FoundSandbox | null>
+  readonly readFound: (sought: Sought) => Promise<sandboxes.FoundSandbox | null>
   /**
    * Adds the specification to what was found, if it is large. The rest stays as it was found. `beforeLarge` is called before a large
    * specification is read. If it throws, that is not read. Null: the sandbox is gone.
    */
-  readonly addSpec: (found: FoundSandbox, beforeLarge?: () => void) => Promise<Sandbox | null>
+  readonly addSpec: (found: sandboxes.FoundSandbox, beforeLarge?: () => void) => Promise<Sandbox | null>
   readonly readSummary: (sought: Sought) => Promise<sandboxes.FoundSummary | null>
 }
 
@@ -89,7 +88,7 @@ function batchById<Found extends SandboxSummary>(
 }
 
 /** Whether a sandbox was found with its specification. */
-export function hasSpec(found: FoundSandbox): found is Sandbox {
+export function hasSpec(found: sandboxes.FoundSandbox): found is Sandbox {
   return found.spec_json !== null
 }
 

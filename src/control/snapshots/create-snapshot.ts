@@ -1,7 +1,8 @@
 import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { asId, type SandboxId, type SnapshotId, type SnapshotOperationId } from '../../domain/ids.ts'
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import { Problem } from '../../domain/problem.ts'
-import { SNAPSHOTS_MAX, type Snapshot } from '../../domain/snapshots/snapshot.ts'
+import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
 import * as snapshotSources from '../../store/snapshots/snapshot-sources.ts'
@@ -60,7 +61,7 @@ export async function createSnapshot(
     const made = await deps.db.transaction(org_id, async (tx) => {
       await attempt?.saveNote(tx, operation_id)
       const inserted = await snapshots.insert(tx, row)
-      if (inserted === null) throw tooMany()
+      if (inserted === null) throw tooManyOf('snapshots')
       const { id: snapshot_id, name, sandbox_id } = row
       if (name !== null) {
         const payload = { snapshot_id, name, sandbox_id }
@@ -97,20 +98,5 @@ export function hasNoDisk(status: string): Problem {
 export function nameTaken(name: string | null): Problem {
   return new Problem('snapshot_name_already_exists', {
     details: { field: 'name', seen: name, accepted: 'a name that no snapshot has, or force true' },
-  })
-}
-
-/** The problem of an organization that has the most snapshots, or as many that failed. */
-export function tooMany(): Problem {
-  const max = String(SNAPSHOTS_MAX)
-  return new Problem('quota_exceeded', {
-    message: `quota exceeded: an organization has at most ${max} snapshots, and as many that failed in a day`,
-    details: {
-      limit: 'snapshots',
-      max: SNAPSHOTS_MAX,
-      current: SNAPSHOTS_MAX,
-      requested: 1,
-      how_to_change: 'delete some',
-    },
   })
 }

@@ -53,7 +53,7 @@ export async function forkSandbox(deps: ForkDeps, caller: Caller, input: ForkCom
   const { org_id } = caller
   const { spec_bytes } = await getSummary(deps, caller, { id: input.sandbox_id })
   requireSpecs(spec_bytes ?? 0, input)
-  const source = await deps.db.asOrg(org_id, (q) => snapshotSources.findToFork(q, org_id, input.sandbox_id))
+  const source = await deps.db.asOrg(org_id, (q) => snapshotSources.findForkSource(q, org_id, input.sandbox_id))
   if (source === null) throw new Problem('sandbox_not_found')
   if (source.registry.mode === 'inline') refuseInlineRegistry()
   const secretValues = openSecretValues(deps.seal, input.sandbox_id, source.secrets_sealed)

@@ -1,3 +1,4 @@
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import type { TakenSnapshot } from '../../contract/snapshots/snapshot-protocol.ts'
 import { asId, type SandboxId, type SnapshotId, type SnapshotOperationId, type WorkerId } from '../../domain/ids.ts'
 import type { OrgActor } from '../../domain/orgs/caller.ts'
@@ -6,7 +7,7 @@ import * as snapshots from '../../store/snapshots/snapshots.ts'
 import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
 import type { WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { nameTaken, tooMany } from './create-snapshot.ts'
+import { nameTaken } from './create-snapshot.ts'
 import { resultOf } from './snapshot-result.ts'
 
 export type ImportedSnapshot = {
@@ -37,7 +38,7 @@ export async function importSnapshot(
   try {
     await deps.db.transaction(org_id, async (tx) => {
       const inserted = await snapshots.insert(tx, { id, operation_id, org_id, name, ...of, ...how })
-      if (inserted === null) throw tooMany()
+      if (inserted === null) throw tooManyOf('snapshots')
       await snapshotWork.complete(tx, id, resultOf(inserted, facts, deps.clock.now()))
       const payload = { snapshot_id: id, name, sandbox_id, size_bytes: facts.taken_bytes }
       await recordEvent(deps, tx, { org_id, actor, event_type: 'snapshot_created', payload })

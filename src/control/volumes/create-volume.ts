@@ -1,7 +1,8 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
+import { tooManyOf } from '../../domain/org-maxima.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
+import type { Volume } from '../../domain/volumes/volume.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
@@ -37,7 +38,7 @@ export async function createVolume(deps: WriteDeps, caller: Caller, input: NewVo
   try {
     await deps.db.transaction(org_id, async (tx) => {
       await attempt?.saveNote(tx, id)
-      if (!(await volumes.insert(tx, volume))) throw tooMany()
+      if (!(await volumes.insert(tx, volume))) throw tooManyOf('volumes')
       await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
     })
   } catch (error) {
@@ -64,13 +65,5 @@ async function nameTaken(deps: Pick<BaseDeps, 'db'>, caller: Caller, name: strin
       seen: name,
       accepted: isLeaving ? 'the same name once that volume is gone' : 'a name that no volume has',
     },
-  })
-}
-
-function tooMany(): Problem {
-  const max = String(VOLUMES_MAX)
-  return new Problem('quota_exceeded', {
-    message: `quota exceeded: an organization has at most ${max} volumes`,
-    details: { limit: 'volumes', max: VOLUMES_MAX, current: VOLUMES_MAX, requested: 1, how_to_change: 'delete some' },
   })
 }

@@ -1,7 +1,7 @@
 /** API keys. The secret of a key is never stored; its SHA-256 is. */
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
-import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
+import { ORG_MAXIMA } from '../../domain/org-maxima.ts'
 import { minUuidAt, NIL_UUID } from '../../lib/uuid.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'

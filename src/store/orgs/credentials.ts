@@ -1,6 +1,6 @@
 /** Credentials for image registries. Their passwords are stored sealed (encrypted). */
 import type { CredentialId, OrgId } from '../../domain/ids.ts'
-import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
+import { ORG_MAXIMA } from '../../domain/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
 import * as orgs from './orgs.ts'
 

@@ -4,7 +4,7 @@
  */
 import type { Role } from '../../domain/orgs/caller.ts'
 import type { MemberId, OrgId, UserId } from '../../domain/ids.ts'
-import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
+import { ORG_MAXIMA } from '../../domain/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A membership with its user, as `GET /v1/members` shows it. */

@@ -1,6 +1,6 @@
 /** The public keys of organizations, which open SSH connections to their sandboxes. */
 import type { OrgId, SshKeyId } from '../../domain/ids.ts'
-import { ORG_MAXIMA } from '../../domain/orgs/org-maxima.ts'
+import { ORG_MAXIMA } from '../../domain/org-maxima.ts'
 import type { Queryable } from '../postgres/database.ts'
 import * as orgs from './orgs.ts'
 

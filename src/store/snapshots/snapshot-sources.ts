@@ -34,9 +34,9 @@ export async function find(q: Queryable, org: OrgId, id: SandboxId): Promise<Sna
 }
 
 /** What copies of a sandbox need that clients can see, with its whole specification, or null. */
-export async function findToFork(q: Queryable, org: OrgId, id: SandboxId): Promise<ForkSource | null> {
+export async function findForkSource(q: Queryable, org: OrgId, id: SandboxId): Promise<ForkSource | null> {
   const { rows } = await q.query<ForkSource>({
-    name: 'snapshotSources.findToFork',
+    name: 'snapshotSources.findForkSource',
     text: `SELECT status, spec, registry, secrets_sealed, tls_key_sealed
            FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL`,
     values: [org, id],
