@@ -109,6 +109,8 @@ const head = (start: string, { key }: AttackTarget, more = ''): string =>
   `${start} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\n${more}\r\n`
 const post = (path: string, target: AttackTarget, bytes: number): string =>
   head(`POST ${path}`, target, `content-type: application/json\r\ncontent-length: ${String(bytes)}\r\n`)
+const upload = (target: AttackTarget, path: string, framing: string): string =>
+  head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(path)}\r\n${framing}\r\n`) // prettier-ignore
 const over = (request: (sent: number) => string): ConnectionScript => ({
   next: request,
   pace: 'answered',
@@ -181,5 +183,6 @@ export const ATTACKS: readonly Attack[] = [
   { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: () => largeCreate(target, uniqueName('large', nth)) }) },
   { what: 'starts and stops of sandboxes of four megabytes', hasKey: true, connections: 2, makeScript: (target, nth) => { const name = uniqueName('restarted', nth); return { ...over(() => ''), next: (sent) => (sent === 0 ? largeCreate(target, name) : post(`/v1/sandboxes/by-name/${name}/${sent % 2 === 1 ? 'start' : 'stop'}`, target, 0)) } } },
   { what: 'lists without reading the replies', hasKey: true, connections: 64, makeScript: (target, nth) => { const list = head('GET /v1/sandboxes?limit=100', target); return nth % 2 === 0 ? { next: () => list.repeat(20), pace: 5, readsReplies: false } : { next: (sent) => (sent === 0 ? list.repeat(5) : null), pace: 5, readsReplies: false } } },
-  { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
+  { what: 'uploads with a byte in each chunk', hasKey: true, connections: 16, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? upload(target, `/chunks-${String(nth)}`, 'transfer-encoding: chunked') : BYTES_IN_CHUNKS), pace: 1, readsReplies: true }) },
+  { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? upload(target, `/slow-${String(nth)}`, `content-length: ${String(BODY_BYTES)}`) : 'x'), pace: 100, readsReplies: true }) },
 ] // prettier-ignore

@@ -9,6 +9,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
 import { refuseMalformed, refuseUnsupportedRequests } from '../connections/early-refusals.ts'
+import { ChunkedRequest, makeChunkPacer } from '../connections/pace-chunks.ts'
 import { divertRequests, type Diversion } from '../connections/divert-requests.ts'
 import { limitConnections, limitPipelining, type ConnectionLimits } from '../connections/limit-connections.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
@@ -115,7 +116,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const compileSchema = makeSchemaCompiler({ acceptsEmptyMembers: true })
   const requestIds = makeRequestIds(deps.uuids)
   const streamedBodies = makeStreamedBodies()
+  const chunks = makeChunkPacer()
   const transport = {
+    IncomingMessage: chunks.Request,
     shouldUpgradeCallback: ({ headers }: IncomingMessage) => headers.upgrade?.toLowerCase() === 'websocket',
     headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
     connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
@@ -160,6 +163,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   })
   const delayIfLimited = delayLimitRefusals(settings.limitRefusalDelayMs)
   app.setErrorHandler(async (error, request, reply) => {
+    if (request.raw instanceof ChunkedRequest) request.raw.dropChunks()
     await delayIfLimited(error)
     return replyWithError(deps, error, { request, reply })
   })
@@ -204,6 +208,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     routes: [agentRoute({ ...deps, acceptsSessions, compileSchema }), ...(deps.upgrades ?? [])],
   })
   if (deps.diversion !== undefined) divertRequests(app, deps.diversion, streamedBodies)
+  chunks.attach(app.server)
   return app
 }
 

@@ -34,8 +34,11 @@ const list = (query: string): string => `GET /v1/sandboxes?${query} HTTP/1.1\r\n
 const path = (text: string): string => `GET ${text} HTTP/1.1\r\n${AUTH}\r\n`
 const gzipped = gzipSync(Buffer.alloc(64 * 1024 * 1024))
 
-/** Requests: a description, the bytes, and the statuses with which the server may answer. */
-const ATTACKS: readonly (readonly [what: string, bytes: string | Buffer, statuses: readonly number[]])[] = [
+/** A request: a description, the bytes, and the statuses with which the server may answer. */
+type Attack = readonly [what: string, bytes: string | Buffer, statuses: readonly number[]]
+
+const A_BYTE_IN_EACH_CHUNK: Attack = ['a byte in each chunk', chunked('1\r\n \r\n'.repeat(100_000)), [400]]
+const ATTACKS: readonly Attack[] = [
   ['a length and chunks', `${JSON_HEAD}content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n`, [400]],
   ['chunks and a length', `${JSON_HEAD}transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n`, [400]],
   ['two lengths', `${JSON_HEAD}content-length: 2\r\ncontent-length: 4\r\n\r\n{}`, [400]],
@@ -86,7 +89,8 @@ const ATTACKS: readonly (readonly [what: string, bytes: string | Buffer, statuse
 
 test('a request that this API does not serve is refused in the error envelope before its body arrives, and others are served meanwhile', async (t) => {
   const { port, isServing } = await listen(t)
-  for (const [what, bytes, statuses] of ATTACKS) {
+  const all = [...ATTACKS, A_BYTE_IN_EACH_CHUNK, ...ATTACKS] // after it, the server parses what it reads in parts
+  for (const [what, bytes, statuses] of all) {
     const reply = await exchangeRaw(port, bytes)
     assert.ok(reply !== null, `${what}: closed without a reply`)
     assert.ok(statuses.includes(reply.status), `${what}: ${String(reply.status)} ${reply.body}`)

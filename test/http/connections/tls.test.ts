@@ -2,13 +2,14 @@ import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
 import { once } from 'node:events'
 import { request } from 'node:https'
+import { text } from 'node:stream/consumers'
 import { test, type TestContext } from 'node:test'
 import { connect } from 'node:tls'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/server/server.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSelfSignedCertificate } from '../../../src/lib/self-signed-certificate.ts'
-import { makeHttpWorld } from '../../support/http-world.ts'
+import { KEY, makeHttpWorld } from '../../support/http-world.ts'
 import { openConnection } from '../../support/raw-http.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -45,6 +46,17 @@ test('a client that speaks plain HTTP to TLS is disconnected', async (t) => {
   await waitUntil(() => plain.isClosed())
   assert.doesNotMatch(plain.received(), /HTTP/)
   assert.equal(await get(), 200)
+})
+
+test('bodies of many small chunks are read over TLS, the second one in parts', async (t) => {
+  const { port } = await listen(t, {})
+  const head = `POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${KEY}\r\nconnection: close\r\n`
+  const body = `${'1\r\n \r\n'.repeat(17_000)}2\r\n{}\r\n0\r\n\r\n`
+  for (const nth of ['first', 'second']) {
+    const socket = connect({ port, host: '127.0.0.1', servername: 'localhost', ca: cert })
+    socket.write(`${head}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n${body}`)
+    assert.match(await text(socket), /invalid request: image/, nth)
+  }
 })
 
 test('connections whose TLS handshake is unfinished count against the limit of their address, and end after a while', async (t) => {

@@ -2,6 +2,7 @@ import { errorCodes, type FastifyRequest } from 'fastify'
 import type { IncomingMessage } from 'node:http'
 import { refusalProblem } from '../../../domain/refusal.ts'
 import { totalBytes } from '../../../lib/streams/buffer-pieces.ts'
+import { ChunkedRequest } from '../../connections/pace-chunks.ts'
 import { PIECE_SIZE, nextTurn } from '../../../lib/turns/next-turn.ts'
 
 /** The fewest bytes that the chunks of a body may have on average, beyond the first ones. A packet of the Internet has five times as many. */
@@ -24,7 +25,7 @@ export function collectBody(
   const most = request.routeOptions.bodyLimit ?? 0
   const chunksMax = FIRST_CHUNKS + most / CHUNK_MIN_BYTES
   const pieces: Buffer[] = []
-  let [sizeBytes, chunks, joined] = [0, 0, 0]
+  let [sizeBytes, joined] = [0, 0]
   if (Number(request.headers['content-length'] ?? 0) > most) {
     done(new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE(), pieces)
     return
@@ -36,9 +37,8 @@ export function collectBody(
   const onEnd = (): void => end(null)
   const onData = (piece: Buffer): void => {
     sizeBytes += piece.length
-    chunks += 1
     if (sizeBytes > most) end(new errorCodes.FST_ERR_CTP_BODY_TOO_LARGE())
-    else if (chunks > chunksMax) end(refuseChunks(chunksMax))
+    else if (payload instanceof ChunkedRequest && payload.chunkCount > chunksMax) end(refuseChunks(chunksMax))
     else if (pieces.push(piece) - joined === JOINED_PIECES) joined = pieces.push(Buffer.concat(pieces.splice(joined)))
   }
   payload.on('data', onData).on('end', onEnd).on('error', end)

@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import { connect, type AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { test, type TestContext } from 'node:test'
+import { WebSocket, WebSocketServer } from 'ws'
+import { ChunkedRequest, makeChunkPacer } from '../../../src/http/connections/pace-chunks.ts'
+import { exchangeRaw } from '../../support/raw-http.ts'
+
+/** A server that answers each request with its body, and refuses paths that begin with /refuse before the body has arrived. */
+async function listen(t: TestContext) {
+  const pacer = makeChunkPacer()
+  const requests: ChunkedRequest[] = []
+  const server = createServer({ IncomingMessage: pacer.Request }, (request, response) => {
+    assert.ok(request instanceof ChunkedRequest)
+    requests.push(request)
+    if (request.url?.startsWith('/refuse') === true) request.dropChunks()
+    else void text(request).then((body) => response.end(body), response.destroy.bind(response))
+  })
+  const webSockets = new WebSocketServer({ noServer: true })
+  server.on('upgrade', (request: IncomingMessage, socket, head) => {
+    webSockets.handleUpgrade(request, socket, head, (webSocket) => {
+      webSocket.on('message', (message: Buffer) => {
+        webSocket.send(message)
+      })
+    })
+  })
+  pacer.attach(server)
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(async () => {
+    for (const webSocket of webSockets.clients) webSocket.terminate()
+    server.closeAllConnections()
+    await server[Symbol.asyncDispose]()
+  })
+  const { port } = server.address() as AddressInfo
+  return { port, requests }
+}
+
+const HEAD = 'POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n'
+/** A body that begins in far more chunks than are read in a turn. From then on, a server reads in parts. */
+const MANY_CHUNKS = `${HEAD}connection: close\r\n\r\n${'1\r\na\r\n'.repeat(10_000)}0\r\n\r\n`
+
+/** The chunks of a body, whose sizes are taken in turn. */
+function encode(body: string, sizes: readonly number[]): string {
+  let encoded = ''
+  for (let at = 0, nth = 0; at < body.length; nth += 1) {
+    const size = sizes[nth % sizes.length] ?? 1
+    const chunk = body.slice(at, at + size)
+    encoded += `${chunk.length.toString(16)}\r\n${chunk}\r\n`
+    at += size
+  }
+  return `${encoded}0\r\n\r\n`
+}
+
+test('bodies in chunks of any sizes arrive whole and in order, whether reads are parsed in parts or not', async (t) => {
+  const { port } = await listen(t)
+  const body = Array.from({ length: 4_000 }, (_, n) => `${String(n)} `).join('')
+  const patterns = [[1], [1, 1, 1, 5_000], [700, 1, 3], [16, 2_000], [100_000], [1_023, 1_024, 1_025]]
+  for (const round of ['whole reads', 'reads in parts', 'reads in parts, again']) {
+    const all = patterns.map(async (first, nth) => {
+      const sizes = [first, ...patterns.slice(nth)]
+      const heads = sizes.map((_, n) => (n === sizes.length - 1 ? `${HEAD}connection: close\r\n` : HEAD))
+      const socket = connect(port, '127.0.0.1')
+      socket.write(heads.map((head, n) => `${head}\r\n${encode(body, sizes[n] ?? [])}`).join(''))
+      const replies = (await text(socket)).split(/HTTP\/1\.1 200 OK[^]*?\r\n\r\n/).slice(1)
+      assert.equal(replies.length, sizes.length, round)
+      for (const reply of replies) assert.ok(reply === body, `${round}: ${String(reply.length)} characters`)
+    })
+    await Promise.all(all)
+  }
+})
+
+test('a turn of the event loop reads few chunks of a body, once the first one had too many', async (t) => {
+  const { port, requests } = await listen(t)
+  await exchangeRaw(port, MANY_CHUNKS)
+  const sending = Array.from({ length: 4 }, () => exchangeRaw(port, MANY_CHUNKS))
+  let [longest, before] = [0, 0]
+  const count = (): number => requests.slice(1).reduce((sum, request) => sum + request.chunkCount, 0)
+  while (before < 4 * 10_000) {
+    await new Promise(setImmediate)
+    longest = Math.max(longest, count() - before)
+    before = count()
+  }
+  await Promise.all(sending)
+  assert.ok(longest < 4 * 1_024, `${String(longest)} chunks of four bodies in a turn`)
+})
+
+test('of a refused request, few chunks are read', async (t) => {
+  const { port, requests } = await listen(t)
+  await exchangeRaw(port, MANY_CHUNKS)
+  const socket = connect(port, '127.0.0.1')
+  socket.write(MANY_CHUNKS.replace('/', '/refuse').replace('close', 'keep-alive').repeat(3))
+  while (requests.length < 2) await new Promise(setImmediate)
+  for (let turn = 0; turn < 100; turn += 1) await new Promise(setImmediate)
+  socket.destroy()
+  assert.equal(requests.length, 2)
+  assert.ok((requests[1]?.chunkCount ?? 0) < 1_024, `${String(requests[1]?.chunkCount)} chunks`)
+})
+
+test('WebSockets and tunnels leave the pacer, those from before too', async (t) => {
+  const { port } = await listen(t)
+  const echo = async (webSocket: WebSocket, message: string): Promise<void> => {
+    const answer = once(webSocket, 'message')
+    webSocket.send(message)
+    assert.equal(String((await answer)[0]), message)
+  }
+  const open = async (): Promise<WebSocket> => {
+    const webSocket = new WebSocket(`ws://127.0.0.1:${String(port)}/`)
+    await once(webSocket, 'open')
+    return webSocket
+  }
+  const early = await open()
+  await echo(early, 'early')
+  await exchangeRaw(port, MANY_CHUNKS)
+  const late = await open()
+  for (const webSocket of [early, late]) await echo(webSocket, 'x'.repeat(100_000))
+  const tunnel = connect(port, '127.0.0.1')
+  tunnel.on('error', () => undefined).resume() // nobody serves tunnels
+  tunnel.write(`CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n${'x'.repeat(10_000)}`)
+  await once(tunnel, 'close')
+  for (const webSocket of [early, late]) await echo(webSocket, 'still')
+})
