@@ -1,9 +1,10 @@
-import { IncomingMessage, type Server } from 'node:http'
+import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { makeFairSemaphore } from '../../lib/turns/fair-semaphore.ts'
+import { ChunkedRequest } from '../requests/bodies/chunked-request.ts'
 import { clientConnectionEvent } from './client-connection-event.ts'
 import { readInParts } from './read-in-parts.ts'
 
@@ -16,23 +17,9 @@ import { readInParts } from './read-in-parts.ts'
 const TURN_CHUNKS = 512
 /** How long after a body with more chunks was read on the next such body is, in milliseconds. */
 const REST_MS = 10
-/** How many chunks of a refused request are read. A small body is read to its end. */
-const REFUSED_CHUNKS = 64
 /** Smaller chunks are joined, after so many in a turn. Whoever takes a body spends more time on a piece than Node on a chunk. */
 const SMALL_BYTES = 1024
 const UNJOINED_CHUNKS = 16
-
-/** A request whose chunks are counted. A body with a length has none. */
-export abstract class ChunkedRequest extends IncomingMessage {
-  chunkCount = 0
-  /** How many more chunks are read. Null: all. */
-  protected chunksLeft: number | null = null
-
-  /** Reads no more than a few chunks, because the request is refused. May be repeated. */
-  dropChunks(): void {
-    this.chunksLeft ??= REFUSED_CHUNKS
-  }
-}
 
 export type ChunkPacer = {
   /** For the option `IncomingMessage` of the server. */

@@ -5,7 +5,8 @@ import { connect, type AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { test, type TestContext } from 'node:test'
 import { WebSocket, WebSocketServer } from 'ws'
-import { ChunkedRequest, makeChunkPacer } from '../../../src/http/connections/pace-chunks.ts'
+import { makeChunkPacer } from '../../../src/http/connections/pace-chunks.ts'
+import { ChunkedRequest } from '../../../src/http/requests/bodies/chunked-request.ts'
 import { exchangeRaw } from '../../support/raw-http.ts'
 
 /** A server that answers each request with its body, and refuses paths that begin with /refuse before the body has arrived. */

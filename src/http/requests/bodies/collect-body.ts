@@ -2,7 +2,7 @@ import { errorCodes, type FastifyRequest } from 'fastify'
 import type { IncomingMessage } from 'node:http'
 import { refusalProblem } from '../../../domain/refusal.ts'
 import { totalBytes } from '../../../lib/streams/buffer-pieces.ts'
-import { ChunkedRequest } from '../../connections/pace-chunks.ts'
+import { ChunkedRequest } from './chunked-request.ts'
 import { PIECE_SIZE, nextTurn } from '../../../lib/turns/next-turn.ts'
 
 /** The fewest bytes that the chunks of a body may have on average, beyond the first ones. A packet of the Internet has five times as many. */
