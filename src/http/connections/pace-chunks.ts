@@ -91,6 +91,11 @@ export function makeChunkPacer(): ChunkPacer {
       if (!this.#isWaiting && !this.#isDropped()) super._read(size) // which makes Node read the connection
     }
 
+    /** Node calls this when the reply was sent and nobody has read the body. Its own doesn't push what comes then, but drops it at full speed. */
+    _dump(): void {
+      this.removeAllListeners('data').resume()
+    }
+
     #isDropped(): boolean {
       return this.chunksLeft !== null && this.chunksLeft <= 0
     }

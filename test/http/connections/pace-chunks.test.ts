@@ -9,7 +9,10 @@ import { makeChunkPacer } from '../../../src/http/connections/pace-chunks.ts'
 import { ChunkedRequest } from '../../../src/http/requests/bodies/chunked-request.ts'
 import { exchangeRaw } from '../../support/raw-http.ts'
 
-/** A server that answers each request with its body, and refuses paths that begin with /refuse before the body has arrived. */
+/**
+ * A server that answers each request with its body, refuses paths that begin with /refuse before the body has arrived, and answers
+ * /ignore without its body.
+ */
 async function listen(t: TestContext) {
   const pacer = makeChunkPacer()
   const requests: ChunkedRequest[] = []
@@ -17,6 +20,7 @@ async function listen(t: TestContext) {
     assert.ok(request instanceof ChunkedRequest)
     requests.push(request)
     if (request.url?.startsWith('/refuse') === true) request.dropChunks()
+    else if (request.url === '/ignore') response.end('ignored')
     else void text(request).then((body) => response.end(body), response.destroy.bind(response))
   })
   const webSockets = new WebSocketServer({ noServer: true })
@@ -98,6 +102,18 @@ test('of a refused request, few chunks are read', async (t) => {
   socket.destroy()
   assert.equal(requests.length, 2)
   assert.ok((requests[1]?.chunkCount ?? 0) < 1_024, `${String(requests[1]?.chunkCount)} chunks`)
+})
+
+test('a body that nobody reads is paced too, once its request was answered', async (t) => {
+  const { port, requests } = await listen(t)
+  await exchangeRaw(port, MANY_CHUNKS)
+  const socket = connect(port, '127.0.0.1')
+  socket.write(MANY_CHUNKS.replace('/', '/ignore').replace('close', 'keep-alive') + MANY_CHUNKS)
+  assert.match(await text(socket), /ignored[^]*a{10000}$/)
+  assert.deepEqual(
+    requests.map(({ chunkCount }) => chunkCount),
+    [10_000, 10_000, 10_000],
+  )
 })
 
 test('WebSockets and tunnels leave the pacer, those from before too', async (t) => {
