@@ -126,7 +126,7 @@ export function makeChunkPacer(): ChunkPacer {
       const release = await waiting.acquire(rateLimitAddress(this.socket.remoteAddress))
       await sleep(REST_MS, undefined, { ref: false })
       this.#isWaiting = false
-      this._read(0)
+      if (this.readableLength < this.readableHighWaterMark) this._read(0) // otherwise whoever takes the body will
       release?.()
     }
   }

@@ -11,7 +11,7 @@ import { exchangeRaw } from '../../support/raw-http.ts'
 
 /**
  * A server that answers each request with its body, refuses paths that begin with /refuse before the body has arrived, and answers
- * /ignore without its body.
+ * /ignore without its body. It never reads the body of /stop.
  */
 async function listen(t: TestContext) {
   const pacer = makeChunkPacer()
@@ -21,6 +21,7 @@ async function listen(t: TestContext) {
     requests.push(request)
     if (request.url?.startsWith('/refuse') === true) request.dropChunks()
     else if (request.url === '/ignore') response.end('ignored')
+    else if (request.url === '/stop') request.pause()
     else void text(request).then((body) => response.end(body), response.destroy.bind(response))
   })
   const webSockets = new WebSocketServer({ noServer: true })
@@ -114,6 +115,28 @@ test('a body that nobody reads is paced too, once its request was answered', asy
     requests.map(({ chunkCount }) => chunkCount),
     [10_000, 10_000, 10_000],
   )
+})
+
+test('a body whose reader has paused stays paused, after its turn too', async (t) => {
+  const { port, requests } = await listen(t)
+  const unit = encode('x'.repeat(80 * 700), [80]).slice(0, -'0\r\n\r\n'.length) // a read of it isn't parsed in parts
+  const begin = (localAddress: string, head: string) => {
+    const socket = connect({ port, host: '127.0.0.1', localAddress })
+    t.after(() => socket.destroy())
+    socket.write(`${head}\r\n`)
+    return socket
+  }
+  const stopped = begin('127.0.0.1', HEAD.replace('/', '/stop'))
+  while (requests.length < 1) await new Promise(setImmediate)
+  const other = begin('127.0.0.2', HEAD)
+  while (requests.length < 2) await new Promise(setImmediate)
+  for (let turn = 1, sent = 0; turn <= 60; turn += 1) {
+    other.write(unit)
+    if (requests[0]?.chunkCount === sent * 700) stopped.write(unit, () => (sent += 1))
+    while ((requests[1]?.chunkCount ?? 0) < turn * 700) await new Promise(setImmediate)
+  }
+  const kept = requests[0]?.readableLength ?? 0
+  assert.ok(kept < 256 * 1024, `${String(kept)} bytes`)
 })
 
 test('WebSockets and tunnels leave the pacer, those from before too', async (t) => {
