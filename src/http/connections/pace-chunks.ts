@@ -124,7 +124,7 @@ export function makeChunkPacer(): ChunkPacer {
     async #wait(): Promise<void> {
       this.#isWaiting = true
       const release = await waiting.acquire(rateLimitAddress(this.socket.remoteAddress))
-      await sleep(REST_MS, undefined, { ref: false })
+      if (!this.socket.destroyed) await sleep(REST_MS, undefined, { ref: false })
       this.#isWaiting = false
       if (this.readableLength < this.readableHighWaterMark) this._read(0) // otherwise whoever takes the body will
       release?.()

@@ -139,6 +139,27 @@ test('a body whose reader has paused stays paused, after its turn too', async (t
   assert.ok(kept < 256 * 1024, `${String(kept)} bytes`)
 })
 
+test('bodies whose clients have gone take no turns', async (t) => {
+  const { port, requests } = await listen(t)
+  const part = '1\r\na\r\n'.repeat(600)
+  const begin = async (localAddress: string, body: string) => {
+    const nth = requests.length
+    const socket = connect({ port, host: '127.0.0.1', localAddress })
+    t.after(() => socket.destroy())
+    socket.on('error', () => undefined).write(`${HEAD}\r\n${body}`)
+    while ((requests[nth]?.chunkCount ?? 0) < 600) await new Promise(setImmediate)
+    return { socket, request: requests[nth] }
+  }
+  const gone = []
+  for (let nth = 0; nth < 64; nth += 1) gone.push(await begin('127.0.0.1', part))
+  const patient = await begin('127.0.0.1', part)
+  patient.socket.write('0\r\n\r\n')
+  for (const { socket } of gone) socket.destroy()
+  const other = await begin('127.0.0.2', part.repeat(40))
+  while (patient.request?.complete !== true && other.request?.chunkCount !== 40 * 600) await new Promise(setImmediate)
+  assert.ok(patient.request?.complete, 'it waited for those that had gone')
+})
+
 test('WebSockets and tunnels leave the pacer, those from before too', async (t) => {
   const { port } = await listen(t)
   const echo = async (webSocket: WebSocket, message: string): Promise<void> => {
