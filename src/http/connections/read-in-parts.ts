@@ -21,10 +21,10 @@ export function readInParts(socket: Socket, countChunks: () => number): () => vo
         socket.unshift(read.subarray(at))
         return
       }
-      const before = countChunks()
+      const [before, isWritable] = [countChunks(), socket.writable]
       Reflect.apply(parse, socket, [read.subarray(at, at + size)])
       at += size
-      if (!socket.writable) return // the rest is of no use
+      if (isWritable && !socket.writable) return // it was refused or closed for this part, so the rest is of no use
       if (!hasParser) {
         // The client of a WebSocket must not send so much before the reply (RFC 6455, section 4.1).
         if (at < read.length) socket.destroy()

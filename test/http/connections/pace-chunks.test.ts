@@ -11,7 +11,8 @@ import { exchangeRaw } from '../../support/raw-http.ts'
 
 /**
  * A server that answers each request with its body, refuses paths that begin with /refuse before the body has arrived, and answers
- * /ignore without its body. It never reads the body of /stop.
+ * /ignore without its body. It never reads the body of /stop,
+ * and sends nothing to /half-close.
  */
 async function listen(t: TestContext) {
   const pacer = makeChunkPacer()
@@ -22,6 +23,7 @@ async function listen(t: TestContext) {
     if (request.url?.startsWith('/refuse') === true) request.dropChunks()
     else if (request.url === '/ignore') response.end('ignored')
     else if (request.url === '/stop') request.pause()
+    else if (request.url === '/half-close') setImmediate(() => request.socket.end())
     else void text(request).then((body) => response.end(body), response.destroy.bind(response))
   })
   const webSockets = new WebSocketServer({ noServer: true })
@@ -137,6 +139,19 @@ test('a body whose reader has paused stays paused, after its turn too', async (t
   }
   const kept = requests[0]?.readableLength ?? 0
   assert.ok(kept < 256 * 1024, `${String(kept)} bytes`)
+})
+
+test('a body arrives whole even after the server has closed its end of the connection', async (t) => {
+  const { port, requests } = await listen(t)
+  await exchangeRaw(port, MANY_CHUNKS)
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+  t.after(() => socket.destroy())
+  socket.write(`${HEAD.replace('/', '/half-close')}\r\n`)
+  await once(socket.resume(), 'end')
+  socket.write(encode('b'.repeat(10_000), [100]))
+  const [, request] = requests
+  assert.ok(request !== undefined)
+  assert.equal(await text(request), 'b'.repeat(10_000))
 })
 
 test('bodies whose clients have gone take no turns', async (t) => {
